@@ -1,0 +1,81 @@
+"""Proposals and trials: what is tried next and why, and what came of it.
+
+A `Proposal` goes from the policy to the loop; a `Trial` is a proposal with everything learned from it. The
+journal holds trials, the policy reads them back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from analyzers.diagnosis import Analysis
+from trainer.burst import Outcome
+from trainer.recipe import Recipe
+
+Changes = dict[str, tuple[Any, Any]]  # knob -> (from, to)
+
+
+class Phase(StrEnum):
+    FIT = "fit"
+    SCALE = "scale"
+    PROFILE = "profile"
+    RETUNE = "retune"
+
+
+class Status(StrEnum):
+    OK = "ok"
+    OOM = "oom"
+    FAILED = "failed"
+    NOOP = "noop"
+
+
+class Verdict(StrEnum):
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a proposal should give. Gains are fractions of throughput: 0.15 is 15 % more tokens a second."""
+
+    gain: float | None = None
+    gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
+    peak_gib: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """The next recipe to try. `because` is never empty; `fix` names a file of `policies/fixes`, or `base`/`search`."""
+
+    recipe: Recipe
+    parent: int | None  # number of the trial it was made from; None for the base recipe
+    phase: Phase
+    fix: str
+    because: str
+    predicted: Prediction = Prediction()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One proposal and what came of it. `outcomes` holds one outcome a burst: repeats are kept apart, in order."""
+
+    number: int
+    proposal: Proposal
+    changes: Changes
+    bursts: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    status: Status
+    analysis: Analysis | None = None
+    verdict: Verdict | None = None
+    verdict_because: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict is Verdict.ACCEPTED
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.proposal.recipe

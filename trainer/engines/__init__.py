@@ -1,0 +1,34 @@
+"""Who runs a burst. An engine is one file or folder here and one row in `ENGINES`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from trainer.burst import Burst, Outcome
+
+# name in the recipe -> "module:factory"; the factory takes the folder in which the engine may keep its own state
+ENGINES = {
+    "megatron": "trainer.engines.megatron:MegatronEngine",
+    "simulated": "trainer.engines.simulated:SimulatedEngine",
+}
+
+
+class Engine(Protocol):
+    """Runs bursts, one at a time. `run` never raises for what training does: that is the outcome's `failure`.
+
+    It makes the burst's folder and leaves there `burst.json`, `outcome.json`, `steps.jsonl`, `log/` and, where
+    steps were traced, `trace/`. `close` ends every process the engine started; it may be called twice.
+    """
+
+    def run(self, burst: Burst) -> Outcome: ...
+
+    def close(self) -> None: ...
+
+
+def open_engine(name: str, state_dir: Path) -> Engine:
+    """The engine a recipe names. KeyError if there is none (the recipe's rules catch that first)."""
+    module, factory = ENGINES[name].split(":")
+    engine: Engine = getattr(import_module(module), factory)(state_dir)
+    return engine

@@ -1,0 +1,34 @@
+"""What is said when the input is bad or a tool fails: the fact, the place, the next step.
+
+What training does (out of memory, hang, NaN) is never an exception: it is an `Outcome`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with what the user gave: `where` is a file and key, `hint` what to do about it."""
+
+    where: str
+    what: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}\n    → {self.hint}"
+
+
+class BadInputError(ValueError):
+    """The user's input cannot be used; carries every problem found, not only the first (exit code 2)."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(p) for p in problems))
+
+
+class ToolError(RuntimeError):
+    """An engine, launcher or external tool could not do its work at all (exit code 3)."""
+
+    def __init__(self, what: str, *, hint: str) -> None:
+        self.hint = hint
+        super().__init__(f"{what}\n    → {hint}")

@@ -1,0 +1,48 @@
+"""What one rank says of one burst: written by the worker into `<burst>/ranks/`, read by the engine.
+
+Two files a rank: `rank<r>.phase` holds the name of the phase the rank is in, rewritten in place as it goes, so
+that a killed rank still tells; `rank<r>.json` is this report, written once, whole (temporary name, then rename).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from trainer.burst import BurstPhase
+
+
+class RankError(msgspec.Struct, frozen=True, kw_only=True):
+    type: str  # exception class, e.g. "RuntimeError"
+    message: str
+    phase: BurstPhase
+    at_s: float  # time.time(), to tell who was first
+    traceback: str = ""
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    rank: int
+    error: RankError | None = None
+    diverged: str | None = None  # the replica check's finding
+    step_us: list[float] = []
+    cpu_us: list[float] = []
+    loss: list[float] = []  # on ranks that hold the loss, else empty
+    peak_gib: float = 0.0
+    limit_gib: float | None = None
+    startup_s: float = 0.0
+    setup_s: float = 0.0
+    bursts_before: int = 0  # bursts this process had already run
+    attainable_tflops: float | None = None
+    layers: str | None = None
+    versions: dict[str, str] = {}
+    acting: dict[str, str | int | float | bool | None] = {}
+    warnings: list[str] = []
+
+
+def report_path(burst_folder: Path, rank: int) -> Path:
+    return burst_folder / "ranks" / f"rank{rank}.json"
+
+
+def phase_path(burst_folder: Path, rank: int) -> Path:
+    return burst_folder / "ranks" / f"rank{rank}.phase"
