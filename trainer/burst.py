@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from trainer.recipe import Recipe
+from trainer.recipe.schema import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
     failure: Failure | None = None
     step_us: list[float] = []  # per measured step
-    cpu_us: list[
-        float
-    ] = []  # per measured step, CPU time summed over ranks: steadier than wall time on a busy machine
+    cpu_us: list[float] = []  # per measured step, CPU time summed over ranks: steadier than wall time on a busy machine
     loss: list[float] = []  # per step from the first, warm-up included
     peak_gib: list[float] = []  # per rank
     limit_gib: float | None = None  # per rank
@@ -92,3 +89,31 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return self.failure is None
+
+
+def write_burst(burst: Burst) -> None:
+    """Makes the run folder with `burst.json`: what the ranks read, and the record of what was asked."""
+    burst.folder.mkdir(parents=True, exist_ok=True)
+    request = {
+        "schema": 1,
+        "number": burst.number,
+        "seed": burst.seed,
+        "digest": burst.recipe.digest(),
+        "recipe": burst.recipe.model_dump(mode="json"),
+    }
+    (burst.folder / "burst.json").write_text(json.dumps(request, indent=1))
+
+
+def read_burst(folder: Path) -> Burst:
+    """The burst that `write_burst` left in the folder."""
+    request = json.loads((folder / "burst.json").read_text())
+    recipe = Recipe.model_validate(request["recipe"])
+    return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    """`outcome.json`, and the measured steps once more a line each in `steps.jsonl`."""
+    (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
+    with (folder / "steps.jsonl").open("wb") as steps:
+        for index, (step_us, cpu_us) in enumerate(zip(outcome.step_us, outcome.cpu_us, strict=True)):
+            steps.write(msgspec.json.encode({"step": index, "step_us": step_us, "cpu_us": cpu_us}) + b"\n")

@@ -1,0 +1,46 @@
+"""What differs between the Megatron-Core releases we run on: 0.16.1 (Python 3.11) and 0.19 (Python 3.12).
+
+Everything version-dependent stands here; the rest of the engine asks and does not look at versions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+
+def grouped_gemm_module() -> Any | None:
+    """The module through which legacy GroupedMLP finds the grouped_gemm wheel; gone in 0.19."""
+    try:
+        return importlib.import_module("megatron.core.transformer.moe.grouped_gemm_util")
+    except ImportError:
+        return None
+
+
+def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """`fields` split into those the installed config class has, and the names of those it does not know."""
+    known = {field.name for field in dataclasses.fields(config_class)}
+    return {k: v for k, v in fields.items() if k in known}, sorted(set(fields) - known)
+
+
+def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without Transformer Engine, 0.16.1 reaches grouped GEMM only through its legacy GroupedMLP."""
+    if fields.get("moe_grouped_gemm") and grouped_gemm_module() is not None:
+        return {**fields, "moe_use_legacy_grouped_gemm": True}
+    return fields
+
+
+def clear_global_state() -> None:
+    """Forgets what Megatron-Core keeps in module globals between two models of one process."""
+    from megatron.core import num_microbatches_calculator, parallel_state
+    from megatron.core.transformer.moe import moe_utils
+
+    parallel_state.destroy_model_parallel()
+    num_microbatches_calculator.destroy_num_microbatches_calculator()
+    getattr(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {}).clear()  # 0.16
+    try:
+        from megatron.core.transformer.moe import moe_logging  # 0.19
+    except ImportError:
+        return
+    moe_logging.destroy_moe_metrics_tracker()

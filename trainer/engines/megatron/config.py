@@ -1,0 +1,141 @@
+"""From a recipe to Megatron-Core's four configurations: transformer, DDP, optimizer, parallel state.
+
+A knob goes to every configuration that has a field of its name; only what has another name or type there
+(architecture, precision, layer frequency) is spelled out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.engines.megatron import compat
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+# precision -> (parameter dtype, bf16 flag, Megatron's low-precision fields)
+PRECISIONS: dict[str, tuple[torch.dtype, bool, dict[str, str]]] = {
+    "fp32": (torch.float32, False, {}),
+    "bf16": (torch.bfloat16, True, {}),
+    "fp8_delayed": (torch.bfloat16, True, {"fp8": "hybrid", "fp8_recipe": "delayed"}),
+    "fp8_current": (torch.bfloat16, True, {"fp8": "hybrid", "fp8_recipe": "tensorwise"}),
+    "fp8_blockwise": (torch.bfloat16, True, {"fp8": "e4m3", "fp8_recipe": "blockwise"}),
+    "mxfp8": (torch.bfloat16, True, {"fp8": "e4m3", "fp8_recipe": "mxfp8"}),
+    "nvfp4": (torch.bfloat16, True, {"fp4": "e2m1", "fp4_recipe": "nvfp4"}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronConfigs:
+    """`unknown` names knobs that the installed Megatron-Core has no field for; they did not act."""
+
+    transformer: Any
+    ddp: Any
+    optimizer: Any
+    unknown: tuple[str, ...]
+
+
+def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfigs:
+    """Megatron's own checks run here: what they refuse raises as they raise it (AssertionError, ValueError)."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    dtype, bf16, low_precision = PRECISIONS[recipe.training.precision]
+    knobs = _written_knobs(recipe)
+    transformer_class = MLATransformerConfig if recipe.architecture.multi_latent_attention else TransformerConfig
+    transformer = {
+        **_fields_of(transformer_class, knobs),
+        **_architecture_fields(recipe),
+        **_parallel_fields(recipe),
+        **low_precision,
+        **_numerics_fields(transformer_engine),
+        "bf16": bf16,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+    }
+    if not transformer_engine:
+        transformer = compat.legacy_grouped_gemm(transformer)
+    transformer, unknown = compat.supported(transformer_class, transformer)
+    ddp = {"grad_reduce_in_fp32": bf16, **_fields_of(DistributedDataParallelConfig, knobs)}
+    optimizer = {
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "weight_decay": 0.0,
+        "clip_grad": 1.0,
+        "bf16": bf16,
+        "params_dtype": dtype,
+        **_fields_of(OptimizerConfig, knobs),
+    }
+    return MegatronConfigs(
+        transformer=transformer_class(**transformer),
+        ddp=DistributedDataParallelConfig(**ddp),
+        optimizer=OptimizerConfig(**optimizer),
+        unknown=tuple(unknown),
+    )
+
+
+def _written_knobs(recipe: Recipe) -> dict[str, Any]:
+    """Every knob that has a value, the table's default included; lists as Megatron wants them."""
+    values = {name: recipe.knob(name) for name in KNOBS}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+
+
+def _fields_of(config_class: type, knobs: dict[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(config_class)}
+    return {name: _as_dtype(name, value) for name, value in knobs.items() if name in names}
+
+
+def _as_dtype(name: str, value: Any) -> Any:
+    return getattr(torch, value) if name.endswith("_dtype") and isinstance(value, str) else value
+
+
+def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
+    model = recipe.architecture
+    written = model.model_dump(exclude_none=True)
+    not_config = {"vocab_size", "hybrid", "untie_embeddings_and_output_weights", "multi_latent_attention"}
+    fields = {k: v for k, v in written.items() if k not in not_config}
+    if isinstance(model.moe_layer_freq, tuple):
+        fields["moe_layer_freq"] = list(model.moe_layer_freq)
+    fields.setdefault("ffn_hidden_size", model.moe_ffn_hidden_size or 4 * model.hidden_size)
+    if model.multi_latent_attention:
+        fields |= {"multi_latent_attention": True, "rope_type": "rope"}
+    if model.num_moe_experts is not None:
+        fields |= {"moe_aux_loss_coeff": 1e-2, "moe_router_load_balancing_type": "aux_loss"}
+        fields.setdefault("moe_ffn_hidden_size", fields["ffn_hidden_size"])
+    if model.gated_linear_unit:
+        fields["activation_func"] = torch.nn.functional.silu
+    return fields
+
+
+def _parallel_fields(recipe: Recipe) -> dict[str, Any]:
+    sizes = recipe.parallelism.model_dump()
+    sizes["expert_tensor_parallel_size"] = expert_tensor_parallel_size(recipe)
+    return sizes
+
+
+def expert_tensor_parallel_size(recipe: Recipe) -> int:
+    """As Megatron: not written means equal to TP."""
+    written = recipe.parallelism.expert_tensor_parallel_size
+    return written if written is not None else recipe.parallelism.tensor_model_parallel_size
+
+
+def _numerics_fields(transformer_engine: bool) -> dict[str, Any]:
+    """What a burst fixes for every recipe: no dropout, no bias, RMSNorm; kernels only TE or apex have stay off."""
+    return {
+        "add_bias_linear": False,
+        "normalization": "RMSNorm",
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "use_cpu_initialization": not torch.cuda.is_available(),
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "apply_rope_fusion": False,
+        "persist_layer_norm": False,
+        "deterministic_mode": False,
+    }

@@ -1,0 +1,171 @@
+"""Unmodified Megatron-Core on CPU tensors: everything that is substituted for the time of a burst, and why.
+
+`with megatron_on_cpu():` wraps building and training. Nothing of the installed package is edited; each
+substitution is undone on exit. What it promises (tests/trainer/engines/test_megatron_cpu.py):
+`torch.cuda` calls that Megatron makes succeed and mean the CPU, tensors asked for on "cuda" are CPU tensors,
+RNG forks are honoured on the one CPU generator, and after the block all of it is as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from trainer.engines.megatron import compat
+
+CPU = torch.device("cpu")
+
+
+class _Queue:
+    """Stands for torch.cuda.Stream and Event: a CPU runs one ordered queue, so there is never anything to wait for."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def _nothing(self, *_: Any, **__: Any) -> None: ...
+
+    wait_stream = wait_event = record = wait = synchronize = _nothing
+
+    def record_event(self, *_: Any) -> _Queue:
+        return self
+
+    def query(self) -> bool:
+        return True
+
+
+_QUEUE = _Queue()
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    return isinstance(device, torch.device) and device.type == "cuda"
+
+
+class _CudaLiteralsMeanCpu(TorchFunctionMode):
+    """`device="cuda"` means the CPU, `Tensor.cuda()` is the tensor itself, and `Tensor.type()` says the CUDA
+    names: the mixed-precision optimizers compare against those and raise TypeError for any other."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.record_stream:
+            return None
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args).replace("torch.", "torch.cuda.", 1)
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = CPU
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        if func is torch.Tensor.to:
+            args = tuple(CPU if _is_cuda(arg) else arg for arg in args)
+        return func(*args, **kwargs)
+
+
+class _GroupedGemmOnCpu:
+    """`grouped_gemm.ops` as Megatron's GroupedMLP calls it: one product an expert."""
+
+    @staticmethod
+    def gmm(tokens: Any, weights: Any, tokens_per_expert: Any, trans_b: bool = False) -> Any:
+        """tokens [T, K], weights [E, K, N] (or [E, N, K] with trans_b), tokens_per_expert [E] → [T, N]."""
+        if trans_b:
+            weights = weights.transpose(1, 2)
+        parts = tokens.split(tokens_per_expert.tolist())
+        return torch.cat([part @ weight for part, weight in zip(parts, weights, strict=True)])
+
+
+class _Fp8Off:
+    """Stands for Transformer Engine's FP8GlobalStateManager, which selective recompute asks without TE too."""
+
+    @staticmethod
+    def is_fp8_enabled() -> bool:
+        return False
+
+    @staticmethod
+    def get_fp8_recipe() -> None:
+        return None
+
+
+def _no_context(*_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _cuda_calls() -> dict[str, Any]:
+    """Replacements in `torch.cuda`, by name. The RNG of "the device" is the CPU's one generator."""
+    return {
+        "current_device": lambda: CPU,
+        "set_device": lambda *_: None,
+        "synchronize": lambda *_, **__: None,
+        "empty_cache": lambda: None,
+        "Stream": _Queue,
+        "Event": _Queue,
+        "current_stream": lambda *_: _QUEUE,
+        "default_stream": lambda *_: _QUEUE,
+        "stream": _no_context,
+        "manual_seed": torch.manual_seed,
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+        "set_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
+    }
+
+
+def _split_sizes(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    """`maybe_move_tensor_to_cpu` turns split sizes into numpy only for CUDA tensors; all-to-all needs them so."""
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+
+def _patches() -> Iterator[Any]:
+    """Every attribute that is replaced, as unittest.mock patches not yet started."""
+    import megatron.core.tensor_parallel.random as mrandom
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+    import megatron.core.transformer.moe.token_dispatcher as dispatcher
+    import megatron.core.transformer.multi_latent_attention as mla
+
+    cuda = _cuda_calls()
+    for name, value in cuda.items():
+        yield mock.patch.object(torch.cuda, name, value)
+    yield mock.patch.object(torch.cuda.random, "get_rng_state", cuda["get_rng_state"])
+    yield mock.patch.object(mrandom, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
+    yield mock.patch.object(dispatcher, "maybe_move_tensor_to_cpu", _split_sizes)
+    yield mock.patch.object(mla, "HAVE_TE", False)  # set although TELinear is None
+    if not hasattr(moe_utils, "te_general_gemm"):  # read by 0.16.1, bound only where TE imports
+        yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
+    if not hasattr(mrandom, "FP8GlobalStateManager"):
+        yield mock.patch.object(mrandom, "FP8GlobalStateManager", _Fp8Off, create=True)
+        yield mock.patch.object(mrandom, "activation_recompute_forward", _no_context, create=True)
+        yield mock.patch.object(mrandom, "fp8_autocast", _no_context, create=True)
+    grouped_gemm = compat.grouped_gemm_module()
+    if grouped_gemm is not None and grouped_gemm.grouped_gemm is None:
+        yield mock.patch.object(grouped_gemm, "grouped_gemm", True)
+        yield mock.patch.object(grouped_gemm, "ops", _GroupedGemmOnCpu)
+
+
+def _not_about_one_generator(record: logging.LogRecord) -> bool:
+    return "CPU RNG state changed" not in record.getMessage()
+
+
+@contextlib.contextmanager
+def megatron_on_cpu() -> Iterator[None]:
+    """For the time of the block, Megatron-Core's CUDA calls mean the CPU."""
+    import megatron.core.tensor_parallel.random as mrandom
+
+    with contextlib.ExitStack() as stack:
+        for patch in _patches():
+            stack.enter_context(patch)
+        # a fork of "the device's" generator is seen as an intruder in the CPU's: here both are one
+        log = logging.getLogger(mrandom.__name__)
+        log.addFilter(_not_about_one_generator)
+        stack.callback(log.removeFilter, _not_about_one_generator)
+        stack.enter_context(_CudaLiteralsMeanCpu())
+        yield

@@ -1,0 +1,136 @@
+"""The device a rank trains on: its memory, enforced limit and clock, for a GPU and for a CPU.
+
+On a CPU the limit is the operating system's: a soft RLIMIT_DATA above what the rank holds before the model is
+built, so that running out of memory is a real failed allocation. The peak is the resident high-water mark above
+the same point. Source of both: proc(5), getrlimit(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+GIB = 2**30
+
+
+class Device(Protocol):
+    """`held` starts the account of one burst's memory; `peak_gib` reads it."""
+
+    name: str  # what torch calls it
+    backend: str  # of torch.distributed
+
+    def synchronize(self) -> None: ...
+
+    def held(self, limit_gib: float | None) -> contextlib.AbstractContextManager[None]: ...
+
+    def peak_gib(self) -> float: ...
+
+    def attainable_tflops(self) -> float | None: ...
+
+
+def open_device(local_rank: int) -> Device:
+    import torch
+
+    return GpuDevice(local_rank) if torch.cuda.is_available() else CpuDevice()
+
+
+class CpuDevice:
+    name = "cpu"
+    backend = "gloo"
+
+    def __init__(self) -> None:
+        self._baseline_kib = 0
+
+    def synchronize(self) -> None:
+        """Nothing is asynchronous here but collectives, and those are waited for."""
+
+    @contextlib.contextmanager
+    def held(self, limit_gib: float | None) -> Iterator[None]:
+        _return_free_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+        self._baseline_kib = _status_kib("VmRSS")
+        if limit_gib is None:
+            yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = _status_kib("VmData") * 1024 + int(limit_gib * GIB)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    def peak_gib(self) -> float:
+        return max(0, _status_kib("VmHWM") - self._baseline_kib) * 1024 / GIB
+
+    def attainable_tflops(self) -> float:
+        """What a large float32 product gives with this rank's threads: the rate a GEMM could have here."""
+        import torch
+
+        size, best_s = 512, float("inf")
+        a, b = torch.randn(size, size), torch.randn(size, size)
+        for _ in range(6):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best_s = min(best_s, time.perf_counter() - start)
+        return 2 * size**3 / best_s / 1e12
+
+
+class GpuDevice:
+    backend = "nccl"
+
+    def __init__(self, local_rank: int) -> None:
+        import torch
+
+        torch.cuda.set_device(local_rank)
+        self.name = f"cuda:{local_rank}"
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def held(self, limit_gib: float | None) -> Iterator[None]:
+        """A limit below the device's own memory is enforced by the caching allocator."""
+        import torch
+
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        total = torch.cuda.get_device_properties(self.name).total_memory
+        if limit_gib is not None and limit_gib * GIB < total:
+            torch.cuda.set_per_process_memory_fraction(limit_gib * GIB / total)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def peak_gib(self) -> float:
+        """Reserved, not allocated: what the allocator holds is what another process cannot have."""
+        import torch
+
+        return torch.cuda.max_memory_reserved() / GIB
+
+    def attainable_tflops(self) -> None:
+        """The hardware table's peak is the reference on a GPU."""
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1])
+    raise KeyError(field)
+
+
+def _return_free_memory() -> None:
+    """Gives freed heap back to the system, so that one burst's leavings do not count as the next one's baseline."""
+    import gc
+
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # musl has no malloc_trim
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,108 @@
+"""The tuner's side of engine `megatron`: keeps ranks warm, hands them bursts, turns reports into an outcome.
+
+Imports no torch: the ranks do. Ranks are kept between bursts of one world size and environment, and are started
+afresh after any failure.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainer.burst import Burst, BurstPhase, Failure, FailureKind, Outcome, write_burst, write_outcome
+from trainer.estimate.flops import model_flops_per_token
+from trainer.launchers import Ranks
+from trainer.launchers.local import LocalLauncher
+from trainer.rank_report import RankReport
+from trainer.recipe import Recipe
+from trainer.recipe.hardware import peak_tflops
+from trainer.recipe.knobs import KNOBS
+
+
+class MegatronEngine:
+    """See `trainer.engines.Engine`."""
+
+    def __init__(self, state_dir: Path, *, worker: str = "trainer.worker") -> None:
+        self._state_dir, self._worker = state_dir, worker
+        self._ranks: Ranks | None = None
+        self._started_with: tuple[int, Mapping[str, str]] | None = None
+        self._starts = 0
+
+    def run(self, burst: Burst) -> Outcome:
+        write_burst(burst)
+        ranks, warm = self._ranks_for(burst.recipe)
+        result = ranks.run(burst.folder, deadline_s=burst.recipe.burst.deadline_s)
+        if result.failure is not None:
+            self.close()
+        failure = result.failure or failure_in(result.reports)
+        outcome = outcome_of(burst.recipe, result.reports, failure, warm=warm)
+        write_outcome(burst.folder, outcome)
+        return outcome
+
+    def close(self) -> None:
+        if self._ranks is not None:
+            self._ranks.end()
+        self._ranks = None
+
+    def _ranks_for(self, recipe: Recipe) -> tuple[Ranks, bool]:
+        """Ranks that fit the recipe, and whether they had been up before."""
+        wanted = (recipe.world_size, environment_of(recipe))
+        if self._ranks is not None and self._ranks.alive and self._started_with == wanted:
+            return self._ranks, True
+        self.close()
+        self._starts += 1
+        folder = self._state_dir / f"ranks-{self._starts}"
+        self._ranks = LocalLauncher().start(
+            world_size=recipe.world_size, env=dict(wanted[1]), folder=folder, module=self._worker
+        )
+        self._started_with = wanted
+        return self._ranks, False
+
+
+def environment_of(recipe: Recipe) -> dict[str, str]:
+    """Environment variables the recipe sets; a rank reads them once, so they need a fresh start."""
+    values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def failure_in(reports: Sequence[RankReport]) -> Failure | None:
+    """What complete reports still disqualify: replicas that trained apart."""
+    for report in reports:
+        if report.diverged:
+            return Failure(
+                kind=FailureKind.DIVERGED, phase=BurstPhase.CHECK, rank=report.rank, evidence=report.diverged
+            )
+    return None
+
+
+def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:
+    """All ranks' reports as one outcome: a step lasts as long as its slowest rank."""
+    if not reports:
+        return Outcome(failure=failure, ranks=recipe.world_size, limit_gib=recipe.memory_limit_gib, warm=warm)
+    first = reports[0]
+    step_us = [max(step) for step in zip(*(r.step_us for r in reports), strict=False)]
+    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and not failure else None
+    flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length)
+    measured = [r.attainable_tflops for r in reports if r.attainable_tflops is not None]
+    return Outcome(
+        failure=failure,
+        step_us=step_us,
+        cpu_us=[sum(step) for step in zip(*(r.cpu_us for r in reports), strict=False)],
+        loss=next((r.loss for r in reports if r.loss), []),
+        peak_gib=[r.peak_gib for r in reports],
+        limit_gib=first.limit_gib,
+        tokens_per_step=tokens,
+        ranks=recipe.world_size,
+        tokens_per_s_per_gpu=rate,
+        model_tflops_per_gpu=rate * flops / 1e12 if rate is not None else None,
+        attainable_tflops_per_gpu=min(measured) if measured else peak_tflops(recipe),
+        startup_s=max(r.startup_s for r in reports),
+        setup_s=max(r.setup_s for r in reports),
+        warm=warm,
+        layers=first.layers,
+        versions=first.versions,
+        acting=first.acting,
+        warnings=sorted({text for r in reports for text in r.warnings}),
+    )

@@ -1,0 +1,81 @@
+"""A recipe as a model that can train: GPTModel chunks under Megatron's DDP, and its optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.engines.megatron import layers
+from trainer.engines.megatron.config import MegatronConfigs
+from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainableModel:
+    """`chunks` holds one DDP-wrapped GPTModel a virtual pipeline stage of this rank."""
+
+    chunks: list[Any]
+    optimizer: Any
+    config: Any
+
+
+def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine: bool) -> TrainableModel:
+    """Needs the parallel state initialised."""
+    from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+    from megatron.core.optimizer import get_megatron_optimizer
+
+    config = configs.transformer
+    stages = recipe.parallelism.virtual_pipeline_model_parallel_size or 1
+    bare = [_gpt_chunk(recipe, config, stage if stages > 1 else None, transformer_engine) for stage in range(stages)]
+    chunks = [
+        DistributedDataParallel(config, configs.ddp, chunk, disable_bucketing=index > 0)
+        for index, chunk in enumerate(bare)
+    ]
+    for chunk in chunks:
+        chunk.broadcast_params()
+    optimizer = get_megatron_optimizer(configs.optimizer, chunks)
+    config.finalize_model_grads_func = finalize_model_grads
+    config.grad_scale_func = optimizer.scale_loss
+    if configs.ddp.overlap_grad_reduce:
+        config.no_sync_func = _one_or_list([chunk.no_sync for chunk in chunks])
+        if stages > 1 and configs.ddp.align_param_gather:
+            config.grad_sync_func = _one_or_list([chunk.start_grad_sync for chunk in chunks])
+    if configs.ddp.overlap_param_gather and configs.ddp.align_param_gather:
+        config.param_sync_func = _one_or_list([chunk.start_param_sync for chunk in chunks])
+    return TrainableModel(chunks=chunks, optimizer=optimizer, config=config)
+
+
+def _one_or_list(values: list[Any]) -> Any:
+    """Megatron's schedules take one function for one chunk, a list for several."""
+    return values if len(values) > 1 else values[0]
+
+
+def _gpt_chunk(recipe: Recipe, config: Any, vp_stage: int | None, transformer_engine: bool) -> Any:
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.module import Float16Module
+
+    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=transformer_engine, vp_stage=vp_stage)
+    if not transformer_engine:
+        spec = layers.local_layers(spec)
+    mtp = None
+    if config.mtp_num_layers:
+        mtp = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=transformer_engine, vp_stage=vp_stage)
+    at = {"ignore_virtual": False, "vp_stage": vp_stage} if vp_stage is not None else {}
+    model = GPTModel(
+        config,
+        spec,
+        recipe.architecture.vocab_size,
+        recipe.training.seq_length,
+        pre_process=parallel_state.is_pipeline_first_stage(**at),
+        post_process=parallel_state.is_pipeline_last_stage(**at),
+        mtp_block_spec=mtp,
+        share_embeddings_and_output_weights=not recipe.architecture.untie_embeddings_and_output_weights,
+        position_embedding_type="rope",
+        vp_stage=vp_stage,
+    )
+    if torch.cuda.is_available():
+        model.cuda(torch.cuda.current_device())
+    return Float16Module(config, model) if config.bf16 else model

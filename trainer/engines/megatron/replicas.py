@@ -1,0 +1,47 @@
+"""The replica check: after a burst, parameters that must be equal on several ranks are compared.
+
+Ranks that train apart give no error and a plausible loss (seen: EP=1 with ETP≠TP); only the weights tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def find_divergence(chunks: list[Any]) -> str | None:
+    """The first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
+
+    A dense parameter is replicated over data × context parallel, an expert's over expert data parallel, and one
+    that is not split over tensor parallel over that as well. Compared bit for bit by sum and by absolute sum.
+    """
+    import torch
+    from megatron.core import parallel_state
+
+    dense = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    expert = parallel_state.get_expert_data_parallel_group()
+    tensor = parallel_state.get_tensor_model_parallel_group()
+    worst: str | None = None
+    for index, chunk in enumerate(chunks):
+        for name, parameter in chunk.named_parameters():
+            is_expert = ".experts." in name  # by name: with EP=1 Megatron's own mark (`allreduce`) is missing
+            groups = [expert if is_expert else dense]
+            if not is_expert and not getattr(parameter, "tensor_model_parallel", False):
+                groups.append(tensor)
+            for group in groups:
+                difference = _spread(torch, parameter, group)
+                if difference and worst is None:
+                    worst = f"{name} (chunk {index}) differs by {difference:.3g} between ranks that must hold the same"
+    return worst
+
+
+def _spread(torch: Any, parameter: Any, group: Any) -> float:
+    """How far apart the group's copies are, by fingerprint: 0.0 when equal."""
+    if group.size() == 1:
+        return 0.0
+    value = parameter.detach().double()
+    weights = torch.arange(1, value.numel() + 1, dtype=torch.float64, device=value.device) % 1021
+    prints = torch.stack([value.sum(), value.abs().sum(), (value.flatten() * weights).sum()])
+    low, high = prints.clone(), prints.clone()
+    torch.distributed.all_reduce(low, op=torch.distributed.ReduceOp.MIN, group=group)
+    torch.distributed.all_reduce(high, op=torch.distributed.ReduceOp.MAX, group=group)
+    return float((high - low).max())

@@ -1,0 +1,45 @@
+"""What torchrun starts on every rank: imports once, then runs the bursts it is handed until it is told to stop.
+
+`python -m trainer.worker <mailbox folder>`; rank and world come from torchrun's environment. Importing
+Megatron-Core costs more than most bursts, which is why a rank stays up between them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from trainer.launchers import mailbox
+
+STARTED_S = time.time()
+
+
+def main(control: Path) -> None:
+    rank = int(os.environ["RANK"])
+    mailbox.arrive(control, rank)
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron's jit_fuser is torch.compile: no gain in a burst
+    import torch.distributed as dist
+
+    from trainer.burst import read_burst
+    from trainer.engines.megatron.device import open_device
+    from trainer.engines.megatron.train import run_burst
+
+    device = open_device(int(os.environ["LOCAL_RANK"]))
+    rendezvous, _, _ = next(dist.rendezvous("env://"))
+    startup_s = time.time() - STARTED_S
+    for before, folder in enumerate(mailbox.requests(control, rank)):
+        report = run_burst(
+            read_burst(folder),
+            rank=rank,
+            device=device,
+            store=dist.PrefixStore(f"burst-{before}", rendezvous),
+            startup_s=startup_s if before == 0 else 0.0,
+            before=before,
+        )
+        mailbox.reply(folder, report)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
