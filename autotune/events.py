@@ -105,6 +105,4 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     because: str
 
 
-Event = (
-    StudyStarted | Proposed | Refused | BurstStarted | BurstFinished | BurstLost | Analyzed | Judged | Ended
-)
+Event = StudyStarted | Proposed | Refused | BurstStarted | BurstFinished | BurstLost | Analyzed | Judged | Ended

@@ -130,7 +130,8 @@ class History:
                 status=status_of(outcome),
             )
         else:
-            self._update(number, bursts=known.bursts + bursts, outcomes=(*known.outcomes, outcome))
+            worst = known.status if known.verdict or outcome.ok else status_of(outcome)
+            self._update(number, bursts=known.bursts + bursts, outcomes=(*known.outcomes, outcome), status=worst)
 
     def _update(self, number: int, **fields: Any) -> None:
         self.attempted[number] = replace(self.attempted[number], **fields)

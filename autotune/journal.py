@@ -33,14 +33,13 @@ from autotune.history import History
 from trainer.errors import BadInputError, Problem
 
 JOURNAL = "journal.jsonl"
+Listener = Callable[[Event, History], None]  # told of every event written, never of one repeated
 _REMARKS = (
     BurstLost,
     Ended,
 )  # said about a run of the tuner, not a step of the study: never repeated by `once`
 
-E = TypeVar(
-    "E", StudyStarted, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended
-)
+E = TypeVar("E", StudyStarted, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended)
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
@@ -95,7 +94,7 @@ class Journal:
         path: Path,
         *,
         clock: Callable[[], float],
-        listener: Callable[[Event, History], None] = lambda event, history: None,
+        listener: Listener = lambda event, history: None,
     ) -> None:
         self.path = path
         self.history = History()

@@ -1,0 +1,41 @@
+"""Proof of effect: did the change that was asked for really act?
+
+A knob that is set and does nothing would be judged on noise. The built model's own word (`Outcome.acting`) is asked
+first, then what the fix says the trace must show. A change without effect makes its trial a no-op.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies.fixes import FIXES
+from policies.situation import situation_of
+from policies.trial import Trial
+
+
+def no_effect(trial: Trial, parent: Trial | None) -> str | None:
+    """Why the trial's change did not act, in words; None when it did, or when nothing can tell."""
+    return _not_acting(trial) or _not_shown(trial, parent)
+
+
+def _not_acting(trial: Trial) -> str | None:
+    acting = trial.outcomes[0].acting
+    idle = [
+        f"{knob} was set to {wanted!r}, the built model has {acting[knob]!r}"
+        for knob, (_, wanted) in trial.changes.items()
+        if knob in acting and _plain(acting[knob]) != _plain(wanted)
+    ]
+    return "; ".join(idle) or None
+
+
+def _not_shown(trial: Trial, parent: Trial | None) -> str | None:
+    fix = FIXES.get(trial.proposal.fix)
+    if fix is None or fix.proof is None or parent is None or trial.analysis is None or parent.analysis is None:
+        return None
+    missing = fix.proof.missing(situation_of(parent), situation_of(trial))
+    return f"the trace shows no effect: {missing}" if missing else None
+
+
+def _plain(value: Any) -> Any:
+    """Engines report text where recipes hold lists: `a,b`."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,67 @@
+"""Do two loss curves agree? A change that claims to leave training as it was has to leave the losses as they
+were.
+
+With the same weights at the start and the same data, only the order of sums differs, and the curves part
+slowly. A change of layout draws other initial weights (Megatron seeds its generators by tensor, pipeline and
+expert rank), so there only the level can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.trial import Trial
+from trainer.recipe import Recipe
+
+# knobs that move weights between ranks, and with that change what the seeded generators draw
+LAYOUT = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "moe_grouped_gemm",
+    "sequence_parallel",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """Largest relative difference of any step's loss."""
+
+    same_weights: float
+    other_weights: float
+
+
+# Reduction order alone moves fp32 losses by about 1e-6 a step and bf16 losses by about 1e-3 (8 bits of mantissa); both
+# grow over the steps of a burst. Other weights move the level by a few per cent around ln(vocabulary).
+TOLERANCES = {
+    "fp32": Tolerance(same_weights=1e-3, other_weights=0.10),
+    "bf16": Tolerance(same_weights=2e-2, other_weights=0.10),
+    "fp8": Tolerance(same_weights=5e-2, other_weights=0.15),
+}
+
+
+def disagreement(candidate: Trial, reference: Trial) -> str | None:
+    """Where the loss curves part by more than the tolerance, in words; None when they agree or cannot be
+    compared."""
+    ours, theirs = _curve(candidate), _curve(reference)
+    tolerance = _tolerance(candidate.recipe, reference.recipe)
+    for step, (here, there) in enumerate(zip(ours, theirs, strict=False)):
+        if abs(here - there) > tolerance * abs(there):
+            return (
+                f"loss at step {step} is {here:.4g}, trial {reference.number} had {there:.4g} "
+                f"(tolerance {tolerance:.1%})"
+            )
+    return None
+
+
+def _curve(trial: Trial) -> list[float]:
+    return next((outcome.loss for outcome in trial.outcomes if outcome.ok), [])
+
+
+def _tolerance(candidate: Recipe, reference: Recipe) -> float:
+    precision = candidate.training.precision
+    row = TOLERANCES.get(precision, TOLERANCES["fp8"])
+    moved = any(knob in LAYOUT for knob in reference.diff(candidate))
+    return row.other_weights if moved else row.same_weights
