@@ -1,0 +1,146 @@
+"""How a launcher and the ranks it started talk: files in a control folder, so that it also works over a shared disk.
+
+A worker is three calls, and needs torchrun's RANK only to know its number:
+
+    mailbox.arrive(control, rank)                  # first thing, before any heavy import
+    ...                                            # imports
+    for burst in mailbox.requests(control, rank):  # says "ready", then waits for burst folders
+        mailbox.reply(burst, RankReport(...))
+
+A rank that fails in a burst replies with the error and goes on waiting: the launcher ends it. stdout and stderr
+of a burst go to `<burst>/log/rank<r>.log`. In the control folder: `rank<r>.pid` (it has arrived), `rank<r>.ready`
+(its imports are done), `request-<n>.json`, n = 0, 1, …: `{"burst": folder}` or `{"stop": true}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from trainer.launchers.processes import Process, this_process
+from trainer.rank_report import RankReport, report_path
+
+AGENT = "MOE_AUTOTUNE_AGENT"  # pid of the process that starts the ranks, in their environment
+STACKS = signal.SIGUSR2  # asks a rank to write its threads' stacks to its log
+POLL_S = 0.005  # of a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    burst: str | None = None
+    stop: bool = False
+
+
+def request_path(control: Path, number: int) -> Path:
+    return control / f"request-{number}.json"
+
+
+def log_path(burst_folder: Path, rank: int) -> Path:
+    return burst_folder / "log" / f"rank{rank}.log"
+
+
+# ---- the ranks' side
+
+
+def arrive(control: Path, rank: int) -> None:
+    """Ties this rank's life to the process that started it, and writes down who it is.
+
+    Ends the process at once if its parent is already gone. Call it first, from the main thread.
+    """
+    die_with_parent(int(os.environ.get(AGENT, os.getppid())))
+    faulthandler.register(STACKS, file=2, all_threads=True)  # a file number: follows the redirection to a burst's log
+    me = this_process()
+    write_whole(control / f"rank{rank}.pid", f"{me.pid} {me.started}".encode())
+
+
+def die_with_parent(parent: int) -> None:
+    """The kernel kills this process when its parent ends. `parent` is who it should be: it may be gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(127)
+
+
+def requests(control: Path, rank: int) -> Iterator[Path]:
+    """The folders of the bursts to run, in order; ends when told to stop, or when the control folder is gone."""
+    write_whole(control / f"rank{rank}.ready", b"")
+    number = 0
+    while (request := _next_request(control, number)) is not None and request.burst is not None:
+        burst_folder = Path(request.burst)
+        log_to(log_path(burst_folder, rank))
+        yield burst_folder
+        number += 1
+
+
+def _next_request(control: Path, number: int) -> Request | None:
+    """The request of that number, as soon as there is one; None if there will be none."""
+    path = request_path(control, number)
+    while not path.exists():
+        if not control.exists():
+            return None
+        time.sleep(POLL_S)
+    return msgspec.json.decode(path.read_bytes(), type=Request)
+
+
+def log_to(path: Path) -> None:
+    """Sends stdout and stderr of this process, C libraries included, to the file, line by line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    os.close(number)
+
+
+def reply(burst_folder: Path, report: RankReport) -> None:
+    """Hands in this rank's report of the burst."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    path = report_path(burst_folder, report.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(report))
+
+
+# ---- the launcher's side
+
+
+def post(control: Path, number: int, request: Request) -> None:
+    """Hands all ranks request `number`; numbers count from 0 without a gap."""
+    write_whole(request_path(control, number), msgspec.json.encode(request))
+
+
+def arrived(control: Path, rank: int) -> Process | None:
+    """The process of a rank, once it has arrived."""
+    try:
+        pid, started = (control / f"rank{rank}.pid").read_text().split()
+    except FileNotFoundError:
+        return None
+    return Process(pid=int(pid), started=int(started))
+
+
+def is_ready(control: Path, rank: int) -> bool:
+    return (control / f"rank{rank}.ready").exists()
+
+
+def report_of(burst_folder: Path, rank: int) -> RankReport | None:
+    """The rank's report, once it has replied."""
+    try:
+        content = report_path(burst_folder, rank).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(content, type=RankReport)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes so that a reader sees nothing or everything."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,0 +1,165 @@
+"""Processes of ours on this machine: who they are, which are alive, and how they are ended.
+
+A process is known by its pid and its start time, because pids are used again. Every process of a start carries
+two variables in its environment, which children inherit: `MARK`, the start it belongs to, and `OWNER`, the tuner
+that started it. Read from /proc: Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+MARK = "MOE_AUTOTUNE_MARK"
+OWNER = "MOE_AUTOTUNE_OWNER"
+END_DEADLINE_S = 60.0  # a process inside a driver call dies only when the call returns; CUDA teardown takes seconds
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """`started` is in clock ticks since boot, as the kernel gives it: it does not move when the clock is set."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """One reading of /proc/<pid>/stat. `wait_status` (see `os.waitstatus_to_exitcode`) counts once `dead`."""
+
+    process: Process
+    parent: int
+    state: str  # R running, S sleeping, D in the kernel, T stopped, Z dead but not yet waited for
+    wait_status: int
+
+    @property
+    def dead(self) -> bool:
+        return self.state in "ZX"
+
+    @property
+    def stopped(self) -> bool:
+        return self.state in "Tt"
+
+
+def status_of(pid: int) -> Status | None:
+    """What the kernel says of the pid now; None if there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold spaces and brackets
+    return Status(
+        process=Process(pid=pid, started=int(fields[19])),
+        parent=int(fields[1]),
+        state=fields[0],
+        wait_status=int(fields[49]),
+    )
+
+
+def this_process() -> Process:
+    status = status_of(os.getpid())
+    assert status is not None, "/proc is not mounted"
+    return status.process
+
+
+def is_alive(process: Process) -> bool:
+    """Whether this very process still runs (a zombie does not)."""
+    status = status_of(process.pid)
+    return status is not None and status.process == process and not status.dead
+
+
+def owner_text(process: Process) -> str:
+    """The value of `OWNER`. It names the pid namespace too: pids of another container mean nothing here."""
+    return f"{process.pid}:{process.started}:{_pid_namespace('self')}"
+
+
+def owner_from(text: str) -> Process | None:
+    """The process an `OWNER` value names; None if it is malformed or of another pid namespace."""
+    pid, started, namespace = (*text.split(":"), "", "")[:3]
+    if not (pid.isdecimal() and started.isdecimal()) or namespace != _pid_namespace("self"):
+        return None
+    return Process(pid=int(pid), started=int(started))
+
+
+def _pid_namespace(pid: str) -> str:
+    return os.readlink(PROC / pid / "ns" / "pid").removeprefix("pid:")
+
+
+def marked() -> Iterator[tuple[Process, dict[str, str]]]:
+    """Every live process with a `MARK`, and its environment. Others' processes cannot be read and are left out."""
+    for entry in os.listdir(PROC):
+        environment = _environment(entry) if entry.isdecimal() else {}
+        if MARK in environment and (status := status_of(int(entry))) and not status.dead:
+            yield status.process, environment
+
+
+def _environment(pid: str) -> dict[str, str]:
+    """The environment the process was started with; empty for one that has ended or is not ours to read."""
+    try:
+        content = (PROC / pid / "environ").read_bytes()
+    except OSError:
+        return {}
+    if MARK.encode() not in content:
+        return {}
+    pairs = (pair.partition("=") for pair in content.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def with_mark(mark: str) -> list[Process]:
+    """The live processes of one start."""
+    return [process for process, environment in marked() if environment[MARK] == mark]
+
+
+def descendants(pid: int) -> list[Process]:
+    """Live children of the pid, theirs, and so on: also those that wiped their environment."""
+    found = [s for entry in os.listdir(PROC) if entry.isdecimal() and (s := status_of(int(entry)))]
+    family = {pid}
+    while grown := {s.process.pid for s in found if s.parent in family} - family:
+        family |= grown
+    return [s.process for s in found if s.process.pid in family - {pid} and not s.dead]
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Signals this very process, never another that got its pid."""
+    if is_alive(process):
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def end_all(find: Callable[[], Iterable[Process]], *, deadline_s: float = END_DEADLINE_S) -> list[Process]:
+    """Kills whatever `find` finds, again and again until it finds nothing: what forks meanwhile is found next.
+
+    Returns what is still there at the deadline (processes held inside the kernel).
+    """
+    give_up = time.monotonic() + deadline_s
+    while left := list(find()):
+        for process in left:
+            send(process, signal.SIGKILL)
+        if time.monotonic() > give_up:
+            return left
+        time.sleep(POLL_S)
+    return []
+
+
+def sweep() -> list[Process]:
+    """Ends what tuners that are no longer alive left behind; a live tuner's processes are not touched.
+
+    Returns the processes it ended.
+    """
+    ended: dict[int, Process] = {}
+
+    def orphans() -> list[Process]:
+        owners = ((process, owner_from(environment.get(OWNER, ""))) for process, environment in marked())
+        found = [process for process, owner in owners if owner is not None and not is_alive(owner)]
+        ended.update((process.pid, process) for process in found)
+        return found
+
+    end_all(orphans)
+    return list(ended.values())
