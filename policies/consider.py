@@ -1,0 +1,112 @@
+"""Weighing one fix: the recipe it would make and what it may give back, or why it is not worth a burst."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analyzers.diagnosis import Wall
+from policies.fix import Fix, gain_of
+from policies.gate import Forecast
+from policies.legality import Refusal, derive
+from policies.trial import Phase, Prediction
+from policies.view import View
+from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A fix that may be proposed. `wall` is None for a rule of thumb that no trace was asked about.
+
+    `gain` is what the fix should give on average, `bound` what its wall could give at most: gain <= bound.
+    """
+
+    fix: Fix
+    recipe: Recipe
+    forecast: Forecast
+    wall: Wall | None
+    claimed_us: float
+    gain: float
+    bound: float
+
+    @property
+    def prediction(self) -> Prediction:
+        known = self.wall is not None
+        return Prediction(
+            gain=self.gain if known else None,
+            gain_bound=self.bound if known else None,
+            peak_gib=self.forecast.peak_gib,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idea:
+    """A fix that was considered and not proposed, for the report."""
+
+    fix: str
+    phase: Phase
+    why_not: str
+
+
+def consider(fix: Fix, view: View, phase: Phase, *, revisit: bool = False) -> Candidate | Idea:
+    """The fix's first change that may be proposed and promises more than the noise.
+
+    `revisit` lets a change that did not pay from another parent be tried again.
+    """
+    why_not = fix.precondition(view.situation)
+    if why_not is None:
+        worth = _worth(fix, view)
+        why_not = worth if isinstance(worth, str) else None
+        if not isinstance(worth, str):
+            found = _first_allowed(fix, view, revisit)
+            if isinstance(found, tuple):
+                recipe, forecast = found
+                wall, claimed_us, gain, bound = worth
+                return Candidate(
+                    fix=fix, recipe=recipe, forecast=forecast, wall=wall,
+                    claimed_us=claimed_us, gain=gain, bound=bound,
+                )  # fmt: skip
+            why_not = found
+    return Idea(fix=fix.name, phase=phase, why_not=why_not or "it does not apply")
+
+
+def _worth(fix: Fix, view: View) -> tuple[Wall | None, float, float, float] | str:
+    """(wall, claimed us, expected gain, bound), or why it is not worth a burst."""
+    situation = view.situation
+    if not fix.claims or situation.analysis is None:
+        return (None, 0.0, 0.0, 0.0)
+    claimed = fix.claimed_us(situation)
+    if claimed is None:
+        walls = " or ".join(wall.value for wall in fix.walls)
+        return f"the trace shows no {walls} time that it could give back"
+    wall, us = claimed
+    at_most = gain_of(us, situation.step_us)
+    if at_most <= view.noise:
+        return f"it could give {at_most:.1%} at most, inside the noise of {view.noise:.1%}"
+    expected = gain_of(us * view.chance(fix), situation.step_us)
+    return wall, us, expected, gain_of(situation.recoverable_us(wall), situation.step_us)
+
+
+def _first_allowed(fix: Fix, view: View, revisit: bool) -> tuple[Recipe, Forecast] | str:
+    reasons: list[str] = []
+    for changes in fix.changes(view.situation):
+        verdict = _allowed(changes, view, revisit)
+        if isinstance(verdict, tuple):
+            return verdict
+        reasons.append(verdict)
+    return "; ".join(dict.fromkeys(reasons)) or "it has no change to offer here"
+
+
+def _allowed(changes: dict[str, Any], view: View, revisit: bool) -> tuple[Recipe, Forecast] | str:
+    recipe = derive(view.best.recipe, changes)
+    if isinstance(recipe, Refusal):
+        return recipe.reason
+    number = view.tried.get(recipe.digest())
+    if number is not None:
+        return f"trial {number} was this recipe"
+    moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
+    earlier = None if revisit else view.failed_before(moved)
+    if earlier:
+        return f"trial {earlier.number} made this change without a gain"
+    forecast = view.gate.forecast(recipe)
+    return f"it would not fit: {forecast.because}" if forecast.fits is False else (recipe, forecast)

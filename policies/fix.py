@@ -1,0 +1,116 @@
+"""What a fix is: one known cure for a wall, as data the policy ranks and the report explains.
+
+A file in `policies/fixes` defines one `FIX`. Its docstring is its page in the documentation and its paragraph in
+the report. What it promises is bounded by the diagnosis: a claim is a fraction of a wall's recoverable time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from analyzers.diagnosis import Wall
+from policies.measures import MEASURES
+from policies.situation import Situation
+from policies.trial import Phase
+
+KnobChanges = dict[str, Any]
+
+# Which causes the analyzers report inside a wall (`WallFinding.parts`) belong together for a fix.
+EP = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
+TP = ("tp",)
+CP = ("cp",)
+BUBBLE = ("pp", "bubble")  # waiting for another stage: inside send/recv kernels, or as idle time
+DP = ("dp",)
+RECOMPUTE = ("recompute",)
+COPIES = ("copy",)
+GC = ("gc",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The fraction (0..1) of a wall's recoverable time, or of `parts` of it, that a fix expects back."""
+
+    wall: Wall
+    parts: tuple[str, ...] = ()
+    fraction: float
+    source: str
+
+    def us(self, situation: Situation) -> float:
+        return self.fraction * situation.recoverable_us(self.wall, self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEffect:
+    """Rough change of the hottest rank's peak as a fraction of it: -0.3 frees 30 %."""
+
+    fraction: float
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What in the trace after the burst shows that the fix acted: a measure that must move by `at_least`.
+
+    `moves` is -1 (falls) or +1 (rises). A measure that is absent or too small before (under 0.5 % of the step)
+    proves nothing either way.
+    """
+
+    measure: str
+    moves: int
+    at_least: float = 0.05
+
+    def missing(self, before: Situation, after: Situation) -> str | None:
+        """Why the trace says that nothing happened; None when it acted or cannot be told."""
+        measure = MEASURES[self.measure]
+        was, now = measure.of(before), measure.of(after)
+        if was is None or now is None or was < measure.floor(before):
+            return None
+        change = (now - was) / was
+        if change * self.moves >= self.at_least:
+            return None
+        wanted = "fall" if self.moves < 0 else "rise"
+        return f"{measure.words} should {wanted} and went from {was:.0f} to {now:.0f} {measure.unit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fix:
+    """One cure. `changes` lists knob changes in order of preference; the policy takes the first that is legal,
+    not frozen, new and predicted to fit. `slowdown` is what it costs in step time when used only to save memory;
+    `chance` how often it has paid where its wall stood (both from the named sources)."""
+
+    name: str
+    title: str
+    phases: tuple[Phase, ...]
+    claims: tuple[Claim, ...] = ()
+    precondition: Callable[[Situation], str | None]
+    changes: Callable[[Situation], list[KnobChanges]]
+    memory: MemoryEffect
+    slowdown: float = 0.0
+    chance: float = 0.5
+    proof: Proof | None = None  # None: the built model's own word (`Outcome.acting`) is the proof
+
+    @property
+    def walls(self) -> tuple[Wall, ...]:
+        return tuple(dict.fromkeys(claim.wall for claim in self.claims))
+
+    def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:
+        """The wall it gives most back on, and how much: claims on a wall add up to at most its R, walls do not."""
+        by_wall = {
+            wall: min(
+                sum(claim.us(situation) for claim in self.claims if claim.wall is wall),
+                situation.recoverable_us(wall),
+            )
+            for wall in self.walls
+        }
+        best = max(by_wall.items(), key=lambda item: item[1], default=None)
+        return best if best and best[1] > 0 else None
+
+
+def gain_of(recovered_us: float, step_us: float) -> float:
+    """Throughput gained when a step of `step_us` gives `recovered_us` back: T/(T-R) - 1."""
+    if step_us <= 0 or recovered_us <= 0:
+        return 0.0
+    left = max(step_us - recovered_us, 0.01 * step_us)  # a step never vanishes
+    return step_us / left - 1.0

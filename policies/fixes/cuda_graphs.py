@@ -1,0 +1,56 @@
+"""CUDA graphs: replay launches in place of issuing them.
+
+*What it is*: Transformer-Engine-scoped graphs, the narrowest scope first: `moe_router` with
+`moe_preprocess`, then with `attn`.
+
+*How it shows*: the device idle, waiting for launches (host wall) with static shapes.
+
+*What it costs*: about 7 GB for partial graphs on DeepSeek-V3, more than 10 GB with PP; capture at start.
+
+*When it does not apply*: full recompute, dynamic shapes, on CPUs; graphs are on.
+
+*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cuda-graphs card.yaml:173 (Qwen3-30B, 16 H100:
+623 to 484 ms, -22 %) and :46 (a neutral case, +1.5 %); arXiv 2603.07685 section 4.3.6 (+10 % end to end, +7
+GB).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.switch import gpu_only
+from policies.trial import Phase
+from trainer.recipe import Recipe
+
+
+def _precondition(situation: Situation) -> str | None:
+    implementation = situation.knob("cuda_graph_impl")
+    return "CUDA graphs are on" if implementation not in (None, "none") else gpu_only(situation)
+
+
+def graph_changes(recipe: Recipe) -> list[KnobChanges]:
+    """Scopes from the one that covers most launches to the narrowest."""
+    experts = ("moe_router", "moe_preprocess") if recipe.architecture.num_moe_experts else ()
+    scopes = [("attn", *experts), experts] if experts else [("attn",)]
+    graphs: KnobChanges = {"cuda_graph_impl": "transformer_engine", "te_rng_tracker": True}
+    if "expandable_segments" in (recipe.knob("PYTORCH_CUDA_ALLOC_CONF") or ""):
+        graphs["NCCL_GRAPH_REGISTER"] = 0
+    return [graphs | {"cuda_graph_scope": scope} for scope in scopes]
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    return graph_changes(situation.recipe)
+
+
+FIX = Fix(
+    name="cuda_graphs",
+    title="CUDA graphs",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(wall=Wall.HOST, fraction=0.7, source="-22 % step time on a host-bound Qwen3-30B; experts stay eager"),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.08, note="static buffers: about 7 GB on DeepSeek-V3"),
+    chance=0.7,
+    proof=Proof(measure="host_idle", moves=-1),
+)

@@ -1,0 +1,45 @@
+"""Delayed weight gradients: leave work for the dispatch to hide under.
+
+*What it is*: `delay_wgrad_compute`: weight gradients are computed after their layer's communication was
+started.
+
+*How it shows*: EP communication overlap is on and some dispatch is still exposed.
+
+*What it costs*: the inputs of the delayed GEMMs live a little longer.
+
+*When it does not apply*: without EP communication overlap; on layers that are not Transformer Engine's.
+
+*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-moe-comm-overlap SKILL.md:104 (short A/B: 31.31
+to 31.20 s, neutral); arXiv 2603.07685 section 4.2.3 (part of the 93 % on H100).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import EP, Claim, Fix, MemoryEffect
+from policies.situation import Situation
+from policies.switch import turn_on, unless_on
+from policies.trial import Phase
+
+
+def _without_overlap(situation: Situation) -> str | None:
+    if situation.knob("overlap_moe_expert_parallel_comm"):
+        return None
+    return "EP communication overlap is off"
+
+
+FIX = Fix(
+    name="delayed_wgrad",
+    title="delayed weight gradients",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=EP,
+            fraction=0.2,
+            source="neutral alone on Qwen3-30B; on DeepSeek-V3 part of what takes overlap to 93 %",
+        ),
+    ),
+    precondition=unless_on("delay_wgrad_compute", _without_overlap),
+    changes=turn_on("delay_wgrad_compute"),
+    memory=MemoryEffect(fraction=0.02, note="inputs of the delayed GEMMs live longer"),
+    chance=0.3,
+)

@@ -1,0 +1,55 @@
+"""Another token dispatcher.
+
+*What it is*: `moe_token_dispatcher_type`: alltoall, allgather, or flex with the backend deepep or hybridep.
+
+*How it shows*: EP dispatch and combine exposed, the slower the more nodes they cross.
+
+*What it costs*: DeepEP takes 20 SMs; the packages must be installed; allgather sends every token
+everywhere.
+
+*When it does not apply*: EP is 1; flex on a CPU; a small top-k inside one node, where alltoall is as good.
+
+*Source*: arXiv 2603.07685 table 7 (H100, dispatch: HybridEP 1.9 to 3.9 times faster than the all-to-all);
+GB200 guide of Megatron-LM eb0783b6d356 (DeepEP +4.8 %, HybridEP +13.7 %); Megatron-Bridge commit 14a29340e
+(GPT-OSS-120B, GB200: alltoall beats HybridEP by 4.2 %).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.switch import expert_parallel_only
+from policies.trial import Phase
+
+ALLTOALL: KnobChanges = {"moe_token_dispatcher_type": "alltoall"}
+ALLGATHER: KnobChanges = {"moe_token_dispatcher_type": "allgather"}
+DEEPEP: KnobChanges = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
+HYBRIDEP: KnobChanges = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
+# Racks with one NVLink domain: HybridEP first (Megatron-Bridge, skills/nemo-mbridge-perf-moe-hardware-configs)
+RACK_SCALE = ("gb200", "gb300")
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    flex = [HYBRIDEP, DEEPEP] if situation.recipe.cluster.gpu in RACK_SCALE else [DEEPEP, HYBRIDEP]
+    without_shared_overlap = [
+        change | {"moe_shared_expert_overlap": False} for change in flex if situation.knob("moe_shared_expert_overlap")
+    ]
+    return [*(without_shared_overlap or flex), ALLTOALL, ALLGATHER]
+
+
+FIX = Fix(
+    name="dispatcher",
+    title="another token dispatcher",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=EP,
+            fraction=0.5,
+            source="HybridEP and DeepEP take half to a quarter of the all-to-all's time across H100 nodes (table 7)",
+        ),
+    ),
+    precondition=expert_parallel_only,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.02, note="DeepEP and HybridEP keep their own buffers"),
+    chance=0.6,
+)

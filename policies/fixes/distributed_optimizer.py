@@ -1,0 +1,39 @@
+"""Distributed optimizer: split master weights and moments over the data-parallel ranks.
+
+*What it is*: `use_distributed_optimizer`.
+
+*How it shows*: out of memory with optimizer state the largest part while data parallelism is above 1.
+
+*What it costs*: nothing to speak of: reduce-scatter and all-gather move what the all-reduce moved.
+
+*When it does not apply*: one data-parallel replica, or it is on.
+
+*Source*: arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes a parameter in place of 18).
+"""
+
+from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    if situation.knob("use_distributed_optimizer"):
+        return "the distributed optimizer is on"
+    if situation.recipe.world_size == 1:
+        return "there is one rank"
+    return None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    return [{"use_distributed_optimizer": True}]
+
+
+FIX = Fix(
+    name="distributed_optimizer",
+    title="the distributed optimizer",
+    phases=(Phase.FIT,),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=-0.3, note="12 bytes a parameter become 12/DP"),
+    slowdown=0.01,
+)

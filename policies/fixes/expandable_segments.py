@@ -1,0 +1,54 @@
+"""Expandable segments: let the allocator grow its blocks in place of adding new ones.
+
+*What it is*: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (with CUDA graphs also
+`NCCL_GRAPH_REGISTER=0`).
+
+*How it shows*: out of memory with much more reserved than allocated; one rank fails while others have room.
+
+*What it costs*: nothing measured; with CUDA graphs NCCL's graph registration must be off.
+
+*When it does not apply*: on CPUs; it is on; with NCCL user buffers.
+
+*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:136 (Llama3-70B: out of
+memory at 58.8 GB becomes a pass at 59 GB, same throughput).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import Claim, Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.switch import gpu_only
+from policies.trial import Phase
+
+SETTING = "expandable_segments:True"
+
+
+def _precondition(situation: Situation) -> str | None:
+    if SETTING in (situation.knob("PYTORCH_CUDA_ALLOC_CONF") or ""):
+        return "expandable segments are on"
+    return gpu_only(situation)
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    other = situation.knob("PYTORCH_CUDA_ALLOC_CONF")
+    setting: KnobChanges = {"PYTORCH_CUDA_ALLOC_CONF": f"{other},{SETTING}" if other else SETTING}
+    graphs = situation.knob("cuda_graph_impl") != "none"
+    return [setting | {"NCCL_GRAPH_REGISTER": 0} if graphs else setting]
+
+
+FIX = Fix(
+    name="expandable_segments",
+    title="expandable allocator segments",
+    phases=(Phase.FIT, Phase.PROFILE),
+    claims=(
+        Claim(
+            wall=Wall.MEMORY,
+            parts=("allocator",),
+            fraction=0.9,
+            source="retries end with the fragmentation behind them",
+        ),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=-0.05, note="fragmentation: reserved comes down to allocated"),
+    chance=0.6,
+)

@@ -1,0 +1,57 @@
+"""Expert parallelism in place of expert tensor parallelism: whole experts on fewer ranks each.
+
+*What it is*: `expert_tensor_parallel_size=1` with `expert_model_parallel_size` raised by the same factor.
+
+*How it shows*: TP collectives around the experts, grouped GEMMs narrower than they need be.
+
+*What it costs*: nothing in weight memory (the product stays); more ranks take part in dispatch.
+
+*When it does not apply*: ETP is 1 already, or experts do not divide by the larger EP.
+
+*Source*: arXiv 2603.07685 section 9.1 (Mixtral: EP8 x TP1 beats EP4 x TP2; EP over TP for experts).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import DEGREES
+from policies.fix import TP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    if not situation.is_moe:
+        return "the model has no experts"
+    return "experts are not split by TP" if _expert_tp(situation) == 1 else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    ep = situation.knob(DEGREES["ep"])
+    factor = _expert_tp(situation)
+    whole = {"expert_tensor_parallel_size": 1}
+    return [whole | {DEGREES["ep"]: ep * factor}] + ([whole] if ep > 1 else [])
+
+
+def _expert_tp(situation: Situation) -> int:
+    """Megatron's default: not written means equal to TP."""
+    return int(situation.knob("expert_tensor_parallel_size") or situation.knob(DEGREES["tp"]))
+
+
+FIX = Fix(
+    name="expert_parallel_for_tensor",
+    title="expert parallelism in place of expert tensor parallelism",
+    phases=(Phase.SCALE, Phase.PROFILE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=TP,
+            fraction=0.5,
+            source="half of a MoE layer's TP collectives are the experts' (arXiv 2603.07685 section 9.1)",
+        ),
+        Claim(wall=Wall.COMPUTE, fraction=0.2, source="expert matrices keep their full width"),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.0, note="EP x ETP is kept, so the weights of a rank are the same"),
+    chance=0.7,
+    proof=Proof(measure="tp_busy", moves=-1),
+)

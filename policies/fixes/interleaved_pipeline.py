@@ -1,0 +1,47 @@
+"""Interleaved pipeline: several smaller stages a rank, and send/recv under compute.
+
+*What it is*: `virtual_pipeline_model_parallel_size` at 2 or 4 with `overlap_p2p_comm`.
+
+*How it shows*: bubble and PP send/recv exposed.
+
+*What it costs*: more send/recv, somewhat more activations in flight.
+
+*When it does not apply*: PP is 1, the layers of a stage do not divide, or fewer micro batches than stages.
+
+*Source*: arXiv 2603.07685 section 9.1 (PP with VPP from PP 2 on, a middle value): the bubble divides by
+VPP.
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    if situation.knob("pipeline_model_parallel_size") == 1:
+        return "PP is 1"
+    return "the pipeline is interleaved" if situation.knob("virtual_pipeline_model_parallel_size") else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    return [{"virtual_pipeline_model_parallel_size": chunks, "overlap_p2p_comm": True} for chunks in (2, 4, 3)]
+
+
+FIX = Fix(
+    name="interleaved_pipeline",
+    title="an interleaved pipeline",
+    phases=(Phase.SCALE, Phase.PROFILE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=BUBBLE,
+            fraction=0.5,
+            source="the bubble divides by VPP: at 2 chunks a rank half of it goes",
+        ),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.1, note="activations of PP·(1 + (PP-1)/(PP·VPP)) micro batches in flight"),
+    chance=0.7,
+)

@@ -1,0 +1,43 @@
+"""Less context parallelism: whole sequences on fewer ranks.
+
+*What it is*: the smallest `context_parallel_size` that is predicted to fit.
+
+*How it shows*: exposed CP communication with fewer than 4096 tokens of a sequence on a rank.
+
+*What it costs*: activations grow by the factor CP shrinks.
+
+*When it does not apply*: CP is 1, or the activations do not fit.
+
+*Source*: arXiv 2603.07685 sections 6 and 9 (avoid CP below 4096 tokens a rank; disable CP below 8192).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import smaller, with_cp
+from policies.fix import CP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return "CP is 1" if situation.knob("context_parallel_size") == 1 else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    return [change for size in smaller(recipe, "cp") for change in with_cp(recipe, size)]
+
+
+FIX = Fix(
+    name="less_context_parallel",
+    title="less context parallelism",
+    phases=(Phase.SCALE, Phase.PROFILE),
+    claims=(
+        Claim(wall=Wall.COMMUNICATION, parts=CP, fraction=1.0, source="no CP, no key/value exchange"),
+        Claim(wall=Wall.COMPUTE, fraction=0.1, source="attention over longer pieces"),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.5, note="activations grow as CP shrinks"),
+    chance=0.6,
+    proof=Proof(measure="cp_busy", moves=-1),
+)

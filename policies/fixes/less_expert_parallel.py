@@ -1,0 +1,52 @@
+"""Less expert parallelism: keep dispatch inside fewer ranks.
+
+*What it is*: a smaller `expert_model_parallel_size`, largest first when the fast domain is crossed; at 1
+there is no dispatch at all.
+
+*How it shows*: EP dispatch and combine exposed in the trace.
+
+*What it costs*: more experts a rank, so weights, gradients and optimizer state grow; expert gradients are
+reduced over more replicas.
+
+*When it does not apply*: EP is 1, or the experts of a rank do not fit.
+
+*Source*: arXiv 2603.07685 section 9.1 (EP x TP inside the fast domain); inter-node bandwidth is 5 to 10
+times below NVLink (section 3.2.4).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import smaller, with_ep
+from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return "EP is 1" if situation.knob("expert_model_parallel_size") == 1 else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    domain = recipe.cluster.gpus_per_node or recipe.world_size
+    inside_first = sorted(smaller(recipe, "ep"), key=lambda size: (size > domain, -size))
+    return [change for size in inside_first for change in with_ep(recipe, size)]
+
+
+FIX = Fix(
+    name="less_expert_parallel",
+    title="less expert parallelism",
+    phases=(Phase.PROFILE,),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=EP,
+            fraction=0.7,
+            source="volume grows as (EP-1)/EP and is 5 to 10 times slower between nodes (arXiv 2603.07685)",
+        ),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.3, note="expert weights, gradients and optimizer state grow"),
+    chance=0.5,
+    proof=Proof(measure="ep_busy", moves=-1),
+)

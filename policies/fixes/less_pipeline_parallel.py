@@ -1,0 +1,48 @@
+"""Less pipeline parallelism: fewer stages, smaller bubble.
+
+*What it is*: the smallest `pipeline_model_parallel_size` that is predicted to fit.
+
+*How it shows*: exposed PP send/recv and bubble, memory to spare.
+
+*What it costs*: weights, gradients and optimizer state of a rank grow by the factor PP shrinks.
+
+*When it does not apply*: PP is 1, or the larger share of the model does not fit.
+
+*Source*: arXiv 2603.07685 section 9.1 (least model parallelism that fits); Megatron-Bridge 067f987d,
+skills/nemo-mbridge-perf-memory-tuning card.yaml:151 (PP 8 against 4: -5.9 %).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import smaller, with_pp
+from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return "PP is 1" if situation.knob("pipeline_model_parallel_size") == 1 else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    return [change for size in smaller(recipe, "pp") for change in with_pp(recipe, size)]
+
+
+FIX = Fix(
+    name="less_pipeline_parallel",
+    title="less pipeline parallelism",
+    phases=(Phase.SCALE, Phase.PROFILE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=BUBBLE,
+            fraction=0.9,
+            source="fewer stages: the bubble (PP-1)/micro batches falls, at PP=1 to nothing",
+        ),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.5, note="weights and optimizer grow as PP shrinks"),
+    chance=0.6,
+    proof=Proof(measure="pp_busy", moves=-1),
+)

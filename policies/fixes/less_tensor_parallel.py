@@ -1,0 +1,45 @@
+"""Less tensor parallelism: give its ranks back to data parallelism.
+
+*What it is*: the smallest `tensor_model_parallel_size` that is predicted to fit.
+
+*How it shows*: exposed TP communication, small kernels, memory to spare.
+
+*What it costs*: weights and activations grow by the factor TP shrinks.
+
+*When it does not apply*: TP is 1, or the larger weights do not fit.
+
+*Source*: arXiv 2603.07685 section 9.1 (least model parallelism, most data parallelism) and table 5
+(Qwen3-235B, TP2 to TP1 with EP64: 800 to 920 TFLOP/s).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import smaller, with_tp
+from policies.fix import TP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return "TP is 1" if situation.knob("tensor_model_parallel_size") == 1 else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    return [change for size in smaller(recipe, "tp") for change in with_tp(recipe, size)]
+
+
+FIX = Fix(
+    name="less_tensor_parallel",
+    title="less tensor parallelism",
+    phases=(Phase.SCALE, Phase.PROFILE),
+    claims=(
+        Claim(wall=Wall.COMMUNICATION, parts=TP, fraction=1.0, source="no TP, no TP collectives"),
+        Claim(wall=Wall.HOST, fraction=0.4, source="fewer, larger kernels (arXiv 2603.07685 section 9.1)"),
+        Claim(wall=Wall.COMPUTE, fraction=0.2, source="matrices keep their full width"),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.5, note="weights and activations grow as TP shrinks"),
+    chance=0.7,
+    proof=Proof(measure="tp_busy", moves=-1),
+)

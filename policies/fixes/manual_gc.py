@@ -1,0 +1,35 @@
+"""Manual garbage collection: collect at chosen steps, on all ranks at once.
+
+*What it is*: `manual_gc` with `manual_gc_interval`.
+
+*How it shows*: pauses annotated `gc` in the trace while the device waits; ranks pausing at different steps.
+
+*What it costs*: garbage lives a little longer on the host.
+
+*When it does not apply*: it is on.
+
+*Source*: arXiv 2603.07685 section 9.1 (first fix for host overhead: manual GC, interval 10; Megatron's
+README says 100).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import GC, Claim, Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.switch import unless_on
+from policies.trial import Phase
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    return [{"manual_gc": True, "manual_gc_interval": interval} for interval in (100, 10)]
+
+
+FIX = Fix(
+    name="manual_gc",
+    title="manual garbage collection",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(Claim(wall=Wall.HOST, parts=GC, fraction=0.9, source="no collection runs inside a step"),),
+    precondition=unless_on("manual_gc"),
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.0, note="host memory only"),
+    chance=0.6,
+)

@@ -1,0 +1,55 @@
+"""More context parallelism: split long sequences over ranks.
+
+*What it is*: `context_parallel_size` raised to the sequence length over 4096, rounded to a power of two, as
+the first guess; when memory asks for it, doubled.
+
+*How it shows*: out of memory with activations of a long sequence the largest part; attention dominating
+compute.
+
+*What it costs*: key/value exchange in every attention; below 4096 tokens a rank it is not hidden.
+
+*When it does not apply*: less than 8192 tokens a rank (TP with sequence parallel divides them as well).
+
+*Source*: arXiv 2603.07685 sections 6 and 9 (keep seq/(CP x TP) at 4096 to 8192; CP from 8192 tokens).
+"""
+
+import math
+
+from policies.degrees import DEGREES, larger, with_cp
+from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+TOKENS_A_RANK = 4096
+
+
+def _precondition(situation: Situation) -> str | None:
+    tokens = _tokens_a_rank(situation)
+    if tokens < 2 * TOKENS_A_RANK:
+        return f"a rank holds {tokens} tokens of a sequence; CP pays from {2 * TOKENS_A_RANK}"
+    return None if larger(situation.recipe, "cp") else "there are no more ranks for CP"
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    now = recipe.knob(DEGREES["cp"])
+    guess = now * 2 ** round(math.log2(_tokens_a_rank(situation) / TOKENS_A_RANK))
+    nearest_first = sorted(larger(recipe, "cp"), key=lambda size: abs(math.log2(size / guess)))
+    return [change for size in nearest_first[:3] for change in with_cp(recipe, size)]
+
+
+def _tokens_a_rank(situation: Situation) -> int:
+    ranks = situation.knob(DEGREES["cp"]) * situation.knob(DEGREES["tp"])
+    return int(situation.knob("seq_length")) // int(ranks)
+
+
+FIX = Fix(
+    name="more_context_parallel",
+    title="more context parallelism",
+    phases=(Phase.FIT, Phase.SCALE),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=-0.4, note="activations divide by CP, weights do not"),
+    slowdown=0.15,
+    chance=0.5,
+)

@@ -1,0 +1,42 @@
+"""More expert parallelism: fewer experts a rank.
+
+*What it is*: `expert_model_parallel_size` doubled. It folds over the other ranks: data parallelism does not
+shrink.
+
+*How it shows*: out of memory with expert weights, gradients and their optimizer state the largest part.
+
+*What it costs*: more tokens leave the rank in dispatch and combine; outside the fast domain several times
+slower.
+
+*When it does not apply*: experts or ranks do not divide; the model is dense.
+
+*Source*: arXiv 2603.07685 section 9.1 (EP before TP for experts) and section 4.2.1 (volume grows as
+(EP-1)/EP).
+"""
+
+from policies.degrees import larger, with_ep
+from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    if not situation.is_moe:
+        return "the model has no experts"
+    return None if larger(situation.recipe, "ep") else "there are no more ranks for EP"
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    return [change for size in larger(recipe, "ep")[:3] for change in with_ep(recipe, size)]
+
+
+FIX = Fix(
+    name="more_expert_parallel",
+    title="more expert parallelism",
+    phases=(Phase.FIT,),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=-0.3, note="expert weights and gradients divide by EP"),
+    slowdown=0.10,
+)

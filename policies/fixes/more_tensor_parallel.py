@@ -1,0 +1,40 @@
+"""More tensor parallelism: split every matrix over more ranks.
+
+*What it is*: `tensor_model_parallel_size` doubled with sequence parallel; experts stay whole (ETP=1) where
+legal.
+
+*How it shows*: out of memory that sharding experts and stages does not cure.
+
+*What it costs*: the most of all parallelism: two collectives a layer each way, inside the step's critical
+path.
+
+*When it does not apply*: heads or ranks do not divide; it should stay inside the fast domain.
+
+*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:161 (Llama3-70B, TP 4
+to 8: -28 % throughput, -8.6 GB).
+"""
+
+from policies.degrees import larger, with_tp
+from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return None if larger(situation.recipe, "tp") else "there are no more ranks for TP"
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    return [change for size in larger(recipe, "tp")[:2] for change in with_tp(recipe, size)]
+
+
+FIX = Fix(
+    name="more_tensor_parallel",
+    title="more tensor parallelism",
+    phases=(Phase.FIT,),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=-0.4, note="weights and activations divide by TP (with sequence parallel)"),
+    slowdown=0.28,
+)

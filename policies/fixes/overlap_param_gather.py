@@ -1,0 +1,45 @@
+"""Parameter gathering under the forward pass.
+
+*What it is*: `overlap_param_gather`: with the distributed optimizer, parameters are gathered bucket by
+bucket as the next forward needs them.
+
+*How it shows*: DP all-gather exposed at the start of the step.
+
+*What it costs*: nothing in memory to speak of.
+
+*When it does not apply*: no distributed optimizer, or it is on. Megatron-Core asks for
+`overlap_grad_reduce` with it.
+
+*Source*: arXiv 2603.07685 section 9.1; megatron/core/distributed (overlap_param_gather needs the
+distributed optimizer and overlap_grad_reduce).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import DP, Claim, Fix, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.switch import turn_on, unless_on
+from policies.trial import Phase
+
+
+def _without_sharding(situation: Situation) -> str | None:
+    return None if situation.knob("use_distributed_optimizer") else "the optimizer is not distributed"
+
+
+FIX = Fix(
+    name="overlap_param_gather",
+    title="parameter gathering under forward",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=DP,
+            fraction=0.9,
+            source="it brings the gradient overlap with it: what is left is the first and last bucket",
+        ),
+    ),
+    precondition=unless_on("overlap_param_gather", _without_sharding),
+    changes=turn_on("overlap_param_gather", overlap_grad_reduce=True),
+    memory=MemoryEffect(fraction=0.0, note="buckets are views of the parameter buffer"),
+    chance=0.7,
+    proof=Proof(measure="dp_exposed", moves=-1),
+)

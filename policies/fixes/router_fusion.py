@@ -1,0 +1,37 @@
+"""Fused router: top-k, softmax and auxiliary loss in a few kernels.
+
+*What it is*: `moe_router_fusion`.
+
+*How it shows*: dozens of tiny kernels in the router range, the device waiting between them.
+
+*What it costs*: nothing in memory; needs Transformer Engine 2.7.
+
+*When it does not apply*: it is on, the model is dense, or there is no Transformer Engine.
+
+*Source*: GB200 guide of Megatron-LM eb0783b6d356:214 (72 to 31 kernels, 530 to 540 TFLOP/s, +2.0 %).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import Claim, Fix, MemoryEffect
+from policies.situation import Situation
+from policies.switch import experts_only, gpu_only, turn_on, unless_on
+from policies.trial import Phase
+
+
+def _elsewhere(situation: Situation) -> str | None:
+    return gpu_only(situation) or experts_only(situation)
+
+
+FIX = Fix(
+    name="router_fusion",
+    title="a fused router",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(wall=Wall.HOST, fraction=0.1, source="+2.0 % on the host-bound GB200 baseline"),
+        Claim(wall=Wall.COMPUTE, fraction=0.05, source="72 kernels become 31"),
+    ),
+    precondition=unless_on("moe_router_fusion", _elsewhere),
+    changes=turn_on("moe_router_fusion"),
+    memory=MemoryEffect(fraction=0.0, note="fewer intermediates"),
+    chance=0.6,
+)

@@ -1,0 +1,49 @@
+"""Shared expert under dispatch.
+
+*What it is*: `moe_shared_expert_overlap`: the shared expert computes while tokens are dispatched and
+combined.
+
+*How it shows*: EP dispatch exposed in a model with shared experts.
+
+*What it costs*: a second stream; the shared expert and the communication share the device.
+
+*When it does not apply*: no shared experts, EP is 1, EP communication overlap is on, or the dispatcher is
+allgather.
+
+*Source*: Megatron-LM d98e8a64, megatron/core/transformer/moe/README.md;
+megatron/core/transformer/transformer_config.py:1825 (needs alltoall or flex).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import EP, Claim, Fix, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.switch import expert_parallel_only, turn_on, unless_on
+from policies.trial import Phase
+
+
+def _elsewhere(situation: Situation) -> str | None:
+    if not situation.recipe.architecture.moe_shared_expert_intermediate_size:
+        return "the model has no shared expert"
+    if situation.knob("overlap_moe_expert_parallel_comm"):
+        return "EP communication overlap is on and refuses it"
+    return expert_parallel_only(situation)
+
+
+FIX = Fix(
+    name="shared_expert_overlap",
+    title="the shared expert under dispatch",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=EP,
+            fraction=0.2,
+            source="hides as much as the shared expert computes: one of about nine active experts on DeepSeek-V3",
+        ),
+    ),
+    precondition=unless_on("moe_shared_expert_overlap", _elsewhere),
+    changes=turn_on("moe_shared_expert_overlap"),
+    memory=MemoryEffect(fraction=0.0, note="its activations are kept in any case"),
+    chance=0.5,
+    proof=Proof(measure="ep_exposed", moves=-1, at_least=0.02),
+)

@@ -1,0 +1,41 @@
+"""Threads of a rank: as many as its share of the cores.
+
+*What it is*: `threads_per_rank`, the threads a rank computes with on a CPU.
+
+*How it shows*: compute far below what the machine's cores can do, or ranks in each other's way on the same
+cores.
+
+*What it costs*: nothing, up to the cores there are; more threads than cores slow all ranks down.
+
+*When it does not apply*: on GPUs, where ranks do not compute on the host.
+
+*Source*: PyTorch documentation, CPU threading and TorchScript inference (threads above the cores contend).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.fix import Claim, Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return None if situation.on_cpu else "ranks compute on a GPU"
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    now = situation.knob("threads_per_rank") or 1
+    return [{"threads_per_rank": threads} for threads in (now * 2, now * 4, now // 2) if threads >= 1]
+
+
+FIX = Fix(
+    name="threads",
+    title="another number of threads a rank",
+    phases=(Phase.PROFILE, Phase.RETUNE),
+    claims=(
+        Claim(wall=Wall.COMPUTE, fraction=0.5, source="two threads where one was: at most half of the compute time"),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.0, note="a thread's scratch"),
+    chance=0.5,
+)

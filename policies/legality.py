@@ -1,0 +1,54 @@
+"""From knob changes to a recipe the policy may propose, or the reason why it may not.
+
+Never a frozen knob, never a knob whose effect on training exceeds what the recipe allows, never a recipe that
+`trainer.recipe.rules` calls an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.errors import BadInputError
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
+from trainer.recipe.rules import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    reason: str
+
+
+def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
+    """The recipe with these changes, or why it is refused. Knobs that keep their value do not count as changed."""
+    moved = {knob: value for knob, value in changes.items() if knob in KNOBS and recipe.knob(knob) != value}
+    if not moved:
+        return Refusal(reason="the recipe has it already")
+    for objection in (_frozen(recipe, moved), _too_much(recipe, moved)):
+        if objection:
+            return Refusal(reason=objection)
+    try:
+        derived = recipe.replace(moved)
+    except BadInputError as error:
+        return Refusal(reason=error.problems[0].what if error.problems else str(error))
+    errors = [finding for finding in check(derived) if finding.kind == "error"]
+    return Refusal(reason=errors[0].message) if errors else derived
+
+
+def numerics_of(changes: dict[str, Any]) -> Numerics:
+    """The strongest label among the changed knobs: `NUMERICS` runs from least to most."""
+    labels = [KNOBS[knob].numerics for knob in changes if knob in KNOBS]
+    return max(labels, key=NUMERICS.index, default=NUMERICS[0])
+
+
+def _frozen(recipe: Recipe, moved: dict[str, Any]) -> str | None:
+    frozen = sorted(set(moved) & set(recipe.tune.freeze))
+    return f"{', '.join(frozen)} is frozen by the recipe (tune.freeze)" if frozen else None
+
+
+def _too_much(recipe: Recipe, moved: dict[str, Any]) -> str | None:
+    label = numerics_of(moved)
+    if NUMERICS.index(label) <= NUMERICS.index(recipe.tune.allow):
+        return None
+    return f"it is {label}, and the recipe allows {recipe.tune.allow} changes (tune.allow)"

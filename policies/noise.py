@@ -1,0 +1,32 @@
+"""How much two measurements of one recipe differ, and what a trial's figure is.
+
+A gain below the band is no gain, so no fix is proposed whose bound lies inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from policies.trial import Trial
+
+# Repeats of one recipe on a quiet cluster still differ by this much (Megatron-Bridge commit d2d9ad928: 2.2 %
+# between allocations, std 0.3 % on pinned nodes).
+FLOOR = 0.01
+WITHOUT_REPEATS = 0.03
+
+
+def throughput(trial: Trial) -> float | None:
+    """Tokens/s/GPU: the median over the trial's bursts that gave figures; None without one."""
+    figures = [o.tokens_per_s_per_gpu for o in trial.outcomes if o.ok and o.tokens_per_s_per_gpu]
+    return median(figures) if figures else None
+
+
+def noise_band(trials: Sequence[Trial]) -> float:
+    """Relative half-spread of repeated bursts, the median over trials with repeats."""
+    spreads = []
+    for trial in trials:
+        figures = [o.tokens_per_s_per_gpu for o in trial.outcomes if o.ok and o.tokens_per_s_per_gpu]
+        if len(figures) >= 2:
+            spreads.append((max(figures) - min(figures)) / 2 / median(figures))
+    return max(FLOOR, median(spreads)) if spreads else WITHOUT_REPEATS

@@ -1,0 +1,75 @@
+"""The rungs of activation recompute, from none to all, that a model offers.
+
+Order by architecture: the attention part first (`mla_up_proj` under MLA, `core_attn` where attention is not
+fused), then `moe_act`, then with `layernorm`, the whole `moe` when the narrow ones do not fit, everything last.
+Source: Megatron-Bridge, skills/nemo-mbridge-perf-moe-optimization-workflow (recompute by architecture).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.recipe import Recipe
+
+KnobChanges = dict[str, Any]
+
+NONE: KnobChanges = {
+    "recompute_granularity": None,
+    "recompute_modules": None,
+    "recompute_method": None,
+    "recompute_num_layers": None,
+}
+FULL: KnobChanges = NONE | {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
+
+
+def selective(*modules: str) -> KnobChanges:
+    return NONE | {"recompute_granularity": "selective", "recompute_modules": modules}
+
+
+def rungs(recipe: Recipe) -> list[KnobChanges]:
+    """From no recompute to full. Fused attention on GPUs already keeps no scores, so `core_attn` is for CPUs."""
+    model = recipe.architecture
+    attention = (
+        ("mla_up_proj",) if model.multi_latent_attention else ("core_attn",) if recipe.cluster.gpu == "cpu" else ()
+    )
+    steps: list[tuple[str, ...]] = [attention]
+    if model.num_moe_experts is not None:
+        steps += [("moe_act",), (*attention, "layernorm", "moe_act"), (*attention, "moe")]
+    else:
+        steps += [(*attention, "mlp")]
+    return [NONE, *(selective(*modules) for modules in steps if modules), FULL]
+
+
+def lighter(recipe: Recipe) -> list[KnobChanges]:
+    """Rungs below the current setting, none first."""
+    here = _position(recipe)
+    return [rung for at, rung in enumerate(rungs(recipe)) if at < here]
+
+
+def heavier(recipe: Recipe) -> list[KnobChanges]:
+    """Rungs above the current setting, lightest first; the last is full recompute."""
+    here = _position(recipe)
+    return [rung for at, rung in enumerate(rungs(recipe)) if at > here]
+
+
+def _position(recipe: Recipe) -> float:
+    """The rung a recipe stands on; a set of modules that is no rung stands half a rung above the last it contains."""
+    granularity = recipe.knob("recompute_granularity")
+    ladder = rungs(recipe)
+    if granularity is None:
+        return 0.0
+    if granularity == "full":
+        return float(len(ladder) - 1)
+    modules = set(recipe.knob("recompute_modules") or ("core_attn",))
+    below = 0.0
+    for at, rung in enumerate(ladder[1:-1], start=1):
+        covered = set(rung["recompute_modules"])
+        if covered == modules:
+            return float(at)
+        if covered < modules:
+            below = float(at)
+    return below + 0.5

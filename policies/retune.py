@@ -1,0 +1,170 @@
+"""Retuning: a search over the knobs that mattered, around the best recipe.
+
+The diagnosis's fixes go first, then recompute and micro batch again (memory may have been freed since), then the
+sampler. It ends when `tune.patience` proposals in a row brought nothing, or no wall's bound beats the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from policies.consider import Candidate, consider
+from policies.fix import gain_of
+from policies.fixes import FIXES
+from policies.legality import Refusal
+from policies.noise import throughput
+from policies.search import Measured, Point, suggest
+from policies.space import AXES, CURRENT, Axis, axis_of, point_of, recipe_at
+from policies.trial import Phase, Prediction, Proposal, Status, Trial
+from policies.view import View
+from policies.words import because_of_wall, changes_in_words, leading_wall
+from trainer.recipe import Recipe
+
+# Axes always searched, and how many in all: with a budget of tens of bursts more would only dilute the search.
+ALWAYS = ("recompute", "micro batch")
+MOST_AXES = 6
+
+
+def propose_retune(view: View, seed: int) -> Proposal | None:
+    """The next point of the search; None when it stopped paying."""
+    if exhausted(view):
+        return None
+    axes = _axes(view)
+    candidates = _fixes_first(view)
+    hints = [
+        point
+        for recipe in (c.recipe for c in candidates)
+        if (point := point_of(view.best.recipe, axes, recipe)) is not None
+    ]
+    point = suggest(
+        {axis.name: tuple(axis.options) for axis in axes},
+        _measured(view, axes),
+        [*hints, *_neighbours(axes)],
+        seed=seed + len(view.trials),
+        refuse=lambda point: _refuse(view, axes, point),
+    )
+    return _proposal(view, axes, point, candidates) if point else None
+
+
+def exhausted(view: View) -> str | None:
+    """Why the search is over, in words; None while it goes on."""
+    if not view.best.outcomes or throughput(view.best) is None:
+        return "no recipe runs yet"
+    patience = view.best.recipe.tune.patience
+    without_gain = 0
+    for trial in reversed(view.trials):
+        if trial.proposal.phase is not Phase.RETUNE or trial.accepted:
+            break
+        without_gain += 1
+    if without_gain >= patience:
+        return f"{patience} settings in a row around the best brought no gain"
+    bound = largest_bound(view)
+    if bound is not None and bound <= view.noise:
+        return f"no wall could give back more than {bound:.1%}, inside the noise of {view.noise:.1%}"
+    return None
+
+
+def largest_bound(view: View) -> float | None:
+    """The most any one wall could give: T/(T-R)-1. None without a trace."""
+    situation = view.situation
+    findings = situation.analysis.diagnosis.walls if situation.analysis else []
+    return max((gain_of(f.recoverable_us, situation.step_us) for f in findings), default=None)
+
+
+def _axes(view: View) -> list[Axis]:
+    """Recompute and micro batch, then the axes that moved the throughput, then those never tried."""
+    moved, tried = set(), set()
+    for trial in view.trials:
+        touched = {name for name in AXES if set(AXES[name].knobs) & set(trial.changes)}
+        tried |= touched
+        if _mattered(view, trial):
+            moved |= touched
+    order = [*ALWAYS, *(n for n in AXES if n in moved), *(n for n in AXES if n not in tried)]
+    axes: list[Axis] = []
+    for name in dict.fromkeys(order):
+        axis = axis_of(name, view.best.recipe)
+        if axis and len(axes) < MOST_AXES:
+            axes.append(axis)
+    return axes
+
+
+def _mattered(view: View, trial: Trial) -> bool:
+    """A trial whose throughput differs from its parent's by more than the noise, up or down; or that ran out."""
+    parent = next((t for t in view.trials if t.number == trial.proposal.parent), None)
+    if parent is None:
+        return False
+    before, after = throughput(parent), throughput(trial)
+    if before is None or after is None:
+        return trial.status is Status.OOM
+    return abs(after / before - 1.0) > view.noise
+
+
+def _fixes_first(view: View) -> list[Candidate]:
+    considered = (
+        consider(fix, view, Phase.RETUNE, revisit=True) for fix in FIXES.values() if Phase.RETUNE in fix.phases
+    )
+    candidates = [found for found in considered if isinstance(found, Candidate) and found.wall]
+    return sorted(candidates, key=lambda candidate: -candidate.gain)
+
+
+def _neighbours(axes: Sequence[Axis]) -> list[Point]:
+    """The best with one other recompute or micro batch, lightest recompute and smallest change first."""
+    here = {axis.name: CURRENT for axis in axes}
+    return [
+        here | {axis.name: label} for axis in axes if axis.name in ALWAYS for label in axis.options if label != CURRENT
+    ]
+
+
+def _measured(view: View, axes: Sequence[Axis]) -> list[Measured]:
+    """Every trial that lies on these axes; the one that ran out of memory needed more than the limit."""
+    seen = []
+    for trial in view.trials:
+        point = point_of(view.best.recipe, axes, trial.recipe)
+        figure = throughput(trial)
+        out_of_memory = trial.status is Status.OOM
+        if point is None or (figure is None and not out_of_memory):
+            continue
+        excess = 0.1 if out_of_memory else -0.1
+        peaks = [max(o.peak_gib) / o.limit_gib - 1 for o in trial.outcomes if o.ok and o.peak_gib and o.limit_gib]
+        seen.append(Measured(point=point, tokens_per_s=figure or 0.0, excess=max(peaks) if peaks else excess))
+    return seen
+
+
+def _refuse(view: View, axes: Sequence[Axis], point: Point) -> str | None:
+    recipe = recipe_at(view.best.recipe, axes, point)
+    if isinstance(recipe, Refusal):
+        return recipe.reason
+    if recipe.digest() in view.tried:
+        return "tried"
+    forecast = view.gate.forecast(recipe)
+    return forecast.because if forecast.fits is False else None
+
+
+def _proposal(view: View, axes: Sequence[Axis], point: Point, candidates: Sequence[Candidate]) -> Proposal:
+    recipe = recipe_at(view.best.recipe, axes, point)
+    assert not isinstance(recipe, Refusal)
+    same = next((c for c in candidates if c.recipe.digest() == recipe.digest()), None)
+    if same:
+        because, predicted, fix = because_of_wall(same, view), same.prediction, same.fix.name
+    else:
+        forecast = view.gate.forecast(recipe)
+        because = _because_of_search(view, axes, recipe, forecast.because)
+        predicted = Prediction(gain_bound=largest_bound(view), peak_gib=forecast.peak_gib)
+        fix = "search"
+    return Proposal(
+        recipe=recipe,
+        parent=view.best.number,
+        phase=Phase.RETUNE,
+        fix=fix,
+        because=because,
+        predicted=predicted,
+    )
+
+
+def _because_of_search(view: View, axes: Sequence[Axis], recipe: Recipe, memory: str) -> str:
+    wall = leading_wall(view.situation)
+    return (
+        f"{wall + '; ' if wall else ''}the search around trial {view.best.number} over "
+        f"{', '.join(axis.name for axis in axes)} asks for {changes_in_words(view.best.recipe, recipe)}; "
+        f"memory: {memory}"
+    )

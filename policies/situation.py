@@ -1,0 +1,91 @@
+"""What a fix looks at when it decides whether it applies: the recipe, what its burst gave, what its trace showed.
+
+Made by the policy from a trial; fixes only read it. Times are microseconds of an average step on the slowest
+rank, memory is GiB a rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analyzers.diagnosis import Analysis, Partition, Wall
+from policies.trial import Trial
+from trainer.burst import Failure, Outcome
+from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """A recipe with the evidence there is about it. `outcome` is None before anything ran."""
+
+    recipe: Recipe
+    analysis: Analysis | None = None
+    outcome: Outcome | None = None
+
+    def knob(self, name: str) -> Any:
+        return self.recipe.knob(name)
+
+    @property
+    def is_moe(self) -> bool:
+        return self.recipe.architecture.num_moe_experts is not None
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.recipe.cluster.gpu == "cpu"
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.outcome.failure if self.outcome else None
+
+    @property
+    def limit_gib(self) -> float | None:
+        """Memory of a rank: what the burst ran under, else what the recipe says."""
+        measured = self.outcome.limit_gib if self.outcome else None
+        return measured if measured is not None else self.recipe.memory_limit_gib
+
+    @property
+    def peak_gib(self) -> float | None:
+        """Peak of the hottest rank, None when nothing was measured."""
+        if self.outcome is None or not self.outcome.ok or not self.outcome.peak_gib:
+            return None
+        return max(self.outcome.peak_gib)
+
+    @property
+    def headroom(self) -> float | None:
+        """Free share of the limit on the hottest rank, 0..1; None when either is unknown."""
+        if self.peak_gib is None or not self.limit_gib:
+            return None
+        return max(0.0, 1.0 - self.peak_gib / self.limit_gib)
+
+    @property
+    def step_us(self) -> float:
+        """The traced step the walls are shares of; 0 without a trace."""
+        return max((_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0)
+
+    def recoverable_us(self, wall: Wall, parts: tuple[str, ...] = ()) -> float:
+        """What `parts` of a wall could give back at most; the whole wall when no part is named."""
+        finding = self.analysis.diagnosis.finding(wall) if self.analysis else None
+        if finding is None:
+            return 0.0
+        if not parts:
+            return finding.recoverable_us
+        return min(sum(finding.parts.get(part, 0.0) for part in parts), finding.recoverable_us)
+
+    @property
+    def traced_steps(self) -> list[list[Partition]]:
+        """Steps by trace (rank); the whole span where no step was marked."""
+        if self.analysis is None:
+            return []
+        return [trace.steps or [trace.span] for trace in self.analysis.traces]
+
+
+def situation_of(trial: Trial) -> Situation:
+    """A trial as its fixes see it: the last burst that gave figures, else the last burst."""
+    measured = [outcome for outcome in trial.outcomes if outcome.ok]
+    last = measured or list(trial.outcomes)
+    return Situation(recipe=trial.recipe, analysis=trial.analysis, outcome=last[-1] if last else None)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,147 @@
+"""The legal space around a recipe: axes of alternatives, each alternative a set of knob changes.
+
+One row an axis. Knobs that only make sense together (recompute's four, TP with sequence parallel) are one axis,
+so that every option is a recipe somebody would write. Options that the rules refuse by themselves are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies import degrees
+from policies.fixes.cuda_graphs import graph_changes
+from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
+from policies.legality import Refusal, derive
+from policies.recompute import NONE, rungs
+from policies.search import Point
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+KnobChanges = dict[str, Any]
+CURRENT = "as it is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """Alternatives of one decision. `options[CURRENT]` changes nothing; labels are stable words."""
+
+    name: str
+    options: Mapping[str, KnobChanges]
+
+    @property
+    def knobs(self) -> tuple[str, ...]:
+        """The knobs that decide where a recipe stands on it."""
+        return AXES[self.name].knobs
+
+
+def _micro_batches(recipe: Recipe) -> list[KnobChanges]:
+    rows = recipe.knob("global_batch_size") // recipe.data_parallel_size
+    return [{"micro_batch_size": 2**power} for power in range(rows.bit_length()) if rows % 2**power == 0]
+
+
+def _degree(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Callable[[Recipe], list[KnobChanges]]:
+    def options(recipe: Recipe) -> list[KnobChanges]:
+        sizes = [*degrees.smaller(recipe, name), *degrees.larger(recipe, name)]
+        return [change for size in sizes for change in companions(recipe, size)]
+
+    return options
+
+
+def _threads(recipe: Recipe) -> list[KnobChanges]:
+    return [{"threads_per_rank": threads} for threads in (1, 2, 4, 8)]
+
+
+def _graphs(recipe: Recipe) -> list[KnobChanges]:
+    return [{"cuda_graph_impl": "none", "cuda_graph_scope": None}, *graph_changes(recipe)]
+
+
+def _interleaving(recipe: Recipe) -> list[KnobChanges]:
+    plain: KnobChanges = {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
+    return [plain] + [{"virtual_pipeline_model_parallel_size": chunks, "overlap_p2p_comm": True} for chunks in (2, 4)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """`knobs` decide where a recipe stands on the axis; an option may change others along with them."""
+
+    knobs: tuple[str, ...]
+    options: Callable[[Recipe], list[KnobChanges]]
+
+
+def _switch(knob: str) -> Row:
+    return Row(knobs=(knob,), options=lambda recipe: [{knob: False}, {knob: True}])
+
+
+def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Row:
+    return Row(knobs=(degrees.DEGREES[name],), options=_degree(name, companions))
+
+
+# In the order in which axes join a search when more than the ones that mattered are wanted.
+AXES: dict[str, Row] = {
+    "recompute": Row(knobs=tuple(NONE), options=rungs),
+    "micro batch": Row(knobs=("micro_batch_size",), options=_micro_batches),
+    "dispatcher": Row(
+        knobs=("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
+        options=lambda recipe: [ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP],
+    ),
+    "EP": _degree_row("ep", degrees.with_ep),
+    "threads": Row(knobs=("threads_per_rank",), options=_threads),
+    "EP overlap": _switch("overlap_moe_expert_parallel_comm"),
+    "CUDA graphs": Row(knobs=("cuda_graph_impl",), options=_graphs),
+    "gradient overlap": _switch("overlap_grad_reduce"),
+    "parameter overlap": _switch("overlap_param_gather"),
+    "TP": _degree_row("tp", degrees.with_tp),
+    "PP": _degree_row("pp", degrees.with_pp),
+    "VPP": Row(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
+    "CP": _degree_row("cp", degrees.with_cp),
+    "grouped GEMM": _switch("moe_grouped_gemm"),
+    "permute fusion": _switch("moe_permute_fusion"),
+    "router fusion": _switch("moe_router_fusion"),
+    "delayed wgrad": _switch("delay_wgrad_compute"),
+    "shared expert overlap": _switch("moe_shared_expert_overlap"),
+    "garbage collection": _switch("manual_gc"),
+    "distributed optimizer": _switch("use_distributed_optimizer"),
+}
+
+
+def axis_of(name: str, recipe: Recipe) -> Axis | None:
+    """The axis with its options that are legal from `recipe`; None when there is nothing to choose."""
+    options: dict[str, KnobChanges] = {CURRENT: {}}
+    seen = {recipe.digest()}
+    for changes in AXES[name].options(recipe):
+        derived = derive(recipe, changes)
+        if isinstance(derived, Refusal) or derived.digest() in seen:
+            continue
+        seen.add(derived.digest())
+        options[_label(changes)] = {knob: value for knob, value in changes.items() if knob in KNOBS}
+    return Axis(name=name, options=options) if len(options) > 1 else None
+
+
+def recipe_at(recipe: Recipe, axes: Sequence[Axis], point: Point) -> Recipe | Refusal:
+    """The recipe a point stands for; later axes win where two touch one knob."""
+    changes: KnobChanges = {}
+    for axis in axes:
+        changes |= axis.options[point[axis.name]]
+    return derive(recipe, changes) if changes else Refusal(reason="it is the best recipe itself")
+
+
+def point_of(recipe: Recipe, axes: Sequence[Axis], other: Recipe) -> Point | None:
+    """Where another recipe lies on these axes around `recipe`; None when it lies outside."""
+    point: Point = {}
+    for axis in axes:
+        label = next((label for label in axis.options if _matches(recipe, axis, label, other)), None)
+        if label is None:
+            return None
+        point[axis.name] = label
+    return point
+
+
+def _matches(recipe: Recipe, axis: Axis, label: str, other: Recipe) -> bool:
+    changes = axis.options[label]
+    return all(other.knob(knob) == changes.get(knob, recipe.knob(knob)) for knob in axis.knobs)
+
+
+def _label(changes: KnobChanges) -> str:
+    return ", ".join(f"{knob}={value}" for knob, value in changes.items())

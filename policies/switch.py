@@ -1,0 +1,40 @@
+"""Fixes that turn one knob on: their change, and the words for its being on already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from policies.situation import Situation
+
+KnobChanges = dict[str, Any]
+
+
+def turn_on(knob: str, **also: Any) -> Callable[[Situation], list[KnobChanges]]:
+    """`knob` set to True, with the knobs that must come with it."""
+    return lambda situation: [{knob: True, **also}]
+
+
+def unless_on(knob: str, because: Callable[[Situation], str | None] | None = None) -> Callable[[Situation], str | None]:
+    """Does not apply when the knob is on, or for the reason `because` gives."""
+
+    def precondition(situation: Situation) -> str | None:
+        if situation.knob(knob):
+            return f"{knob} is on"
+        return because(situation) if because else None
+
+    return precondition
+
+
+def gpu_only(situation: Situation) -> str | None:
+    return "there is no GPU" if situation.on_cpu else None
+
+
+def experts_only(situation: Situation) -> str | None:
+    return None if situation.is_moe else "the model has no experts"
+
+
+def expert_parallel_only(situation: Situation) -> str | None:
+    if situation.knob("expert_model_parallel_size") > 1:
+        return None
+    return "EP is 1: nothing is dispatched to another rank"

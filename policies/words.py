@@ -1,0 +1,95 @@
+"""Why a recipe is proposed, in words: the wall, its number, the fix and what it changes."""
+
+from __future__ import annotations
+
+from analyzers.diagnosis import Wall
+from policies.consider import Candidate
+from policies.situation import Situation
+from policies.view import View
+from trainer.recipe import Recipe
+
+# `WallFinding.parts` and walls as the subject of "... for 31 % of the step".
+PART_WORDS = {
+    "ep_dispatch": "EP dispatch is exposed",
+    "ep_combine": "EP combine is exposed",
+    "ep_notify": "EP notify is exposed",
+    "all_to_all": "an all-to-all is exposed",
+    "tp": "TP communication is exposed",
+    "cp": "CP communication is exposed",
+    "pp": "PP send/recv is exposed",
+    "dp": "DP communication is exposed",
+    "bubble": "the pipeline is empty (bubble)",
+    "recompute": "forward work is done again in backward",
+    "copy": "host copies are exposed",
+    "allocator": "the allocator retries",
+    "gc": "garbage is collected",
+}
+WALL_WORDS = {
+    Wall.MEMORY: "memory costs time (recompute, offload, retries)",
+    Wall.COMMUNICATION: "communication is exposed",
+    Wall.HOST: "the device waits for the host",
+    Wall.COMPUTE: "compute runs below what the device can do",
+    Wall.UNDETERMINED: "time is lost to no single wall",
+}
+
+
+def because_of_wall(candidate: Candidate, view: View) -> str:
+    """Evidence first, then the fix, what it changes and what it promises."""
+    changes = changes_in_words(view.best.recipe, candidate.recipe)
+    fits = f"; memory: {candidate.forecast.because}" if candidate.forecast.peak_gib is not None else ""
+    if candidate.wall is None:
+        return f"{candidate.fix.title} ({changes}): a rule of thumb of this phase, no trace was asked{fits}"
+    return (
+        f"{_evidence(candidate, view.situation)}; {candidate.fix.title} ({changes}) claims "
+        f"{_ms(candidate.claimed_us)} ms of it: {candidate.gain:.1%} expected, at most {candidate.bound:.1%}{fits}"
+    )
+
+
+def changes_in_words(before: Recipe, after: Recipe) -> str:
+    return ", ".join(f"{knob} {_value(a)} → {_value(b)}" for knob, (a, b) in before.diff(after).items())
+
+
+def leading_wall(situation: Situation) -> str | None:
+    """The wall that could give most back, with its number; None without a trace."""
+    findings = situation.analysis.diagnosis.walls if situation.analysis else []
+    if not findings:
+        return None
+    first = max(findings, key=lambda finding: finding.recoverable_us)
+    return f"{WALL_WORDS[first.wall]} for {_share(first.recoverable_us, situation)}"
+
+
+def failure_in_words(situation: Situation, number: int) -> str:
+    failure = situation.failure
+    if failure is None:
+        return f"trial {number} does not fit its memory"
+    phase = f" in {failure.phase.value}" if failure.phase else ""
+    rank = f" on rank {failure.rank}" if failure.rank is not None else ""
+    limit = f" (limit {situation.limit_gib:.2f} GiB)" if situation.limit_gib else ""
+    return f"trial {number} ran out of memory{phase}{rank}{limit}"
+
+
+def _evidence(candidate: Candidate, situation: Situation) -> str:
+    """The parts the fix acts on, largest first; the wall as a whole when it acts on no part by name."""
+    assert candidate.wall is not None
+    names = [part for claim in candidate.fix.claims if claim.wall is candidate.wall for part in claim.parts]
+    sizes = {part: situation.recoverable_us(candidate.wall, (part,)) for part in dict.fromkeys(names)}
+    shown = sorted((part for part in sizes if sizes[part] > 0), key=lambda part: -sizes[part])[:2]
+    if not shown:
+        whole = situation.recoverable_us(candidate.wall)
+        return f"{WALL_WORDS[candidate.wall]} for {_share(whole, situation)}"
+    return ", ".join(f"{PART_WORDS.get(part, part)} for {_share(sizes[part], situation)}" for part in shown)
+
+
+def _share(us: float, situation: Situation) -> str:
+    share = us / situation.step_us if situation.step_us else 0.0
+    return f"{share:.0%} of the step ({_ms(us)} of {_ms(situation.step_us)} ms)"
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.3g}" if us < 1e6 else f"{us / 1000:.0f}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    return "off" if value is False or value is None else "on" if value is True else str(value)
