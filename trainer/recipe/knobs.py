@@ -1,0 +1,143 @@
+"""Every knob of a training job: one row of `knobs.csv` each, read once.
+
+A row says where the knob is written in a recipe, what Megatron-Core, Megatron-LM and Megatron-Bridge call it, which
+values it takes, its default and whose default that is, in which phase it is tuned, which walls it acts on, and
+whether moving it changes the numbers that training computes. How knobs depend on each other is for `rules`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args
+
+from trainer.recipe.tables import read_table
+
+SectionName = Literal["training", "parallelism", "knobs"]
+Numerics = Literal["training-equivalent", "numerics-changing", "benchmark-only"]
+NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
+Kind = Literal["bool", "int", "float", "one", "any", "text"]
+
+_PYTHON_TYPES: dict[Kind, type] = {"bool": bool, "int": int, "float": float, "one": str, "any": tuple, "text": str}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """What values a knob takes: `bool`, `int>=1`, `float 0..1`, `one a|b` or `any a|b`; `?` lets it be null."""
+
+    kind: Kind
+    words: tuple[str, ...] = ()  # of `one` and `any`
+    low: float | None = None
+    high: float | None = None
+    nullable: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        """Why `value` is none of them; None when it is one."""
+        if value is None:
+            return None if self.nullable else "it cannot be null"
+        if not self._has_type(value):
+            return f"expected {self}, got {_described(value)}"
+        if self.kind in ("one", "any"):
+            strange = [word for word in ([value] if self.kind == "one" else value) if word not in self.words]
+            return f"{', '.join(map(str, strange))} is not one of {', '.join(self.words)}" if strange else None
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        return None if low <= value <= high else f"{value} is not {self}"
+
+    def canonical(self, value: Any) -> Any:
+        """The value as a recipe keeps it: lists as tuples, whole numbers of a fraction as floats."""
+        if self.kind == "any" and isinstance(value, list):
+            return tuple(value)
+        if self.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        return value
+
+    def _has_type(self, value: Any) -> bool:
+        if isinstance(value, bool):
+            return self.kind == "bool"
+        return isinstance(value, _PYTHON_TYPES[self.kind])
+
+    def __str__(self) -> str:
+        words = {
+            "bool": "true or false",
+            "int": f"a whole number{self._bounds}",
+            "float": f"a number{self._bounds}",
+            "one": f"one of {', '.join(self.words)}",
+            "any": f"a list of {', '.join(self.words)}",
+            "text": "text",
+        }[self.kind]
+        return words + (" or null" if self.nullable else "")
+
+    @property
+    def _bounds(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f" from {self.low:g} to {self.high:g}"
+        return "" if self.low is None else f" of at least {self.low:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One row. `default_from` is "megatron" where an unwritten knob means the same there, "ours" where we differ."""
+
+    name: str
+    section: SectionName
+    acts: Literal["model", "ddp", "optimizer", "parallelism", "training", "environment", "process"]
+    domain: Domain
+    default: Any
+    default_from: Literal["megatron", "ours"]
+    megatron_core: str | None  # field of TransformerConfig, DistributedDataParallelConfig or OptimizerConfig
+    since: str | None  # first Megatron-Core release with that field, where 0.16.1 lacks it
+    megatron_lm: str | None  # flag
+    megatron_bridge: str | None  # path into ConfigContainer
+    phase: Literal["fit", "scale", "profile", "retune"]
+    walls: tuple[str, ...]
+    numerics: Numerics
+    note: str
+
+    @property
+    def values(self) -> tuple[Any, ...] | None:
+        """The values to choose from where they can be listed, null last; None for numbers, lists and text."""
+        listed: dict[str, tuple[Any, ...]] = {"bool": (False, True), "one": self.domain.words}
+        if self.domain.kind not in listed:
+            return None
+        return listed[self.domain.kind] + ((None,) if self.domain.nullable else ())
+
+
+def _described(value: Any) -> str:
+    kind = {bool: "true/false", int: "a whole number", float: "a number", str: "text", list: "a list", tuple: "a list"}
+    return f"{kind.get(type(value), type(value).__name__)} ({json.dumps(value, default=str)})"
+
+
+@cache
+def parse_domain(text: str) -> Domain:
+    """A cell of the `values` column. ValueError for a text that is none of the forms `Domain` names."""
+    body, nullable = text.removesuffix("?"), text.endswith("?")
+    match = re.fullmatch(r"(bool|int|float|text|one|any)(?:>=([\d.]+)| ([\d.]+)\.\.([\d.]+)| ([\w|]+))?", body)
+    if match is None:
+        raise ValueError(f"no domain: {text!r}")
+    kind, floor, low, high, words = match.groups()
+    bound = floor or low
+    return Domain(
+        kind=kind,  # type: ignore[arg-type]
+        words=tuple(words.split("|")) if words else (),
+        low=float(bound) if bound else None,
+        high=float(high) if high else None,
+        nullable=nullable,
+    )
+
+
+def _knob(row: dict[str, str]) -> Knob:
+    domain = parse_domain(row["values"])
+    cells: dict[str, Any] = {name: text or None for name, text in row.items() if name != "values"}
+    cells |= {
+        "domain": domain,
+        "default": domain.canonical(json.loads(row["default"])),
+        "walls": tuple(row["walls"].split()),
+        "note": row["note"],
+    }
+    return Knob(**cells)
+
+
+KNOBS: dict[str, Knob] = {row["name"]: _knob(row) for row in read_table("knobs.csv")}

@@ -1,0 +1,88 @@
+"""Model presets: one row of `models.csv` each, with its sources, as an `Architecture`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.tables import read_table
+
+_TERM = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+_HYBRID_LETTERS = re.compile(r"[ME*]+")  # Mamba, mixture of experts, attention
+
+# Megatron-Core's field -> the table's column, where both hold one positive whole number (0 means absent)
+_INTEGERS = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "vocab_size": "vocab",
+    "ffn_hidden_size": "ffn_dense",
+    "num_query_groups": "kv_groups",
+    "kv_channels": "head_dim",
+    "num_moe_experts": "experts",
+    "moe_router_topk": "topk",
+    "moe_ffn_hidden_size": "moe_ffn",
+    "moe_shared_expert_intermediate_size": "shared_expert_ffn",
+    "mtp_num_layers": "mtp_layers",
+}
+_MLA_INTEGERS = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim",
+    "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+
+
+def parse_layer_freq(pattern: str) -> int | tuple[int, ...]:
+    """Megatron's `moe_layer_freq` text: "[0]*3+[1]*58" → a flag a layer; "all" → 1. ValueError for anything else.
+
+    Megatron evaluates such text as Python; here only lists of 0 and 1, repetition and addition are read.
+    """
+    if pattern == "all":
+        return 1
+    flags: list[int] = []
+    for term in pattern.replace(" ", "").split("+"):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            raise ValueError(f"{pattern!r} is no layer pattern like [0]*3+[1]*58")
+        flags += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
+    return tuple(flags)
+
+
+def _hybrid(pattern: str) -> dict[str, Any]:
+    """Fields of a pattern that mixes other layers with attention; {} when it does not."""
+    letters = _HYBRID_LETTERS.match(pattern)
+    if letters and pattern[0] == "M":
+        return {"hybrid": pattern, "moe_layer_freq": tuple(int(letter == "E") for letter in letters[0])}
+    return {"hybrid": pattern, "moe_layer_freq": 1} if pattern.startswith("all ") else {}
+
+
+def _architecture(row: dict[str, str]) -> Architecture:
+    mla = row["attn"] == "MLA"
+    columns = _INTEGERS | (_MLA_INTEGERS if mla else {})
+    fields: dict[str, Any] = {name: int(row[column]) for name, column in columns.items() if row[column]}
+    fields = {name: value for name, value in fields.items() if value > 0}
+    if row["num_groups"] and int(row["num_groups"]) > 1:  # one group is no grouping
+        fields |= {
+            "moe_router_num_groups": int(row["num_groups"]),
+            "moe_router_group_topk": int(row["topk_groups"]),
+        }
+    pattern = row["moe_layer_pattern"]
+    hybrid = _hybrid(pattern)
+    return Architecture(
+        **fields,
+        **(hybrid or {"moe_layer_freq": parse_layer_freq(pattern)}),
+        multi_latent_attention=mla,
+        moe_router_score_function="sigmoid" if row["score_fn"] == "sigmoid" else "softmax",
+        gated_linear_unit=not row["gated_mlp"].startswith("no"),
+        qk_layernorm=row["qk_layernorm"] == "yes",
+    )
+
+
+@cache
+def presets() -> dict[str, Architecture]:
+    """Every row by the name a recipe writes: the model's name in lower case."""
+    return {row["model"].lower(): _architecture(row) for row in read_table("models.csv")}

@@ -1,0 +1,6 @@
+"""What makes a recipe legal: rules as rows, grouped by subject, and what they find."""
+
+from trainer.recipe.rules.check import RULES, check, nearest_valid
+from trainer.recipe.rules.rule import Finding, FindingKind, Rule
+
+__all__ = ["RULES", "Finding", "FindingKind", "Rule", "check", "nearest_valid"]

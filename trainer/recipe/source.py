@@ -1,0 +1,135 @@
+"""From what the user named to plain data: finds the file or packaged example, reads its YAML, remembers the lines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.errors import BadInputError, Problem
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A recipe as read, not yet checked. `name` is what problems call it; `lines` the line of every key path."""
+
+    name: str
+    data: Any
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+
+    def where(self, path: KeyPath) -> str:
+        """ "recipe.yaml:12 training.seq_length"; a key that is not written stands at its section's line."""
+        written = path
+        while written and written not in self.lines:
+            written = written[:-1]
+        line = f":{self.lines[written]}" if written in self.lines else ""
+        return f"{self.name}{line} {'.'.join(map(str, path))}".rstrip()
+
+
+def packaged_examples() -> tuple[str, ...]:
+    """Names of the recipes that come with the package."""
+    found = (files("trainer.recipe") / "examples").iterdir()
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that `word` was probably meant to be."""
+    lower = {candidate.lower(): candidate for candidate in candidates}
+    match = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    return lower[match[0]] if match else None
+
+
+def read_source(path_or_example: str) -> Source:
+    """BadInputError if there is no such file or example, or it is no YAML mapping with distinct keys."""
+    if path_or_example in packaged_examples() and not Path(path_or_example).is_file():
+        entry = files("trainer.recipe") / "examples" / f"{path_or_example}.yaml"
+        return parse_source(entry.read_text(encoding="utf-8"), name=f"{path_or_example}.yaml")
+    return parse_source(_read_file(Path(path_or_example)), name=path_or_example)
+
+
+def parse_source(text: str, *, name: str) -> Source:
+    """YAML text as a `Source`; the same errors as `read_source`."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise _refused(*_yaml_problem(name, error)) from None
+    except (yaml.YAMLError, ValueError) as error:  # a character YAML forbids; a date that is none
+        raise _refused(name, f"it is not YAML: {error}", "a recipe is a YAML file: see `moe-autotune init`") from None
+    if root is None or data is None:
+        raise _refused(name, "the file is empty", "start from `moe-autotune init`, or name a packaged example")
+    if not isinstance(root, yaml.MappingNode):
+        raise _refused(name, "it holds no keys", "a recipe is a mapping: `model: …`, `cluster: …` and so on")
+    lines: dict[KeyPath, int] = {}
+    problems = _walk(root, (), lines, name)
+    if problems:
+        raise BadInputError(*problems)
+    return Source(name=name, data=data, lines=lines)
+
+
+def _read_file(path: Path) -> str:
+    name = str(path)
+    try:
+        if path.is_dir():
+            raise _refused(name, "it is a directory", f"name a file in it{_nearby(path / 'x', name)}")
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise _refused(name, "no such file or packaged example", _missing_hint(path)) from None
+    except UnicodeDecodeError:
+        raise _refused(name, "it is not text", "a recipe is a YAML file; traces go to `diagnose`") from None
+    except (OSError, ValueError) as error:
+        raise _refused(name, f"it cannot be read: {error}", "check the path and its permissions") from None
+    if "\0" in text:
+        raise _refused(name, "it is not text", "a recipe is a YAML file; traces go to `diagnose`")
+    return text
+
+
+def _missing_hint(path: Path) -> str:
+    return f"packaged examples: {', '.join(packaged_examples())}{_nearby(path, path.name)}"
+
+
+def _nearby(path: Path, word: str) -> str:
+    """The YAML file beside `path` that is most like `word`, as the end of a sentence."""
+    folder = path.parent
+    there = [p.name for p in folder.glob("*.y*ml")] if folder.is_dir() else []
+    found = nearest(word, [*there, *packaged_examples()]) or (there[0] if there else None)
+    return f"; did you mean {folder / found if found in there else found}?" if found else ""
+
+
+def _yaml_problem(name: str, error: yaml.MarkedYAMLError) -> tuple[str, str, str]:
+    mark = error.problem_mark or error.context_mark
+    where = f"{name}:{mark.line + 1}" if mark else name
+    what = f"it is not YAML: {error.problem or error.context}"
+    return where, what, "check the indentation, quotes and brackets on this line and the one above"
+
+
+def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> list[Problem]:
+    """Fills `lines` and finds keys written twice, which YAML would let the last one win."""
+    problems = []
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            line = key.start_mark.line + 1
+            if here in lines:
+                where = f"{name}:{line} {'.'.join(map(str, here))}"
+                problems.append(
+                    Problem(where=where, what=f"written twice, first on line {lines[here]}", hint="keep one of them")
+                )
+            lines[here] = line
+            problems += _walk(value, here, lines, name)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            lines[(*path, index)] = value.start_mark.line + 1
+            problems += _walk(value, (*path, index), lines, name)
+    return problems
+
+
+def _refused(where: str, what: str, hint: str) -> BadInputError:
+    return BadInputError(Problem(where=where, what=what, hint=hint))
