@@ -24,10 +24,11 @@ def main(control: Path) -> None:
 
     from trainer.burst import read_burst
     from trainer.engines.megatron.device import open_device
-    from trainer.engines.megatron.train import run_burst
+    from trainer.engines.megatron.train import import_megatron, run_burst
 
     device = open_device(int(os.environ["LOCAL_RANK"]))
     rendezvous, _, _ = next(dist.rendezvous("env://"))
+    import_megatron()
     startup_s = time.time() - STARTED_S
     for before, folder in enumerate(mailbox.requests(control, rank)):
         report = run_burst(

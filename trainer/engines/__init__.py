@@ -10,7 +10,7 @@ from trainer.burst import Burst, Outcome
 
 # name in the recipe -> "module:factory"; the factory takes the folder in which the engine may keep its own state
 ENGINES = {
-    "megatron": "trainer.engines.megatron:MegatronEngine",
+    "megatron": "trainer.engines.megatron.engine:MegatronEngine",
     "simulated": "trainer.engines.simulated:SimulatedEngine",
 }
 

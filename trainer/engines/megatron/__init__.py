@@ -1,5 +1,4 @@
-"""Engine `megatron`: a real Megatron-Core GPTModel, trained for a few steps on GPUs or CPUs."""
+"""Engine `megatron`: a real Megatron-Core GPTModel, trained for a few steps on GPUs or CPUs.
 
-from trainer.engines.megatron.engine import MegatronEngine
-
-__all__ = ["MegatronEngine"]
+`engine.py` is the tuner's side and imports no torch; everything else here runs on the ranks.
+"""

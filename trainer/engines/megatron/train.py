@@ -72,6 +72,15 @@ class Measured:
     warnings: list[str] = field(default_factory=list)
 
 
+def import_megatron() -> None:
+    """What a burst needs of Megatron-Core, imported before the first one: it takes longer than most bursts."""
+    import megatron.core.distributed
+    import megatron.core.models.gpt.gpt_layer_specs
+    import megatron.core.models.gpt.gpt_model
+    import megatron.core.optimizer
+    import megatron.core.pipeline_parallel  # noqa: F401
+
+
 def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s: float, before: int) -> RankReport:
     """Never raises for what training does: the report carries the error, with the phase it came in."""
     measured, phase, error = Measured(), PhaseFile(burst.folder, rank), None

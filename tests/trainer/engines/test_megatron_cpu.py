@@ -1,0 +1,102 @@
+"""What the CPU substitution promises: CUDA calls mean the CPU inside the block, and nothing is left of it after."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.megatron,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the substitution is for machines without a GPU"),
+]
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    from trainer.engines.megatron import cpu
+
+    return cpu
+
+
+def substituted_objects(cpu):
+    """(owner, attribute, value now) of everything the block replaces."""
+    seen = []
+    for patch in cpu._patches():
+        owner = patch.getter()
+        seen.append((owner, patch.attribute, getattr(owner, patch.attribute, None)))
+    return seen
+
+
+def test_everything_is_as_before_after_the_block(cpu):
+    before = substituted_objects(cpu)
+    with cpu.megatron_on_cpu():
+        changed = [now is not getattr(owner, name) for owner, name, now in before]
+    assert all(changed)
+    assert all(getattr(owner, name, None) is value for owner, name, value in before)
+
+
+def test_everything_is_as_before_after_an_error_in_the_block(cpu):
+    before = substituted_objects(cpu)
+    with pytest.raises(ZeroDivisionError), cpu.megatron_on_cpu():
+        raise ZeroDivisionError
+    assert all(getattr(owner, name, None) is value for owner, name, value in before)
+
+
+def test_tensors_asked_for_on_cuda_are_cpu_tensors(cpu):
+    with cpu.megatron_on_cpu():
+        made = [
+            torch.zeros(2, device="cuda"),
+            torch.empty(2, device=torch.device("cuda", 0)),
+            torch.ones(2).cuda(),
+            torch.ones(2).to("cuda"),
+            torch.zeros(2, device=torch.cuda.current_device()),
+            torch.zeros(2, pin_memory=True),
+        ]
+    assert {tensor.device.type for tensor in made} == {"cpu"}
+
+
+def test_tensor_types_carry_the_names_the_optimizers_compare_with(cpu):
+    with cpu.megatron_on_cpu():
+        assert torch.ones(1).type() == "torch.cuda.FloatTensor"
+        assert torch.ones(1).bfloat16().type() == "torch.cuda.BFloat16Tensor"
+        assert torch.ones(1).type(torch.float64).dtype is torch.float64
+    assert torch.ones(1).type() == "torch.FloatTensor"
+
+
+def test_streams_and_events_are_one_queue_that_never_waits(cpu):
+    with cpu.megatron_on_cpu():
+        stream, event = torch.cuda.Stream(), torch.cuda.Event()
+        stream.wait_stream(torch.cuda.current_stream())
+        event.record()
+        event.wait()
+        torch.cuda.synchronize()
+        assert event.query()
+
+
+def test_the_rng_tracker_forks_the_one_generator_and_gives_it_back(cpu):
+    from megatron.core.tensor_parallel import random as mrandom
+
+    with cpu.megatron_on_cpu():
+        torch.manual_seed(3)
+        mrandom.initialize_rng_tracker(force_reset=True)
+        tracker = mrandom.get_cuda_rng_tracker()
+        tracker.add("model-parallel-rng", 7)
+        outside = torch.get_rng_state()
+        with tracker.fork():
+            forked = torch.rand(3)
+        assert torch.equal(torch.get_rng_state(), outside)
+        tracker.reset()
+        torch.manual_seed(7)
+        assert torch.equal(torch.rand(3), forked)
+
+
+def test_grouped_gemm_is_one_product_an_expert(cpu):
+    tokens, weights = torch.randn(5, 3), torch.randn(2, 3, 4)
+    counts = torch.tensor([2, 3])
+    expected = torch.cat([tokens[:2] @ weights[0], tokens[2:] @ weights[1]])
+    assert torch.equal(cpu._GroupedGemmOnCpu.gmm(tokens, weights, counts), expected)
+    transposed = weights.transpose(1, 2).contiguous()
+    assert torch.allclose(cpu._GroupedGemmOnCpu.gmm(tokens, transposed, counts, trans_b=True), expected)
