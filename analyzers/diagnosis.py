@@ -41,18 +41,14 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     compute_us: float
     communication_us: float
     exposed_communication_us: float
-    communication_by_kind: dict[
-        str, CommunicationTime
-    ]  # ep_dispatch ep_combine ep_notify tp cp pp dp all_to_all other
+    communication_by_kind: dict[str, CommunicationTime]  # ep_dispatch ep_combine ep_notify tp cp pp dp all_to_all other
     copy_us: float
     exposed_copy_us: float
     idle_us: float
     idle_by_cause: IdleByCause
     graph_us: float = 0.0
     compute_by_class: dict[str, float] = {}  # attention, grouped_gemm, gemm, router, ... and recompute
-    recompute_us: float = (
-        0.0  # inside compute_us or exposed communication: forward work done again in backward
-    )
+    recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work done again in backward
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,149 @@
+"""The partition of each step of one rank: compute + exposed communication + exposed copies + idle, without rest.
+
+Compute comes first, then communication not under compute, then copies under neither; idle is what is left, so the
+parts add up by construction, in any window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers import cpu, gpu
+from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, TraceReport
+from analyzers.gaps import Idle, idle
+from analyzers.host import ALLOCATOR_CALL, OUTSIDE_CALLS, PYTHON, calls_named, host_activities
+from analyzers.intervals import Intervals, intersect, merge, subtract
+from analyzers.launches import launches
+from analyzers.recompute import recompute_by_lane
+from analyzers.steps import Step, steps
+from analyzers.timeline import Timeline
+from analyzers.work import Work
+
+NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Breakdown:
+    """One rank, sorted: its sets of time, its windows, and their partitions. steps[k] is of windows[k]."""
+
+    timeline: Timeline
+    work: Work
+    idle: Idle
+    host: Mapping[str, Intervals]  # host idle by what the host was doing
+    recompute_issue: Intervals  # the host issuing forward work again
+    allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
+    windows: tuple[Step, ...]
+    span: Partition
+    steps: tuple[Partition, ...]
+
+    def measure(self, part: Intervals) -> list[float]:
+        """The time of a set in each step; in the whole span if the trace has no steps."""
+        at = self.windows or (
+            Step(name="", start_us=self.span.start_us, end_us=self.span.start_us + self.span.duration_us),
+        )
+        start = np.array([s.start_us for s in at])
+        end = np.array([s.end_us for s in at])
+        return [float(us) for us in part.within(start, end)]
+
+    def report(self) -> TraceReport:
+        index = self.timeline.device_index
+        return TraceReport(
+            path=self.timeline.path,
+            format=self.timeline.format,
+            rank=self.timeline.rank,
+            devices=[] if index is None else [index],
+            span=self.span,
+            steps=list(self.steps),
+            coverage=self.work.coverage,
+            warnings=[*self.timeline.warnings, *([] if self.windows else [NO_STEPS])],
+        )
+
+
+def break_down(timeline: Timeline) -> Breakdown:
+    """Partition the whole trace and every step of it."""
+    windows = tuple(steps(timeline))
+    on_cpu = timeline.device_index is None
+    launch = launches(timeline)
+    work = cpu.work(timeline) if on_cpu else gpu.work(timeline, launch)
+    span = _span(work, windows)
+    start = min(w.start_us for w in (span, *windows))
+    end = max(w.end_us for w in (span, *windows))
+    causes = (
+        cpu.idle(timeline, work, start_us=start, end_us=end)
+        if on_cpu
+        else idle(timeline, work, launch, start_us=start, end_us=end)
+    )
+    doing = host_activities(timeline)
+    host = {what: intersect(causes.host, when) for what, when in doing.items()}
+    host[PYTHON if len(timeline.ops) else OUTSIDE_CALLS] = subtract(causes.host, merge(doing.values()))
+    return Breakdown(
+        timeline=timeline,
+        work=work,
+        idle=causes,
+        host={what: when for what, when in host.items() if len(when)},
+        recompute_issue=merge(recompute_by_lane(timeline).values()),
+        allocator=subtract(calls_named(timeline, ALLOCATOR_CALL), work.busy),
+        windows=windows,
+        span=partition(work, causes, span),
+        steps=tuple(partition(work, causes, window) for window in windows),
+    )
+
+
+def _span(work: Work, windows: tuple[Step, ...]) -> Step:
+    """From the first device event's start to the last one's end."""
+    busy = work.busy
+    if not len(busy):
+        if not windows:
+            return Step(name="", start_us=0.0, end_us=0.0)
+        return Step(name="", start_us=windows[0].start_us, end_us=windows[-1].end_us)
+    return Step(name="", start_us=float(busy.start[0]), end_us=float(busy.end[-1]))
+
+
+def partition(work: Work, causes: Idle, window: Step) -> Partition:
+    """Divide one window: duration = compute + exposed communication + exposed copies + idle."""
+    start, end = np.array(window.start_us), np.array(window.end_us)
+
+    def us(part: Intervals) -> float:
+        return float(part.within(start, end))
+
+    duration = window.end_us - window.start_us
+    compute = us(work.compute)
+    exposed = {kind: us(when) for kind, when in work.exposed_by_kind.items()}
+    exposed_communication = us(work.exposed_communication)
+    exposed_copy = us(work.exposed_copies)
+    busy = compute + exposed_communication + exposed_copy
+    idle_us = max(0.0, duration - busy)
+    busy_by_kind = {kind: us(when) for kind, when in work.communication_by_kind.items()}
+    return Partition(
+        name=window.name,
+        start_us=window.start_us,
+        duration_us=duration,
+        busy_us=busy,
+        compute_us=compute,
+        communication_us=us(work.communication),
+        exposed_communication_us=exposed_communication,
+        communication_by_kind={
+            kind: CommunicationTime(busy_us=ran, exposed_us=exposed.get(kind, 0.0))
+            for kind, ran in busy_by_kind.items()
+            if ran > 0
+        },
+        copy_us=us(work.copies),
+        exposed_copy_us=exposed_copy,
+        idle_us=idle_us,
+        idle_by_cause=_by_cause(us(causes.host), us(causes.sync), us(causes.bubble), idle_us),
+        graph_us=us(work.graphs),
+        compute_by_class={name: t for name, when in work.compute_by_class.items() if (t := us(when)) > 0},
+        recompute_us=us(work.recomputing),
+    )
+
+
+def _by_cause(host: float, sync: float, bubble: float, idle_us: float) -> IdleByCause:
+    return IdleByCause(
+        host_us=host,
+        bubble_us=bubble,
+        sync_us=sync,
+        unattributed_us=max(0.0, idle_us - host - sync - bubble),
+    )

@@ -1,0 +1,170 @@
+"""The work of a rank that computes on CPUs, from its host threads: the form gpu.work gives for a device.
+
+The calculating lanes are the main thread and autograd's; their operators are compute. Collectives run on gloo's
+threads (`gloo:` ranges): what of them no operator covers is exposed. A pending `gloo:recv` is a wait for a
+pipeline peer. The rest is Python and everything else under no operator: host.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import eq
+
+import numpy as np
+
+from analyzers import communication, kernels
+from analyzers.diagnosis import Coverage
+from analyzers.gaps import Idle
+from analyzers.host import LAUNCH_OPERATOR
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
+from analyzers.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
+from analyzers.nesting import NONE, innermost, outermost
+from analyzers.recompute import recompute_by_lane
+from analyzers.timeline import Ints, Spans, Timeline
+from analyzers.work import Work, disjoint, grouped
+
+GLOO = "gloo:"
+GLOO_RECEIVE = "gloo:recv"
+GLOO_SEND = "gloo:send"
+AUTOGRAD = "autograd::engine::"
+# what a range makes of the operators inside it; a matrix product in `experts` is the grouped GEMM's work
+CLASS_OF_RANGE = {
+    "attention": "attention",
+    "router": "router",
+    "dispatch": "router",
+    "combine": "router",
+    "experts": "grouped_gemm",
+    "optimizer": "optimizer",
+}
+# the collective of a gloo range -> the c10d operators that launch it
+LAUNCHED_BY = {
+    "all_to_all": ("alltoall",),
+    "all_gather": ("allgather", "_allgather"),
+    "all_reduce": ("allreduce",),
+    "reduce_scatter": ("reduce_scatter", "_reduce_scatter"),
+    "broadcast": ("broadcast",),
+    "reduce": ("reduce_",),
+    "gather": ("gather",),
+    "scatter": ("scatter",),
+    "barrier": ("barrier",),
+    "send": ("send",),
+    "recv": ("recv",),
+}
+
+
+def work(timeline: Timeline) -> Work:
+    """Sort the host threads' events into the sets the breakdown measures."""
+    ranges, ops = timeline.ranges, timeline.ops
+    is_gloo = ranges.where(lambda name: name.startswith(GLOO))
+    is_receive = ranges.where(_is_receive)
+    collectives = ranges.take(is_gloo & ~is_receive)
+    kind = _kinds(timeline, collectives)
+    # a send is pending until its batch has been waited for: while its receive is too, that is the wait
+    receiving = ranges.covered(is_receive)
+    is_send = collectives.where(lambda name: name.startswith(GLOO_SEND))
+    sends, others = (grouped(collectives.take(s), kind[s], KINDS) for s in (is_send, ~is_send))
+    sending = {name: subtract(ran, receiving) for name, ran in sends.items()}
+    by_kind = {name: merge((sending.get(name, EMPTY), others.get(name, EMPTY))) for name in {**sending, **others}}
+    computing = _computing(ops, calculating_lanes(timeline))
+    again = recompute_by_lane(timeline)
+    label = _classes(computing, ranges)
+    for lane, stretches in again.items():
+        redone = (computing.lane == lane) & stretches.contains(computing.start_us)
+        label[redone] = COMPUTE_CLASSES.index(RECOMPUTE)
+    by_class = grouped(computing, label, COMPUTE_CLASSES)
+    return Work(
+        compute_by_class=disjoint((name, by_class[name]) for name in COMPUTE_CLASSES if name in by_class),
+        communication_by_kind=by_kind,
+        copies=EMPTY,
+        recompute=merge(again.values()),
+        collectives=collectives,
+        collective_kind=kind,
+        coverage=Coverage(device_time_classified=1.0, kernels=len(computing), dropped=list(timeline.dropped)),
+    )
+
+
+def idle(timeline: Timeline, work: Work, *, start_us: float, end_us: float) -> Idle:
+    """Time without compute or communication: waiting for a pipeline peer, else the host's."""
+    gaps = subtract(window(start_us, end_us), work.busy)
+    bubble = _waits_for_receives(timeline.ranges, gaps)
+    return Idle(host=subtract(gaps, bubble), bubble=bubble)
+
+
+def _waits_for_receives(ranges: Spans, gaps: Intervals) -> Intervals:
+    """Of each gap the part up to the end of the last receive in it; one that only overlaps was not waited for."""
+    receives = ranges.take(ranges.where(_is_receive))
+    ends = np.sort(receives.end_us)
+    last = np.searchsorted(ends, gaps.end, side="right") - 1
+    until = np.where(last >= 0, ends[last], -np.inf) if len(ends) else gaps.start
+    return intersect(union(gaps.start, np.minimum(until, gaps.end)), receives.covered())
+
+
+def _is_receive(name: str) -> bool:
+    return name.startswith(GLOO_RECEIVE)
+
+
+def calculating_lanes(timeline: Timeline) -> Ints:
+    """The main thread (most operator time) and every thread that runs backward nodes."""
+    ops = timeline.ops
+    if not len(ops):
+        return np.empty(0, dtype=np.int64)
+    lanes, position = np.unique(ops.lane, return_inverse=True)
+    main = lanes[np.argmax(np.bincount(position, weights=ops.end_us - ops.start_us))]
+    backward = ops.lane[ops.where(lambda name: name.startswith(AUTOGRAD))]
+    return np.union1d(backward, [main])
+
+
+def _computing(ops: Spans, lanes: Ints) -> Spans:
+    """The outermost operators that compute; Python functions and the engine only enclose them."""
+    computes = ops.where(lambda name: kernels.operator(name).known)
+    return outermost(ops.take(computes & np.isin(ops.lane, lanes)))
+
+
+def _classes(computing: Spans, ranges: Spans) -> Ints:
+    index = {name: i for i, name in enumerate(COMPUTE_CLASSES)}
+    own = computing.code(lambda name: index[kernels.operator(name).compute_class])
+    of_range = ranges.code(lambda name: index[CLASS_OF_RANGE[name]] if name in CLASS_OF_RANGE else NONE)
+    around = innermost(ranges, of_range, computing.lane, computing.start_us)
+    # inside `experts` only the products are grouped GEMMs, activations stay what they are
+    keeps_own = (around == NONE) | ((around == index["grouped_gemm"]) & (own != index["gemm"]))
+    return np.where(keeps_own, own, around)
+
+
+def _kinds(timeline: Timeline, collectives: Spans) -> Ints:
+    lane, start = _launches(timeline.ops, collectives)
+    return communication.kinds(
+        collectives,
+        np.full(len(collectives), -1, dtype=np.int64),
+        launch_lane=lane,
+        launch_us=start,
+        timeline=timeline,
+    )
+
+
+def _launches(ops: Spans, collectives: Spans) -> tuple[Ints, Floats]:
+    """The thread and moment each collective was launched from: gloo's threads keep no link to their callers.
+
+    Of each collective the k-th launch is the k-th range where there are as many of both, else the latest launch
+    before the range began.
+    """
+    lane = np.full(len(collectives), -1, dtype=np.int64)
+    moment = np.full(len(collectives), np.inf)
+    for collective, prefixes in LAUNCHED_BY.items():
+        ranges = np.flatnonzero(collectives.where(partial(eq, GLOO + collective)))
+        calls = np.flatnonzero(ops.where(partial(_launches_one_of, prefixes)))
+        if len(ranges) and len(calls):
+            ranges = ranges[np.argsort(collectives.start_us[ranges], kind="stable")]
+            calls = calls[np.argsort(ops.start_us[calls], kind="stable")]
+            call = calls[_partner(ops.start_us[calls], collectives.start_us[ranges])]
+            lane[ranges], moment[ranges] = ops.lane[call], ops.start_us[call]
+    return lane, moment
+
+
+def _launches_one_of(prefixes: tuple[str, ...], name: str) -> bool:
+    return name.startswith(LAUNCH_OPERATOR) and name.removeprefix(LAUNCH_OPERATOR).startswith(prefixes)
+
+
+def _partner(launched: Floats, began: Floats) -> Ints:
+    if len(launched) == len(began) and bool(np.all(launched <= began)):
+        return np.arange(len(began))
+    return np.maximum(np.searchsorted(launched, began, side="right") - 1, 0)

@@ -1,0 +1,15 @@
+"""What is said when a trace cannot be read: which file, what is wrong with it, what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class TraceError(ValueError):
+    """Input that holds no trace we can analyse; exit code 2 of `diagnose`."""
+
+    def __init__(self, path: Path, what: str, *, hint: str) -> None:
+        self.path = path
+        self.what = what
+        self.hint = hint
+        super().__init__(f"{path}: {what}\n    → {hint}")

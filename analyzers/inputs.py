@@ -1,0 +1,56 @@
+"""From the paths a person gives to trace files: files, folders of ranks, run folders of bursts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analyzers.errors import TraceError
+from analyzers.outcome import RunOutcome, read_outcome
+from analyzers.readers import format_of
+
+TRACE_FOLDER = "trace"
+TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The traces of one job, and the outcome of its run folder where there is one."""
+
+    traces: tuple[Path, ...]
+    outcome: RunOutcome | None = None
+
+
+def find_inputs(paths: Sequence[Path]) -> Inputs:
+    """Every trace in the paths, each once, in the order of their names.
+
+    Raises:
+        TraceError: a path does not exist, or a folder holds neither traces nor an outcome.
+    """
+    traces: dict[Path, Path] = {}
+    outcome = None
+    for path in paths:
+        if not path.exists():
+            raise TraceError(path, "there is no such file or folder", hint="check the path")
+        if path.is_dir():
+            outcome = outcome or read_outcome(path)
+            found = _traces_in(path)
+            if not found and outcome is None:
+                raise TraceError(
+                    path,
+                    "holds no traces",
+                    hint=f"traces end in {', '.join(TRACE_SUFFIXES)}; a folder may hold one for each rank",
+                )
+        else:
+            found = [path]
+        traces.update({f.resolve(): f for f in found})
+    return Inputs(traces=tuple(traces.values()), outcome=outcome)
+
+
+def _traces_in(folder: Path) -> list[Path]:
+    """The files that look like traces and are: a folder may hold other JSON."""
+    own = folder / TRACE_FOLDER
+    root = own if own.is_dir() else folder
+    named = (f for f in sorted(root.rglob("*")) if f.is_file() and f.name.lower().endswith(TRACE_SUFFIXES))
+    return [f for f in named if f.stat().st_size == 0 or format_of(f) is not None]

@@ -1,0 +1,123 @@
+"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and how much falls in a window.
+
+Everything the analyzers say about time is built from these few functions, by sorting and sweeping (n log n), so
+that overlapping streams are never counted twice and the order of events never matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """K intervals [start, end), sorted, apart from each other and longer than zero.
+
+    start, end: float64[K], microseconds. Make one with `union`, never from unsorted columns.
+    """
+
+    start: Floats
+    end: Floats
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total_us(self) -> float:
+        return float(np.sum(self.end - self.start))
+
+    @cached_property
+    def _before(self) -> Floats:
+        """float64[K + 1]: time covered before each interval; the last is all of it."""
+        return np.concatenate(([0.0], np.cumsum(self.end - self.start)))
+
+    def covered_until(self, time: Floats) -> Floats:
+        """Time covered before each of `time`."""
+        if not len(self):
+            return np.zeros(np.shape(time))
+        i = np.searchsorted(self.start, time, side="right")
+        last = np.maximum(i - 1, 0)
+        into = np.clip(time, self.start[last], self.end[last]) - self.start[last]
+        return np.where(i > 0, self._before[last] + into, 0.0)
+
+    def within(self, start: Floats, end: Floats) -> Floats:
+        """Time covered inside each window: float64 of the windows' shape."""
+        return self.covered_until(np.asarray(end)) - self.covered_until(np.asarray(start))
+
+    def contains(self, time: Floats) -> Bools:
+        """Whether each of `time` lies in an interval (start included, end not)."""
+        if not len(self):
+            return np.zeros(np.shape(time), dtype=bool)
+        i = np.searchsorted(self.start, time, side="right") - 1
+        return (i >= 0) & (time < self.end[np.maximum(i, 0)])
+
+
+EMPTY = Intervals(np.empty(0), np.empty(0))
+
+
+def union(start: Floats, end: Floats) -> Intervals:
+    """The time covered by any of the spans; spans of no length cover nothing."""
+    lasting = end > start
+    if not lasting.any():
+        return EMPTY
+    start, end = start[lasting], end[lasting]
+    order = np.argsort(start, kind="stable")
+    start = start[order]
+    reach = np.maximum.accumulate(end[order])
+    opens = np.concatenate(([True], start[1:] > reach[:-1]))
+    first = np.flatnonzero(opens)
+    last = np.concatenate((first[1:] - 1, [len(start) - 1]))
+    return Intervals(start[first], reach[last])
+
+
+def merge(sets: Iterable[Intervals]) -> Intervals:
+    """The time in any of the sets."""
+    parts = [s for s in sets if len(s)]
+    if len(parts) < 2:
+        return parts[0] if parts else EMPTY
+    return union(np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The time in both."""
+    if not len(a) or not len(b):
+        return EMPTY
+    start, end, in_a, in_b = _sweep(a, b)
+    return _segments(start, end, in_a & in_b)
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The time in `a` and not in `b`."""
+    if not len(a) or not len(b):
+        return a
+    start, end, in_a, in_b = _sweep(a, b)
+    return _segments(start, end, in_a & ~in_b)
+
+
+def window(start_us: float, end_us: float) -> Intervals:
+    return union(np.array([start_us]), np.array([end_us]))
+
+
+def _sweep(a: Intervals, b: Intervals) -> tuple[Floats, Floats, Bools, Bools]:
+    """The stretches between all edges of both sets, and whether each lies in `a` and in `b`."""
+    edges = np.concatenate((a.start, a.end, b.start, b.end))
+    order = np.argsort(edges, kind="stable")
+    time = edges[order]
+    inside = []
+    for mine in (slice(0, 2 * len(a)), slice(2 * len(a), None)):
+        step = np.zeros(len(edges), dtype=np.int8)
+        step[mine] = np.repeat((1, -1), len(edges[mine]) // 2)
+        inside.append(np.cumsum(step[order], dtype=np.int64)[:-1] > 0)
+    return time[:-1], time[1:], inside[0], inside[1]
+
+
+def _segments(start: Floats, end: Floats, chosen: Bools) -> Intervals:
+    return union(start[chosen], end[chosen])

@@ -1,0 +1,66 @@
+"""Which range is open on a thread at a moment: ranges nest, and the innermost one that matters decides.
+
+Used to give a launch its meaning (`dispatch`, `recompute`, ...) from the ranges that enclose it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzers.intervals import Floats
+from analyzers.timeline import Ints, Spans
+
+NONE = -1
+
+
+def innermost(ranges: Spans, value: Ints, lane: Ints, time: Floats) -> Ints:
+    """int64[Q]: the value of the innermost range open on `lane` at `time`, NONE where none is.
+
+    `value` is int64[len(ranges)]; ranges of value NONE are looked through. lane: int64[Q], time: float64[Q].
+    """
+    found = np.full(len(time), NONE, dtype=np.int64)
+    meant = value != NONE
+    for one in np.unique(ranges.lane[meant]):
+        here = np.flatnonzero(meant & (ranges.lane == one))
+        asked = np.flatnonzero(lane == one)
+        if len(asked):
+            since, open_value = _flatten(ranges.start_us[here], ranges.end_us[here], value[here])
+            at = np.searchsorted(since, time[asked], side="right") - 1
+            found[asked] = np.where(at >= 0, open_value[np.maximum(at, 0)], NONE)
+    return found
+
+
+def _flatten(start: Floats, end: Floats, value: Ints) -> tuple[Floats, Ints]:
+    """The moments at which the innermost open range changes, and its value from then on."""
+    changes: list[tuple[float, int]] = []
+    open_now: list[tuple[float, int]] = []  # (end, value), the innermost last
+    order = np.lexsort((value, -end, start))
+    columns = zip(start[order].tolist(), end[order].tolist(), value[order].tolist(), strict=True)
+    for begin, until, what in columns:
+        changes += _closed_by(begin, open_now)
+        changes.append((begin, what))
+        # clocks round: a child may outlast its parent by a digit
+        open_now.append((min(until, open_now[-1][0]) if open_now else until, what))
+    changes += _closed_by(math.inf, open_now)
+    return np.array([time for time, _ in changes]), np.array([what for _, what in changes], dtype=np.int64)
+
+
+def _closed_by(time: float, open_now: list[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+    """Take the ranges that ended by `time` off the stack; yields when each ended and what is innermost then."""
+    while open_now and open_now[-1][0] <= time:
+        ended, _ = open_now.pop()
+        yield ended, open_now[-1][1] if open_now else NONE
+
+
+def outermost(spans: Spans) -> Spans:
+    """The spans that lie in no other one of the same lane."""
+    kept = []
+    for one in np.unique(spans.lane):
+        here = np.flatnonzero(spans.lane == one)
+        here = here[np.lexsort((-spans.end_us[here], spans.start_us[here]))]
+        reach = np.maximum.accumulate(spans.end_us[here])
+        kept.append(here[np.concatenate(([True], spans.start_us[here][1:] >= reach[:-1]))])
+    return spans.take(np.concatenate(kept)) if kept else spans

@@ -1,0 +1,62 @@
+"""What a burst's run folder says beside the traces: its `outcome.json`, read for the figures a diagnosis needs.
+
+Fields that others need are not listed here and are ignored; times are microseconds, memory is GiB (2**30 bytes).
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import msgspec
+
+from analyzers.errors import TraceError
+
+FILE_NAME = "outcome.json"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    phase: str | None = None
+    rank: int | None = None
+    evidence: str = ""
+
+
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    failure: Failure | None = None
+    step_us: list[float] = []  # per measured step, without the profiler
+    peak_gib: list[float] = []  # per rank
+    limit_gib: float | None = None  # per rank
+    model_tflops_per_gpu: float | None = None
+    attainable_tflops_per_gpu: float | None = None
+
+    @property
+    def attained(self) -> float | None:
+        """Model FLOP/s over what the device's matrix products reach, 0..1; None if either is unknown."""
+        if not self.model_tflops_per_gpu or not self.attainable_tflops_per_gpu:
+            return None
+        return self.model_tflops_per_gpu / self.attainable_tflops_per_gpu
+
+    @property
+    def hottest(self) -> tuple[int, float] | None:
+        """The rank with the highest peak, and that peak."""
+        return max(enumerate(self.peak_gib), key=lambda item: item[1]) if self.peak_gib else None
+
+    @property
+    def median_step_us(self) -> float | None:
+        return statistics.median(self.step_us) if self.step_us else None
+
+
+def read_outcome(folder: Path) -> RunOutcome | None:
+    """The outcome in a run folder, None if it has none.
+
+    Raises:
+        TraceError: there is one, and it is not an outcome.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunOutcome)
+    except (OSError, msgspec.DecodeError) as error:
+        raise TraceError(path, f"is not an outcome: {error}", hint="delete it to diagnose the traces alone") from None

@@ -1,0 +1,61 @@
+"""Readers: one row a format, chosen by what a file holds and not by what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from analyzers.errors import TraceError
+from analyzers.readers import kineto, nsys
+from analyzers.timeline import Timeline
+
+HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """sniff: whether the first bytes of a file are of this format; read: all timelines of such a file."""
+
+    name: str
+    sniff: Callable[[bytes], bool]
+    read: Callable[[Path], list[Timeline]]
+
+
+FORMATS = (
+    Format(name="nsys", sniff=nsys.sniff_sqlite, read=nsys.read_sqlite),
+    Format(name="nsys-rep", sniff=nsys.sniff_report, read=nsys.read_report),
+    Format(name="kineto", sniff=kineto.sniff, read=kineto.read),
+)
+
+
+def format_of(path: Path) -> Format | None:
+    """The format of a file, None if it is no trace.
+
+    Raises:
+        TraceError: the file cannot be opened or is empty.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its rights") from None
+    if not head:
+        raise TraceError(path, "the file is empty", hint="the profiler wrote nothing: was the run ended early?")
+    return next((f for f in FORMATS if f.sniff(head)), None)
+
+
+def read(path: Path) -> list[Timeline]:
+    """Every timeline of a trace file: one for each device of each process in it.
+
+    Raises:
+        TraceError: the file is no trace, or holds no work we could analyse.
+    """
+    found = format_of(path)
+    if found is None:
+        raise TraceError(
+            path,
+            "neither a Kineto trace nor an Nsight Systems export",
+            hint="give torch.profiler's .json or .json.gz, or `nsys export --type sqlite` of a .nsys-rep",
+        )
+    return found.read(path)

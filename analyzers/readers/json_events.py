@@ -1,0 +1,186 @@
+"""Chrome-trace JSON in pieces: typed events batch by batch, from plain or gzipped files of any size.
+
+A trace is cut between two events every few megabytes and each piece is decoded as a small trace of its own, so
+memory does not grow with the file, and a file that ends in the middle gives everything up to its last whole event.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from analyzers.diagnosis import Dropped
+
+PIECE_BYTES = 4 << 20
+TAIL_BYTES = 1 << 14
+UNDECODABLE_BYTES = 4 * PIECE_BYTES  # a piece that will not decode even with its successors is damaged inside
+GZIP_MAGIC = b"\x1f\x8b"
+EVENTS_OPENING = b'{"traceEvents":['
+BETWEEN = b" \t\r\n,"
+_BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """The arguments that mean something to us; everything else is skipped while decoding."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | str | None = None
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    group: str | None = msgspec.field(default=None, name="Process Group Description")
+
+
+class Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: Arguments | None = None
+
+
+class ProcessGroup(msgspec.Struct):
+    pg_desc: str = ""
+    pg_size: int = 0
+
+
+class DistributedInfo(msgspec.Struct):
+    rank: int | None = None
+    pg_config: list[ProcessGroup] = []
+    backend: str | None = None
+    world_size: int | None = None
+
+
+class Document(msgspec.Struct):
+    """A trace, or a piece of one: the header's fields may stand before or after the events."""
+
+    traceEvents: list[Event] = []
+    distributedInfo: DistributedInfo | None = None
+    deviceProperties: list[dict[str, Any]] | None = None
+    baseTimeNanoseconds: int | None = None
+
+
+_DECODER = msgspec.json.Decoder(Document)
+
+
+@dataclass
+class JsonTrace:
+    """What was read beside the events; complete once `batches` is exhausted."""
+
+    path: Path
+    info: DistributedInfo = field(default_factory=DistributedInfo)
+    device_properties: list[dict[str, Any]] = field(default_factory=list)
+    base_ns: int = 0
+    dropped: list[Dropped] = field(default_factory=list)
+
+    def batches(self) -> Iterator[list[Event]]:
+        """All events that can be read, in the file's order.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        with self.path.open("rb") as raw:
+            gzipped = raw.read(2) == GZIP_MAGIC
+            raw.seek(0)
+            yield from self._pieces(gzip.GzipFile(fileobj=raw) if gzipped else raw)
+
+    def _pieces(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[list[Event]]:
+        opening, rest = b"", b""
+        started = False
+        for data in self._chunks(source):
+            rest += data
+            if not started:
+                started, opening, rest = _open(rest)
+                if not started:
+                    continue
+            cut = _last_boundary(rest)
+            document = self._decode(opening + rest[:cut] + b"]}") if cut else None
+            if document is None and len(rest) < UNDECODABLE_BYTES:
+                continue
+            yield document.traceEvents if document else self._salvage(opening + rest[:cut])
+            opening, rest = EVENTS_OPENING, rest[cut:].lstrip(BETWEEN)
+        yield from self._last_piece(opening + rest)
+
+    def _chunks(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+        try:
+            while data := source.read(PIECE_BYTES):
+                yield data
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self._lose("compressed data", 1, f"the gzip stream is damaged or cut short ({error})")
+
+    def _last_piece(self, text: bytes) -> Iterator[list[Event]]:
+        """The end of the file, with the header's fields that follow the events; or what is whole of it."""
+        document = self._decode(text) or self._decode(text + b"}")
+        if document is not None:
+            yield document.traceEvents
+            return
+        yield self._salvage(text)
+
+    def _decode(self, text: bytes) -> Document | None:
+        try:
+            document: Document | None = _DECODER.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            document = _decode_leniently(text)
+        if document is not None:
+            self.info = document.distributedInfo or self.info
+            self.device_properties = document.deviceProperties or self.device_properties
+            self.base_ns = document.baseTimeNanoseconds or self.base_ns
+        return document
+
+    def _salvage(self, text: bytes) -> list[Event]:
+        """Every event that is whole, one by one; the rest is counted as lost."""
+        opened = _EVENTS_KEY.search(text)
+        if opened is None:
+            self._lose("events", 1, "no list of events could be found")
+            return []
+        events: list[Event] = []
+        lost = 0
+        pieces = _BETWEEN_EVENTS.split(text[opened.end() :].rstrip(BETWEEN))
+        # the split took each event's closing brace, except the last one's: that one may be cut anywhere
+        for one in [piece + b"}" for piece in pieces[:-1]] + pieces[-1:]:
+            whole = self._decode(EVENTS_OPENING + one + b"]}")
+            events += whole.traceEvents if whole else []
+            lost += whole is None
+        if lost:
+            self._lose("events", lost, "the file is cut short or damaged there")
+        return events
+
+    def _lose(self, what: str, count: int, why: str) -> None:
+        self.dropped.append(Dropped(what=what, count=count, why=why))
+
+
+def _open(text: bytes) -> tuple[bool, bytes, bytes]:
+    """Split at the start of the events: (found, what stands before, the rest)."""
+    if text.lstrip()[:1] == b"[":  # a bare list of events is a Chrome trace too
+        return True, EVENTS_OPENING, text.lstrip()[1:]
+    key = _EVENTS_KEY.search(text)
+    return (True, text[: key.end()], text[key.end() :]) if key else (False, b"", text)
+
+
+def _last_boundary(text: bytes) -> int:
+    """Where the last event that is surely followed by another one ends; 0 if there is none."""
+    for tail in (TAIL_BYTES, len(text)):
+        boundaries = [found.start() for found in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - tail))]
+        if boundaries:
+            return boundaries[-1] + 1
+    return 0
+
+
+def _decode_leniently(text: bytes) -> Document | None:
+    """For JSON that is not quite: invalid UTF-8, raw control characters, NaN, numbers as text."""
+    try:
+        loose = json.loads(text.decode("utf-8", "replace"), strict=False)
+        return msgspec.convert(loose, Document, strict=False)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return None

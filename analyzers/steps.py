@@ -1,0 +1,49 @@
+"""Where the steps of training are: the windows the partition is made for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from analyzers.timeline import Timeline
+
+# the first pattern with a range decides; nested finds of one pattern (a step in a step) are kept as they are
+STEP_PATTERNS = (
+    re.compile(r"^ProfilerStep#\d+$"),  # torch.profiler's schedule
+    re.compile(r"^(train_?)?step$", re.IGNORECASE),  # the training worker; Megatron-LM's `step`
+    re.compile(r"^(train_?|training )?(step|iteration|iter)[ _#:]*\d+$", re.IGNORECASE),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    name: str
+    start_us: float
+    end_us: float
+
+
+def steps(timeline: Timeline) -> list[Step]:
+    """The steps in order of time; names that repeat get their number: `step#0`, `step#1`."""
+    ranges = timeline.ranges
+    for pattern in STEP_PATTERNS:
+        found = ranges.take(ranges.where(partial(_matches, pattern)))
+        if len(found):
+            order = np.lexsort((found.end_us, found.start_us)).tolist()
+            names = [found.names[found.name[i]] for i in order]
+            unique = len(set(names)) == len(names) and all("#" in n or n[-1].isdigit() for n in names)
+            return [
+                Step(
+                    name=name if unique else f"{name}#{k}",
+                    start_us=float(found.start_us[i]),
+                    end_us=float(found.end_us[i]),
+                )
+                for k, (i, name) in enumerate(zip(order, names, strict=True))
+            ]
+    return []
+
+
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.match(name) is not None

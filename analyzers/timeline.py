@@ -1,0 +1,106 @@
+"""What one rank did, as columns: the form every reader gives and every measure takes.
+
+Times are microseconds from `origin_us`, the trace's own clock at its first event (float64). A *lane* is what events
+lie on: a device stream or a host thread. One timeline is one device of one process, or one rank on CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzers.diagnosis import Dropped
+from analyzers.intervals import Bools, Floats, Intervals, union
+
+Ints = npt.NDArray[np.int64]
+NO_CORRELATION = -1
+
+
+class Activity(IntEnum):
+    """What a device event is, before its name says more."""
+
+    KERNEL = 0
+    COPY = 1  # memcpy and memset
+    GRAPH = 2  # one launch of a CUDA graph whose kernels were not recorded
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spans:
+    """N events. start_us, end_us: float64[N]; name: int64[N], an index into `names`; lane: int64[N]."""
+
+    start_us: Floats
+    end_us: Floats
+    name: Ints
+    lane: Ints
+    correlation: Ints  # int64[N]: joins a host call to the device events it launched; NO_CORRELATION if unknown
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_us)
+
+    def take(self, chosen: Bools | Ints) -> Spans:
+        """The chosen events, by mask or by index."""
+        return replace(
+            self,
+            start_us=self.start_us[chosen],
+            end_us=self.end_us[chosen],
+            name=self.name[chosen],
+            lane=self.lane[chosen],
+            correlation=self.correlation[chosen],
+        )
+
+    def covered(self, chosen: Bools | None = None) -> Intervals:
+        """The time covered by the chosen events (all, if not given)."""
+        return union(self.start_us, self.end_us) if chosen is None else self.take(chosen).covered()
+
+    def code(self, of: Callable[[str], int]) -> Ints:
+        """int64[N]: what `of` says of each event's name, asked once a name."""
+        return look_up(self.names, self.name, of)
+
+    def where(self, says: Callable[[str], bool]) -> Bools:
+        """bool[N]: the events whose name is such."""
+        return look_up(self.names, self.name, says).astype(bool)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeviceEvents:
+    """M events on the device. activity: int8[M], an `Activity`; group: int64[M], an index into the names of
+    "<process group's description>:<collective>" as NCCL's arguments give them, -1 if they give none."""
+
+    spans: Spans
+    activity: npt.NDArray[np.int8]
+    group: Ints
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timeline:
+    """One rank's events. `device_index` is None for a rank that computes on CPUs: then `device` is empty and the
+    operators on the host threads are the work."""
+
+    path: str
+    format: str
+    rank: int | None
+    device_index: int | None
+    origin_us: float
+    device: DeviceEvents
+    calls: Spans  # CUDA / HIP runtime and driver calls; lane = host thread
+    ops: Spans  # framework operators; lane = host thread
+    ranges: Spans  # annotations: record_function, NVTX; lane = host thread
+    group_sizes: Mapping[str, int] = field(default_factory=dict)  # ranks by process group's description
+    dropped: tuple[Dropped, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def look_up(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:
+    """int64[N] for a column of names' codes (int64[N]): what `of` says of each, asked once a name in use."""
+    used, position = np.unique(column, return_inverse=True)
+    return np.array([of(names[code]) for code in used.tolist()], dtype=np.int64)[position]
+
+
+def no_spans(names: tuple[str, ...] = ()) -> Spans:
+    none = np.empty(0, dtype=np.int64)
+    return Spans(start_us=np.empty(0), end_us=np.empty(0), name=none, lane=none, correlation=none, names=names)

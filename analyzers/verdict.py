@@ -1,0 +1,141 @@
+"""From findings to a verdict: the wall that costs most, or undetermined and why.
+
+A wrong wall sends a night of cluster time in the wrong direction, so thin evidence gives no wall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from analyzers.diagnosis import Diagnosis, Wall, WallFinding
+from analyzers.job import Job
+from analyzers.wording import percent
+
+# shares of the average step, except `classified`: the share of device time that the kernel table explains
+THRESHOLDS = {
+    "classified": 0.90,  # at least; below it the classes themselves are in doubt
+    "unattributed": 0.15,  # at most
+    "share": 0.05,  # at least, of the leading wall
+    "margin": 0.02,  # at least, of the leading wall over the next
+    "compute_bound": 0.80,  # of compute in a step that nothing else holds up
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """What the abstentions look at: the findings, largest first, and the next one after the leader."""
+
+    job: Job
+    leader: WallFinding
+    margin: float
+
+    @property
+    def lost_elsewhere(self) -> tuple[str, float]:
+        """The largest loss that is no wall, and its share."""
+        step = self.job.step
+        named = (
+            {}
+            if step is None
+            else {
+                "the pipeline's bubble": step.bubble_us,
+                "waiting for a slower rank": step.waiting_us,
+                "idle time whose cause is not in the trace": step.unattributed_us,
+            }
+        )
+        return max(((n, self.job.share(us)) for n, us in named.items()), key=lambda x: x[1], default=("", 0.0))
+
+
+def _low_coverage(case: _Case) -> str | None:
+    known = case.job.classified
+    if known >= THRESHOLDS["classified"]:
+        return None
+    return f"only {percent(known)} of the device's time is in kernels we know; the largest unknown are listed"
+
+
+def _unattributed(case: _Case) -> str | None:
+    step = case.job.step
+    share = case.job.share(step.unattributed_us) if step else 0.0
+    if share <= THRESHOLDS["unattributed"]:
+        return None
+    return f"{percent(share)} of the step is idle for a cause that is not in the trace"
+
+
+def _nothing_stands_out(case: _Case) -> str | None:
+    if case.leader.share >= THRESHOLDS["share"]:
+        return None
+    return f"no wall could give back more than {percent(case.leader.share)} of the step"
+
+
+def _no_wall_is_larger(case: _Case) -> str | None:
+    what, share = case.lost_elsewhere
+    if share <= case.leader.share:
+        return None
+    return f"{what} takes {percent(share)} of the step, more than any wall ({percent(case.leader.share)})"
+
+
+def _too_close(case: _Case) -> str | None:
+    if case.margin >= THRESHOLDS["margin"]:
+        return None
+    return f"{case.leader.wall} leads by only {percent(case.margin)} of the step"
+
+
+ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
+    _low_coverage,
+    _unattributed,
+    _nothing_stands_out,
+    _no_wall_is_larger,
+    _too_close,
+)
+
+
+def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
+    """The verdict on findings that are sorted, largest first."""
+    failure = job.outcome.failure
+    memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
+    if failure is not None and failure.kind == "oom" and memory is not None:
+        rest = [f for f in findings if f is not memory]
+        return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest])
+    if not findings:
+        return Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because=_no_traces(job))
+    bound = _bound_by_compute(job, findings)
+    if bound is not None:
+        return bound
+    leader, *others = findings
+    margin = leader.share - (others[0].share if others else 0.0)
+    case = _Case(job=job, leader=leader, margin=margin)
+    doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
+    if doubt is not None:
+        return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=doubt, walls=list(findings))
+    return Diagnosis(wall=leader.wall, margin=margin, because=_reason(leader, others), walls=list(findings))
+
+
+def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | None:
+    """A step that is nearly all compute, with nothing else to gain: its wall is compute, whatever its rate.
+
+    The margin then is the share of compute over the share of the largest other wall.
+    """
+    compute = next((f for f in findings if f.wall is Wall.COMPUTE), None)
+    if job.step is None or compute is None or job.outcome.attained is not None:
+        return None
+    others = [f for f in findings if f is not compute]
+    computing = job.share(job.step.compute_us)
+    largest = max((f.share for f in others), default=0.0)
+    known = job.classified >= THRESHOLDS["classified"]
+    if not known or computing < THRESHOLDS["compute_bound"] or largest >= THRESHOLDS["share"]:
+        return None
+    because = f"compute takes {percent(computing)} of the step and no other wall more than {percent(largest)}"
+    return Diagnosis(wall=Wall.COMPUTE, margin=computing - largest, because=because, walls=[compute, *others])
+
+
+def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
+    after = f"; next is {others[0].wall} with {percent(others[0].share)}" if others else ""
+    return f"{leader.evidence[0]}. At most {percent(leader.share)} of the step could be given back{after}"
+
+
+def _no_traces(job: Job) -> str:
+    failure = job.outcome.failure
+    if failure is None:
+        return "the run left no traces"
+    where = f" in {failure.phase}" if failure.phase else ""
+    return f"the run failed ({failure.kind}{where}) and left no traces: {failure.evidence}"

@@ -1,0 +1,28 @@
+"""The walls: one file each, found by being in this folder.
+
+A wall's module has `WALL`, its name, and `find(job)`, which gives its finding or None if the job says nothing of
+it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs / when it does
+not apply / source.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from types import ModuleType
+
+from analyzers.diagnosis import WallFinding
+from analyzers.job import Job
+
+
+@cache
+def walls() -> tuple[ModuleType, ...]:
+    """The module of every wall, by name."""
+    return tuple(importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+
+
+def find_walls(job: Job) -> list[WallFinding]:
+    """What each wall has to say of the job, the one that could give back most first."""
+    found = [module.find(job) for module in walls()]
+    return sorted((f for f in found if f is not None), key=lambda f: (-f.recoverable_us, f.wall))

@@ -1,0 +1,78 @@
+"""Compute: the device is busy computing, below what it can do.
+
+*What it is.* Matrix products too small to fill the device, memory-bound kernels that are not fused, work in a wider
+number format than needed.
+*How it shows.* Achieved against attainable FLOP/s; the share of memory-bound and of very short kernels.
+*What it costs.* Matrix products are below 50 % of DeepSeek-V3's time against 70 % of a dense model's; FP8 gives
+10–25 % end to end, router fusion and grouped GEMM more where experts are small.
+*When it does not apply.* Recompute is memory's. Compute at the attainable rate is not lost. Without that rate only
+what the trace shows is counted, and said to be so.
+*Source.* arXiv 2603.07685 §1.2, §4.3.
+"""
+
+from __future__ import annotations
+
+from analyzers.diagnosis import Wall, WallFinding
+from analyzers.job import Job, RankStep
+from analyzers.kernels import RECOMPUTE
+from analyzers.wording import ms, percent
+
+WALL = Wall.COMPUTE
+# classes bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back
+MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
+SAID_CLASSES = 4
+
+
+def find(job: Job) -> WallFinding | None:
+    """R is compute beyond what the attainable rate needs; where that is unknown, memory-bound and short kernels."""
+    step = job.step
+    if step is None:
+        return None
+    attained = job.outcome.attained
+    parts = _visible_parts(step) if attained is None else _beyond_attainable(step, attained)
+    recoverable = sum(parts.values())
+    return WallFinding(
+        wall=WALL,
+        recoverable_us=recoverable,
+        share=job.share(recoverable),
+        evidence=[_busy(job, step), *(_unknown_rate(job, parts) if attained is None else _rate(job, step, parts))],
+        parts=parts,
+    )
+
+
+def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
+    """Model FLOP/s over attainable FLOP/s is the part of the step that the model's arithmetic needs at best."""
+    needed = attained * step.duration_us
+    again = step.compute_by_class.get(RECOMPUTE, 0.0)
+    return {"below_attainable": max(0.0, step.compute_us - again - needed)}
+
+
+def _visible_parts(step: RankStep) -> dict[str, float]:
+    memory_bound = sum(step.compute_by_class.get(name, 0.0) for name in MEMORY_BOUND)
+    short = sum(us for name, us in step.short_kernels_by_class.items() if name not in MEMORY_BOUND)
+    return {name: us for name, us in {"memory_bound": memory_bound, "short_kernels": short}.items() if us > 0}
+
+
+def _busy(job: Job, step: RankStep) -> str:
+    largest = sorted(step.compute_by_class.items(), key=lambda item: -item[1])[:SAID_CLASSES]
+    who = "the rank" if job.on_cpu else "the device"
+    classes = ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)
+    return f"{who} computes for {job.of_step(step.compute_us)}" + (f": {classes}" if classes else "")
+
+
+def _rate(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
+    outcome = job.outcome
+    return [
+        f"{outcome.model_tflops_per_gpu:.3g} of {outcome.attainable_tflops_per_gpu:.3g} attainable TFLOP/s: "
+        f"the model's arithmetic needs {percent(outcome.attained or 0.0)} of the step, compute takes "
+        f"{ms(parts['below_attainable'])} ms more (recompute apart)"
+    ]
+
+
+def _unknown_rate(job: Job, parts: dict[str, float]) -> list[str]:
+    lines = []
+    if (us := parts.get("memory_bound", 0.0)) > 0:
+        lines.append(f"kernels bound by memory traffic take {job.of_step(us)}")
+    if (us := parts.get("short_kernels", 0.0)) > 0:
+        lines.append(f"other kernels too short to fill the device take {job.of_step(us)}")
+    return [*lines, "how fast the matrix products could be is not known from the trace alone: not counted"]

@@ -1,0 +1,61 @@
+"""Host: the device is idle because nothing had been launched yet.
+
+*What it is.* Python, launch latency, garbage collection, synchronising calls, data loading: the host cannot feed
+the device.
+*How it shows.* The launch of the work that ends a gap began after the gap began. On a rank that computes on CPUs:
+time of the calculating threads under no operator.
+*What it costs.* A launch takes several microseconds, and MoE layers launch many small kernels; binding CPUs gave
++10 %, partial CUDA graphs +10 % on DeepSeek-V3.
+*When it does not apply.* Bubbles, waiting for another rank or stream, and gaps inside CUDA graphs.
+*Source.* arXiv 2603.07685 §4.3.6; DeepSeek-V3 GB200 guide of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from analyzers.diagnosis import Wall, WallFinding
+from analyzers.job import Job, RankStep
+from analyzers.wording import ACTIVITY_NAMES, ms, percent
+
+WALL = Wall.HOST
+SAID_SHARE = 0.01
+
+
+def find(job: Job) -> WallFinding | None:
+    """R is the idle time the host caused, by what the host was doing."""
+    step = job.step
+    if step is None:
+        return None
+    return WallFinding(
+        wall=WALL,
+        recoverable_us=step.host_us,
+        share=job.share(step.host_us),
+        evidence=_evidence(job, step),
+        parts=dict(sorted(step.host_by_activity.items(), key=lambda item: -item[1])),
+    )
+
+
+def _evidence(job: Job, step: RankStep) -> list[str]:
+    if step.host_us <= 0:
+        return ["the device never waits for the host"]
+    what = "no operator runs" if job.on_cpu else "the device waits for work that the host had not launched yet"
+    lines = [f"{what} for {job.of_step(step.host_us)}"]
+    for activity, us in sorted(step.host_by_activity.items(), key=lambda item: -item[1]):
+        if job.share(us) >= SAID_SHARE:
+            lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {ACTIVITY_NAMES[activity]}")
+    if job.share(step.after_sync_us) >= SAID_SHARE:
+        lines.append(
+            f"{ms(step.after_sync_us)} ms of it begin while the host is in a synchronising call: "
+            "it starts to launch again only after the device has run dry"
+        )
+    return [*lines, *_no_wall(job, step)]
+
+
+def _no_wall(job: Job, step: RankStep) -> list[str]:
+    """Idle time that has other names."""
+    others = {
+        "the pipeline's bubble (a receive is pending)": step.bubble_us,
+        "work that was launched but waits for another stream, a copy or an event": step.sync_us,
+    }
+    return [
+        f"not the host's: {ms(us)} ms idle for {what}" for what, us in others.items() if job.share(us) >= SAID_SHARE
+    ]

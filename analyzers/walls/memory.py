@@ -1,0 +1,91 @@
+"""Memory: time spent on not having enough of it, or a run that does not fit at all.
+
+*What it is.* Forward work done again in backward (recompute), copies of offloaded tensors that nothing hides,
+the allocator going back to the driver; and out of memory itself.
+*How it shows.* Time inside `recompute` ranges or checkpoint functions; exposed copies both ways between device and
+host; cudaMalloc and cudaFree while the device is idle; the peak of the hottest rank against its limit.
+*What it costs.* Full recompute about a third of compute, and it repeats the EP all-to-all; fine-grained recompute
+below 5 %; activation offload 1.6–2 %.
+*When it does not apply.* A smaller micro-batch or more model parallelism than wanted leaves no trace: only another
+run can show it.
+*Source.* arXiv 2603.07685 §4.1.
+"""
+
+from __future__ import annotations
+
+from analyzers.diagnosis import Wall, WallFinding
+from analyzers.job import Job, RankStep
+from analyzers.outcome import RunOutcome
+from analyzers.wording import ms, percent
+
+WALL = Wall.MEMORY
+OUT_OF_MEMORY = "oom"
+SAID_SHARE = 0.005
+# of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
+OFFLOAD_BALANCE = 0.2
+
+
+def find(job: Job) -> WallFinding | None:
+    """R is recompute (with the host's part of it), exposed copies of offload, and allocator stalls.
+
+    A run that ended out of memory is all wall: it has no step time, so R is 0 and the share 1.
+    """
+    if job.outcome.failure is not None and job.outcome.failure.kind == OUT_OF_MEMORY:
+        return WallFinding(wall=WALL, recoverable_us=0.0, share=1.0, evidence=_failure(job.outcome))
+    step = job.step
+    if step is None:
+        return None
+    parts = _parts(step)
+    recoverable = sum(parts.values())
+    return WallFinding(
+        wall=WALL,
+        recoverable_us=recoverable,
+        share=job.share(recoverable),
+        evidence=[*_evidence(job, step, parts), *_peak(job.outcome)],
+        parts=parts,
+    )
+
+
+def _parts(step: RankStep) -> dict[str, float]:
+    copied, back = step.to_host_us, step.from_host_us
+    both_ways = min(copied, back) > OFFLOAD_BALANCE * max(copied, back)
+    parts = {
+        "recompute": step.recompute_us + step.recompute_host_us,
+        "offload_copies": copied + back if both_ways else 0.0,
+        "allocator": step.allocator_us,
+    }
+    return {name: us for name, us in parts.items() if us > 0}
+
+
+def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
+    lines = []
+    if (us := parts.get("recompute", 0.0)) > 0:
+        host = f", {ms(step.recompute_host_us)} ms of it the host's" if step.recompute_host_us > 0 else ""
+        lines.append(f"forward work is done again for {job.of_step(us)}{host}")
+    if (us := parts.get("offload_copies", 0.0)) > 0:
+        lines.append(f"copies between device and host, both ways, are exposed for {job.of_step(us)}")
+    elif job.share(step.to_host_us + step.from_host_us) >= SAID_SHARE:
+        us = step.to_host_us + step.from_host_us
+        lines.append(f"copies go one way for {job.of_step(us)}: input or weights, not offload")
+    if (us := parts.get("allocator", 0.0)) > 0 and job.share(us) >= SAID_SHARE:
+        lines.append(f"the device is idle during cudaMalloc and cudaFree for {job.of_step(us)}")
+    return lines or ["no recompute, no offload and no allocator stall shows in the trace"]
+
+
+def _peak(outcome: RunOutcome) -> list[str]:
+    if outcome.hottest is None:
+        return []
+    rank, peak = outcome.hottest
+    if outcome.limit_gib is None:
+        return [f"rank {rank} peaks at {peak:.2f} GiB"]
+    return [f"rank {rank} peaks at {peak:.2f} of {outcome.limit_gib:.2f} GiB ({percent(peak / outcome.limit_gib)})"]
+
+
+def _failure(outcome: RunOutcome) -> list[str]:
+    failure = outcome.failure
+    if failure is None:
+        return []
+    who = f"rank {failure.rank}" if failure.rank is not None else "a rank"
+    when = f" in {failure.phase}" if failure.phase else ""
+    said = f": {failure.evidence}" if failure.evidence else ""
+    return [f"{who} ran out of memory{when}{said}", *_peak(outcome)]

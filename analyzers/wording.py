@@ -1,0 +1,37 @@
+"""Times, shares and names in the plain words of evidence."""
+
+from __future__ import annotations
+
+KIND_NAMES = {
+    "ep_dispatch": "EP dispatch",
+    "ep_combine": "EP combine",
+    "ep_notify": "EP notify",
+    "tp": "TP communication",
+    "cp": "CP communication",
+    "pp": "PP send-recv",
+    "dp": "DP communication",
+    "all_to_all": "all-to-all",
+    "other": "communication of unknown kind",
+}
+ACTIVITY_NAMES = {
+    "garbage_collection": "Python's garbage collector",
+    "allocator": "cudaMalloc and cudaFree",
+    "synchronising_call": "synchronising calls",
+    "launching": "launching work",
+    "data_loading": "loading data",
+    "operators": "the framework's operators",
+    "python": "Python between operators",
+    "outside_calls": "code outside CUDA calls (operators were not recorded)",
+}
+
+
+def ms(us: float) -> str:
+    """Milliseconds with a digit after the point where it says something: 140, 21, 3.2, 0.05."""
+    value = us / 1000
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:.{digits}f}"
+
+
+def percent(share: float) -> str:
+    digits = 0 if share >= 0.02 or share == 0 else 1
+    return f"{100 * share:.{digits}f} %"

@@ -1,0 +1,85 @@
+"""What a rank's device was doing, as sets of time: the same form for a GPU and for a rank that computes on CPUs.
+
+A Timeline goes in (`gpu.work`, `cpu.work`), the breakdown measures these sets within any window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.diagnosis import Coverage
+from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
+from analyzers.kernels import KINDS
+from analyzers.timeline import Ints, Spans
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Work:
+    """Sets of time of one rank.
+
+    compute_by_class and exposed_by_kind are disjoint sets that add up to compute and to exposed communication;
+    communication_by_kind is as it ran and may overlap. `recompute` is the time in which forward work was being
+    done again, whatever the device did meanwhile.
+    """
+
+    compute_by_class: Mapping[str, Intervals]
+    communication_by_kind: Mapping[str, Intervals]
+    copies: Intervals
+    to_host: Intervals = EMPTY  # the copies from device to host memory
+    from_host: Intervals = EMPTY
+    graphs: Intervals = EMPTY
+    recompute: Intervals = EMPTY
+    short_kernels: Intervals = EMPTY  # compute in kernels too short to fill a device
+    collectives: Spans  # each communication, to match it with other ranks'
+    collective_kind: Ints  # int64[len(collectives)], an index into KINDS
+    coverage: Coverage
+
+    @cached_property
+    def compute(self) -> Intervals:
+        return merge(self.compute_by_class.values())
+
+    @cached_property
+    def communication(self) -> Intervals:
+        return merge(self.communication_by_kind.values())
+
+    @cached_property
+    def exposed_by_kind(self) -> Mapping[str, Intervals]:
+        return disjoint(((k, self.communication_by_kind.get(k, EMPTY)) for k in KINDS), besides=self.compute)
+
+    @cached_property
+    def exposed_communication(self) -> Intervals:
+        return subtract(self.communication, self.compute)
+
+    @cached_property
+    def exposed_copies(self) -> Intervals:
+        return subtract(self.copies, merge((self.compute, self.communication)))
+
+    @cached_property
+    def busy(self) -> Intervals:
+        return merge((self.compute, self.communication, self.copies))
+
+    @cached_property
+    def recomputing(self) -> Intervals:
+        """Compute and exposed communication that was done again."""
+        return intersect(self.recompute, merge((self.compute, self.exposed_communication)))
+
+
+def disjoint(sets: Iterable[tuple[str, Intervals]], besides: Intervals = EMPTY) -> dict[str, Intervals]:
+    """The sets without what an earlier one (or `besides`) has; empty ones are left out."""
+    taken = besides
+    parts: dict[str, Intervals] = {}
+    for name, members in sets:
+        own = subtract(members, taken)
+        if len(own):
+            parts[name] = own
+            taken = merge((taken, own))
+    return parts
+
+
+def grouped(spans: Spans, label: Ints, names: tuple[str, ...]) -> dict[str, Intervals]:
+    """The time covered by the events of each label: label is int64[N], an index into `names`."""
+    return {names[code]: spans.covered(label == code) for code in np.unique(label).tolist()}
