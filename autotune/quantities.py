@@ -1,0 +1,81 @@
+"""Quantities in human units, for the report and the terminal: microseconds and GiB inside, these words outside.
+
+Everything here is text for people; programs read the JSON documents, which keep plain numbers with the unit in
+the name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NONE = "–"
+
+_DURATIONS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))  # microseconds in one of them, largest first
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, thousands apart, never in scientific notation."""
+    if value == 0:
+        return "0"
+    magnitude = len(f"{abs(value):.0f}") if abs(value) >= 1 else 0
+    if magnitude == 0:
+        leading = f"{abs(value):.10f}"[2:]
+        digits += len(leading) - len(leading.lstrip("0"))
+    return f"{value:,.{max(0, digits - magnitude)}f}"
+
+
+def duration(us: float | None) -> str:
+    """`812 µs`, `15.2 ms`, `1.60 s`; a dash for None."""
+    if us is None:
+        return NONE
+    scale, unit = next((row for row in _DURATIONS if abs(us) >= row[0]), _DURATIONS[-1])
+    return f"{significant(us / scale)} {unit}"
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """`12.4 %` of a fraction 0.124."""
+    return NONE if fraction is None else f"{100 * fraction:.{digits}f} %"
+
+
+def gain(fraction: float | None, digits: int = 1) -> str:
+    """A signed percentage of throughput: `+12.4 %`."""
+    return NONE if fraction is None else f"{100 * fraction:+.{digits}f} %".replace("-", "−")
+
+
+def gib(value: float | None) -> str:
+    return NONE if value is None else f"{significant(value)} GiB"
+
+
+def tokens_per_s(value: float | None, *, unit: str = "GPU") -> str:
+    """Throughput of one `unit` (GPU, or rank where there is no GPU)."""
+    return NONE if value is None else f"{significant(value, 4)} tokens/s/{unit}"
+
+
+def speedup(ratio: float | None) -> str:
+    return NONE if ratio is None else f"{ratio:.2f}×"
+
+
+def interval(low: float | None, high: float | None, words: str = "95 % interval") -> str:
+    """`95 % interval 1.21–1.34` of a ratio; empty when there is none."""
+    return "" if low is None or high is None else f"{words} {low:.2f}–{high:.2f}"
+
+
+def knob_value(value: Any) -> str:
+    """A knob's value as YAML would write it on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(knob_value(item) for item in value) + "]"
+    return str(value)
+
+
+def changes_text(changes: dict[str, tuple[Any, Any]]) -> str:
+    """`micro_batch_size 1 → 4, recompute_granularity full → null`; `nothing` for no change."""
+    return ", ".join(f"{knob} {knob_value(a)} → {knob_value(b)}" for knob, (a, b) in changes.items()) or "nothing"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 burst`, `3 bursts`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,186 @@
+"""report.json: a study as other programs read it (schema 1), made from the history and nothing else.
+
+Pure: the same history gives the same document, whenever it is written. Units are in the names; gains are
+fractions of throughput. The other reports are made from this document and the trials behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import comb
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from analyzers.diagnosis import Diagnosis
+from autotune.events import EndStatus
+from autotune.history import History
+from autotune.judge import Speedup, speedup
+from policies.trial import Phase, Status, Trial, Verdict
+from trainer.burst import Failure, Outcome
+from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
+
+SCHEMA = 1
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The middle of the measured steps (median of the bursts' medians), and an interval that holds the median of
+    the steps with 95 % or more, whatever their distribution; `n` steps over all bursts of the trial."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    gain: float | None = None
+    gain_bound: float | None = None
+    peak_gib: float | None = None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """All bursts of a trial together: peaks are the largest of any burst, losses those of the first."""
+
+    step_us: StepTime
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float | None
+    peak_gib: list[float]  # per rank
+    loss: list[float]  # per step, warm-up included
+
+
+class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    parent: int | None
+    phase: Phase
+    fix: str
+    because: str
+    changes: dict[str, tuple[Any, Any]]
+    predicted: Prediction
+    status: Status
+    failure: Failure | None
+    outcome: Measured | None
+    diagnosis: Diagnosis | None
+    verdict: Verdict | None
+    verdict_because: str
+    numerics: Numerics
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of report.json. `base` is the first trial that ran, `best` the one accepted last; both are null,
+    and there is no speed-up, where nothing ran."""
+
+    schema: int = SCHEMA
+    study: str
+    status: EndStatus
+    base: int | None
+    best: int | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    gpu_hours: float
+    environment: dict[str, str]
+    trials: list[TrialEntry]
+
+
+def document_of(history: History) -> Document:
+    """The report of a study. A study without a last word was stopped in the middle: interrupted."""
+    base, best = history.base, history.best
+    gained = _speedup(base, best)
+    return Document(
+        study=history.study.name if history.study else "",
+        status=history.ended.status if history.ended else "interrupted",
+        base=base.number if base else None,
+        best=best.number if best else None,
+        speedup=gained.value if gained else None,
+        speedup_ci=(gained.low, gained.high) if gained else None,
+        gpu_hours=history.gpu_hours,
+        environment=dict(sorted(history.study.environment.items())) if history.study else {},
+        trials=[_entry(trial) for trial in history.trials],
+    )
+
+
+def measured(trial: Trial) -> Measured | None:
+    """What the bursts of a trial gave; None where none gave step times."""
+    good = [outcome for outcome in trial.outcomes if outcome.ok and outcome.step_us]
+    if trial.status not in (Status.OK, Status.NOOP) or not good:
+        return None
+    steps = sorted(us for outcome in good for us in outcome.step_us)
+    middle = median(median(outcome.step_us) for outcome in good)
+    low, high = median_interval(steps)
+    return Measured(
+        step_us=StepTime(median=middle, low=min(low, middle), high=max(high, middle), n=len(steps)),
+        tokens_per_s_per_gpu=tokens_per_s(good[0], middle),
+        model_tflops_per_gpu=_median(outcome.model_tflops_per_gpu for outcome in good),
+        peak_gib=_peaks(good),
+        loss=good[0].loss,
+    )
+
+
+def tokens_per_s(outcome: Outcome, step_us: float) -> float:
+    """Tokens a second of one GPU when a step of this outcome's recipe takes `step_us`."""
+    return outcome.tokens_per_step / max(outcome.ranks, 1) / (step_us * 1e-6)
+
+
+def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The narrowest pair of order statistics that holds the median with `confidence`; the extremes when there
+    are too few values for it (binomial, no distribution assumed)."""
+    n = len(ordered)
+    outside, cut = 0.0, 0
+    for k in range(n // 2):
+        outside += 2 * comb(n, k) / 2**n
+        if outside > 1 - confidence:
+            break
+        cut = k
+    return ordered[cut], ordered[n - 1 - cut]
+
+
+def failure_of(trial: Trial) -> Failure | None:
+    """The failure a trial ended with, if it did; a repeat that failed beside a good burst counts too."""
+    return next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
+
+
+def numerics_of(knobs: Iterable[str]) -> Numerics:
+    """The strictest label of these knobs; changing nothing is training-equivalent."""
+    return max((numerics_label(knob) for knob in knobs), key=NUMERICS.index, default=NUMERICS[0])
+
+
+def numerics_label(knob: str) -> Numerics:
+    return KNOBS[knob].numerics
+
+
+def _entry(trial: Trial) -> TrialEntry:
+    predicted = trial.proposal.predicted
+    return TrialEntry(
+        number=trial.number,
+        parent=trial.proposal.parent,
+        phase=trial.proposal.phase,
+        fix=trial.proposal.fix,
+        because=trial.proposal.because,
+        changes=trial.changes,
+        predicted=Prediction(gain=predicted.gain, gain_bound=predicted.gain_bound, peak_gib=predicted.peak_gib),
+        status=trial.status,
+        failure=failure_of(trial),
+        outcome=measured(trial),
+        diagnosis=trial.analysis.diagnosis if trial.analysis else None,
+        verdict=trial.verdict,
+        verdict_because=trial.verdict_because,
+        numerics=numerics_of(trial.changes),
+    )
+
+
+def _speedup(base: Trial | None, best: Trial | None) -> Speedup | None:
+    """Of the best over the base; a base that nothing beat stands at exactly one."""
+    if base is None or best is None:
+        return None
+    return Speedup(value=1.0, low=1.0, high=1.0) if best.number == base.number else speedup(best, over=base)
+
+
+def _peaks(outcomes: Sequence[Outcome]) -> list[float]:
+    by_rank = [outcome.peak_gib for outcome in outcomes if outcome.peak_gib]
+    return [max(peaks) for peaks in zip(*by_rank, strict=False)]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

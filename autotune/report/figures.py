@@ -1,0 +1,198 @@
+"""The figures of the page, each a pure function from the material to inline SVG. Markdown has their tables instead.
+
+One row of `FIGURES` draws the section of that key. Every mark carries its numbers as a title.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from autotune.judge import noise_gain
+from autotune.quantities import gib, percent, tokens_per_s
+from autotune.report.bars import step_bars
+from autotune.report.document import Measured
+from autotune.report.document import tokens_per_s as rate_of
+from autotune.report.material import Material, fix_title, memory_limit, status_words
+from autotune.report.svg import Axis, box, drawing, line, mark, numbers_below, tag
+from policies.trial import Status, Trial, Verdict
+
+BAR_PX = 24
+CHART_PX = 260
+RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
+LABEL_FROM = 0.09  # share of a bar that has room for its figure; below WIDE_FROM only on wide pages
+WIDE_FROM = 0.16
+
+
+def throughput(material: Material) -> Markup:
+    """Throughput by trial: the best so far as a line, every trial as a mark, the limit of noise as a band."""
+    trials = material.trials
+    top = max((m.tokens_per_s_per_gpu for m in material.figures.values()), default=1.0)
+    axis = Axis(low=0.0, high=1.08 * top, top=14, bottom=CHART_PX - 24)
+    column = {trial.number: (index + 0.5) / len(trials) for index, trial in enumerate(trials)}
+    parts = [*axis.grid(), *_best_so_far(material, axis, column)]
+    for trial in trials:
+        parts += _throughput_mark(trial, material, axis, column[trial.number])
+    parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
+    name = (
+        f"Throughput of {len(trials)} trials in tokens a second of one {material.unit}; the table below has the figures"
+    )
+    unit = tag("p", f"tokens/s/{material.unit} by trial", class_="unit")
+    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _mark_legend(trials)
+
+
+def memory(material: Material) -> Markup:
+    """Peak of every rank by trial, against the limit, beside what was predicted."""
+    trials = material.trials
+    limits = [limit for trial in trials if (limit := memory_limit(trial))]
+    peaks = [peak for m in material.figures.values() for peak in m.peak_gib]
+    axis = Axis(low=0.0, high=1.1 * max([*limits, *peaks], default=1.0), top=14, bottom=CHART_PX - 24)
+    parts = axis.grid()
+    for index, trial in enumerate(trials):
+        parts += _memory_column(trial, material, axis, (index + 0.5) / len(trials), 0.5 / len(trials))
+    parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
+    name = f"Peak memory by rank of {len(trials)} trials against the limit; the table below has the figures"
+    unit = tag("p", "GiB a rank by trial", class_="unit")
+    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _memory_legend()
+
+
+def losses(material: Material) -> Markup:
+    """The loss curves of the base and of the best, step by step."""
+    base, best = material.history.base, material.history.best
+    ours = material.figures.get(best.number) if best else None
+    theirs = material.figures.get(base.number) if base else None
+    if not base or not best or not ours or not theirs:
+        return Markup("")
+    values = [*theirs.loss, *ours.loss]
+    margin = 0.1 * (max(values) - min(values)) or 0.1
+    axis = Axis(low=min(values) - margin, high=max(values) + margin, top=14, bottom=CHART_PX - 24)
+    count = max(len(theirs.loss), len(ours.loss))
+    parts = axis.grid()
+    parts += _curve(theirs, axis, count, "base", "inconclusive", f"trial {base.number}")
+    parts += _curve(ours, axis, count, "tuned", "accepted", f"trial {best.number}")
+    parts += numbers_below(count, CHART_PX - 6, first=[str(step) for step in range(count)])
+    name = f"Loss of {count} steps, trial {base.number} and trial {best.number}; the table below has the figures"
+    legend = _shapes([("inconclusive", f"base, trial {base.number}"), ("accepted", f"tuned, trial {best.number}")])
+    unit = tag("p", "loss by step", class_="unit")
+    return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + legend
+
+
+FIGURES: dict[str, Callable[[Material], Markup]] = {
+    "steps": step_bars,
+    "throughput": throughput,
+    "memory": memory,
+    "losses": losses,
+}
+
+
+def _shapes(rows: Sequence[tuple[str, str]]) -> Markup:
+    items = [
+        tag("li", tag("svg", mark(shape, 0.5, 8), width="16", height="16", aria_hidden="true"), words)
+        for shape, words in rows
+    ]
+    return tag("ul", *items, class_="legend")
+
+
+def _mark_legend(trials: Sequence[Trial]) -> Markup:
+    words = {
+        "accepted": "accepted",
+        "rejected": "rejected",
+        "inconclusive": "inside the noise",
+        "noop": "no effect",
+        "oom": "out of memory",
+        "failed": "failed or refused",
+    }
+    seen = {_shape(trial) for trial in trials}
+    return _shapes([(shape, text) for shape, text in words.items() if shape in seen])
+
+
+def _memory_legend() -> Markup:
+    rows = [
+        ("accepted", "hottest rank; a stroke for every other rank"),
+        ("noop", "predicted"),
+        ("oom", "out of memory"),
+    ]
+    return _shapes(rows)
+
+
+def _shape(trial: Trial) -> str:
+    """The mark of a trial: what became of it."""
+    if trial.status is not Status.OK:
+        return trial.status.value
+    return (trial.verdict or Verdict.INCONCLUSIVE).value
+
+
+def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> list[Markup]:
+    """The accepted trials joined by steps, each with the band of noise above it until the next."""
+    figures = material.figures
+    kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
+    ends = [*(column[trial.number] for trial, _ in kept[1:]), 1.0]
+    noise = noise_gain(material.trials)
+    parts: list[Markup] = []
+    before: float | None = None
+    for (trial, rate), until in zip(kept, ends, strict=True):
+        x, level = column[trial.number], axis.y(rate)
+        title = f"limit of noise: {percent(noise)} above {tokens_per_s(rate, unit=material.unit)}"
+        if before is not None:
+            parts.append(line(x, before, x, level, "best"))
+        parts += [
+            box(x, axis.y((1 + noise) * rate), until, level, "band", title=title),
+            line(x, level, until, level, "best"),
+        ]
+        before = level
+    return parts
+
+
+def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> list[Markup]:
+    """A trial at its throughput with its interval; at the bottom where it has none."""
+    figures = material.figures.get(trial.number)
+    said = f"trial {trial.number}, {fix_title(trial)}: {status_words(trial)}"
+    if figures is None:
+        return [mark(_shape(trial), x, axis.bottom - 8, title=f"{said}. {trial.verdict_because}")]
+    outcome = next(outcome for outcome in trial.outcomes if outcome.ok)
+    low, high = (rate_of(outcome, us) for us in (figures.step_us.high, figures.step_us.low))
+    value = tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit)
+    title = f"{said}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {trial.verdict_because}"
+    return [
+        line(x, axis.y(low), x, axis.y(high), "whisker"),
+        mark(_shape(trial), x, axis.y(figures.tokens_per_s_per_gpu), title=title),
+    ]
+
+
+def _memory_column(trial: Trial, material: Material, axis: Axis, x: float, half: float) -> list[Markup]:
+    figures = material.figures.get(trial.number)
+    limit = memory_limit(trial)
+    parts = (
+        [line(x - half, axis.y(limit), x + half, axis.y(limit), "limit", title=f"limit {gib(limit)}")] if limit else []
+    )
+    predicted = trial.proposal.predicted.peak_gib
+    if predicted is not None:
+        at = min(axis.y(predicted), axis.bottom) if predicted <= axis.high else axis.top
+        parts.append(mark("noop", x, at, title=f"trial {trial.number}: {gib(predicted)} predicted"))
+    if figures and figures.peak_gib:
+        parts += _peaks(trial, figures.peak_gib, axis, x, half)
+    elif trial.status is Status.OOM and limit:
+        parts.append(
+            mark("oom", x, axis.y(limit), title=f"trial {trial.number}: out of memory. {trial.verdict_because}")
+        )
+    return parts
+
+
+def _peaks(trial: Trial, peaks: Sequence[float], axis: Axis, x: float, half: float) -> list[Markup]:
+    hottest = max(range(len(peaks)), key=lambda rank: peaks[rank])
+    strokes = [
+        line(x - half / 3, axis.y(peak), x + half / 3, axis.y(peak), "stroke", title=f"rank {rank}: {gib(peak)}")
+        for rank, peak in enumerate(peaks)
+    ]
+    title = f"trial {trial.number}, rank {hottest}: {gib(peaks[hottest])}, the hottest"
+    spread = line(x, axis.y(min(peaks)), x, axis.y(max(peaks)), "whisker")
+    return [spread, *strokes, mark("accepted", x, axis.y(peaks[hottest]), title=title)]
+
+
+def _curve(figures: Measured, axis: Axis, count: int, class_: str, shape: str, name: str) -> list[Markup]:
+    points = [((step + 0.5) / count, axis.y(loss), step, loss) for step, loss in enumerate(figures.loss)]
+    lines = [line(x1, y1, x2, y2, class_) for (x1, y1, *_), (x2, y2, *_) in pairwise(points)]
+    marks = [mark(shape, x, y, title=f"{name}, step {step}: loss {loss:.5g}") for x, y, step, loss in points]
+    return lines + marks

@@ -1,0 +1,44 @@
+"""report.md: the report as text, for a terminal and for a pull request. The same sections and tables as the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.report.material import Material, Section, Table
+from autotune.report.sections import sections_of
+from autotune.report.story import tell
+
+
+def markdown(material: Material) -> str:
+    """The whole report in GitHub's markdown."""
+    story = tell(material.history, material.document)
+    lines = [f"# {story.study}: {story.figure}", "", f"{story.figure_note}. {story.ended}.", ""]
+    lines += [f"- **{question}.** {_flat(answer)}" for question, answer in story.sentences]
+    for section in sections_of(material):
+        lines += ["", *_section(section)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"## {section.title}"
+    for paragraph in section.paragraphs:
+        yield ""
+        yield _flat(paragraph)
+    if section.table:
+        yield ""
+        yield from _table(section.table)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield _row(table.columns)
+    yield "|" + "|".join("---:" if index in table.numbers else "---" for index in range(len(table.columns))) + "|"
+    yield from map(_row, table.rows)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(_flat(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _flat(text: str) -> str:
+    """One line, and nothing in it that markdown would take for its own."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")

@@ -1,0 +1,87 @@
+"""What every section and figure of a report is made from: the study with its figures, and the words they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autotune.history import History
+from autotune.report.document import Document, Measured, measured
+from autotune.report.path import PathStep, accepted_path
+from autotune.report.story import rate_unit
+from policies.fixes import FIXES
+from policies.trial import Status, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: tuple[int, ...] = ()  # indices of columns that hold figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """`key` is its anchor and the name of its figure, where it has one."""
+
+    key: str
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    table: Table | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """A study with what every section needs from it, computed once."""
+
+    history: History
+    document: Document
+    figures: dict[int, Measured] = field(default_factory=dict)  # by trial, those that ran
+
+    @property
+    def trials(self) -> list[Trial]:
+        return self.history.trials
+
+    @cached_property
+    def path(self) -> list[PathStep]:
+        return accepted_path(self.trials)
+
+    @cached_property
+    def unit(self) -> str:
+        return rate_unit(self.history)
+
+    @cached_property
+    def rejected(self) -> list[Trial]:
+        kept = {step.trial.number for step in self.path}
+        return [trial for trial in self.trials if trial.number not in kept]
+
+    def trial(self, number: int | None) -> Trial | None:
+        return None if number is None else self.history.attempted.get(number)
+
+
+def material_of(history: History, document: Document) -> Material:
+    ran = ((trial.number, measured(trial)) for trial in history.trials)
+    return Material(history=history, document=document, figures={n: m for n, m in ran if m is not None})
+
+
+def status_words(trial: Trial) -> str:
+    """The verdict, or why there could be none."""
+    if trial.status is Status.OK and trial.verdict:
+        return trial.verdict.value
+    words = {Status.OOM: "out of memory", Status.FAILED: "failed", Status.NOOP: "no effect"}
+    return words.get(trial.status, trial.status.value) if trial.bursts else "refused by the rules"
+
+
+def fix_title(trial: Trial) -> str:
+    return fix_name_title(trial.proposal.fix)
+
+
+def fix_name_title(name: str) -> str:
+    """A fix's title; what is no fix (`base`, `search`) keeps its name."""
+    return FIXES[name].title if name in FIXES else name
+
+
+def memory_limit(trial: Trial) -> float | None:
+    """GiB of one rank: what the burst ran under, else what the recipe says."""
+    under = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
+    return under if under is not None else trial.recipe.memory_limit_gib

@@ -1,0 +1,159 @@
+"""Sections of what was measured: steps, throughput, memory, losses, noise, and where it ran."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from autotune.judge import noise_gain
+from autotune.losses import disagreement
+from autotune.noise import cpu_cost, measure_noise, medians, wall_cost
+from autotune.quantities import NONE, counted, duration, gib, percent, tokens_per_s
+from autotune.report.document import numerics_of
+from autotune.report.material import Material, Section, Table, memory_limit, status_words
+from autotune.report.walls import burst_folders, wall_of
+from autotune.segments import Family, mean_segments, mean_step_us, slowest, steps_of
+from policies.trial import Status
+
+
+def steps(material: Material) -> Section | None:
+    rows = []
+    for trial in material.trials:
+        trace = slowest(trial.analysis) if trial.analysis else None
+        if trace is None:
+            continue
+        step_us = mean_step_us(trace)
+        shares = dict.fromkeys(Family, 0.0)
+        for segment in mean_segments(steps_of(trace)):
+            shares[segment.kind.family] += segment.us / step_us if step_us else 0.0
+        wall = wall_of(trial)
+        rows.append((str(trial.number), duration(step_us), *(percent(shares[f]) for f in Family), str(wall)))
+    said = (
+        "One bar a trial that left a trace: its average traced step on its slowest rank, divided without rest. "
+        "Traced steps carry the profiler's own cost; throughput is measured on other steps, without it.",
+    )
+    words = ("compute", "recompute, copies", "exposed communication", "host", "bubble, sync", "unattributed")
+    table = Table(
+        columns=("trial", "traced step", *words, "wall"), rows=tuple(rows), numbers=tuple(range(2 + len(words)))
+    )
+    return Section(key="steps", title="Where the step goes", paragraphs=said, table=table) if rows else None
+
+
+def throughput(material: Material) -> Section | None:
+    rows = []
+    for trial in material.trials:
+        figures = material.figures.get(trial.number)
+        rows.append(
+            (
+                str(trial.number),
+                trial.proposal.fix,
+                status_words(trial),
+                tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit) if figures else NONE,
+                duration(figures.step_us.median) if figures else NONE,
+                f"{duration(figures.step_us.low)} – {duration(figures.step_us.high)}" if figures else NONE,
+                str(figures.step_us.n) if figures else "0",
+                burst_folders(trial),
+            )
+        )
+    noise = noise_gain(material.trials)
+    said = (
+        f"Median of the measured steps; the interval holds the median with 95 %. The shaded band above the best so "
+        f"far is the limit of noise: two bursts a side cannot tell a gain below {percent(noise)} from none.",
+    )
+    columns = ("trial", "fix", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
+    table = Table(columns=columns, rows=tuple(rows), numbers=(0, 3, 4, 5, 6))
+    return Section(key="throughput", title="Throughput over trials", paragraphs=said, table=table)
+
+
+def memory(material: Material) -> Section | None:
+    rows = []
+    for trial in material.trials:
+        figures = material.figures.get(trial.number)
+        limit = memory_limit(trial)
+        peaks = figures.peak_gib if figures else []
+        if not peaks and trial.status is not Status.OOM:
+            continue
+        rows.append(
+            (
+                str(trial.number),
+                gib(trial.proposal.predicted.peak_gib),
+                gib(max(peaks)) if peaks else "out of memory",
+                " ".join(f"{peak:.3g}" for peak in peaks) or NONE,
+                gib(limit),
+                percent(max(peaks) / limit) if peaks and limit else NONE,
+            )
+        )
+    columns = ("trial", "predicted peak", "hottest rank", "by rank (GiB)", "limit", "of the limit")
+    table = Table(columns=columns, rows=tuple(rows), numbers=(0, 1, 2, 4, 5))
+    said = ("Largest peak of any burst of the trial, for every rank; the limit is that of one rank.",)
+    return Section(key="memory", title="Memory", paragraphs=said, table=table) if rows else None
+
+
+def losses(material: Material) -> Section | None:
+    base, best = material.history.base, material.history.best
+    ours = material.figures.get(best.number) if best else None
+    theirs = material.figures.get(base.number) if base else None
+    if not (base and best and ours and theirs and ours.loss and theirs.loss):
+        return None
+    pairs = list(zip(theirs.loss, ours.loss, strict=False))
+    rows = tuple((str(step), f"{a:.5g}", f"{b:.5g}", f"{_apart(a, b):.2%}") for step, (a, b) in enumerate(pairs))
+    largest = max(_apart(a, b) for a, b in pairs)
+    parted = disagreement(best, base)
+    verdict = f"They part: {parted}." if parted else "They agree within the tolerance for these changes."
+    label = numerics_of(base.recipe.diff(best.recipe))
+    said = (
+        f"Loss of every step from the first, warm-up included, of trial {base.number} and trial {best.number}: "
+        f"{counted(len(pairs), 'step')}, largest difference {largest:.2%}. {verdict} The changes are {label}.",
+    )
+    columns = ("step", f"trial {base.number}", f"trial {best.number}", "difference")
+    return Section(
+        key="losses",
+        title="Losses, base and tuned",
+        paragraphs=said,
+        table=Table(columns=columns, rows=rows, numbers=(0, 1, 2, 3)),
+    )
+
+
+def noise(material: Material) -> Section | None:
+    trials = material.trials
+    wall, cpu = measure_noise(trials, wall_cost), measure_noise(trials, cpu_cost)
+    rows = tuple(
+        (
+            str(trial.number),
+            str(len(costs)),
+            percent(max(costs) - min(costs)),
+            ", ".join(duration(median(outcome.step_us)) for outcome in trial.outcomes if outcome.step_us),
+        )
+        for trial in trials
+        if len(costs := medians(trial, wall_cost)) > 1
+    )
+    has_cpu = any(any(outcome.cpu_us) for trial in trials for outcome in trial.outcomes)
+    said = [
+        f"A burst counts as the median of its measured steps. From {counted(wall.repeats, 'repeat')} of bursts that "
+        f"ran the same recipe, that median moves by {percent(wall.deviation)} (one standard deviation, wall time"
+        + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
+        + ". Without repeats the spread of the steps stands in.",
+        f"The smallest gain that two bursts a side can tell from noise is {percent(noise_gain(trials))}; "
+        "anything smaller was not counted as a gain. Wall time decides; each verdict says where CPU time did.",
+    ]
+    table = Table(
+        columns=("trial", "bursts", "medians apart", "median step of each burst"), rows=rows, numbers=(0, 1, 2)
+    )
+    return Section(key="noise", title="How noise was measured", paragraphs=tuple(said), table=table if rows else None)
+
+
+def environment(material: Material) -> Section | None:
+    study = material.history.study
+    if study is None:
+        return None
+    ran = next((o for trial in material.trials for o in trial.outcomes if o.versions), None)
+    measured_on = {**(ran.versions if ran else {}), **({"layers": ran.layers} if ran and ran.layers else {})}
+    pairs = {**study.environment, **measured_on, "moe-autotune": study.version, "seed": str(study.seed)}
+    rows = tuple(sorted((name, str(value)) for name, value in pairs.items()))
+    said = ("Where the bursts ran. Figures of another machine or version are not comparable with these.",)
+    return Section(
+        key="environment", title="Environment", paragraphs=said, table=Table(columns=("what", "found"), rows=rows)
+    )
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) / abs(a) if a else 0.0

@@ -1,0 +1,102 @@
+"""report.html: one page with everything in it, from a template, a style sheet and the figures. Nothing is fetched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from autotune.quantities import changes_text, duration, percent
+from autotune.report.bars import rank_bars
+from autotune.report.figures import FIGURES
+from autotune.report.material import Material, Section, fix_title, status_words
+from autotune.report.path import predicted_text
+from autotune.report.sections import sections_of
+from autotune.report.story import tell
+from autotune.report.walls import burst_folders, wall_of
+from policies.fixes import FIXES
+from policies.fixes import page as fix_page
+from policies.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCard:
+    """Everything about one trial, folded away until asked for."""
+
+    number: int
+    heading: str
+    facts: tuple[tuple[str, str], ...]
+    walls: tuple[tuple[str, tuple[str, ...]], ...]
+    bars: Markup
+    about_the_fix: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def page(material: Material, tuned_yaml: str | None) -> str:
+    """The page; `tuned_yaml` is the tuned recipe to show in it, None where nothing runs."""
+    return _template().render(
+        story=tell(material.history, material.document),
+        sections=[(section, _figure(section, material)) for section in sections_of(material)],
+        cards=[_card(trial) for trial in material.trials],
+        tuned_yaml=tuned_yaml,
+        css=Markup(_text("page.css")),
+    )
+
+
+def _figure(section: Section, material: Material) -> Markup | None:
+    draw = FIGURES.get(section.key)
+    return draw(material) if draw else None
+
+
+def _card(trial: Trial) -> TrialCard:
+    wall = wall_of(trial)
+    facts = (
+        ("because", trial.proposal.because),
+        ("change", changes_text(trial.changes)),
+        ("predicted", predicted_text(trial)),
+        ("verdict", f"{status_words(trial)}: {trial.verdict_because}"),
+        ("wall", f"{wall}. {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
+        ("data", wall.seen_in or burst_folders(trial)),
+    )
+    return TrialCard(
+        number=trial.number,
+        heading=f"Trial {trial.number} · {trial.proposal.phase.value} · {fix_title(trial)} · {status_words(trial)}",
+        facts=facts,
+        walls=_walls(trial),
+        bars=rank_bars(trial),
+        about_the_fix=_about(trial.proposal.fix),
+        warnings=tuple(dict.fromkeys(said for outcome in trial.outcomes for said in outcome.warnings)),
+    )
+
+
+def _walls(trial: Trial) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Every wall the trace shows, ranked, with its evidence."""
+    findings = trial.analysis.diagnosis.walls if trial.analysis else []
+    return tuple(
+        (
+            f"{finding.wall.value}: up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step",
+            tuple(finding.evidence),
+        )
+        for finding in findings
+    )
+
+
+def _about(fix: str) -> tuple[str, ...]:
+    """The paragraphs of a fix's own page, without markup."""
+    if fix not in FIXES:
+        return ()
+    paragraphs = fix_page(fix).split("\n\n")
+    return tuple(" ".join(paragraph.split()).replace("*", "").replace("`", "") for paragraph in paragraphs)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_text("page.html.j2"))
+
+
+def _text(name: str) -> str:
+    return (files("autotune.report") / name).read_text(encoding="utf-8")

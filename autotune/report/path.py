@@ -1,0 +1,73 @@
+"""The accepted path: the recipe as given, then every change that was kept, each with the wall it was for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.judge import Speedup, speedup
+from autotune.quantities import gain, tokens_per_s
+from autotune.report.document import measured
+from autotune.report.walls import WallSeen, wall_of
+from policies.trial import Status, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathStep:
+    """One accepted trial; `wall` is what its parent met and this step set out to cure."""
+
+    number: int  # 0 is the recipe as given
+    trial: Trial
+    parent: Trial | None
+    wall: WallSeen | None
+    obtained: Speedup | None  # over the parent; None where the parent did not run
+
+
+def accepted_path(trials: Sequence[Trial]) -> list[PathStep]:
+    """The first trial, whatever became of it, and every accepted one after it, in order."""
+    by_number = {trial.number: trial for trial in trials}
+    kept = [trial for index, trial in enumerate(trials) if index == 0 or trial.accepted]
+    return [_step(number, trial, by_number) for number, trial in enumerate(kept)]
+
+
+def obtained(trial: Trial, parent: Trial | None) -> Speedup | None:
+    """Throughput over the parent's, where both ran."""
+    ran = (Status.OK, Status.NOOP)
+    if parent is None or trial.status not in ran or parent.status not in ran:
+        return None
+    return speedup(trial, over=parent)
+
+
+def gain_with_interval(speedup: Speedup | None) -> str:
+    """`+12.4 % (+10.9 to +13.8 %)`, or an empty text."""
+    if speedup is None:
+        return ""
+    low, high = gain(speedup.low - 1).removesuffix(" %"), gain(speedup.high - 1)
+    return f"{gain(speedup.value - 1)} ({low} to {high})"
+
+
+def predicted_text(trial: Trial) -> str:
+    """`+15.0 %, bound +22.0 %`: what was claimed, and the most the wall's R allows."""
+    predicted = trial.proposal.predicted
+    bound = f"bound {gain(predicted.gain_bound)}" if predicted.gain_bound is not None else ""
+    claim = gain(predicted.gain) if predicted.gain is not None else ""
+    return ", ".join(part for part in (claim, bound) if part) or "no figure"
+
+
+def obtained_text(step: PathStep, unit: str) -> str:
+    """The gain over the parent; for the first that ran, what it ran at."""
+    if step.obtained is not None:
+        return gain_with_interval(step.obtained)
+    figures = measured(step.trial)
+    return f"runs: {tokens_per_s(figures.tokens_per_s_per_gpu, unit=unit)}" if figures else "does not run"
+
+
+def _step(number: int, trial: Trial, by_number: dict[int, Trial]) -> PathStep:
+    parent = by_number.get(trial.proposal.parent) if trial.proposal.parent is not None else None
+    return PathStep(
+        number=number,
+        trial=trial,
+        parent=parent,
+        wall=wall_of(parent) if parent else None,
+        obtained=obtained(trial, parent),
+    )

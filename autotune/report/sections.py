@@ -1,0 +1,30 @@
+"""The sections of a report in reading order: what markdown prints and the page sets beside its figures.
+
+A section is text and a table, made by a pure function of the material; None where it has nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autotune.report.changes import not_tried, path, recipe, rejected
+from autotune.report.material import Material, Section
+from autotune.report.measurements import environment, losses, memory, noise, steps, throughput
+
+SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
+    steps,
+    throughput,
+    path,
+    memory,
+    losses,
+    recipe,
+    rejected,
+    not_tried,
+    noise,
+    environment,
+)
+
+
+def sections_of(material: Material) -> list[Section]:
+    """Every section that has something to say."""
+    return [section for make in SECTIONS if (section := make(material)) is not None]

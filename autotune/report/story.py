@@ -1,0 +1,156 @@
+"""The verdict: what was wrong, what was changed, what it gave, what is left. Sentences with numbers, no praise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzers.diagnosis import Wall
+from autotune.events import EndStatus
+from autotune.history import History
+from autotune.losses import disagreement
+from autotune.quantities import changes_text, counted, duration, gib, interval, percent, speedup, tokens_per_s
+from autotune.report.document import Document, Measured, measured
+from autotune.report.walls import wall_of, where_it_failed
+from policies.trial import Status, Trial
+
+ENDED: dict[EndStatus, str] = {
+    "converged": "converged: nothing left to try that could beat the noise",
+    "budget": "stopped: the budget of bursts was spent",
+    "interrupted": "interrupted: the study can be resumed",
+    "infeasible": "no recipe was found that runs",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """`figure` is the headline number, `sentences` are (question, answer) in reading order."""
+
+    study: str
+    figure: str
+    figure_note: str
+    ended: str
+    sentences: tuple[tuple[str, str], ...]
+
+
+def tell(history: History, document: Document) -> Story:
+    """The verdict of a study, also of one in which nothing ran."""
+    unit = rate_unit(history)
+    return Story(
+        study=document.study,
+        figure=speedup(document.speedup) if document.speedup is not None else "nothing runs",
+        figure_note=_figure_note(history, document),
+        ended=_ended(history, document),
+        sentences=(
+            ("What was wrong", _what_was_wrong(history)),
+            ("What was changed", _what_was_changed(history)),
+            ("What it gave", _what_it_gave(history, document, unit)),
+            ("What is left", _what_is_left(history)),
+        ),
+    )
+
+
+def rate_unit(history: History) -> str:
+    """What one share of the throughput is counted for: a GPU, or a rank where the recipe runs on CPUs."""
+    recipes = [trial.recipe for trial in history.trials]
+    return "rank" if recipes and recipes[0].cluster.gpu == "cpu" else "GPU"
+
+
+def _figure_note(history: History, document: Document) -> str:
+    if document.speedup is None or history.base is None:
+        return "no trial gave step times"
+    low, high = document.speedup_ci or (None, None)
+    over = f"throughput over trial {history.base.number}, the first that runs"
+    return ", ".join(part for part in (over, interval(low, high)) if part)
+
+
+def _ended(history: History, document: Document) -> str:
+    why = history.ended.because if history.ended else ""
+    cost = f"{counted(len(history.finished), 'burst')}, {document.gpu_hours:.2f} {rate_unit(history)} hours"
+    return "; ".join(part for part in (ENDED[document.status], why, cost) if part)
+
+
+def _what_was_wrong(history: History) -> str:
+    """The failure of the recipe as given, then the walls of the accepted recipes, each at its largest."""
+    trials = history.trials
+    if not trials:
+        return "Nothing was measured."
+    said = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
+    walls = _walls_met([trial for trial in trials if trial.accepted])
+    if walls:
+        said.append("Walls met on the way, each where it was largest: " + "; ".join(walls) + ".")
+    return " ".join(said) or "No trace named a wall."
+
+
+def _as_given(trial: Trial) -> str:
+    failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
+    if failure is None:
+        return "The recipe as given gave no step times."
+    if trial.status is Status.OOM:
+        limit = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
+        where = where_it_failed(failure)
+        limited = f" (limit {gib(limit)} a rank)" if limit else ""
+        return f"The recipe as given does not fit: out of memory {where}{limited}.".replace("  ", " ")
+    return f"The recipe as given does not run ({failure.kind}: {failure.evidence})."
+
+
+def _walls_met(trials: Sequence[Trial]) -> list[str]:
+    """One text for each named wall, from the trial where it had the largest share."""
+    largest: dict[Wall, tuple[float, float, int]] = {}
+    for trial in trials:
+        diagnosis = trial.analysis.diagnosis if trial.analysis else None
+        finding = diagnosis.finding(diagnosis.wall) if diagnosis else None
+        if finding and finding.share > largest.get(finding.wall, (0.0, 0.0, 0))[0]:
+            largest[finding.wall] = (finding.share, finding.recoverable_us, trial.number)
+    ranked = sorted(largest.items(), key=lambda item: -item[1][0])
+    return [
+        f"{wall.value} {percent(share)} of the step (up to {duration(us)}, trial {number})"
+        for wall, (share, us, number) in ranked
+    ]
+
+
+def _what_was_changed(history: History) -> str:
+    trials, best = history.trials, history.best
+    if best is None:
+        return "Nothing that was tried made it run."
+    changed = trials[0].recipe.diff(best.recipe)
+    if not changed:
+        return "Nothing: no change beat the recipe as given."
+    kept = sum(trial.accepted for trial in trials if trial.number != trials[0].number)
+    return f"{changes_text(changed)}, in {counted(kept, 'accepted step')} out of {counted(len(trials), 'trial')}."
+
+
+def _what_it_gave(history: History, document: Document, unit: str) -> str:
+    base, best = history.base, history.best
+    before = measured(base) if base else None
+    after = measured(best) if best else None
+    if base is None or best is None or before is None or after is None:
+        return "No recipe ran, so there is no throughput to compare."
+    if base.number == best.number:
+        return f"Trial {best.number} runs at {tokens_per_s(after.tokens_per_s_per_gpu, unit=unit)}; nothing beat it."
+    low, high = document.speedup_ci or (None, None)
+    rates = " → ".join(tokens_per_s(figures.tokens_per_s_per_gpu, unit=unit) for figures in (before, after))
+    parts = [
+        f"{speedup(document.speedup)} the throughput ({interval(low, high)}): {rates}",
+        f"a step from {duration(before.step_us.median)} to {duration(after.step_us.median)}",
+        _memory(before, after),
+        f"the losses {'part: ' + parted if (parted := disagreement(best, base)) else 'agree'}",
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _memory(before: Measured, after: Measured) -> str:
+    if not before.peak_gib or not after.peak_gib:
+        return ""
+    return f"peak memory of the hottest rank from {gib(max(before.peak_gib))} to {gib(max(after.peak_gib))}"
+
+
+def _what_is_left(history: History) -> str:
+    if history.best is None:
+        return "Every trial failed; the reasons are below."
+    wall = wall_of(history.best)
+    if history.best.analysis is None:
+        return "The best recipe left no trace, so its wall is not known."
+    if wall.wall == Wall.UNDETERMINED.value:
+        return f"No wall leads in the best recipe: {wall.evidence[0]}"
+    return f"The largest wall of the best recipe: {wall}. {wall.evidence[0]}".rstrip()

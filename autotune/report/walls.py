@@ -1,0 +1,85 @@
+"""The wall a trial ran into, in words: from its diagnosis, or from the failure where it did not get that far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyzers.diagnosis import Analysis, Diagnosis, Wall
+from autotune.quantities import counted, duration, gib, percent
+from autotune.report.document import failure_of
+from autotune.segments import steps_of
+from policies.trial import Status, Trial
+from trainer.burst import Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class WallSeen:
+    """`recoverable` is R, the most that removing the wall could give back; `seen_in` says in which steps of
+    which trace, `evidence` holds the analyzers' own sentences."""
+
+    wall: str
+    recoverable: str
+    evidence: tuple[str, ...]
+    seen_in: str
+
+    def __str__(self) -> str:
+        return f"{self.wall} ({self.recoverable})" if self.recoverable else self.wall
+
+
+def wall_of(trial: Trial) -> WallSeen:
+    """What stood in the way of this trial. A trial that ran out of memory met the memory wall, trace or not."""
+    failure = failure_of(trial)
+    if trial.status is Status.OOM and failure:
+        return _out_of_memory(trial, failure)
+    if trial.analysis is None:
+        said = (f"{failure.kind}: {failure.evidence}",) if failure else ("its bursts left no trace",)
+        return WallSeen(wall="not seen", recoverable="", evidence=said, seen_in="")
+    diagnosis = trial.analysis.diagnosis
+    return WallSeen(
+        wall=diagnosis.wall.value,
+        recoverable=_recoverable(diagnosis),
+        evidence=_evidence(diagnosis),
+        seen_in=_seen_in(trial, trial.analysis),
+    )
+
+
+def burst_folders(trial: Trial) -> str:
+    """`bursts/0003, bursts/0005`: where in the study folder the evidence lies."""
+    return ", ".join(f"bursts/{number:04d}" for number in trial.bursts) or "no burst"
+
+
+def where_it_failed(failure: Failure) -> str:
+    """`in backward on rank 1`; what is not known is left out."""
+    phase = f" in {failure.phase.value}" if failure.phase else ""
+    rank = f" on rank {failure.rank}" if failure.rank is not None else ""
+    return f"{phase}{rank}".strip()
+
+
+def _out_of_memory(trial: Trial, failure: Failure) -> WallSeen:
+    limit = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
+    under = f"limit {gib(limit)} a rank" if limit else ""
+    evidence = tuple(said for said in (f"out of memory {where_it_failed(failure)}".strip(), failure.evidence) if said)
+    return WallSeen(
+        wall=Wall.MEMORY.value,
+        recoverable=", ".join(part for part in ("does not fit", under) if part),
+        evidence=evidence,
+        seen_in=burst_folders(trial),
+    )
+
+
+def _recoverable(diagnosis: Diagnosis) -> str:
+    finding = diagnosis.finding(diagnosis.wall)
+    if finding is None:
+        return ""
+    return f"R = {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
+
+
+def _evidence(diagnosis: Diagnosis) -> tuple[str, ...]:
+    finding = diagnosis.finding(diagnosis.wall)
+    return tuple(finding.evidence) if finding and finding.evidence else (diagnosis.because,)
+
+
+def _seen_in(trial: Trial, analysis: Analysis) -> str:
+    steps = max((len(steps_of(trace)) for trace in analysis.traces), default=0)
+    ranks = counted(len(analysis.traces), "rank")
+    return f"{counted(steps, 'traced step')} of {ranks}, {burst_folders(trial)}"

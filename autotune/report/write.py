@@ -1,0 +1,51 @@
+"""Writes what is derived from a study's journal: delete it and it comes back the same, to the byte."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from autotune.history import History
+from autotune.journal import read_study
+from autotune.report.document import document_of
+from autotune.report.markdown import markdown
+from autotune.report.material import material_of
+from autotune.report.page import page
+
+HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned_recipe.yaml"
+
+
+def write_report(study_dir: Path) -> Path:
+    """Writes report.html, report.md, report.json and, where a recipe runs, tuned_recipe.yaml: the page's path.
+
+    Raises BadInputError if the folder holds no readable journal, OSError if it cannot be written to.
+    """
+    rendered = render(read_study(study_dir))
+    for name, text in rendered.items():
+        _replace(study_dir / name, text)
+    if RECIPE not in rendered:
+        (study_dir / RECIPE).unlink(missing_ok=True)
+    return study_dir / HTML
+
+
+def render(history: History) -> dict[str, str]:
+    """Every derived file of a study by its name. Pure: of the history alone."""
+    document = document_of(history)
+    material = material_of(history, document)
+    tuned = history.best.recipe.to_yaml() if history.best else None
+    encoded = msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1)
+    rendered = {
+        JSON: encoded.decode() + "\n",
+        MARKDOWN: markdown(material),
+        HTML: page(material, tuned),
+    }
+    return rendered | ({RECIPE: tuned} if tuned is not None else {})
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a report."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
