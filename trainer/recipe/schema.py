@@ -185,4 +185,4 @@ def knob_problem(name: str, value: Any) -> str | None:
         return "no such knob"
     if knob.section != "knobs":
         return f"it is written in {knob.section}, not in knobs"
-    return knob.domain.problem(value)
+    return knob.domain.problem(knob.domain.canonical(value))

@@ -63,7 +63,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
     ddp = {"grad_reduce_in_fp32": bf16, **_fields_of(DistributedDataParallelConfig, knobs)}
     optimizer = {
         "optimizer": "adam",
-        "lr": 1e-3,
+        "lr": 3e-4,
         "weight_decay": 0.0,
         "clip_grad": 1.0,
         "bf16": bf16,
@@ -113,14 +113,9 @@ def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
 
 def _parallel_fields(recipe: Recipe) -> dict[str, Any]:
     sizes = recipe.parallelism.model_dump()
-    sizes["expert_tensor_parallel_size"] = expert_tensor_parallel_size(recipe)
+    sizes["expert_tensor_parallel_size"] = recipe.expert_tensor_parallel_size
+    sizes["batch_p2p_comm"] = not recipe.knob("overlap_p2p_comm")  # Megatron takes one or the other
     return sizes
-
-
-def expert_tensor_parallel_size(recipe: Recipe) -> int:
-    """As Megatron: not written means equal to TP."""
-    written = recipe.parallelism.expert_tensor_parallel_size
-    return written if written is not None else recipe.parallelism.tensor_model_parallel_size
 
 
 def _numerics_fields(transformer_engine: bool) -> dict[str, Any]:

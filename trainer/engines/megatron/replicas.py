@@ -22,6 +22,8 @@ def find_divergence(chunks: list[Any]) -> str | None:
     tensor = parallel_state.get_tensor_model_parallel_group()
     worst: str | None = None
     for index, chunk in enumerate(chunks):
+        if chunk.ddp_config.overlap_param_gather:  # the last step's gather is due with the next forward only
+            chunk.start_param_sync(force_sync=True)
         for name, parameter in chunk.named_parameters():
             is_expert = ".experts." in name  # by name: with EP=1 Megatron's own mark (`allreduce`) is missing
             groups = [expert if is_expert else dense]

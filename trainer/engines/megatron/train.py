@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from trainer.burst import Burst, BurstPhase
 from trainer.engines.megatron import compat, ranges, replicas
-from trainer.engines.megatron.config import MegatronConfigs, build_configs, expert_tensor_parallel_size
+from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.data import batches
 from trainer.engines.megatron.device import Device
 from trainer.engines.megatron.model import TrainableModel, build_model
@@ -173,7 +173,7 @@ def _process_groups(recipe: Recipe, device: Device, store: Any, rank: int) -> It
             virtual_pipeline_model_parallel_size=sizes.virtual_pipeline_model_parallel_size,
             context_parallel_size=sizes.context_parallel_size,
             expert_model_parallel_size=sizes.expert_model_parallel_size,
-            expert_tensor_parallel_size=expert_tensor_parallel_size(recipe),
+            expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
             num_distributed_optimizer_instances=recipe.knob("num_distributed_optimizer_instances"),
         )
         dist.barrier()  # opens the connections, before memory is counted

@@ -100,7 +100,7 @@ def _compute_us(recipe: Recipe, machine: Machine) -> float:
     flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length) / 3.0
     stage = flops * _tokens(recipe) / recipe.knob("pipeline_model_parallel_size")
     fp8_overhead = 1.3 if recipe.training.precision not in ("fp32", "bf16") else 1.0
-    return fp8_overhead * stage / (machine.tflops(recipe) * machine.gemm_efficiency * 1e6)
+    return float(fp8_overhead * stage / (machine.tflops(recipe) * machine.gemm_efficiency * 1e6))
 
 
 def _expert_efficiency(recipe: Recipe, machine: Machine) -> float:
@@ -111,7 +111,7 @@ def _expert_efficiency(recipe: Recipe, machine: Machine) -> float:
     ep = recipe.knob("expert_model_parallel_size")
     rows = ep * _tokens(recipe) * recipe.architecture.moe_router_topk / experts
     filled = rows / (rows + machine.half_rows)
-    return filled * (1.0 if recipe.knob("moe_grouped_gemm") else 0.7)
+    return float(filled * (1.0 if recipe.knob("moe_grouped_gemm") else 0.7))
 
 
 def _dispatch_us(recipe: Recipe, machine: Machine) -> float:
@@ -125,7 +125,7 @@ def _dispatch_us(recipe: Recipe, machine: Machine) -> float:
     kind = recipe.knob("moe_flex_dispatcher_backend") if kind == "flex" else kind
     inside, across = DISPATCHERS.get(kind, (1.0, 1.0))
     factor = inside if machine.inside_domain(recipe, ep) else across
-    return factor * (machine.collective_us + sent_gb / machine.bandwidth_gb_s(recipe, ep) * 1e6)
+    return float(factor * (machine.collective_us + sent_gb / machine.bandwidth_gb_s(recipe, ep) * 1e6))
 
 
 def _ep_hidden(recipe: Recipe, machine: Machine) -> float:
@@ -141,7 +141,7 @@ def _tp_us(recipe: Recipe, machine: Machine) -> float:
         return 0.0
     moved_gb = _tokens(recipe) * (tp - 1) * recipe.architecture.hidden_size * 2 / 1e9
     one = machine.collective_us + moved_gb / machine.bandwidth_gb_s(recipe, tp) * 1e6
-    return 4 * one * (0.5 if recipe.knob("tp_comm_overlap") else 1.0)
+    return float(4 * one * (0.5 if recipe.knob("tp_comm_overlap") else 1.0))
 
 
 def _cp_us(recipe: Recipe, machine: Machine) -> float:
