@@ -1,7 +1,7 @@
 """Runs what the loop decides: a recipe becomes bursts, their traces an analysis, and all of it a trial.
 
-Every step goes through the journal, so that a resumed study gets back what was measured and pays only for what was
-not. What the machine does wrong is kept apart from what the recipe does wrong.
+Every step goes through the journal, so that a resumed study gets back what was measured and pays only for
+what was not. What the machine does wrong is kept apart from what the recipe does wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Bench:
         return isinstance(past, BurstStarted) if past is not None else self.spent < self.budget
 
     def enter(self, proposal: Proposal) -> int:
-        """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is given."""
+        """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is
+        given."""
         return self.journal.once(Proposed, lambda: self._proposed(proposal)).trial
 
     def attempt(self, number: int) -> Trial:
@@ -123,7 +124,8 @@ class Bench:
         )
 
     def _stop_if_the_machine_is_down(self, outcome: Outcome) -> None:
-        """One recipe in a row may fail for reasons of the machine and be passed over; the first or the second not."""
+        """One recipe in a row may fail for reasons of the machine and be passed over; the first or the second
+        not."""
         if outcome.failure is None or outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
             return
         finished = self.journal.history.finished

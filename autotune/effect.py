@@ -1,7 +1,7 @@
 """Proof of effect: did the change that was asked for really act?
 
-A knob that is set and does nothing would be judged on noise. The built model's own word (`Outcome.acting`) is asked
-first, then what the fix says the trace must show. A change without effect makes its trial a no-op.
+A knob that is set and does nothing would be judged on noise. The built model's own word (`Outcome.acting`) is
+asked first, then what the fix says the trace must show. A change without effect makes its trial a no-op.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Do all four packages come from one installation?
 
-The packages have plain names, as the tree shows them. Another `trainer` or `policies` earlier on the path would be
-imported in place of ours and fail somewhere inside. Nothing of ours is imported here, because it may not be ours.
+The packages have plain names, as the tree shows them. Another `trainer` or `policies` earlier on the path
+would be imported in place of ours and fail somewhere inside. Nothing of ours is imported here, because it may
+not be ours.
 """
 
 from __future__ import annotations

@@ -64,8 +64,9 @@ class Speedup:
 def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -> Judgement:
     """The verdict on `candidate` against the best so far; `against` is None while no recipe has run.
 
-    `trials` are all that were measured, the candidate included: the noise is taken from their repeats. The first
-    recipe that runs is measured twice, because everything after it is weighed by how far the two lie apart.
+    `trials` are all that were measured, the candidate included: the noise is taken from their repeats. The
+    first recipe that runs is measured twice, because everything after it is weighed by how far the two lie
+    apart.
     """
     if candidate.status is not Status.OK:
         return Judgement(verdict=Verdict.REJECTED, because=_failure(candidate))

@@ -1,8 +1,8 @@
 """The tuning loop: phase by phase, propose, attempt, judge, keep the better one.
 
-A pass goes through all phases. While a pass has found something, another one starts at scale: what a later phase
-freed may make an earlier one possible again. Which recipe comes next is the policy's affair, whether it was better
-the judge's; the loop only decides when it is enough.
+A pass goes through all phases. While a pass has found something, another one starts at scale: what a later
+phase freed may make an earlier one possible again. Which recipe comes next is the policy's affair, whether it
+was better the judge's; the loop only decides when it is enough.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 
 
 class Adviser(Protocol):
-    """What the loop asks a policy. Both are pure: the same trials give the same answer, also after a resume."""
+    """What the loop asks a policy. Both are pure: the same trials give the same answer, also after a
+    resume."""
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
@@ -115,7 +116,8 @@ class Loop:
     def _end(self) -> Ended:
         spent = f"{self.bench.spent} of {self.bench.budget} bursts are spent"
         if self._history.best is None:
-            return Ended(status="infeasible", because=f"no recipe was found that runs; {spent}")
+            why = self.policy.why_stopped(self.best, self._history.trials)
+            return Ended(status="infeasible", because=f"{why}; {spent}")
         if self.bench.spent >= self.bench.budget:
             return Ended(status="budget", because=spent)
         return Ended(status="converged", because=self.policy.why_stopped(self.best, self._history.trials))

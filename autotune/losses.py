@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from policies.legality import numerics_of
 from policies.trial import Trial
-from trainer.recipe import Recipe
+
+TRAINING_EQUIVALENT = "training-equivalent"
 
 # knobs that move weights between ranks, and with that change what the seeded generators draw
 LAYOUT = (
@@ -43,11 +45,16 @@ TOLERANCES = {
 
 
 def disagreement(candidate: Trial, reference: Trial) -> str | None:
-    """Where the loss curves part by more than the tolerance, in words; None when they agree or cannot be
-    compared."""
-    ours, theirs = _curve(candidate), _curve(reference)
-    tolerance = _tolerance(candidate.recipe, reference.recipe)
-    for step, (here, there) in enumerate(zip(ours, theirs, strict=False)):
+    """Where the loss curves part by more than the tolerance, in words.
+
+    None when they agree, or when the change between the two does not claim to leave training as it was.
+    """
+    changes = {knob: value for knob, (_, value) in reference.recipe.diff(candidate.recipe).items()}
+    if numerics_of(changes) != TRAINING_EQUIVALENT:
+        return None
+    row = TOLERANCES.get(candidate.recipe.training.precision, TOLERANCES["fp8"])
+    tolerance = row.other_weights if any(knob in LAYOUT for knob in changes) else row.same_weights
+    for step, (here, there) in enumerate(zip(_curve(candidate), _curve(reference), strict=False)):
         if abs(here - there) > tolerance * abs(there):
             return (
                 f"loss at step {step} is {here:.4g}, trial {reference.number} had {there:.4g} "
@@ -58,10 +65,3 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
 
 def _curve(trial: Trial) -> list[float]:
     return next((outcome.loss for outcome in trial.outcomes if outcome.ok), [])
-
-
-def _tolerance(candidate: Recipe, reference: Recipe) -> float:
-    precision = candidate.training.precision
-    row = TOLERANCES.get(precision, TOLERANCES["fp8"])
-    moved = any(knob in LAYOUT for knob in reference.diff(candidate))
-    return row.other_weights if moved else row.same_weights

@@ -1,7 +1,7 @@
 """A study folder: made once, never overwritten, worked on by one tuner at a time.
 
-The folder is the contract with the reader: `recipe.yaml` and `recipe.resolved.yaml`, the journal, `bursts/`. What
-else lies there is derived from the journal.
+The folder is the contract with the reader: `recipe.yaml` and `recipe.resolved.yaml`, the journal, `bursts/`.
+What else lies there is derived from the journal.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def begin(
 def resume(recipe: Recipe, *, folder: Path, seed: int | None, clock: Callable[[], float], listener: Listener) -> Study:
     """Opens a study to go on with it.
 
-    Raises BadInputError if it is not one, is being worked on, is from a newer version, or was begun with another
-    recipe or seed.
+    Raises BadInputError if it is not one, is being worked on, is from a newer version, or was begun with
+    another recipe or seed.
     """
     events, _ = read_events(folder / JOURNAL)
     started = next((event for event in events if isinstance(event, StudyStarted)), None)
@@ -120,7 +120,8 @@ def _opened(folder: Path, recipe: Recipe, seed: int, lock: int, journal: Journal
 
 
 def _lock(folder: Path) -> int:
-    """Locks the study for this process. A record lock, because ranks that outlive a killed tuner do not inherit it."""
+    """Locks the study for this process. A record lock, because ranks that outlive a killed tuner do not
+    inherit it."""
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

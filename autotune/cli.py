@@ -1,0 +1,174 @@
+"""The program `moe-autotune`: arguments to a command, its answer to an exit code.
+
+With `--json` the document is all that reaches stdout: everything else that is printed, by us or by a process
+we start, goes to stderr. Nothing heavy is imported here, and nothing of ours before it is known to be ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+from autotune.installation import shadowed
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+    from autotune.commands import Answer
+    from autotune.errors import Explained
+    from trainer.errors import Problem
+
+JSON = "--json"
+SCHEMA = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command: the exit code (see `autotune.commands.answer`)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if trouble := shadowed():
+        print(trouble, file=sys.stderr)
+        return 3
+    if JSON not in words:
+        code, _ = _answered(words)
+        return code
+    with _stdout_for_the_document() as stdout:
+        code, document = _answered(words)
+        if document is not None:
+            stdout.write(_encoded(document) + "\n")
+    return code
+
+
+def app() -> App:
+    """The command line as data: every command, each with `--json`."""
+    from cyclopts import App
+
+    from autotune.commands.check import check
+    from autotune.commands.compare import compare
+    from autotune.commands.diagnose import diagnose
+    from autotune.commands.doctor import doctor
+    from autotune.commands.estimate import estimate
+    from autotune.commands.export import export
+    from autotune.commands.init import init
+    from autotune.commands.plan import plan
+    from autotune.commands.report import report
+    from autotune.commands.run import run
+    from autotune.environment import version
+
+    program = App(
+        name="moe-autotune",
+        help="Find the wall in Mixture-of-Experts training on Megatron-Core, and tune the recipe around it.",
+        version=version,
+        help_flags=["--help"],
+        result_action="return_value",
+    )
+    for command in (run, check, estimate, plan, diagnose, compare, report, export, doctor, init):
+        program.command(_with_json(command))
+    return program
+
+
+def _answered(words: Sequence[str]) -> tuple[int, Any]:
+    """Exit code and document of one command line; problems are said on stderr, and are the document of a
+    failure."""
+    from cyclopts import CycloptsError
+
+    try:
+        answer: Answer | None = app()(words, exit_on_error=False, print_error=False, help_on_error=False)
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _told(_usage(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130, None
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0, None
+    except Exception as error:
+        return _told(_explained(error))
+    return (0, None) if answer is None else (answer.code, answer.document)
+
+
+def _usage(error: Exception) -> Explained:
+    from autotune.commands.answer import BAD_INPUT
+    from autotune.errors import Explained
+    from trainer.errors import Problem
+
+    problem = Problem(where="moe-autotune", what=str(error).rstrip(), hint="`moe-autotune COMMAND --help` lists them")
+    return Explained(code=BAD_INPUT, problems=(problem,))
+
+
+def _explained(error: Exception) -> Explained:
+    from autotune.commands.answer import TOOL_FAILED
+    from autotune.errors import Explained, explain
+    from trainer.errors import Problem
+
+    if known := explain(error):
+        return known
+    import traceback
+
+    traceback.print_exc()
+    problem = Problem(
+        where="moe-autotune", what=f"{type(error).__name__}: {error}", hint="a fault of the program: please report it"
+    )
+    return Explained(code=TOOL_FAILED, problems=(problem,))
+
+
+def _told(explained: Explained) -> tuple[int, Any]:
+    for problem in explained.problems:
+        print(problem, file=sys.stderr)
+    problems = [_fields(problem) for problem in explained.problems]
+    return explained.code, {"schema": SCHEMA, "error": {"code": explained.code, "problems": problems}}
+
+
+def _fields(problem: Problem) -> dict[str, str]:
+    return {"where": problem.where, "what": problem.what, "hint": problem.hint}
+
+
+def _encoded(document: Any) -> str:
+    if isinstance(document, dict) and "error" in document:
+        return json.dumps(document)
+    import msgspec
+
+    return msgspec.json.encode(document).decode()
+
+
+def _with_json(command: Callable[..., Answer]) -> Callable[..., Answer]:
+    """The command with an option `--json`, which `main` has acted upon before the command is even parsed."""
+    from cyclopts import Parameter
+
+    option = Annotated[bool, Parameter(name=JSON, negative=(), help="One JSON document on stdout, all else on stderr.")]
+
+    @wraps(command)
+    def parsed(*args: Any, json: bool = False, **options: Any) -> Answer:
+        return command(*args, **options)
+
+    signature = inspect.signature(command, eval_str=True)
+    flag = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+    parameters = [*signature.parameters.values(), flag]
+    parsed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    parsed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return parsed
+
+
+@contextmanager
+def _stdout_for_the_document() -> Iterator[TextIO]:
+    """Gives stdout away: inside, whatever is printed, also by child processes, goes to stderr."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stdout:
+        python_stdout, sys.stdout = sys.stdout, sys.stderr
+        os.dup2(2, 1)
+        try:
+            yield stdout
+        finally:
+            stdout.flush()
+            os.dup2(stdout.fileno(), 1)
+            sys.stdout = python_stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

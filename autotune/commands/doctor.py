@@ -1,0 +1,15 @@
+"""`moe-autotune doctor`: what this machine has, and what is missing for what."""
+
+from __future__ import annotations
+
+from autotune.commands.answer import Answer
+
+
+def doctor() -> Answer:
+    """Say what this machine has for tuning, and what is missing for what."""
+    from autotune.doctor import examine
+    from autotune.show import show_doctor
+
+    found = examine()
+    show_doctor(found)
+    return Answer(document={"schema": 1, "found": found})

@@ -1,0 +1,156 @@
+"""`moe-autotune run`: the tuning loop on one recipe, from study folder to report."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from autotune.commands.answer import DONE, INTERRUPTED, NO_RECIPE, Answer, RecipeName
+
+if TYPE_CHECKING:
+    from autotune.events import Ended
+    from autotune.journal import Listener
+    from autotune.study import Study
+    from autotune.terminal import View
+    from trainer.engines import Engine
+    from trainer.recipe import Recipe
+
+
+def run(
+    recipe: RecipeName,
+    *,
+    budget: Annotated[int, Parameter(validator=Number(gt=0), help="Bursts to spend, repeats included.")] = 20,
+    study: Annotated[
+        Path | None, Parameter(help="The study's folder; else studies/NAME-N, the first N that is free.")
+    ] = None,
+    resume: Annotated[bool, Parameter(negative=(), help="Go on with a study that was interrupted.")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
+    seed: Annotated[int | None, Parameter(help="Of data, weights and search; else 1234.")] = None,
+) -> Answer:
+    """Tune a recipe: short bursts, a diagnosis of each, the fix that matches, until nothing more is
+    gained."""
+    from trainer.recipe import load_recipe
+
+    base = load_recipe(recipe)
+    if dry_run:
+        from autotune.preview import preview
+
+        return Answer(document=preview(base, seed=seed))
+    return _tune(base, given=recipe, folder=study, resume=resume, budget=budget, seed=seed)
+
+
+def _tune(base: Recipe, *, given: str, folder: Path | None, resume: bool, budget: int, seed: int | None) -> Answer:
+    from rich.console import Console
+
+    from autotune.legal import refuse_illegal
+    from autotune.report import write_report
+    from autotune.terminal import summary, view_for
+
+    refuse_illegal(base, where=given)
+    console = Console()
+    view = view_for(console, budget=budget)
+    opened = _open(base, given=given, folder=folder, resume=resume, seed=seed, listener=view.show)
+    with closing(opened):
+        if opened.journal.torn_bytes:
+            console.print(f"the journal ended in a torn line of {opened.journal.torn_bytes} bytes: cut off")
+        console.print(f"study {opened.folder}", highlight=False, soft_wrap=True)
+        ended = _loop(opened, budget, view)
+        page = write_report(opened.folder)
+    summary(opened.journal.history, console)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    if ended.status == "interrupted":
+        console.print(
+            f"interrupted; go on with: moe-autotune run {given} --study {opened.folder} --resume", soft_wrap=True
+        )
+    return Answer(code=_code(ended), document=_report_document(opened.folder))
+
+
+def _open(
+    base: Recipe, *, given: str, folder: Path | None, resume: bool, seed: int | None, listener: Listener
+) -> Study:
+    from autotune import study
+
+    if resume:
+        found = folder or study.latest_folder(base.name)
+        return study.resume(base, folder=found, seed=seed, clock=time.time, listener=listener)
+    path = Path(given)
+    return study.begin(
+        base,
+        given=path.read_bytes() if path.is_file() else base.to_yaml().encode(),
+        folder=folder or study.free_folder(base.name),
+        seed=study.DEFAULT_SEED if seed is None else seed,
+        clock=time.time,
+        listener=listener,
+    )
+
+
+def _loop(study: Study, budget: int, view: View) -> Ended:
+    """Runs the loop; Ctrl-C and TERM end it with the engine closed and the journal saying so."""
+    from analyzers import analyze
+    from autotune.bench import Bench
+    from autotune.events import Ended
+    from autotune.loop import Loop
+    from policies.policy import Policy
+    from trainer.recipe.rules import check
+
+    with _terminated_as_interrupt(), closing(_engine(study)) as engine:
+        bench = Bench(
+            journal=study.journal,
+            engine=engine,
+            bursts=study.bursts,
+            budget=budget,
+            seed=study.seed,
+            check=check,
+            analyze=analyze,
+            clock=time.time,
+        )
+        policy = Policy(study.recipe, study.seed)
+        loop = Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
+        try:
+            with view.live():
+                return loop.run()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending takes a moment; a second Ctrl-C must not tear it
+            return study.journal.append(Ended(status="interrupted", because="ended by a signal"))
+
+
+def _engine(study: Study) -> Engine:
+    from trainer.engines import open_engine
+    from trainer.errors import ToolError
+
+    name = study.recipe.burst.engine
+    try:
+        return open_engine(name, study.folder / "engine")
+    except ImportError as error:
+        raise ToolError(
+            f"engine {name!r} cannot be loaded: {error}", hint="`moe-autotune doctor` says what is missing"
+        ) from error
+
+
+@contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM raises KeyboardInterrupt as Ctrl-C does; both handlers are put back after."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _code(ended: Ended) -> int:
+    return {"interrupted": INTERRUPTED, "infeasible": NO_RECIPE}.get(ended.status, DONE)
+
+
+def _report_document(folder: Path) -> object:
+    import msgspec
+
+    return msgspec.Raw((folder / "report.json").read_bytes().strip())

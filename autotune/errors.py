@@ -1,0 +1,67 @@
+"""From an exception to what the user reads: an exit code, and problems with what, where and what to do.
+
+`ROWS` is the whole knowledge. What is in no row is a fault of ours and is shown with its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from analyzers.errors import TraceError
+from autotune.commands.answer import BAD_INPUT, TOOL_FAILED
+from trainer.errors import BadInputError, Problem, ToolError
+
+# What the disk or the folder says no to, and what to do about it; the study is as it was before the write.
+DISK: dict[int, str] = {
+    errno.ENOSPC: "make room; what was finished is kept, and --resume goes on from there",
+    errno.EDQUOT: "the disk quota is used up: make room; --resume goes on from there",
+    errno.EROFS: "the file system is read-only: name a folder elsewhere (--study, -o)",
+    errno.EACCES: "you may not write or read there: name another folder (--study, -o) or change its permissions",
+    errno.EPERM: "you may not write or read there: name another folder (--study, -o) or change its permissions",
+    errno.ENOTDIR: "a part of this path is a file: name another folder",
+    errno.EISDIR: "this is a folder: name a file",
+    errno.ENOENT: "check the path",
+    errno.ENAMETOOLONG: "name a shorter path",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    code: int
+    problems: tuple[Problem, ...]
+
+
+def explain(error: Exception) -> Explained | None:
+    """What to tell the user; None for a fault of ours."""
+    return next((row(error) for kind, row in ROWS if isinstance(error, kind)), None)
+
+
+def _bad_input(error: BadInputError) -> Explained:
+    return Explained(code=BAD_INPUT, problems=tuple(error.problems))
+
+
+def _trace(error: TraceError) -> Explained:
+    return Explained(code=BAD_INPUT, problems=(Problem(where=str(error.path), what=error.what, hint=error.hint),))
+
+
+def _tool(error: ToolError) -> Explained:
+    what = str(error).partition("\n")[0]
+    return Explained(code=TOOL_FAILED, problems=(Problem(where="failed", what=what, hint=error.hint),))
+
+
+def _disk(error: OSError) -> Explained | None:
+    if error.errno not in DISK:
+        return None
+    where = str(error.filename) if error.filename is not None else "writing"
+    what = (error.strerror or str(error)).lower()
+    return Explained(code=BAD_INPUT, problems=(Problem(where=where, what=what, hint=DISK[error.errno]),))
+
+
+ROWS: tuple[tuple[type[Exception], Callable[..., Explained | None]], ...] = (
+    (BadInputError, _bad_input),
+    (TraceError, _trace),
+    (ToolError, _tool),
+    (OSError, _disk),
+)
