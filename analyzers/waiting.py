@@ -1,7 +1,8 @@
 """Who waited for whom: in a collective the last rank to arrive transfers, the others wait for it.
 
 Ranks' collectives are matched by order: the k-th of a kind in a step is the same one on every rank, if all have as
-many and they overlap in time; pipeline sends and receives are no collectives and are left out. A collective's transfer then is its shortest time on any rank, the rest is waiting.
+many and they overlap in time. A collective's transfer then is its shortest time on any rank, the rest is waiting.
+Pipeline sends and receives pair ranks differently and are left out.
 """
 
 from __future__ import annotations

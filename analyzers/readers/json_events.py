@@ -6,12 +6,12 @@ memory does not grow with the file, and a file that ends in the middle gives eve
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,8 @@ PIECE_BYTES = 4 << 20
 TAIL_BYTES = 1 << 14
 UNDECODABLE_BYTES = 4 * PIECE_BYTES  # a piece that will not decode even with its successors is damaged inside
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
+PADDING = b"\0"  # may follow a gzip member
 EVENTS_OPENING = b'{"traceEvents":['
 BETWEEN = b" \t\r\n,"
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -90,15 +92,15 @@ class JsonTrace:
         Raises:
             OSError: the file cannot be opened.
         """
-        with self.path.open("rb") as raw:
-            gzipped = raw.read(2) == GZIP_MAGIC
-            raw.seek(0)
-            yield from self._pieces(gzip.GzipFile(fileobj=raw) if gzipped else raw)
+        with self.path.open("rb") as file:
+            gzipped = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            yield from self._pieces(self._gunzip(file) if gzipped else iter(partial(file.read, PIECE_BYTES), b""))
 
-    def _pieces(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[list[Event]]:
+    def _pieces(self, chunks: Iterator[bytes]) -> Iterator[list[Event]]:
         opening, rest = b"", b""
         started = False
-        for data in self._chunks(source):
+        for data in chunks:
             rest += data
             if not started:
                 started, opening, rest = _open(rest)
@@ -112,12 +114,20 @@ class JsonTrace:
             opening, rest = EVENTS_OPENING, rest[cut:].lstrip(BETWEEN)
         yield from self._last_piece(opening + rest)
 
-    def _chunks(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    def _gunzip(self, file: IO[bytes]) -> Iterator[bytes]:
+        """What can be decompressed, a piece at a time; gzip.GzipFile gives nothing of a read that meets the end."""
+        decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
         try:
-            while data := source.read(PIECE_BYTES):
-                yield data
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._lose("compressed data", 1, f"the gzip stream is damaged or cut short ({error})")
+            while data := file.read(PIECE_BYTES):
+                while data:
+                    if decoder.eof:  # another member follows
+                        decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
+                    yield decoder.decompress(data, PIECE_BYTES)
+                    data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
+            if not decoder.eof:
+                self._lose("compressed data", 1, "the gzip stream is cut short")
+        except zlib.error as error:
+            self._lose("compressed data", 1, f"the gzip stream is damaged ({error})")
 
     def _last_piece(self, text: bytes) -> Iterator[list[Event]]:
         """The end of the file, with the header's fields that follow the events; or what is whole of it."""
@@ -147,9 +157,11 @@ class JsonTrace:
         events: list[Event] = []
         lost = 0
         pieces = _BETWEEN_EVENTS.split(text[opened.end() :].rstrip(BETWEEN))
-        # the split took each event's closing brace, except the last one's: that one may be cut anywhere
-        for one in [piece + b"}" for piece in pieces[:-1]] + pieces[-1:]:
-            whole = self._decode(EVENTS_OPENING + one + b"]}")
+        # the split took each event's closing brace, except the last one's: after that one the file may go on,
+        # or be cut anywhere
+        endings = [b"}]}"] * (len(pieces) - 1) + [b"]}"]
+        for one, ending in zip(pieces, endings, strict=True):
+            whole = self._decode(EVENTS_OPENING + one + ending) or self._decode(EVENTS_OPENING + one)
             events += whole.traceEvents if whole else []
             lost += whole is None
         if lost:

@@ -1,0 +1,79 @@
+"""Traces drawn by hand: a few events written down as a Kineto file, times in microseconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+GEMM = "ampere_sgemm_128x64_tn"
+ALL_TO_ALL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+DISPATCH = "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)"
+MAIN, BACKWARD, GLOO_THREAD = 100, 101, 200
+
+
+class Drawing:
+    """Events of one rank, in the order they are drawn."""
+
+    def __init__(self, *, rank: int = 0, on_cpu: bool = False) -> None:
+        self.rank = rank
+        self.on_cpu = on_cpu
+        self.events: list[dict[str, Any]] = []
+        self._correlation = 0
+
+    def _add(self, category: str, name: str, start: float, end: float, thread: int | str, **args: Any) -> None:
+        event = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": end - start}
+        self.events.append({**event, "args": args})
+
+    def step(self, number: int, start: float, end: float) -> Drawing:
+        return self.range(f"ProfilerStep#{number}", start, end)
+
+    def range(self, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
+        self._add("user_annotation", name, start, end, thread)
+        return self
+
+    def operator(self, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
+        self._add("cpu_op", name, start, end, thread)
+        return self
+
+    def call(self, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
+        self._add("cuda_runtime", name, start, end, thread, correlation=0)
+        return self
+
+    def kernel(
+        self,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        launched: float | None = None,
+        stream: int = 7,
+        thread: int = MAIN,
+        category: str = "kernel",
+        **args: Any,
+    ) -> Drawing:
+        """A device event; launched=None leaves it without a launch, as inside a graph whose launch was not seen."""
+        self._correlation += 1
+        if launched is not None:
+            self._add("cuda_runtime", "cudaLaunchKernel", launched, launched + 2, thread, correlation=self._correlation)
+        self._add(category, name, start, end, stream, device=0, stream=stream, correlation=self._correlation, **args)
+        return self
+
+    def copy(self, name: str, start: float, end: float, *, launched: float | None = None, stream: int = 9) -> Drawing:
+        return self.kernel(name, start, end, launched=launched, stream=stream, category="gpu_memcpy")
+
+    def document(self) -> dict[str, Any]:
+        backend = "gloo" if self.on_cpu else "nccl"
+        return {
+            "schemaVersion": 1,
+            "deviceProperties": [] if self.on_cpu else [{"id": 0, "name": "drawn"}],
+            "distributedInfo": {"backend": backend, "rank": self.rank, "world_size": 2},
+            "traceEvents": self.events,
+            "traceName": "drawn",
+        }
+
+    def write(self, folder: Path, name: str | None = None) -> Path:
+        path = folder / (name or f"rank{self.rank}.pt.trace.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.document(), indent=1))
+        return path

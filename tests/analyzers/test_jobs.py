@@ -1,0 +1,112 @@
+"""Several ranks and run folders: who was slowest, who waited, what the outcome adds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from analyzers import TraceError, Wall, analyze
+from analyzers.diagnosis import Analysis
+from tests.analyzers.drawing import DISPATCH, GEMM, Drawing
+
+
+def _rank(rank: int, compute_us: int, *, combine_until: int = 1000) -> Drawing:
+    """Each of three steps: launch all at once, compute, then combine until the last rank is there."""
+    drawing = Drawing(rank=rank)
+    combine = DISPATCH.replace("dispatch", "combine")
+    for k in range(3):
+        at = k * 1000
+        drawing.step(k, at, at + 1000).kernel(GEMM, at, at + compute_us, launched=at)
+        drawing.kernel(combine, at + compute_us, at + combine_until, launched=at, stream=8)
+    return drawing
+
+
+def test_a_late_rank_is_named_and_the_others_waiting_is_not_communication(tmp_path: Path) -> None:
+    for rank, compute in ((0, 500), (1, 900), (2, 600)):
+        _rank(rank, compute).write(tmp_path)
+    diagnosis = analyze([tmp_path]).diagnosis
+    finding = diagnosis.finding(Wall.COMMUNICATION)
+    assert finding is not None
+    assert finding.parts == {"ep_combine": pytest.approx(100)}
+    assert any("rank 0 waits" in line and "rank 1 only" in line for line in finding.evidence)
+
+
+def test_one_rank_alone_cannot_tell_waiting_from_transfer(tmp_path: Path) -> None:
+    finding = analyze([_rank(0, 500).write(tmp_path)]).diagnosis.finding(Wall.COMMUNICATION)
+    assert finding is not None
+    assert finding.recoverable_us == pytest.approx(500)
+
+
+def test_ranks_with_different_collectives_are_not_matched(tmp_path: Path) -> None:
+    _rank(0, 500).write(tmp_path)
+    other = _rank(1, 900)
+    for at in (0, 1000, 2000):
+        other.kernel(DISPATCH.replace("dispatch", "combine"), at + 10, at + 20, launched=at, stream=9)
+    other.write(tmp_path)
+    assert not any("in collectives" in line for w in analyze([tmp_path]).diagnosis.walls for line in w.evidence)
+
+
+def test_the_order_of_paths_does_not_matter_and_a_path_counts_once(tmp_path: Path) -> None:
+    a, b = _rank(0, 500).write(tmp_path), _rank(1, 900).write(tmp_path)
+    assert msgspec.json.encode(analyze([a, b])) == msgspec.json.encode(analyze([b, a, tmp_path]))
+
+
+def _outcome(folder: Path, **fields: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "outcome.json").write_text(json.dumps({"schema": 1, "tokens_per_step": 4096, **fields}))
+
+
+def test_a_run_folder_adds_its_outcome_to_its_traces(tmp_path: Path) -> None:
+    _rank(0, 900).write(tmp_path / "trace")
+    _outcome(tmp_path, peak_gib=[1.0], limit_gib=2.0, model_tflops_per_gpu=1.0, attainable_tflops_per_gpu=2.0)
+    diagnosis = analyze([tmp_path]).diagnosis
+    assert diagnosis.wall is Wall.COMPUTE
+    assert diagnosis.walls[0].recoverable_us == pytest.approx(900 - 500)
+    memory = diagnosis.finding(Wall.MEMORY)
+    assert memory is not None
+    assert "rank 0 peaks at 1.00 of 2.00 GiB (50 %)" in memory.evidence
+
+
+def test_a_run_that_died_of_memory_is_diagnosed_from_its_folder_alone(tmp_path: Path) -> None:
+    _outcome(tmp_path, failure={"kind": "oom", "phase": "init", "rank": 0, "evidence": "killed"}, limit_gib=1.0)
+    analysis = analyze([tmp_path])
+    assert (analysis.diagnosis.wall, analysis.traces) == (Wall.MEMORY, [])
+    assert analysis.diagnosis.because == "rank 0 ran out of memory in init: killed"
+
+
+def test_an_outcome_that_is_none_is_refused(tmp_path: Path) -> None:
+    _rank(0, 900).write(tmp_path / "trace")
+    (tmp_path / "outcome.json").write_text("[]")
+    with pytest.raises(TraceError, match="not an outcome"):
+        analyze([tmp_path])
+
+
+def test_other_files_in_a_folder_are_left_alone(tmp_path: Path) -> None:
+    _rank(0, 900).write(tmp_path)
+    (tmp_path / "burst.json").write_text('{"number": 3}')
+    (tmp_path / "notes.txt").write_text("hello")
+    assert len(analyze([tmp_path]).traces) == 1
+
+
+def test_an_analysis_survives_the_way_through_json(tmp_path: Path) -> None:
+    analysis = analyze([_rank(0, 500).write(tmp_path)])
+    assert msgspec.json.decode(msgspec.json.encode(analysis), type=Analysis) == analysis
+    assert analysis.traces[0].warnings == []
+
+
+def test_a_trace_without_steps_is_judged_as_one_and_says_so(tmp_path: Path) -> None:
+    drawing = Drawing().kernel(GEMM, 0, 100, launched=0)
+    (trace,) = analyze([drawing.write(tmp_path)]).traces
+    assert trace.steps == []
+    assert any("no steps are marked" in warning for warning in trace.warnings)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, analyzers; print([m for m in ('numpy', 'torch', 'msgspec') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

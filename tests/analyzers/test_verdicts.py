@@ -1,0 +1,154 @@
+"""From an average step to findings and a verdict: what each wall counts, and when no wall is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from analyzers.diagnosis import Diagnosis, Wall, WallFinding
+from analyzers.job import Job, RankStep
+from analyzers.outcome import Failure, RunOutcome
+from analyzers.verdict import THRESHOLDS, conclude
+from analyzers.walls import find_walls, walls
+
+STEP: dict[str, Any] = {"duration_us": 140_000.0, "compute_us": 90_000.0}
+
+
+def _judge(outcome: RunOutcome | None = None, classified: float = 1.0, **step: Any) -> Diagnosis:
+    job = Job(
+        step=RankStep(**{**STEP, **step}),
+        steps=3,
+        slowest=0,
+        classified=classified,
+        outcome=outcome or RunOutcome(),
+    )
+    return conclude(job, find_walls(job))
+
+
+def _finding(diagnosis: Diagnosis, wall: Wall) -> WallFinding:
+    found = diagnosis.finding(wall)
+    assert found is not None
+    return found
+
+
+def test_every_wall_is_found_in_its_folder_and_is_documented() -> None:
+    assert {module.WALL for module in walls()} == set(Wall) - {Wall.UNDETERMINED}
+    for module in walls():
+        for part in ("What it is.", "How it shows.", "What it costs.", "When it does not apply.", "Source."):
+            assert part in (module.__doc__ or "")
+
+
+def test_exposed_combine_is_named_with_its_figures_and_hidden_dispatch_as_hidden() -> None:
+    diagnosis = _judge(
+        communication_by_kind={"ep_combine": 25_000.0, "ep_dispatch": 12_000.0},
+        exposed_by_kind={"ep_combine": 21_000.0, "ep_dispatch": 300.0},
+        host_us=5_000.0,
+    )
+    finding = _finding(diagnosis, Wall.COMMUNICATION)
+    assert diagnosis.wall is Wall.COMMUNICATION
+    assert finding.parts == {"ep_combine": 21_000.0, "ep_dispatch": 300.0}
+    assert (
+        "EP combine is exposed for 21 of 140 ms a step (15 %): hiding it can give back 15 % at most"
+        in (finding.evidence[0])
+    )
+    assert "EP dispatch is hidden: 12 of its 12 ms run under compute" in finding.evidence[1]
+
+
+def test_waiting_for_a_slower_rank_is_not_counted_as_communication() -> None:
+    finding = _finding(
+        _judge(
+            communication_by_kind={"ep_combine": 21_000.0},
+            exposed_by_kind={"ep_combine": 21_000.0},
+            waiting_by_kind={"ep_combine": 15_000.0},
+        ),
+        Wall.COMMUNICATION,
+    )
+    assert finding.recoverable_us == 6_000.0
+
+
+def test_recompute_with_its_host_time_is_memory() -> None:
+    diagnosis = _judge(recompute_us=30_000.0, recompute_host_us=4_000.0, host_us=9_000.0)
+    assert diagnosis.wall is Wall.MEMORY
+    assert _finding(diagnosis, Wall.MEMORY).parts == {"recompute": 34_000.0}
+
+
+def test_copies_both_ways_are_offload_and_one_way_are_not() -> None:
+    both = _finding(_judge(to_host_us=9_000.0, from_host_us=8_000.0), Wall.MEMORY)
+    one = _finding(_judge(to_host_us=10.0, from_host_us=8_000.0), Wall.MEMORY)
+    assert both.parts == {"offload_copies": 17_000.0}
+    assert one.parts == {}
+    assert "not offload" in one.evidence[0]
+
+
+def test_allocator_stalls_are_memory() -> None:
+    assert _finding(_judge(allocator_us=20_000.0), Wall.MEMORY).parts == {"allocator": 20_000.0}
+
+
+def test_the_peak_of_the_hottest_rank_is_evidence() -> None:
+    outcome = RunOutcome(peak_gib=[1.5, 1.9], limit_gib=2.0)
+    assert "rank 1 peaks at 1.90 of 2.00 GiB (95 %)" in _finding(_judge(outcome), Wall.MEMORY).evidence
+
+
+def test_compute_counts_only_what_is_beyond_the_attainable_rate() -> None:
+    outcome = RunOutcome(model_tflops_per_gpu=300.0, attainable_tflops_per_gpu=600.0)
+    finding = _finding(_judge(outcome, compute_by_class={"gemm": 80_000.0, "recompute": 10_000.0}), Wall.COMPUTE)
+    assert finding.recoverable_us == 90_000.0 - 10_000.0 - 70_000.0
+
+
+def test_without_a_rate_compute_counts_what_shows_and_says_what_is_not_known() -> None:
+    finding = _finding(
+        _judge(
+            compute_by_class={"gemm": 60_000.0, "elementwise": 30_000.0},
+            short_kernels_by_class={"gemm": 2_000.0, "elementwise": 9_000.0},
+        ),
+        Wall.COMPUTE,
+    )
+    assert finding.parts == {"memory_bound": 30_000.0, "short_kernels": 2_000.0}
+    assert "not known" in finding.evidence[-1]
+
+
+def test_a_step_that_is_all_compute_has_the_compute_wall_whatever_its_rate() -> None:
+    diagnosis = _judge(compute_us=137_000.0, compute_by_class={"gemm": 137_000.0}, host_us=3_000.0)
+    assert diagnosis.wall is Wall.COMPUTE
+    assert diagnosis.walls[0].recoverable_us == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "because"),
+    [
+        ({"host_us": 20_000.0, "classified": 0.5}, "in kernels we know"),
+        ({"host_us": 20_000.0, "unattributed_us": 30_000.0}, "cause that is not in the trace"),
+        ({"host_us": 4_000.0}, "no wall could give back more than 3 %"),
+        ({"host_us": 20_000.0, "bubble_us": 30_000.0}, "the pipeline's bubble takes 21 %"),
+        ({"host_us": 20_000.0, "recompute_us": 19_000.0}, "leads by only"),
+    ],
+)
+def test_thin_evidence_names_no_wall_and_says_why(step: Mapping[str, Any], because: str) -> None:
+    diagnosis = _judge(**step)
+    assert diagnosis.wall is Wall.UNDETERMINED
+    assert because in diagnosis.because
+    assert diagnosis.walls
+
+
+def test_the_margin_is_the_leaders_share_over_the_next_ones() -> None:
+    diagnosis = _judge(host_us=28_000.0, recompute_us=14_000.0)
+    assert diagnosis.margin == pytest.approx(0.10)
+    assert diagnosis.margin > THRESHOLDS["margin"]
+
+
+def test_a_run_out_of_memory_is_the_memory_wall_without_any_trace() -> None:
+    failure = Failure(kind="oom", phase="backward", rank=1, evidence="can't allocate memory: 64 MiB")
+    job = Job(outcome=RunOutcome(failure=failure, peak_gib=[1.1, 1.9], limit_gib=2.0))
+    diagnosis = conclude(job, find_walls(job))
+    assert (diagnosis.wall, diagnosis.margin) == (Wall.MEMORY, 1.0)
+    assert diagnosis.because == "rank 1 ran out of memory in backward: can't allocate memory: 64 MiB"
+    assert _finding(diagnosis, Wall.MEMORY).share == 1.0
+
+
+def test_another_failure_without_traces_names_no_wall() -> None:
+    job = Job(outcome=RunOutcome(failure=Failure(kind="hang", phase="forward", rank=0, evidence="no step in 60 s")))
+    diagnosis = conclude(job, find_walls(job))
+    assert diagnosis.wall is Wall.UNDETERMINED
+    assert "hang in forward" in diagnosis.because
