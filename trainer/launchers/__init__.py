@@ -21,8 +21,13 @@ class RankResult:
 class Ranks(Protocol):
     """A started set of ranks that waits for bursts. After a failure it is ended and cannot be used again."""
 
-    world_size: int
-    alive: bool
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether another burst can be run on them."""
+        ...
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
         """Hands every rank the burst in `burst_folder` (it reads `burst.json` there) and waits for the reports."""

@@ -1,0 +1,244 @@
+"""Why a burst failed, told from what it left: reports, deaths, phases, logs. Pure; the launcher gathers the evidence.
+
+The cause is the first rank that failed by itself. A rank that only says that another one is gone ("Connection closed
+by peer") or late is a witness, never the cause. What its words mean is the table in `trainer.failure_words`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from trainer.burst import BurstPhase, Failure, FailureKind
+from trainer.failure_words import WITNESSED, Words, match
+from trainer.rank_report import RankError, RankReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """A rank that ended before it reported. `code` as in `subprocess`: negative is a signal; None if unknown."""
+
+    at_s: float  # time.time() when it was seen
+    code: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEvidence:
+    rank: int
+    phase: BurstPhase = BurstPhase.START
+    report: RankReport | None = None
+    death: Death | None = None
+    log: str = ""  # end of its output of this burst; after a deadline also the stacks of its threads
+    stopped: bool = False  # held by SIGSTOP or a debugger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known when a burst is over. All of it may be absent: then nothing failed."""
+
+    ranks: Sequence[RankEvidence]
+    launcher_code: int | None = None  # exit code of what started the ranks, if it ended by itself
+    launcher_log: str = ""
+    overdue_s: float | None = None  # the deadline that passed, in seconds
+    oom_kills: int = 0  # processes the kernel killed for memory during the burst
+
+
+_TELLS_NOTHING = re.compile(r"unhandled (cuda|system) error|NCCL error", re.IGNORECASE)  # the log has the reason
+_KERNEL_OOM = Words(FailureKind.OOM, "", "SIGKILL while the kernel's oom_kill counter rose")
+_STACK = "(most recent call first)"  # Python's faulthandler
+_WAITING = re.compile(r"torch/distributed/|param_and_grad_buffer\.py|p2p_communication\.py")  # for other ranks
+_INNERMOST = 3  # frames of a stack that tell what a thread waits for; further out everything is inside a wrapper
+_LONGEST_EVIDENCE = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trouble:
+    """One rank's account of why it did not go on. `words` None: nothing known matched."""
+
+    rank: RankEvidence
+    at_s: float
+    words: Words | None
+    line: str
+
+    @property
+    def is_witness(self) -> bool:
+        return self.words in WITNESSED
+
+    @property
+    def was_terminated(self) -> bool:
+        return self.rank.death is not None and self.rank.death.code == -signal.SIGTERM
+
+    def as_failure(self) -> Failure:
+        error = self.rank.report.error if self.rank.report else None
+        return Failure(
+            kind=self.words.kind if self.words else FailureKind.CRASH,
+            phase=error.phase if error else self.rank.phase,
+            rank=self.rank.rank,
+            evidence=self.line[:_LONGEST_EVIDENCE],
+        )
+
+
+def classify(evidence: Evidence) -> Failure | None:
+    """The failure the evidence shows, or None if every rank reported and nothing is wrong with what it reported."""
+    troubles = sorted(_troubles(evidence), key=lambda trouble: trouble.at_s)
+    causes = [t for t in troubles if not t.is_witness and not t.was_terminated]
+    if causes:
+        return causes[0].as_failure()
+    rules = (_launcher_killed, _overdue, _bad_result, _witnessed, _launcher_failed, _terminated)
+    return next((failure for rule in rules if (failure := rule(evidence, troubles))), None)
+
+
+def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
+    """A trouble for each rank that reported an error or ended without a report."""
+    for rank in evidence.ranks:
+        if rank.report is not None and rank.report.error is not None:
+            words, line = _words_of_error(rank.report.error, rank.log)
+            yield _Trouble(rank=rank, at_s=rank.report.error.at_s, words=words, line=line)
+        elif rank.report is None and rank.death is not None and not _fell_with_launcher(rank.death, evidence):
+            words, line = _words_of_death(rank, rank.death, evidence)
+            yield _Trouble(rank=rank, at_s=rank.death.at_s, words=words, line=line)
+
+
+def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
+    """Ranks are killed by the kernel when what started them is killed."""
+    killed = evidence.launcher_code is not None and evidence.launcher_code < 0
+    return killed and death.code in (None, -signal.SIGKILL)
+
+
+def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
+    """What an exception means: by its own text, by those it was raised from, and where it tells nothing by the log."""
+    head = f"{error.type}: {error.message}"
+    raised = [line for line in error.traceback.splitlines() if line and not line[0].isspace()]
+    texts = [[head.replace("\n", " ")], raised, log.splitlines() if _TELLS_NOTHING.search(head) else []]
+    for lines in texts:
+        if found := match(lines, error.phase):
+            return found
+    return None, head
+
+
+def _words_of_death(rank: RankEvidence, death: Death, evidence: Evidence) -> tuple[Words | None, str]:
+    """What a death without a report means: killed for memory, what the log says, else a plain crash."""
+    how = f"rank {rank.rank} {_ending(death.code)} in {rank.phase.value}"
+    if death.code == -signal.SIGKILL and evidence.oom_kills:
+        kernel = f"the kernel killed {evidence.oom_kills} process(es) for memory meanwhile"
+        return _KERNEL_OOM, f"{how}; {kernel}"
+    last = _last_line(rank.log)
+    found = match(rank.log.splitlines(), rank.phase)
+    if found and death.code != -signal.SIGKILL:
+        return found[0], f"{how}: {found[1]}"
+    return None, f"{how}; its last line: {last}" if last else f"{how}; it wrote nothing"
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+# ---- no rank failed by itself
+
+
+def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    code = evidence.launcher_code
+    if code is None or code >= 0:
+        return None
+    unasked = FailureKind.OOM if evidence.oom_kills else FailureKind.INFRASTRUCTURE
+    kind = FailureKind.INTERRUPTED if code == -signal.SIGTERM else unasked
+    phase = max((rank.phase for rank in evidence.ranks), key=list(BurstPhase).index, default=None)
+    return Failure(kind=kind, phase=phase, evidence=f"what started the ranks {_ending(code)}")
+
+
+def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    """A deadline passed. The rank that hangs is the one not waiting for the others, if that is one rank."""
+    if evidence.overdue_s is None:
+        return None
+    silent = [rank for rank in evidence.ranks if rank.report is None]
+    suspects = [rank for rank in silent if rank.stopped or not _waits_for_peers(rank.log)]
+    culprit = suspects[0] if len(suspects) == 1 else None
+    where = "; ".join(f"rank {rank.rank} {_whereabouts(rank)}" for rank in (suspects or silent))
+    shown = culprit or (silent[0] if silent else None)
+    return Failure(
+        kind=FailureKind.HANG,
+        phase=shown.phase if shown else None,
+        rank=culprit.rank if culprit else None,
+        evidence=f"no end after {evidence.overdue_s:g} s: {where}"[:_LONGEST_EVIDENCE],
+    )
+
+
+def _waits_for_peers(log: str) -> bool:
+    """Whether a thread of the rank is inside a collective, by the stacks at the end of its log."""
+    innermost = ("\n".join(stack.strip().splitlines()[:_INNERMOST]) for stack in log.split(_STACK)[1:])
+    return any(_WAITING.search(frames) for frames in innermost)
+
+
+def _whereabouts(rank: RankEvidence) -> str:
+    """Where a silent rank is, from its stacks or its last line."""
+    if rank.stopped:
+        return f"is stopped in {rank.phase.value}"
+    before, shown, stacks = rank.log.rpartition(_STACK)  # the main thread's stack comes last
+    if shown:
+        return (
+            f"in {rank.phase.value} at {stacks.strip().splitlines()[0].strip()}" if stacks.strip() else "has no stack"
+        )
+    return f"in {rank.phase.value}, last line: {_last_line(before or rank.log) or 'none'}"
+
+
+def _bad_result(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    """What complete reports disqualify: a loss that is no number, replicas that trained apart."""
+    reports = [rank.report for rank in evidence.ranks if rank.report is not None]
+    for report in reports:
+        if (step := next((i for i, loss in enumerate(report.loss) if not math.isfinite(loss)), None)) is not None:
+            text = f"loss of step {step + 1} is {report.loss[step]}"
+            return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, rank=report.rank, evidence=text)
+    for report in reports:
+        if report.diverged:
+            return Failure(
+                kind=FailureKind.DIVERGED, phase=BurstPhase.CHECK, rank=report.rank, evidence=report.diverged
+            )
+    return None
+
+
+def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    """Ranks only tell of another that is gone or late: they mean the silent one, if that is one."""
+    witnesses = [trouble for trouble in troubles if trouble.is_witness]
+    if not witnesses:
+        return None
+    telling = {trouble.rank.rank for trouble in witnesses}
+    meant = [rank for rank in evidence.ranks if rank.rank not in telling and rank.report is None]
+    culprit = meant[0] if len(meant) == 1 else None
+    told = witnesses[0].as_failure()
+    return Failure(
+        kind=told.kind,
+        phase=culprit.phase if culprit else told.phase,
+        rank=culprit.rank if culprit else None,
+        evidence=f"rank {told.rank} says: {told.evidence}",
+    )
+
+
+def _terminated(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    """Ranks were asked to end, and by nobody here: a scheduler or a user did it."""
+    if not troubles:
+        return None
+    return Failure(kind=FailureKind.INTERRUPTED, phase=troubles[0].rank.phase, evidence=troubles[0].line)
+
+
+def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    """The launcher ended and no rank tells why: a log does, or it is the machine's fault."""
+    ended = {trouble.rank.rank for trouble in troubles}
+    silent = [rank for rank in evidence.ranks if rank.report is None and rank.rank not in ended]
+    if evidence.launcher_code is None or not silent:
+        return None
+    for log, rank in [*((r.log, r.rank) for r in silent), (evidence.launcher_log, None)]:
+        if found := match(log.splitlines(), BurstPhase.START):
+            return Failure(kind=found[0].kind, phase=BurstPhase.START, rank=rank, evidence=found[1][:_LONGEST_EVIDENCE])
+    last = _last_line(evidence.launcher_log)
+    text = f"what started the ranks {_ending(evidence.launcher_code)}: {last}"
+    return Failure(kind=FailureKind.INFRASTRUCTURE, phase=BurstPhase.START, evidence=text[:_LONGEST_EVIDENCE])
+
+
+def _last_line(log: str) -> str:
+    lines: Iterable[str] = (line.strip() for line in reversed(log.splitlines()))
+    return next((line for line in lines if line), "")

@@ -1,0 +1,92 @@
+"""The process between a tuner and its ranks that outlives both, so that nothing else does.
+
+`python -m trainer.launchers.supervisor <tuner's pid> <control folder> <command…>` runs the command (torchrun's agent)
+and waits until it ends, until it is told to end it (SIGTERM), or until the tuner is gone. Then it kills everything
+that came of it: orphans are handed to this process by the kernel, also those that left their session or wiped their
+environment. If this process is killed itself, the kernel kills the agent, and with the agent the ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from trainer.launchers.mailbox import AGENT, die_with_parent, write_whole
+from trainer.launchers.processes import Process, descendants, end_all
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
+_LOOK_S = 0.1  # how soon it is seen that the tuner is gone; a child's end and SIGTERM wake at once
+
+
+def main(owner: int, control: Path, command: list[str]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    if os.getppid() != owner:
+        return
+    agent = start(command)
+    code = wait(agent, owner)
+    end_all(_family)
+    if code is not None:
+        write_whole(exit_path(control), str(code).encode())
+
+
+def exit_path(control: Path) -> Path:
+    """Where the agent's exit code is left if it ended by itself: negative is the signal that ended it."""
+    return control / "agent.exit"
+
+
+def start(command: list[str]) -> int:
+    """Forks the agent: it dies with this process, and tells its children by `AGENT` whose children they are."""
+    me = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)  # a mask survives exec
+        die_with_parent(me)
+        os.execvpe(command[0], command, {**os.environ, AGENT: str(os.getpid())})
+    except OSError:
+        traceback.print_exc()
+    finally:
+        os._exit(127)
+
+
+def wait(agent: int, owner: int) -> int | None:
+    """The agent's exit code once it has ended; None if it is to be ended."""
+    while os.getppid() == owner:
+        received = signal.sigtimedwait(_AWAITED, _LOOK_S)
+        exited = reap()
+        if agent in exited:
+            return exited[agent]
+        if received is not None and received.si_signo == signal.SIGTERM:
+            return None
+    return None
+
+
+def reap() -> dict[int, int]:
+    """Waits for every child that has ended, adopted ones too: pid → exit code."""
+    exited: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return exited
+        if pid == 0:
+            return exited
+        exited[pid] = os.waitstatus_to_exitcode(status)
+
+
+def _family() -> list[Process]:
+    """What is left below this process, once its dead are out of the way."""
+    reap()
+    return descendants(os.getpid())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,150 @@
+"""What is seen of the ranks while a burst runs: who arrived, who replied, who died, in which order.
+
+Polled, some 50 times a second: a dead rank can be read (with its exit code) until torchrun's agent waits for it,
+which it does ten times a second; after that the agent's log says how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.burst import BurstPhase
+from trainer.failures import Death, RankEvidence
+from trainer.launchers import mailbox
+from trainer.launchers.processes import send, status_of
+from trainer.rank_report import RankReport, phase_path, report_path
+
+_AGENT_SAYS = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # torch elastic multiprocessing/api.py
+_TAIL_BYTES = 64 * 1024
+_STACKS_S = 1.0  # a rank that has not written its stacks by then will not
+
+
+class Watch:
+    """The ranks of one start during one burst. `look` takes the next look; the rest tells what has been seen."""
+
+    def __init__(self, control: Path, burst_folder: Path, world_size: int) -> None:
+        self._control, self._burst, self._ranks = control, burst_folder, range(world_size)
+        self.reports: dict[int, RankReport] = {}
+        self.deaths: dict[int, Death] = {}
+        self._stopped: set[int] = set()
+        self._trouble_began: float | None = None
+
+    def clear(self) -> None:
+        """Removes what an earlier attempt at the burst left in its folder: it would be taken for this one's."""
+        for rank in self._ranks:
+            for path in (report_path, phase_path, mailbox.log_path):
+                path(self._burst, rank).unlink(missing_ok=True)
+
+    def look(self) -> None:
+        for rank in self._ranks:
+            if rank not in self.reports:
+                self._look_at(rank)
+        if self._trouble_began is None and self.in_trouble:
+            self._trouble_began = time.monotonic()
+
+    def _look_at(self, rank: int) -> None:
+        death = self._death(rank)  # before the report: a rank may reply and then end
+        if report := mailbox.report_of(self._burst, rank):
+            self.reports[rank] = report
+            self.deaths.pop(rank, None)
+        elif death is not None:
+            self.deaths.setdefault(rank, death)
+
+    def _death(self, rank: int) -> Death | None:
+        process = mailbox.arrived(self._control, rank)
+        if process is None:
+            return None
+        status = status_of(process.pid)
+        if status is None or status.process != process:
+            return Death(at_s=time.time(), code=None)
+        return Death(at_s=time.time(), code=os.waitstatus_to_exitcode(status.wait_status)) if status.dead else None
+
+    @property
+    def all_ready(self) -> bool:
+        return all(mailbox.is_ready(self._control, rank) for rank in self._ranks)
+
+    @property
+    def all_replied(self) -> bool:
+        return all(rank in self.reports for rank in self._ranks)
+
+    @property
+    def in_trouble(self) -> bool:
+        """A rank died or replied with an error: the burst will not end well."""
+        return bool(self.deaths) or any(report.error is not None for report in self.reports.values())
+
+    @property
+    def troubled_for_s(self) -> float:
+        """Since when `in_trouble`; 0 while nothing is wrong."""
+        return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began
+
+    def ask_for_stacks(self) -> None:
+        """Has every silent rank write its threads' stacks to its log, and waits until it has."""
+        asked = {}
+        for rank in set(self._ranks) - set(self.reports) - set(self.deaths):
+            process = mailbox.arrived(self._control, rank)
+            status = status_of(process.pid) if process else None
+            if process and status and status.process == process:
+                self._stopped |= {rank} if status.stopped else set()
+                asked[rank] = len(self._output(rank))
+                send(process, mailbox.STACKS)
+        give_up = time.monotonic() + _STACKS_S
+        while time.monotonic() < give_up and any(len(self._output(r)) == size for r, size in asked.items()):
+            time.sleep(mailbox.POLL_S)
+
+    def keep_logs(self) -> None:
+        """Brings what ranks wrote before the burst took over their output, and the agent's log, to the burst's logs."""
+        for rank in self._ranks:
+            target = mailbox.log_path(self._burst, rank)
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(self._output(rank))
+        shutil.copyfile(agent_log(self._control), mailbox.log_path(self._burst, 0).with_name("agent.log"))
+
+    def evidence(self) -> list[RankEvidence]:
+        """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
+        codes = {int(rank): int(code) for code, rank in _AGENT_SAYS.findall(tail(agent_log(self._control)))}
+        return [self._evidence(rank, codes.get(rank)) for rank in self._ranks]
+
+    def _evidence(self, rank: int, told: int | None) -> RankEvidence:
+        death = self.deaths.get(rank)
+        if told is not None and rank not in self.reports:
+            death = death or Death(at_s=0.0, code=told)  # it never arrived, so it ended before all others
+            death = replace(death, code=told if death.code is None else death.code)
+        return RankEvidence(
+            rank=rank,
+            phase=_phase(self._burst, rank),
+            report=self.reports.get(rank),
+            death=death,
+            log=self._output(rank)[-_TAIL_BYTES:].decode(errors="replace"),
+            stopped=rank in self._stopped,
+        )
+
+    def _output(self, rank: int) -> bytes:
+        """The rank's output of this burst; of its start, while it has not begun the burst."""
+        own = mailbox.log_path(self._burst, rank)
+        early = sorted(torchrun_logs(self._control).glob(f"*/attempt_0/{rank}/std*.log"))
+        return b"".join(path.read_bytes() for path in ([own] if own.exists() else early))
+
+
+def agent_log(control: Path) -> Path:
+    return control / "agent.log"
+
+
+def torchrun_logs(control: Path) -> Path:
+    return control / "torchrun"
+
+
+def tail(path: Path) -> str:
+    """The end of a log; empty if there is none."""
+    return path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace") if path.exists() else ""
+
+
+def _phase(burst_folder: Path, rank: int) -> BurstPhase:
+    path = phase_path(burst_folder, rank)
+    name = path.read_text().strip() if path.exists() else ""
+    return BurstPhase(name) if name in list(BurstPhase) else BurstPhase.START
