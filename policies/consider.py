@@ -13,6 +13,8 @@ from policies.trial import Phase, Prediction
 from policies.view import View
 from trainer.recipe import Recipe
 
+REASONS = 3  # of the refused alternatives of one fix, in an idea's words
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -48,17 +50,14 @@ class Idea:
     why_not: str
 
 
-def consider(fix: Fix, view: View, phase: Phase, *, revisit: bool = False) -> Candidate | Idea:
-    """The fix's first change that may be proposed and promises more than the noise.
-
-    `revisit` lets a change that did not pay from another parent be tried again.
-    """
+def consider(fix: Fix, view: View, phase: Phase) -> Candidate | Idea:
+    """The fix's first change that may be proposed and promises more than the noise."""
     why_not = fix.precondition(view.situation)
     if why_not is None:
         worth = _worth(fix, view)
         why_not = worth if isinstance(worth, str) else None
         if not isinstance(worth, str):
-            found = _first_allowed(fix, view, revisit)
+            found = _first_allowed(fix, view)
             if isinstance(found, tuple):
                 recipe, forecast = found
                 wall, claimed_us, gain, bound = worth
@@ -84,20 +83,20 @@ def _worth(fix: Fix, view: View) -> tuple[Wall | None, float, float, float] | st
     if at_most <= view.noise:
         return f"it could give {at_most:.1%} at most, inside the noise of {view.noise:.1%}"
     expected = gain_of(us * view.chance(fix), situation.step_us)
-    return wall, us, expected, gain_of(situation.recoverable_us(wall), situation.step_us)
+    return wall, us, expected, gain_of(fix.bound_us(situation, wall), situation.step_us)
 
 
-def _first_allowed(fix: Fix, view: View, revisit: bool) -> tuple[Recipe, Forecast] | str:
+def _first_allowed(fix: Fix, view: View) -> tuple[Recipe, Forecast] | str:
     reasons: list[str] = []
     for changes in fix.changes(view.situation):
-        verdict = _allowed(changes, view, revisit)
+        verdict = _allowed(changes, view)
         if isinstance(verdict, tuple):
             return verdict
         reasons.append(verdict)
-    return "; ".join(dict.fromkeys(reasons)) or "it has no change to offer here"
+    return "; ".join(list(dict.fromkeys(reasons))[:REASONS]) or "it has no change to offer here"
 
 
-def _allowed(changes: dict[str, Any], view: View, revisit: bool) -> tuple[Recipe, Forecast] | str:
+def _allowed(changes: dict[str, Any], view: View) -> tuple[Recipe, Forecast] | str:
     recipe = derive(view.best.recipe, changes)
     if isinstance(recipe, Refusal):
         return recipe.reason
@@ -105,8 +104,10 @@ def _allowed(changes: dict[str, Any], view: View, revisit: bool) -> tuple[Recipe
     if number is not None:
         return f"trial {number} was this recipe"
     moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
-    earlier = None if revisit else view.failed_before(moved)
-    if earlier:
-        return f"trial {earlier.number} made this change without a gain"
+    failed, undone = view.failed_before(moved), view.undone_by(moved)
+    if failed:
+        return f"trial {failed.number} made this change without a gain"
+    if undone:
+        return f"trial {undone.number} gained by the opposite change"
     forecast = view.gate.forecast(recipe)
     return f"it would not fit: {forecast.because}" if forecast.fits is False else (recipe, forecast)

@@ -52,8 +52,8 @@ def propose_fit(view: View, plan: Plan) -> Proposal | None:
             if step.forecast.fits:
                 return _proposal(view, step)
             steps.append(step)
-    step = _least_hopeless(view, steps)
-    return _proposal(view, step) if step else None
+    left = _least_hopeless(view, steps)
+    return _proposal(view, left) if left else None
 
 
 def needs_room(view: View) -> bool:

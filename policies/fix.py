@@ -12,7 +12,7 @@ from typing import Any
 
 from analyzers.diagnosis import Wall
 from policies.measures import MEASURES
-from policies.situation import Situation
+from policies.situation import BUBBLE_PART, Situation
 from policies.trial import Phase
 
 KnobChanges = dict[str, Any]
@@ -21,11 +21,17 @@ KnobChanges = dict[str, Any]
 EP = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
 TP = ("tp",)
 CP = ("cp",)
-BUBBLE = ("pp", "bubble")  # waiting for another stage: inside send/recv kernels, or as idle time
+BUBBLE = ("pp", BUBBLE_PART)  # waiting for another stage: inside send/recv kernels, or as idle time
 DP = ("dp",)
 RECOMPUTE = ("recompute",)
-COPIES = ("copy",)
-GC = ("gc",)
+COPIES = ("offload_copies",)
+GC = ("garbage_collection",)
+LAUNCHES = (
+    "launching",
+    "operators",
+    "python",
+    "outside_calls",
+)  # what the host does between kernels, and less of which would do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +101,17 @@ class Fix:
     def walls(self) -> tuple[Wall, ...]:
         return tuple(dict.fromkeys(claim.wall for claim in self.claims))
 
+    def bound_us(self, situation: Situation, wall: Wall) -> float:
+        """R: all that the wall could give, with the bubble where the fix acts on it (it is part of no wall)."""
+        parts = {part for claim in self.claims for part in claim.parts if claim.wall is wall}
+        return situation.recoverable_us(wall) + (situation.bubble_us if BUBBLE_PART in parts else 0.0)
+
     def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:
         """The wall it gives most back on, and how much: claims on a wall add up to at most its R, walls do not."""
         by_wall = {
             wall: min(
                 sum(claim.us(situation) for claim in self.claims if claim.wall is wall),
-                situation.recoverable_us(wall),
+                self.bound_us(situation, wall),
             )
             for wall in self.walls
         }

@@ -16,6 +16,8 @@ from trainer.recipe import Recipe
 # Free share of the limit asked of a forecast: allocators round up, and ranks differ. More without a measured peak.
 MARGIN_MEASURED = 0.04
 MARGIN_ESTIMATED = 0.10
+Estimate = Callable[[Recipe], float | None]  # peak of the hottest rank, GiB; None: not covered
+
 SLOPE_RANGE = (0.5, 2.0)  # how far a line through two measured peaks is believed
 
 
@@ -44,7 +46,7 @@ def closed_form_gib(recipe: Recipe) -> float | None:
     from trainer.estimate.memory import estimate_memory
 
     try:
-        return estimate_memory(recipe).peak_gib
+        return float(estimate_memory(recipe).peak_gib)
     except (ValueError, KeyError, NotImplementedError):
         return None
 
@@ -52,9 +54,7 @@ def closed_form_gib(recipe: Recipe) -> float | None:
 class MemoryGate:
     """Forecasts from the trials so far. Rebuilt at each decision: it holds nothing the trials do not."""
 
-    def __init__(
-        self, trials: Sequence[Trial], *, estimate: Callable[[Recipe], float | None] = closed_form_gib
-    ) -> None:
+    def __init__(self, trials: Sequence[Trial], *, estimate: Estimate = closed_form_gib) -> None:
         self._estimate = estimate
         self._limit = _measured_limit(trials)
         self._known = [known for trial in trials if (known := self._learn(trial))]

@@ -22,7 +22,7 @@ class Refusal:
 
 def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
     """The recipe with these changes, or why it is refused. Knobs that keep their value do not count as changed."""
-    moved = {knob: value for knob, value in changes.items() if knob in KNOBS and recipe.knob(knob) != value}
+    moved = {knob: value for knob, value in changes.items() if recipe.knob(knob) != value}
     if not moved:
         return Refusal(reason="the recipe has it already")
     for objection in (_frozen(recipe, moved), _too_much(recipe, moved)):
@@ -38,7 +38,7 @@ def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
 
 def numerics_of(changes: dict[str, Any]) -> Numerics:
     """The strongest label among the changed knobs: `NUMERICS` runs from least to most."""
-    labels = [KNOBS[knob].numerics for knob in changes if knob in KNOBS]
+    labels = [KNOBS[knob].numerics for knob in changes]
     return max(labels, key=NUMERICS.index, default=NUMERICS[0])
 
 

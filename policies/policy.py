@@ -12,6 +12,7 @@ from policies.consider import Candidate, Idea, consider
 from policies.fit import needs_room, propose_fit
 from policies.fix import Fix
 from policies.fixes import FIXES
+from policies.gate import Estimate, closed_form_gib
 from policies.noise import throughput
 from policies.phases import PLANS, Order, Plan, plan_of
 from policies.retune import exhausted, largest_bound, propose_retune
@@ -22,11 +23,13 @@ from trainer.recipe import Recipe
 
 
 class Policy:
-    """`seed` decides the sampler's choices; the fixes' order does not depend on it."""
+    """`seed` decides the sampler's choices; the fixes' order does not depend on it. `estimate` is the closed form
+    that the memory gate corrects."""
 
-    def __init__(self, base: Recipe, seed: int) -> None:
+    def __init__(self, base: Recipe, seed: int, *, estimate: Estimate = closed_form_gib) -> None:
         self._base = base
         self._seed = seed
+        self._estimate = estimate
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """The next recipe of this phase; None when the phase has nothing left to propose."""
@@ -37,11 +40,11 @@ class Policy:
             Order.BY_EXPECTED_GAIN: lambda view: _largest_gain(view, plan),
             Order.SEARCHED: lambda view: propose_retune(view, self._seed),
         }
-        return picks[plan.order](view_of(best, trials))
+        return picks[plan.order](view_of(best, trials, self._estimate))
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         """Why there is nothing left to propose, in words for the report."""
-        view = view_of(best, trials)
+        view = view_of(best, trials, self._estimate)
         if throughput(best) is None:
             return self._why_nothing_runs(view)
         bound = largest_bound(view)
@@ -53,8 +56,8 @@ class Policy:
 
     def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Every fix that was considered for the best recipe and is not proposed, with the reason."""
-        view = view_of(best, trials)
-        ideas = {}
+        view = view_of(best, trials, self._estimate)
+        ideas: dict[str, Idea] = {}
         for plan in PLANS:
             for fix in _fixes_of(plan):
                 found = consider(fix, view, plan.phase)
@@ -89,6 +92,8 @@ def _first(view: View, plan: Plan) -> Proposal | None:
 
 def _largest_gain(view: View, plan: Plan) -> Proposal | None:
     """Only what a trace speaks for: without evidence nothing is proposed."""
+    if view.situation.analysis is None:
+        return None
     found = [candidate for candidate in _candidates(view, plan) if candidate.wall]
     best = max(found, key=lambda candidate: candidate.gain, default=None)
     return _proposal(best, view, plan) if best else None

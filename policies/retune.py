@@ -7,14 +7,16 @@ sampler. It ends when `tune.patience` proposals in a row brought nothing, or no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from policies.consider import Candidate, consider
 from policies.fix import gain_of
 from policies.fixes import FIXES
-from policies.legality import Refusal
+from policies.legality import Refusal, derive
 from policies.noise import throughput
+from policies.recompute import heavier, lighter
 from policies.search import Measured, Point, suggest
-from policies.space import AXES, CURRENT, Axis, axis_of, point_of, recipe_at
+from policies.space import AXES, Axis, axis_of, point_of, recipe_at
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View
 from policies.words import because_of_wall, changes_in_words, leading_wall
@@ -31,15 +33,12 @@ def propose_retune(view: View, seed: int) -> Proposal | None:
         return None
     axes = _axes(view)
     candidates = _fixes_first(view)
-    hints = [
-        point
-        for recipe in (c.recipe for c in candidates)
-        if (point := point_of(view.best.recipe, axes, recipe)) is not None
-    ]
+    wanted = [*(candidate.recipe for candidate in candidates), *_revisited(view)]
+    hints = [point for recipe in wanted if (point := point_of(view.best.recipe, axes, recipe)) is not None]
     point = suggest(
         {axis.name: tuple(axis.options) for axis in axes},
         _measured(view, axes),
-        [*hints, *_neighbours(axes)],
+        hints,
         seed=seed + len(view.trials),
         refuse=lambda point: _refuse(view, axes, point),
     )
@@ -100,19 +99,29 @@ def _mattered(view: View, trial: Trial) -> bool:
 
 
 def _fixes_first(view: View) -> list[Candidate]:
-    considered = (
-        consider(fix, view, Phase.RETUNE, revisit=True) for fix in FIXES.values() if Phase.RETUNE in fix.phases
-    )
+    considered = (consider(fix, view, Phase.RETUNE) for fix in FIXES.values() if Phase.RETUNE in fix.phases)
     candidates = [found for found in considered if isinstance(found, Candidate) and found.wall]
     return sorted(candidates, key=lambda candidate: -candidate.gain)
 
 
-def _neighbours(axes: Sequence[Axis]) -> list[Point]:
-    """The best with one other recompute or micro batch, lightest recompute and smallest change first."""
-    here = {axis.name: CURRENT for axis in axes}
-    return [
-        here | {axis.name: label} for axis in axes if axis.name in ALWAYS for label in axis.options if label != CURRENT
-    ]
+def _revisited(view: View) -> list[Recipe]:
+    """Recompute and micro batch again: less recompute, another micro batch, and where a larger one does not fit,
+    the larger one with more recompute to pay for it."""
+    recipe = view.best.recipe
+    size = recipe.training.micro_batch_size
+    larger = {"micro_batch_size": 2 * size}
+    changes = [*lighter(recipe), larger]
+    if _lacks_room(view, larger):
+        changes += [larger | rung for rung in heavier(recipe)]
+    if size > 1:
+        changes.append({"micro_batch_size": size // 2})
+    derived = (derive(recipe, change) for change in changes)
+    return [found for found in derived if isinstance(found, Recipe)]
+
+
+def _lacks_room(view: View, changes: dict[str, Any]) -> bool:
+    derived = derive(view.best.recipe, changes)
+    return isinstance(derived, Recipe) and view.gate.forecast(derived).fits is False
 
 
 def _measured(view: View, axes: Sequence[Axis]) -> list[Measured]:

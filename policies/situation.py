@@ -14,6 +14,8 @@ from policies.trial import Trial
 from trainer.burst import Failure, Outcome
 from trainer.recipe import Recipe
 
+BUBBLE_PART = "bubble"  # idle time that the analyzers name, and that is part of no wall
+
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
@@ -60,8 +62,16 @@ class Situation:
 
     @property
     def step_us(self) -> float:
-        """The traced step the walls are shares of; 0 without a trace."""
-        return max((_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0)
+        """The traced step that the walls are shares of; 0 without a trace."""
+        findings = self.analysis.diagnosis.walls if self.analysis else []
+        told = next((wall.recoverable_us / wall.share for wall in findings if wall.share and wall.recoverable_us), None)
+        return told or max((_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0)
+
+    @property
+    def bubble_us(self) -> float:
+        """Idle time of an average step in which a pipeline receive was pending, on the rank with most of it."""
+        waits = ([step.idle_by_cause.bubble_us for step in steps] for steps in self.traced_steps)
+        return max(map(_mean, waits), default=0.0)
 
     def recoverable_us(self, wall: Wall, parts: tuple[str, ...] = ()) -> float:
         """What `parts` of a wall could give back at most; the whole wall when no part is named."""
@@ -70,7 +80,8 @@ class Situation:
             return 0.0
         if not parts:
             return finding.recoverable_us
-        return min(sum(finding.parts.get(part, 0.0) for part in parts), finding.recoverable_us)
+        known = finding.parts | {BUBBLE_PART: self.bubble_us}
+        return sum(known.get(part, 0.0) for part in parts)
 
     @property
     def traced_steps(self) -> list[list[Partition]]:

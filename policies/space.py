@@ -17,7 +17,6 @@ from policies.legality import Refusal, derive
 from policies.recompute import NONE, rungs
 from policies.search import Point
 from trainer.recipe import Recipe
-from trainer.recipe.knobs import KNOBS
 
 KnobChanges = dict[str, Any]
 CURRENT = "as it is"
@@ -115,7 +114,7 @@ def axis_of(name: str, recipe: Recipe) -> Axis | None:
         if isinstance(derived, Refusal) or derived.digest() in seen:
             continue
         seen.add(derived.digest())
-        options[_label(changes)] = {knob: value for knob, value in changes.items() if knob in KNOBS}
+        options[_label(changes)] = changes
     return Axis(name=name, options=options) if len(options) > 1 else None
 
 

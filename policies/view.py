@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.fix import Fix
-from policies.gate import MemoryGate
+from policies.gate import Estimate, MemoryGate
 from policies.noise import noise_band
 from policies.situation import Situation, situation_of
 from policies.trial import Status, Trial, Verdict
@@ -48,13 +48,20 @@ class View:
                 return trial
         return None
 
+    def undone_by(self, changes: dict[str, Any]) -> Trial | None:
+        """An accepted trial that gained by exactly the opposite of these changes."""
+        for trial in self.trials:
+            if trial.accepted and trial.changes and {k: was for k, (was, _) in trial.changes.items()} == changes:
+                return trial
+        return None
 
-def view_of(best: Trial, trials: Sequence[Trial]) -> View:
+
+def view_of(best: Trial, trials: Sequence[Trial], estimate: Estimate) -> View:
     return View(
         best=best,
         trials=tuple(trials),
         situation=situation_of(best),
-        gate=MemoryGate(trials),
+        gate=MemoryGate(trials, estimate=estimate),
         noise=noise_band(trials),
         tried={trial.recipe.digest(): trial.number for trial in trials},
     )

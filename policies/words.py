@@ -20,9 +20,13 @@ PART_WORDS = {
     "dp": "DP communication is exposed",
     "bubble": "the pipeline is empty (bubble)",
     "recompute": "forward work is done again in backward",
-    "copy": "host copies are exposed",
-    "allocator": "the allocator retries",
-    "gc": "garbage is collected",
+    "offload_copies": "copies of offloaded tensors are exposed",
+    "allocator": "the allocator goes back to the driver",
+    "garbage_collection": "the device waits while garbage is collected",
+    "launching": "the device waits for launches",
+    "operators": "the device waits for the framework's operators",
+    "python": "the device waits for Python",
+    "outside_calls": "the device waits for the host's code between launches",
 }
 WALL_WORDS = {
     Wall.MEMORY: "memory costs time (recompute, offload, retries)",
@@ -92,4 +96,4 @@ def _ms(us: float) -> str:
 def _value(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
-    return "off" if value is False or value is None else "on" if value is True else str(value)
+    return "unset" if value is None else "off" if value is False else "on" if value is True else str(value)

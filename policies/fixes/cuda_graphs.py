@@ -15,7 +15,7 @@ GB).
 """
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import LAUNCHES, Claim, Fix, KnobChanges, MemoryEffect, Proof
 from policies.situation import Situation
 from policies.switch import gpu_only
 from policies.trial import Phase
@@ -31,7 +31,7 @@ def graph_changes(recipe: Recipe) -> list[KnobChanges]:
     """Scopes from the one that covers most launches to the narrowest."""
     experts = ("moe_router", "moe_preprocess") if recipe.architecture.num_moe_experts else ()
     scopes = [("attn", *experts), experts] if experts else [("attn",)]
-    graphs: KnobChanges = {"cuda_graph_impl": "transformer_engine", "te_rng_tracker": True}
+    graphs: KnobChanges = {"cuda_graph_impl": "transformer_engine", "use_te_rng_tracker": True}
     if "expandable_segments" in (recipe.knob("PYTORCH_CUDA_ALLOC_CONF") or ""):
         graphs["NCCL_GRAPH_REGISTER"] = 0
     return [graphs | {"cuda_graph_scope": scope} for scope in scopes]
@@ -46,7 +46,12 @@ FIX = Fix(
     title="CUDA graphs",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
-        Claim(wall=Wall.HOST, fraction=0.7, source="-22 % step time on a host-bound Qwen3-30B; experts stay eager"),
+        Claim(
+            wall=Wall.HOST,
+            parts=LAUNCHES,
+            fraction=0.7,
+            source="-22 % of a host-bound step; experts stay eager",
+        ),
     ),
     precondition=_precondition,
     changes=_changes,

@@ -13,7 +13,7 @@ on DeepSeek-V3 (section 4.3.1).
 """
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, MemoryEffect
+from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
 from policies.switch import experts_only, turn_on, unless_on
 from policies.trial import Phase
 
@@ -23,7 +23,7 @@ FIX = Fix(
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.COMPUTE, fraction=0.4, source="experts' GEMMs of 128 rows leave most of a GPU idle"),
-        Claim(wall=Wall.HOST, fraction=0.4, source="one launch in place of one an expert"),
+        Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.4, source="one launch in place of one an expert"),
     ),
     precondition=unless_on("moe_grouped_gemm", experts_only),
     changes=turn_on("moe_grouped_gemm"),

@@ -14,7 +14,7 @@
 
 from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_tp
-from policies.fix import TP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import LAUNCHES, TP, Claim, Fix, KnobChanges, MemoryEffect, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -34,7 +34,7 @@ FIX = Fix(
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(wall=Wall.COMMUNICATION, parts=TP, fraction=1.0, source="no TP, no TP collectives"),
-        Claim(wall=Wall.HOST, fraction=0.4, source="fewer, larger kernels (arXiv 2603.07685 section 9.1)"),
+        Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.4, source="fewer, larger kernels"),
         Claim(wall=Wall.COMPUTE, fraction=0.2, source="matrices keep their full width"),
     ),
     precondition=_precondition,

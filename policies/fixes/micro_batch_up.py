@@ -16,7 +16,7 @@ launch-bound VLM); own measurement on CPUs: EP2, micro batch 1 to 4 cuts the ste
 """
 
 from analyzers.diagnosis import Wall
-from policies.fix import DP, EP, TP, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, MemoryEffect
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -37,7 +37,12 @@ FIX = Fix(
     title="a larger micro batch",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
-        Claim(wall=Wall.HOST, fraction=0.6, source="launches a step halve or quarter (arXiv 2603.07685 section 9.1)"),
+        Claim(
+            wall=Wall.HOST,
+            parts=LAUNCHES,
+            fraction=0.6,
+            source="launches a step halve or quarter",
+        ),
         Claim(wall=Wall.COMPUTE, fraction=0.3, source="grouped GEMMs grow with the tokens an expert gets"),
         Claim(
             wall=Wall.COMMUNICATION,

@@ -13,7 +13,7 @@
 """
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, MemoryEffect
+from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
 from policies.situation import Situation
 from policies.switch import experts_only, gpu_only, turn_on, unless_on
 from policies.trial import Phase
@@ -28,7 +28,7 @@ FIX = Fix(
     title="fused permutation",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
-        Claim(wall=Wall.HOST, fraction=0.2, source="+7.1 % on the host-bound GB200 baseline"),
+        Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.2, source="+7.1 % on the host-bound GB200 baseline"),
         Claim(wall=Wall.COMPUTE, fraction=0.1, source="permutation is part of 9 % of a layer's time"),
     ),
     precondition=unless_on("moe_permute_fusion", _elsewhere),

@@ -12,7 +12,7 @@
 """
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, MemoryEffect
+from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
 from policies.situation import Situation
 from policies.switch import experts_only, gpu_only, turn_on, unless_on
 from policies.trial import Phase
@@ -27,7 +27,7 @@ FIX = Fix(
     title="a fused router",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
-        Claim(wall=Wall.HOST, fraction=0.1, source="+2.0 % on the host-bound GB200 baseline"),
+        Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.1, source="+2.0 % on the host-bound GB200 baseline"),
         Claim(wall=Wall.COMPUTE, fraction=0.05, source="72 kernels become 31"),
     ),
     precondition=unless_on("moe_router_fusion", _elsewhere),

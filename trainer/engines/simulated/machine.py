@@ -34,7 +34,8 @@ class Machine:
     """Times in microseconds, rates in TFLOP/s and GB/s; fractions are 0..1."""
 
     gemm_efficiency: float = 0.6  # of the peak, with long GEMMs
-    half_rows: float = 192.0  # rows an expert's GEMM needs for half of that
+    half_rows: float = 192.0  # rows an expert's GEMM needs for half of that on a GPU
+    cpu_half_rows: float = 24.0  # and on a CPU
     cpu_tflops: float = 0.05  # a CPU rank with one thread
     cores_per_rank: int = 2
     launch_us: float = 5.0

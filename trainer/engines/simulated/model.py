@@ -110,7 +110,7 @@ def _expert_efficiency(recipe: Recipe, machine: Machine) -> float:
         return 1.0
     ep = recipe.knob("expert_model_parallel_size")
     rows = ep * _tokens(recipe) * recipe.architecture.moe_router_topk / experts
-    filled = rows / (rows + machine.half_rows)
+    filled = rows / (rows + (machine.cpu_half_rows if recipe.hardware.is_cpu else machine.half_rows))
     return float(filled * (1.0 if recipe.knob("moe_grouped_gemm") else 0.7))
 
 

@@ -1,0 +1,80 @@
+"""A tuning run without the loop: the policy on the simulated engine, judged by a plain threshold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from analyzers import analyze
+from policies.noise import throughput
+from policies.phases import PHASES
+from policies.policy import Policy
+from policies.trial import Phase, Proposal, Status, Trial, Verdict
+from trainer.burst import Burst, FailureKind, Outcome
+from trainer.engines.simulated import Machine, SimulatedEngine
+from trainer.recipe import Recipe
+
+GAIN = 0.015  # above three times the planted noise of a burst
+
+
+class Run:
+    """`trials` grows as `tune` goes; `best` is the last accepted one, the base while none runs."""
+
+    def __init__(self, base: Recipe, folder: Path, *, machine: Machine | None = None, seed: int = 0) -> None:
+        self.engine = SimulatedEngine(folder, machine=machine)
+        self.policy = Policy(base, seed)
+        self.folder = folder
+        self.trials: list[Trial] = []
+        self._attempt(Proposal(recipe=base, parent=None, phase=Phase.FIT, fix="base", because="the base recipe"))
+
+    @property
+    def best(self) -> Trial:
+        return next((t for t in reversed(self.trials) if t.accepted), self.trials[0])
+
+    def tune(self, budget: int) -> Trial:
+        """Passes over the phases until the budget is spent or a pass finds nothing."""
+        found = -1
+        while found != self.best.number and len(self.trials) < budget:
+            found = self.best.number
+            for phase in PHASES:
+                while len(self.trials) < budget and (proposal := self.propose(phase)):
+                    self._attempt(proposal)
+        return self.best
+
+    def propose(self, phase: Phase) -> Proposal | None:
+        return self.policy.propose(self.best, phase, self.trials)
+
+    def step(self, phase: Phase) -> Trial:
+        """The phase's next proposal, run."""
+        proposal = self.propose(phase)
+        assert proposal is not None
+        return self._attempt(proposal)
+
+    def _attempt(self, proposal: Proposal) -> Trial:
+        number = len(self.trials)
+        folder = self.folder / f"{number:04d}"
+        outcome = self.engine.run(Burst(number=number, recipe=proposal.recipe, folder=folder))
+        parent = self.trials[proposal.parent] if proposal.parent is not None else None
+        trial = Trial(
+            number=number,
+            proposal=proposal,
+            changes=parent.recipe.diff(proposal.recipe) if parent else {},
+            bursts=(number,),
+            outcomes=(outcome,),
+            status=_status(outcome),
+            analysis=analyze([folder]) if outcome.ok else None,
+        )
+        self.trials.append(replace(trial, verdict=self._verdict(trial)))
+        return self.trials[-1]
+
+    def _verdict(self, trial: Trial) -> Verdict:
+        figure, best = throughput(trial), throughput(self.best) if self.trials else None
+        if figure is None:
+            return Verdict.REJECTED
+        return Verdict.ACCEPTED if best is None or figure > best * (1 + GAIN) else Verdict.REJECTED
+
+
+def _status(outcome: Outcome) -> Status:
+    if outcome.failure is None:
+        return Status.OK
+    return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED
