@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from autotune.quantities import NONE, changes_text, knob_value
-from autotune.report.document import numerics_label, numerics_of
-from autotune.report.material import Material, Section, Table, fix_name_title, fix_title, status_words
-from autotune.report.path import gain_with_interval, obtained, obtained_text, predicted_text
+from autotune.report.material import Material, Record, Section, Table, fix_name_title, fix_title, status_words
+from autotune.report.path import PathStep, gain_with_interval, obtained, obtained_text, predicted_text
+from autotune.report.walls import burst_folders
+from policies.legality import numerics_of
 from policies.policy import Policy
+from policies.trial import Trial
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 
 
 def path(material: Material) -> Section | None:
-    rows = tuple(
-        (
-            str(step.number),
-            str(step.trial.number),
-            step.trial.proposal.phase.value,
-            f"{step.wall}: {'; '.join(step.wall.evidence)} [{step.wall.seen_in}]" if step.wall else "as given",
-            fix_title(step.trial),
-            changes_text(step.trial.changes) if step.parent else NONE,
-            step.trial.proposal.because,
-            predicted_text(step.trial) if step.parent else NONE,
-            obtained_text(step, material.unit),
-            step.trial.verdict_because,
-        )
-        for step in material.path
-    )
     said = (
         "Every kept change with the wall it was for. A predicted gain is the fix's claim on the wall's recoverable "
         "time R; its bound is T/(T−R)−1. Obtained is over the parent, with the 95 % interval.",
     )
-    columns = (
-        "step", "trial", "phase", "wall found, evidence", "fix", "change", "because", "predicted", "obtained", "judged",
-    )  # fmt: skip
-    return Section(
-        key="path", title="The accepted path", paragraphs=said, table=Table(columns=columns, rows=rows, numbers=(0, 1))
-    )
+    records = tuple(_step(step, material.unit) for step in material.path)
+    return Section(key="path", title="The accepted path", paragraphs=said, records=records)
 
 
 def recipe(material: Material) -> Section | None:
@@ -44,7 +28,7 @@ def recipe(material: Material) -> Section | None:
         return None
     changed = material.trials[0].recipe.diff(best.recipe)
     rows = tuple(
-        (knob, knob_value(a), knob_value(b), numerics_label(knob), _set_by(knob, material))
+        (knob, knob_value(a), knob_value(b), KNOBS[knob].numerics, _set_by(knob, material))
         for knob, (a, b) in changed.items()
     )
     if not rows:
@@ -55,24 +39,11 @@ def recipe(material: Material) -> Section | None:
 
 
 def rejected(material: Material) -> Section | None:
-    rows = tuple(
-        (
-            str(trial.number),
-            trial.proposal.phase.value,
-            fix_title(trial),
-            changes_text(trial.changes),
-            trial.proposal.because,
-            predicted_text(trial),
-            gain_with_interval(obtained(trial, material.trial(trial.proposal.parent))) or NONE,
-            status_words(trial),
-            trial.verdict_because,
-        )
-        for trial in material.rejected
-    )
-    columns = ("trial", "phase", "fix", "change", "because", "predicted", "obtained", "verdict", "reason")
+    if not material.rejected:
+        return None
     said = ("Tried and not kept. A trial without a burst was refused by the rules before it cost one.",)
-    table = Table(columns=columns, rows=rows, numbers=(0,))
-    return Section(key="rejected", title="Tried and rejected", paragraphs=said, table=table) if rows else None
+    records = tuple(_rejected(trial, material.trial(trial.proposal.parent)) for trial in material.rejected)
+    return Section(key="rejected", title="Tried and rejected", paragraphs=said, records=records)
 
 
 def not_tried(material: Material) -> Section | None:
@@ -85,6 +56,43 @@ def not_tried(material: Material) -> Section | None:
     said = (f"Fixes considered for the best recipe (trial {best.number}) and not worth a burst, with the reason.",)
     table = Table(columns=("fix", "phase", "why not"), rows=rows)
     return Section(key="not-tried", title="Considered and not tried", paragraphs=said, table=table) if rows else None
+
+
+def _step(step: PathStep, unit: str) -> Record:
+    trial, wall = step.trial, step.wall
+    if wall is None:
+        given = (
+            ("result", obtained_text(step, unit)),
+            ("judged", trial.verdict_because),
+            ("data", burst_folders(trial)),
+        )
+        return Record(heading=f"{step.number} · the recipe as given · trial {trial.number}", facts=given)
+    facts = (
+        ("wall found", str(wall)),
+        ("evidence", "; ".join(wall.evidence)),
+        ("seen in", wall.seen_in),
+        ("change", changes_text(trial.changes)),
+        ("because", trial.proposal.because),
+        ("predicted", predicted_text(trial)),
+        ("obtained", obtained_text(step, unit)),
+        ("judged", trial.verdict_because),
+        ("data", burst_folders(trial)),
+    )
+    heading = f"{step.number} · {fix_title(trial)} · {trial.proposal.phase.value}, trial {trial.number}"
+    return Record(heading=heading, facts=facts)
+
+
+def _rejected(trial: Trial, parent: Trial | None) -> Record:
+    facts = (
+        ("reason", trial.verdict_because),
+        ("change", changes_text(trial.changes)),
+        ("because", trial.proposal.because),
+        ("predicted", predicted_text(trial)),
+        ("obtained", gain_with_interval(obtained(trial, parent))),
+        ("data", burst_folders(trial)),
+    )
+    heading = f"trial {trial.number} · {fix_title(trial)} · {trial.proposal.phase.value} · {status_words(trial)}"
+    return Record(heading=heading, facts=facts)
 
 
 def _set_by(knob: str, material: Material) -> str:

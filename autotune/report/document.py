@@ -17,9 +17,10 @@ from analyzers.diagnosis import Diagnosis
 from autotune.events import EndStatus
 from autotune.history import History
 from autotune.judge import Speedup, speedup
+from policies.legality import numerics_of
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import Failure, Outcome
-from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
+from trainer.recipe.knobs import Numerics
 
 SCHEMA = 1
 
@@ -138,15 +139,6 @@ def median_interval(ordered: Sequence[float], confidence: float = 0.95) -> tuple
 def failure_of(trial: Trial) -> Failure | None:
     """The failure a trial ended with, if it did; a repeat that failed beside a good burst counts too."""
     return next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
-
-
-def numerics_of(knobs: Iterable[str]) -> Numerics:
-    """The strictest label of these knobs; changing nothing is training-equivalent."""
-    return max((numerics_label(knob) for knob in knobs), key=NUMERICS.index, default=NUMERICS[0])
-
-
-def numerics_label(knob: str) -> Numerics:
-    return KNOBS[knob].numerics
 
 
 def _entry(trial: Trial) -> TrialEntry:

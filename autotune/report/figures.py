@@ -128,11 +128,11 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
     """The accepted trials joined by steps, each with the band of noise above it until the next."""
     figures = material.figures
     kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
-    ends = [*(column[trial.number] for trial, _ in kept[1:]), 1.0]
+    ends = [column[trial.number] for trial, _ in kept[1:]] + [1.0]
     noise = noise_gain(material.trials)
     parts: list[Markup] = []
     before: float | None = None
-    for (trial, rate), until in zip(kept, ends, strict=True):
+    for (trial, rate), until in zip(kept, ends, strict=False):
         x, level = column[trial.number], axis.y(rate)
         title = f"limit of noise: {percent(noise)} above {tokens_per_s(rate, unit=material.unit)}"
         if before is not None:

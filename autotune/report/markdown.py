@@ -24,6 +24,11 @@ def _section(section: Section) -> Iterator[str]:
     for paragraph in section.paragraphs:
         yield ""
         yield _flat(paragraph)
+    for record in section.records:
+        yield ""
+        yield f"**{_flat(record.heading)}**"
+        yield ""
+        yield from (f"- {name}: {_flat(text)}" for name, text in record.facts if text)
     if section.table:
         yield ""
         yield from _table(section.table)

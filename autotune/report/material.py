@@ -21,12 +21,21 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Record:
+    """What has too much to say for a row of a table: a heading and (name, text) pairs; empty texts are left out."""
+
+    heading: str
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """`key` is its anchor and the name of its figure, where it has one."""
 
     key: str
     title: str
     paragraphs: tuple[str, ...] = ()
+    records: tuple[Record, ...] = ()
     table: Table | None = None
 
 

@@ -8,10 +8,10 @@ from autotune.judge import noise_gain
 from autotune.losses import disagreement
 from autotune.noise import cpu_cost, measure_noise, medians, wall_cost
 from autotune.quantities import NONE, counted, duration, gib, percent, tokens_per_s
-from autotune.report.document import numerics_of
 from autotune.report.material import Material, Section, Table, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
 from autotune.segments import Family, mean_segments, mean_step_us, slowest, steps_of
+from policies.legality import numerics_of
 from policies.trial import Status
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from autotune.quantities import changes_text, duration, percent
 from autotune.report.bars import rank_bars
 from autotune.report.figures import FIGURES
-from autotune.report.material import Material, Section, fix_title, status_words
+from autotune.report.material import Material, Record, Section, fix_title, status_words
 from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
@@ -27,8 +27,7 @@ class TrialCard:
     """Everything about one trial, folded away until asked for."""
 
     number: int
-    heading: str
-    facts: tuple[tuple[str, str], ...]
+    record: Record
     walls: tuple[tuple[str, tuple[str, ...]], ...]
     bars: Markup
     about_the_fix: tuple[str, ...]
@@ -61,10 +60,10 @@ def _card(trial: Trial) -> TrialCard:
         ("wall", f"{wall}. {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
         ("data", wall.seen_in or burst_folders(trial)),
     )
+    heading = f"Trial {trial.number} · {trial.proposal.phase.value} · {fix_title(trial)} · {status_words(trial)}"
     return TrialCard(
         number=trial.number,
-        heading=f"Trial {trial.number} · {trial.proposal.phase.value} · {fix_title(trial)} · {status_words(trial)}",
-        facts=facts,
+        record=Record(heading=heading, facts=facts),
         walls=_walls(trial),
         bars=rank_bars(trial),
         about_the_fix=_about(trial.proposal.fix),

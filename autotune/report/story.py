@@ -61,12 +61,21 @@ def _figure_note(history: History, document: Document) -> str:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
     over = f"throughput over trial {history.base.number}, the first that runs"
-    return ", ".join(part for part in (over, interval(low, high)) if part)
+    return ", ".join(part for part in (over, interval(low, high), _bursts_behind(history)) if part)
+
+
+def _bursts_behind(history: History) -> str:
+    """How many bursts the speed-up rests on: an interval from one burst a side knows nothing of other bursts."""
+    best, base = history.best, history.base
+    if best is None or base is None or best.number == base.number:
+        return ""
+    ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (best, base))
+    return f"{counted(ours, 'burst')} against {theirs}"
 
 
 def _ended(history: History, document: Document) -> str:
     why = history.ended.because if history.ended else ""
-    cost = f"{counted(len(history.finished), 'burst')}, {document.gpu_hours:.2f} {rate_unit(history)} hours"
+    cost = f"{counted(len(history.finished), 'burst')}, {document.gpu_hours:.2f} {rate_unit(history)}-hours"
     return "; ".join(part for part in (ENDED[document.status], why, cost) if part)
 
 

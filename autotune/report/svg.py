@@ -90,7 +90,7 @@ class Axis:
         return [part for value in values for part in self._tick(value, step)]
 
     def _tick(self, value: float, step: float) -> list[Markup]:
-        decimals = max(0, -math.floor(math.log10(step)))
+        decimals = next(places for places in range(10) if abs(round(step, places) - step) < 1e-9 * step)
         y = self.y(value)
         label = tag("text", f"{value:,.{decimals}f}", x="-8", y=f"{y + 4:.1f}", class_="axis end")
         return [line(0, y, 1, y, "grid"), label]
