@@ -48,7 +48,7 @@ class Evidence:
 
 _TELLS_NOTHING = re.compile(r"unhandled (cuda|system) error|NCCL error", re.IGNORECASE)  # the log has the reason
 _KERNEL_OOM = Words(FailureKind.OOM, "", "SIGKILL while the kernel's oom_kill counter rose")
-_STACK = "(most recent call first)"  # Python's faulthandler
+STACK = "(most recent call first):"  # begins each thread's stack that Python's faulthandler writes
 _WAITING = re.compile(r"torch/distributed/|param_and_grad_buffer\.py|p2p_communication\.py")  # for other ranks
 _INNERMOST = 3  # frames of a stack that tell what a thread waits for; further out everything is inside a wrapper
 _LONGEST_EVIDENCE = 400
@@ -170,7 +170,7 @@ def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None
 
 def _waits_for_peers(log: str) -> bool:
     """Whether a thread of the rank is inside a collective, by the stacks at the end of its log."""
-    innermost = ("\n".join(stack.strip().splitlines()[:_INNERMOST]) for stack in log.split(_STACK)[1:])
+    innermost = ("\n".join(stack.strip().splitlines()[:_INNERMOST]) for stack in log.split(STACK)[1:])
     return any(_WAITING.search(frames) for frames in innermost)
 
 
@@ -178,7 +178,7 @@ def _whereabouts(rank: RankEvidence) -> str:
     """Where a silent rank is, from its stacks or its last line."""
     if rank.stopped:
         return f"is stopped in {rank.phase.value}"
-    before, shown, stacks = rank.log.rpartition(_STACK)  # the main thread's stack comes last
+    before, shown, stacks = rank.log.rpartition(STACK)  # the main thread's stack comes last
     if shown:
         return (
             f"in {rank.phase.value} at {stacks.strip().splitlines()[0].strip()}" if stacks.strip() else "has no stack"

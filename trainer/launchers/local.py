@@ -203,7 +203,7 @@ class LocalRanks:
         if left:
             raise ToolError(
                 f"processes {', '.join(str(process.pid) for process in left)} do not end when killed",
-                hint="they are held inside the kernel, by a driver or a file system: see `dmesg`, then restart the node",
+                hint="a driver or a file system holds them inside the kernel: see `dmesg`; restart the node if they stay",
             )
         self.supervisor.wait()
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.burst import BurstPhase
-from trainer.failures import Death, RankEvidence
+from trainer.failures import STACK, Death, RankEvidence
 from trainer.launchers import mailbox
 from trainer.launchers.processes import send, status_of
 from trainer.rank_report import RankReport, phase_path, report_path
@@ -84,16 +84,25 @@ class Watch:
 
     def ask_for_stacks(self) -> None:
         """Has every silent rank write its threads' stacks to its log, and waits until it has."""
-        asked = {}
+        asked = []
         for rank in set(self._ranks) - set(self.reports) - set(self.deaths):
             process = mailbox.arrived(self._control, rank)
             status = status_of(process.pid) if process else None
             if process and status and status.process == process:
                 self._stopped |= {rank} if status.stopped else set()
-                asked[rank] = len(self._output(rank))
                 send(process, mailbox.STACKS)
+                asked.append(rank)
+        self._await_stacks([rank for rank in asked if rank not in self._stopped])
+
+    def _await_stacks(self, ranks: list[int]) -> None:
+        """Until every rank has written and no more comes; a rank that has not begun by `_STACKS_S` will not."""
         give_up = time.monotonic() + _STACKS_S
-        while time.monotonic() < give_up and any(len(self._output(r)) == size for r, size in asked.items()):
+        before: list[int] = []
+        while time.monotonic() < give_up:
+            written = [self._output(rank).count(STACK.encode()) and len(self._output(rank)) for rank in ranks]
+            if all(written) and written == before:
+                return
+            before = written
             time.sleep(mailbox.POLL_S)
 
     def keep_logs(self) -> None:
