@@ -8,12 +8,14 @@ the same point. Source of both: proc(5), getrlimit(2).
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import gc
 import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from trainer.engines.megatron import heap
 
 GIB = 2**30
 
@@ -45,25 +47,25 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._baseline_kib = 0
+        heap.keep_freed_memory()
 
     def synchronize(self) -> None:
         """Nothing is asynchronous here but collectives, and those are waited for."""
 
     @contextlib.contextmanager
     def held(self, limit_gib: float | None) -> Iterator[None]:
-        _return_free_memory()
-        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-        self._baseline_kib = _status_kib("VmRSS")
-        if limit_gib is None:
-            yield
-            return
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = _status_kib("VmData") * 1024 + int(limit_gib * GIB)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        gc.collect()
+        with heap.holes_filled():
+            Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+            self._baseline_kib = _status_kib("VmRSS")
+            soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            if limit_gib is not None:
+                limit = _status_kib("VmData") * 1024 + int(limit_gib * GIB)
+                resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+            try:
+                yield
+            finally:
+                resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
     def peak_gib(self) -> float:
         return max(0, _status_kib("VmHWM") - self._baseline_kib) * 1024 / GIB
@@ -125,12 +127,3 @@ def _status_kib(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1])
     raise KeyError(field)
-
-
-def _return_free_memory() -> None:
-    """Gives freed heap back to the system, so that one burst's leavings do not count as the next one's baseline."""
-    import gc
-
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # musl has no malloc_trim
-        ctypes.CDLL(None).malloc_trim(0)
