@@ -82,14 +82,16 @@ def summarise(breakdowns: Sequence[Breakdown], outcome: RunOutcome | None) -> Jo
     outcome = outcome or RunOutcome()
     if not breakdowns:
         return Job(outcome=outcome)
-    waits = waiting([_rank(b) for b in breakdowns])
-    table = [_rank_steps(breakdown, wait) for breakdown, wait in zip(breakdowns, waits, strict=True)]
-    count = min(len(row) for row in table)
-    slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(count)]
+    shared = _shared_steps(breakdowns)
+    waits = waiting([_rank(b, chosen) for b, chosen in zip(breakdowns, shared, strict=True)])
+    table = [
+        [steps[k] for k in chosen] for steps, chosen in zip(map(_rank_steps, breakdowns, waits), shared, strict=True)
+    ]
+    slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
     ranks = [b.timeline.rank for b in breakdowns]
     return Job(
         step=average([table[r][k] for k, r in enumerate(slowest)]),
-        steps=count if breakdowns[0].windows else 0,
+        steps=len(slowest) if breakdowns[0].windows else 0,
         slowest=ranks[Counter(slowest).most_common(1)[0][0]],
         by_rank={rank: average(row) for rank, row in zip(ranks, table, strict=True) if rank is not None},
         classified=min(b.work.coverage.device_time_classified for b in breakdowns),
@@ -111,8 +113,19 @@ def average(steps: Sequence[RankStep]) -> RankStep:
     return RankStep(**means)
 
 
-def _rank(breakdown: Breakdown) -> Rank:
-    return Rank(work=breakdown.work, origin_us=breakdown.timeline.origin_us, steps=breakdown.windows)
+def _shared_steps(breakdowns: Sequence[Breakdown]) -> list[list[int]]:
+    """For each rank the numbers of the steps that all have: by name, or by order if no name is shared."""
+    names = [[step.name for step in b.steps] for b in breakdowns]
+    shared = [name for name in names[0] if all(name in others for others in names)]
+    if shared:
+        return [[own.index(name) for name in shared] for own in names]
+    fewest = min(len(own) for own in names)
+    return [list(range(max(fewest, 1))) for _ in names]
+
+
+def _rank(breakdown: Breakdown, chosen: Sequence[int]) -> Rank:
+    steps = [breakdown.windows[k] for k in chosen] if breakdown.windows else []
+    return Rank(work=breakdown.work, origin_us=breakdown.timeline.origin_us, steps=steps)
 
 
 def _rank_steps(breakdown: Breakdown, wait: Intervals) -> list[RankStep]:

@@ -35,7 +35,11 @@ def find(job: Job) -> WallFinding | None:
         wall=WALL,
         recoverable_us=recoverable,
         share=job.share(recoverable),
-        evidence=[_busy(job, step), *(_unknown_rate(job, parts) if attained is None else _rate(job, step, parts))],
+        evidence=(
+            [_busy(job, step), *_unknown_rate(job, parts)]
+            if attained is None
+            else [*_rate(job, parts), _busy(job, step)]
+        ),
         parts=parts,
     )
 
@@ -60,7 +64,7 @@ def _busy(job: Job, step: RankStep) -> str:
     return f"{who} computes for {job.of_step(step.compute_us)}" + (f": {classes}" if classes else "")
 
 
-def _rate(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
+def _rate(job: Job, parts: dict[str, float]) -> list[str]:
     outcome = job.outcome
     return [
         f"{outcome.model_tflops_per_gpu:.3g} of {outcome.attainable_tflops_per_gpu:.3g} attainable TFLOP/s: "

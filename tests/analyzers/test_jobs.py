@@ -79,6 +79,20 @@ def test_a_run_that_died_of_memory_is_diagnosed_from_its_folder_alone(tmp_path: 
     assert analysis.diagnosis.because == "rank 0 ran out of memory in init: killed"
 
 
+def test_half_a_trace_of_a_failed_run_does_not_hide_its_failure(tmp_path: Path) -> None:
+    _outcome(tmp_path, failure={"kind": "oom", "phase": "trace", "rank": 0, "evidence": "killed"})
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "rank0.pt.trace.json").write_text('{"schemaVersion": 1, "traceEvents": [')
+    assert analyze([tmp_path]).diagnosis.wall is Wall.MEMORY
+
+
+def test_only_steps_that_all_ranks_have_are_averaged(tmp_path: Path) -> None:
+    _rank(0, 500).write(tmp_path)
+    _rank(1, 900).step(3, 3000, 9000).write(tmp_path)
+    diagnosis = analyze([tmp_path]).diagnosis
+    assert all("of 1.0 ms a step" in f.evidence[0] for f in diagnosis.walls if "ms a step" in f.evidence[0])
+
+
 def test_an_outcome_that_is_none_is_refused(tmp_path: Path) -> None:
     _rank(0, 900).write(tmp_path / "trace")
     (tmp_path / "outcome.json").write_text("[]")
