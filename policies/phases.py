@@ -60,6 +60,7 @@ PLANS: tuple[Plan, ...] = (
         order=Order.AS_LISTED,
         fixes=(
             "expert_parallel_for_tensor",
+            "expert_parallel_in_domain",
             "less_tensor_parallel",
             "less_pipeline_parallel",
             "less_context_parallel",

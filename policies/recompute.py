@@ -33,9 +33,7 @@ def selective(*modules: str) -> KnobChanges:
 def rungs(recipe: Recipe) -> list[KnobChanges]:
     """From no recompute to full. Fused attention on GPUs already keeps no scores, so `core_attn` is for CPUs."""
     model = recipe.architecture
-    attention = (
-        ("mla_up_proj",) if model.multi_latent_attention else ("core_attn",) if recipe.cluster.gpu == "cpu" else ()
-    )
+    attention = ("mla_up_proj",) if model.multi_latent_attention else ("core_attn",) if recipe.hardware.is_cpu else ()
     steps: list[tuple[str, ...]] = [attention]
     if model.num_moe_experts is not None:
         steps += [("moe_act",), (*attention, "layernorm", "moe_act"), (*attention, "moe")]

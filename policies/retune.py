@@ -81,10 +81,20 @@ def _axes(view: View) -> list[Axis]:
     order = [*ALWAYS, *(n for n in AXES if n in moved), *(n for n in AXES if n not in tried)]
     axes: list[Axis] = []
     for name in dict.fromkeys(order):
-        axis = axis_of(name, view.best.recipe)
+        axis = axis_of(name, view.best.recipe, lambda recipe: _worth(view, recipe))
         if axis and len(axes) < MOST_AXES:
             axes.append(axis)
     return axes
+
+
+def _worth(view: View, recipe: Recipe) -> bool:
+    """Not a change that lost before, nor back to what was left behind with a gain; more recompute only to make
+    room for a larger micro batch."""
+    moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
+    if view.failed_before(moved) or view.undone_by(moved):
+        return False
+    heavy = [rung for rung in heavier(view.best.recipe) if all(recipe.knob(k) == v for k, v in rung.items())]
+    return not heavy or _lacks_room(view, {"micro_batch_size": 2 * view.best.recipe.training.micro_batch_size})
 
 
 def _mattered(view: View, trial: Trial) -> bool:

@@ -34,7 +34,7 @@ class Situation:
 
     @property
     def on_cpu(self) -> bool:
-        return self.recipe.cluster.gpu == "cpu"
+        return self.recipe.hardware.is_cpu
 
     @property
     def failure(self) -> Failure | None:

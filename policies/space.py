@@ -49,7 +49,7 @@ def _degree(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -
 
 
 def _threads(recipe: Recipe) -> list[KnobChanges]:
-    return [{"threads_per_rank": threads} for threads in (1, 2, 4, 8)]
+    return [{"threads_per_rank": threads} for threads in (1, 2, 4, 8)] if recipe.hardware.is_cpu else []
 
 
 def _graphs(recipe: Recipe) -> list[KnobChanges]:
@@ -105,13 +105,13 @@ AXES: dict[str, Row] = {
 }
 
 
-def axis_of(name: str, recipe: Recipe) -> Axis | None:
-    """The axis with its options that are legal from `recipe`; None when there is nothing to choose."""
+def axis_of(name: str, recipe: Recipe, worth: Callable[[Recipe], bool]) -> Axis | None:
+    """The axis with its options that are legal from `recipe` and worth a look; None when nothing is to choose."""
     options: dict[str, KnobChanges] = {CURRENT: {}}
     seen = {recipe.digest()}
     for changes in AXES[name].options(recipe):
         derived = derive(recipe, changes)
-        if isinstance(derived, Refusal) or derived.digest() in seen:
+        if isinstance(derived, Refusal) or derived.digest() in seen or not worth(derived):
             continue
         seen.add(derived.digest())
         options[_label(changes)] = changes

@@ -21,19 +21,14 @@ from policies.trial import Phase
 def _precondition(situation: Situation) -> str | None:
     if not situation.is_moe:
         return "the model has no experts"
-    return "experts are not split by TP" if _expert_tp(situation) == 1 else None
+    return "experts are not split by TP" if situation.recipe.expert_tensor_parallel_size == 1 else None
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
     ep = situation.knob(DEGREES["ep"])
-    factor = _expert_tp(situation)
+    factor = situation.recipe.expert_tensor_parallel_size
     whole = {"expert_tensor_parallel_size": 1}
     return [whole | {DEGREES["ep"]: ep * factor}] + ([whole] if ep > 1 else [])
-
-
-def _expert_tp(situation: Situation) -> int:
-    """Megatron's default: not written means equal to TP."""
-    return int(situation.knob("expert_tensor_parallel_size") or situation.knob(DEGREES["tp"]))
 
 
 FIX = Fix(

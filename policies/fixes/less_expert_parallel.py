@@ -1,7 +1,6 @@
 """Less expert parallelism: keep dispatch inside fewer ranks.
 
-*What it is*: a smaller `expert_model_parallel_size`, largest first when the fast domain is crossed; at 1
-there is no dispatch at all.
+*What it is*: the next smaller `expert_model_parallel_size`; at 1 there is no dispatch at all.
 
 *How it shows*: EP dispatch and combine exposed in the trace.
 
@@ -27,9 +26,7 @@ def _precondition(situation: Situation) -> str | None:
 
 def _changes(situation: Situation) -> list[KnobChanges]:
     recipe = situation.recipe
-    domain = recipe.cluster.gpus_per_node or recipe.world_size
-    inside_first = sorted(smaller(recipe, "ep"), key=lambda size: (size > domain, -size))
-    return [change for size in inside_first for change in with_ep(recipe, size)]
+    return [change for size in reversed(smaller(recipe, "ep")) for change in with_ep(recipe, size)]
 
 
 FIX = Fix(

@@ -9,12 +9,12 @@ import pytest
 from analyzers.diagnosis import Wall
 from policies.fix import Fix, gain_of
 from policies.fixes import FIXES, page
-from policies.legality import NUMERICS, Refusal, derive, numerics_of
+from policies.legality import Refusal, derive, numerics_of
 from policies.phases import PLANS
 from policies.situation import Situation
 from tests.policies.drawn import analysis, cpu_recipe, gpu_recipe, outcome
 from trainer.recipe import Recipe, load_recipe, packaged_examples
-from trainer.recipe.knobs import KNOBS
+from trainer.recipe.knobs import KNOBS, NUMERICS
 from trainer.recipe.rules import check
 
 SECTIONS = ("What it is", "How it shows", "What it costs", "When it does not apply", "Source")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import policies
 from policies.search import Measured, Point, suggest
 
 AXES = {"a": ("0", "1", "2", "3"), "b": ("0", "1", "2", "3"), "c": ("off", "on")}
@@ -73,3 +76,11 @@ def test_asking_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_policy_imports_without_optuna() -> None:
     code = "import sys, policies.policy; sys.exit('optuna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_other_file_knows_the_sampler() -> None:
+    folder = Path(policies.__file__).parent
+    knowing = [
+        path.name for path in folder.rglob("*.py") if re.search(r"^\s*(import|from) optuna", path.read_text(), re.M)
+    ]
+    assert knowing == ["search.py"]

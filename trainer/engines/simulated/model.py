@@ -17,6 +17,13 @@ from trainer.recipe import Recipe
 
 SLICES_OF_MICROBATCHES = 2
 SLICES_OF_LAYERS = 3
+# knob -> its value at rest, and the share of host time per layer that is left when it is set otherwise
+LAUNCHES_LEFT: dict[str, tuple[object, float]] = {
+    "moe_permute_fusion": (False, 0.9),
+    "moe_router_fusion": (False, 0.9),
+    "cuda_graph_impl": ("none", 0.35),
+    "cpu_affinity": ("none", 0.85),
+}
 ATTENTION_SHARE = 0.4  # of a layer's compute; the rest is the experts'
 GIB = 2**30
 
@@ -159,14 +166,8 @@ def _launches(recipe: Recipe, machine: Machine) -> float:
     experts = recipe.architecture.num_moe_experts
     if experts and not recipe.knob("moe_grouped_gemm"):
         launches += 4 * experts / recipe.knob("expert_model_parallel_size")
-    if recipe.knob("moe_permute_fusion"):
-        launches *= 0.9
-    if recipe.knob("moe_router_fusion"):
-        launches *= 0.9
-    if recipe.knob("cuda_graph_impl") != "none":
-        launches *= 0.35
-    if recipe.knob("cpu_affinity") != "none":
-        launches *= 0.85
+    for knob, (at_rest, factor) in LAUNCHES_LEFT.items():
+        launches *= factor if recipe.knob(knob) != at_rest else 1.0
     return launches
 
 

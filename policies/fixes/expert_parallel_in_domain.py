@@ -1,0 +1,52 @@
+"""Expert parallelism inside the fast domain: dispatch over NVLink only.
+
+*What it is*: the largest `expert_model_parallel_size` whose ranks, times expert TP, share one NVLink domain.
+
+*How it shows*: EP dispatch and combine exposed, with an EP group that spans domains.
+
+*What it costs*: more experts a rank, so weights, gradients and optimizer state grow.
+
+*When it does not apply*: the group is inside one domain already; on CPUs; or the experts do not fit.
+
+*Source*: arXiv 2603.07685 section 9.1 (EP x TP inside the NVLink domain) and section 3.2.4 (between nodes 5 to 10
+times slower); section 9.2.2 (EP64 over 8 nodes: nearly half of the step is dispatch).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import DEGREES, smaller, with_ep
+from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.situation import Situation
+from policies.switch import experts_only, gpu_only
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    elsewhere = gpu_only(situation) or experts_only(situation)
+    if elsewhere:
+        return elsewhere
+    ranks, domain = _ranks(situation), situation.recipe.hardware.nvlink_domain_gpus
+    return f"the {ranks} ranks of an expert group share a domain of {domain}" if ranks <= domain else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    recipe = situation.recipe
+    domain = recipe.hardware.nvlink_domain_gpus
+    inside = [size for size in smaller(recipe, "ep") if size * recipe.expert_tensor_parallel_size <= domain]
+    return [change for size in reversed(inside) for change in with_ep(recipe, size)]
+
+
+def _ranks(situation: Situation) -> int:
+    return int(situation.knob(DEGREES["ep"])) * situation.recipe.expert_tensor_parallel_size
+
+
+FIX = Fix(
+    name="expert_parallel_in_domain",
+    title="expert parallelism inside the fast domain",
+    phases=(Phase.SCALE,),
+    claims=(Claim(wall=Wall.COMMUNICATION, parts=EP, fraction=0.7, source="NVLink is 5 to 10 times the network"),),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.3, note="expert weights, gradients and optimizer state grow"),
+    chance=0.6,
+    proof=Proof(measure="ep_exposed", moves=-1),
+)
