@@ -1,8 +1,8 @@
 """A step's partition as the segments of one stacked bar: what the report draws and the terminal prints.
 
-One row of `KINDS` is one segment: its words, the family it is coloured by, and how it is read from a partition.
-The families are the walls a segment is lost to, so a colour means the same thing everywhere. Times are
-microseconds; the segments of a partition add up to its duration.
+One row of `KINDS` is one segment: its words, the family it is coloured by, and how it is read from a
+partition. The families are the walls a segment is lost to, so a colour means the same thing everywhere. Times
+are microseconds; the segments of a partition add up to its duration.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _exposed(name: str) -> Callable[[Partition], float]:
 def _communication(step: Partition) -> dict[str, float]:
     """Exposed time by kind, adding up to the exposed total.
 
-    Two kinds exposed at the same moment are each counted in full in the partition; a bar has room for the moment
-    once, so they share it in proportion.
+    Two kinds exposed at the same moment are each counted in full in the partition; a bar has room for the
+    moment once, so they share it in proportion.
     """
     exposed = {kind: time.exposed_us for kind, time in step.communication_by_kind.items() if time.exposed_us > 0}
     total = sum(exposed.values())
@@ -62,15 +62,15 @@ def _recompute(step: Partition) -> float:
 
 
 _COMMUNICATION = (
-    ("ep_dispatch", "EP dispatch"),
-    ("ep_combine", "EP combine"),
-    ("ep_notify", "EP notify"),
-    ("all_to_all", "all-to-all"),
-    ("tp", "TP"),
-    ("cp", "CP"),
-    ("pp", "PP send/recv"),
-    ("dp", "DP"),
-    ("other", "other communication"),
+    ("ep_dispatch", "EP dispatch", "d"),
+    ("ep_combine", "EP combine", "e"),
+    ("ep_notify", "EP notify", "n"),
+    ("all_to_all", "all-to-all", "a"),
+    ("tp", "TP", "t"),
+    ("cp", "CP", "k"),
+    ("pp", "PP send/recv", "p"),
+    ("dp", "DP", "g"),
+    ("other", "other communication", "x"),
 )
 
 KINDS: tuple[Kind, ...] = (
@@ -83,8 +83,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(key="recompute", words="recompute", family=Family.MEMORY, glyph="r", read=_recompute),
     *(
-        Kind(key=name, words=f"exposed {words}", family=Family.COMMUNICATION, glyph="x", read=_exposed(name))
-        for name, words in _COMMUNICATION
+        Kind(key=name, words=f"exposed {words}", family=Family.COMMUNICATION, glyph=glyph, read=_exposed(name))
+        for name, words, glyph in _COMMUNICATION
     ),
     Kind(key="copy", words="exposed copies", family=Family.MEMORY, glyph="m", read=lambda step: step.exposed_copy_us),
     Kind(
