@@ -1,11 +1,10 @@
 """What a burst's run folder says beside the traces: its `outcome.json`, read for the figures a diagnosis needs.
 
-Fields that others need are not listed here and are ignored; times are microseconds, memory is GiB (2**30 bytes).
+Fields that others need are not listed here and are ignored; memory is GiB (2**30 bytes).
 """
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
-    step_us: list[float] = []  # per measured step, without the profiler
     peak_gib: list[float] = []  # per rank
     limit_gib: float | None = None  # per rank
     model_tflops_per_gpu: float | None = None
@@ -41,10 +39,6 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     def hottest(self) -> tuple[int, float] | None:
         """The rank with the highest peak, and that peak."""
         return max(enumerate(self.peak_gib), key=lambda item: item[1]) if self.peak_gib else None
-
-    @property
-    def median_step_us(self) -> float | None:
-        return statistics.median(self.step_us) if self.step_us else None
 
 
 def read_outcome(folder: Path) -> RunOutcome | None:

@@ -60,8 +60,6 @@ class ProcessGroup(msgspec.Struct):
 class DistributedInfo(msgspec.Struct):
     rank: int | None = None
     pg_config: list[ProcessGroup] = []
-    backend: str | None = None
-    world_size: int | None = None
 
 
 class Document(msgspec.Struct):
