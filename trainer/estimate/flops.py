@@ -7,7 +7,7 @@ convention of arXiv 2603.07685 and Megatron-LM `num_floating_point_operations`).
 
 from __future__ import annotations
 
-from trainer.recipe.schema import Architecture
+from trainer.recipe.architecture import Architecture
 
 
 def model_flops_per_token(model: Architecture, seq_length: int) -> float:

@@ -18,22 +18,13 @@ _NEVER_TRIM = 2**30
 _HOLE_SIZES = (16 * 2**20, 4 * 2**20, 2**20, 2**18, 2**16)  # bytes, tried from the largest
 
 
+_MALLINFO2_FIELDS = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+)  # fmt: skip
+
+
 class _Mallinfo2(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    ]
+    _fields_ = [(name, ctypes.c_size_t) for name in _MALLINFO2_FIELDS]
 
 
 def _glibc() -> Any | None:

@@ -127,22 +127,19 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
         stack.enter_context(_on_device(device))
         measured.attainable_tflops = device.attainable_tflops()
         stack.enter_context(_process_groups(recipe, device, store, rank))
-        stack.enter_context(device.held(recipe.memory_limit_gib))
-        try:
-            model = _set_up(recipe, burst.seed, measured)
-            steps = _Steps(recipe, model, device, burst.seed, measured, phase)
-            with _phases_of_schedule(phase):
+        with device.held(recipe.memory_limit_gib):
+            try:
+                model = _set_up(recipe, burst.seed, measured)
+                steps = _Steps(recipe, model, device, burst.seed, measured, phase)
+                stack.enter_context(_phases_of_schedule(phase))
                 for index in range(recipe.burst.warmup_steps + recipe.burst.measure_steps):
                     steps.take(timed=index >= recipe.burst.warmup_steps)
+            finally:
                 measured.peak_gib = device.peak_gib()
-                phase.enter(BurstPhase.TRACE)
-                _trace(recipe, steps, model, burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz")
-            phase.enter(BurstPhase.CHECK)
-            measured.diverged = replicas.find_divergence(model.chunks)
-        finally:
-            measured.peak_gib = max(measured.peak_gib, device.peak_gib())
-            model = steps = None  # type: ignore[assignment]  # the memory account ends with nothing held
-            gc.collect()
+        phase.enter(BurstPhase.TRACE)  # outside the limit: what a profiler holds is not the recipe's
+        _trace(recipe, steps, model, burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz")
+        phase.enter(BurstPhase.CHECK)
+        measured.diverged = replicas.find_divergence(model.chunks)
 
 
 @contextlib.contextmanager
