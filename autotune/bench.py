@@ -7,11 +7,15 @@ what was not. What the machine does wrong is kept apart from what the recipe doe
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+
+import msgspec
 
 from analyzers.diagnosis import Analysis
 from analyzers.errors import TraceError
@@ -118,7 +122,7 @@ class Bench:
         return BurstFinished(
             burst=burst.number,
             trial=trial,
-            outcome=outcome,
+            outcome=_finite(outcome),
             seconds=round(self.clock() - started, 3),
             ranks=outcome.ranks or burst.recipe.world_size,
         )
@@ -154,6 +158,12 @@ def _set_aside(folder: Path) -> None:
     aside = folder.with_name(f"{folder.name}.lost")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
+
+
+def _finite(outcome: Outcome) -> Outcome:
+    """The outcome with its loss curve up to the first value that is no number: JSON has no words for the others."""
+    good = list(takewhile(math.isfinite, outcome.loss))
+    return outcome if len(good) == len(outcome.loss) else msgspec.structs.replace(outcome, loss=good)
 
 
 def _refuse_full_disk(folder: Path) -> None:
