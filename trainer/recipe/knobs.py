@@ -43,6 +43,8 @@ class Domain:
         if self.kind in ("one", "any"):
             strange = [word for word in ([value] if self.kind == "one" else value) if word not in self.words]
             return f"{', '.join(map(str, strange))} is not one of {', '.join(self.words)}" if strange else None
+        if self.kind in ("bool", "text"):
+            return None
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
         return None if low <= value <= high else f"{value} is not {self}"
 

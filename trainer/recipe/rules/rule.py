@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import Layout, layout_of
+from trainer.recipe.predicates import Test
 from trainer.recipe.schema import Recipe
 
 Suggestion = dict[str, Any]  # knob -> nearest valid value
@@ -34,43 +37,69 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A recipe by what differs from the plain one of `examples.py`: sections of the YAML schema and knobs."""
+    """A recipe by what differs from the plain one of `examples.py`. `model` and `cluster` replace fields."""
 
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    model: str | Mapping[str, Any] | None = None
-    cluster: Mapping[str, Any] | None = None
-    burst: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "megatron"
+
+
+def example(
+    *,
+    model: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, Any] | None = None,
+    engine: str = "megatron",
+    **knobs: Any,
+) -> Example:
+    return Example(knobs=knobs, model=model or {}, cluster=cluster or {}, engine=engine)
+
+
+def fixed(**suggestion: Any) -> Callable[[Recipe], Suggestion]:
+    """The same suggestion for every recipe."""
+    return lambda recipe: dict(suggestion)
+
+
+def nothing(recipe: Recipe) -> Suggestion:
+    """No knob can cure it."""
+    return {}
+
+
+def without(name: str, *words: str) -> Callable[[Recipe], Suggestion]:
+    """A list knob without these words."""
+    return lambda recipe: {name: tuple(word for word in recipe.knob(name) or () if word not in words)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One row. `breaks` returns the message when the recipe breaks it, else None; `nearest` the cure.
+    """One row. `broken` is the violating condition; `message` a template over knobs, the model's fields and the
+    parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} when none can.
 
     `source` cites the rule table (R001...), Megatron's own file, or the measurement it came from; `versions` says
-    which Megatron-Core releases have it. `broken` and `kept` are examples, checked by the conformance tests.
+    where it holds. `breaking` and `passing` are examples: the conformance tests run every one.
     """
 
     id: str
     knobs: tuple[str, ...]
-    breaks: Callable[[Recipe], str | None]
-    nearest: Callable[[Recipe], Suggestion]
+    broken: Test
+    message: str
+    nearest: Callable[[Recipe], Suggestion] = nothing
     source: str
-    broken: Example
-    kept: Example
+    breaking: Example
+    passing: Example
     kind: FindingKind = FindingKind.ERROR
     versions: str = "all"
-    hint: str = ""  # what to do; written from the suggestion where empty
+    hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 
     def finding(self, recipe: Recipe) -> Finding | None:
-        message = self.breaks(recipe)
-        if message is None:
+        if not self.broken(recipe):
             return None
-        suggestion = self.nearest(recipe)
+        suggestion = {knob: value for knob, value in self.nearest(recipe).items() if recipe.knob(knob) != value}
         return Finding(
             rule=self.id,
             kind=self.kind,
-            message=message,
-            hint=self.hint or set_hint(suggestion),
+            message=self.message.format_map(_Facts(recipe)),
+            hint=set_hint(suggestion) if suggestion else self.hint,
             knobs=self.knobs,
             source=self.source,
             suggestion=suggestion,
@@ -78,6 +107,28 @@ class Rule:
 
 
 def set_hint(suggestion: Suggestion) -> str:
-    """ "set a to 1 and b to 2"."""
-    settings = [f"{knob} to {'null' if value is None else value}" for knob, value in suggestion.items()]
-    return f"set {' and '.join(settings)}" if settings else "change the model or the cluster"
+    """ "set a to 1 and b to null"."""
+    return "set " + " and ".join(f"{knob} to {_plain(value)}" for knob, value in suggestion.items())
+
+
+class _Facts(dict[str, Any]):
+    """What a message may name, looked up as it is named: knobs, sizes of the layout, fields of the model."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self._recipe = recipe
+
+    def __missing__(self, name: str) -> Any:
+        if name in KNOBS:
+            return _plain(self._recipe.knob(name))
+        if name in Layout.__dataclass_fields__:
+            return getattr(layout_of(self._recipe), name)
+        owner = self._recipe.architecture if name in type(self._recipe.architecture).model_fields else self._recipe
+        return _plain(getattr(owner, name))
+
+
+def _plain(value: Any) -> Any:
+    words = {None: "null", True: "true", False: "false"}
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return words[value] if value is None or isinstance(value, bool) else value

@@ -1,0 +1,65 @@
+"""What every rule promises by being registered: its examples behave, its hint works."""
+
+import pytest
+
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import RULES, FindingKind, Rule, check, nearest_valid
+from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.rule import Example
+
+every_rule = pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+
+
+def test_no_two_rules_share_a_name():
+    assert len({rule.id for rule in RULES}) == len(RULES)
+
+
+def test_the_plain_recipe_breaks_no_rule():
+    assert check(recipe_of(Example())) == []
+
+
+@every_rule
+def test_a_rule_names_knobs_that_exist_its_source_and_what_to_do(rule: Rule):
+    assert set(rule.knobs) <= set(KNOBS)
+    assert rule.source
+    finding = rule.finding(recipe_of(rule.breaking))
+    assert finding is not None
+    assert finding.hint
+    assert "{" not in finding.message or "{" in rule.message
+
+
+@every_rule
+def test_the_breaking_example_breaks_by_that_rule_alone(rule: Rule):
+    found = check(recipe_of(rule.breaking))
+    assert rule.id in [finding.rule for finding in found]
+    errors = [finding.rule for finding in found if finding.kind is FindingKind.ERROR]
+    assert errors == ([rule.id] if rule.kind is FindingKind.ERROR else [])
+
+
+@every_rule
+def test_the_passing_example_has_no_error_and_not_that_finding(rule: Rule):
+    found = check(recipe_of(rule.passing))
+    assert [f.rule for f in found if f.kind is FindingKind.ERROR or f.rule == rule.id] == []
+
+
+@every_rule
+def test_following_the_hint_removes_the_finding(rule: Rule):
+    recipe = recipe_of(rule.breaking)
+    finding = rule.finding(recipe)
+    assert finding is not None
+    if finding.suggestion:
+        assert rule.finding(recipe.replace(finding.suggestion)) is None
+
+
+@every_rule
+def test_a_legal_recipe_is_found_near_the_breaking_example(rule: Rule):
+    recipe = recipe_of(rule.breaking)
+    near = nearest_valid(recipe)
+    finding = rule.finding(recipe)
+    assert finding is not None
+    if rule.kind is FindingKind.ERROR and not finding.suggestion:
+        assert near is None
+        return
+    assert near is not None
+    assert not [f for f in check(near) if f.kind is FindingKind.ERROR]
+    assert len(recipe.diff(near)) <= 6

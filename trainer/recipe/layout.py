@@ -1,0 +1,85 @@
+"""How the ranks are divided: every parallel size of a recipe, attention's grid and the experts' own.
+
+Attention: world = TP·CP·PP·DP. Experts, folded over the same ranks: world = ETP·EP·PP·EDP. EP does not multiply
+into the model-parallel product (source: Megatron-Core parallel_state.py, arXiv 2504.14960).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.recipe.schema import Recipe
+
+_GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
+_REPEAT = re.compile(r"([EtmL|])\*(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    world: int
+    tp: int
+    pp: int
+    cp: int
+    dp: int  # rounded down where the layout is illegal, at least 1
+    ep: int
+    etp: int
+    edp: int  # likewise
+    vpp: int  # model chunks a rank holds, 1 without interleaving
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    sizes = recipe.parallelism
+    world, pp, etp = recipe.world_size, sizes.pipeline_model_parallel_size, recipe.expert_tensor_parallel_size
+    ep = sizes.expert_model_parallel_size
+    stages = pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
+    return Layout(
+        world=world,
+        tp=sizes.tensor_model_parallel_size,
+        pp=pp,
+        cp=sizes.context_parallel_size,
+        dp=recipe.data_parallel_size,
+        ep=ep,
+        etp=etp,
+        edp=max(1, world // (etp * ep * pp)),
+        vpp=sizes.virtual_pipeline_model_parallel_size or max(1, len(stages) // pp),
+    )
+
+
+def pipeline_stages(text: str) -> list[str]:
+    """Megatron's layout text as one string of E, t, m, L a stage: "Et*2|(t|)*2mL" → ["Ett", "t", "t", "mL"].
+
+    [] for an empty text. ValueError for anything that is no such text.
+    """
+    plain = text.replace(",", "").replace(" ", "")
+    while (expanded := _GROUP.sub(lambda m: m[1] * int(m[2] or 1), plain)) != plain:
+        plain = expanded
+    plain = _REPEAT.sub(lambda m: m[1] * int(m[2]), plain)
+    if strange := set(plain) - set("EtmL|"):
+        raise ValueError(f"{''.join(sorted(strange))!r} has no meaning in a pipeline layout: E, t, m, L, |, *n, ( )")
+    return plain.split("|") if plain else []
+
+
+def layers_by_stage(recipe: Recipe) -> list[int]:
+    """Decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
+    layout, layers = layout_of(recipe), recipe.architecture.num_layers
+    stages = pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
+    if stages:
+        return [sum(stage.count("t") for stage in stages[rank :: layout.pp]) for rank in range(layout.pp)]
+    first = recipe.knob("num_layers_in_first_pipeline_stage")
+    last = recipe.knob("num_layers_in_last_pipeline_stage")
+    if layout.pp > 1 and (first or last):
+        middle = layout.pp - bool(first) - bool(last)
+        each = (layers - (first or 0) - (last or 0)) // middle if middle else 0
+        return [*([first] if first else []), *([each] * middle), *([last] if last else [])]
+    flags = [
+        recipe.knob("account_for_embedding_in_pipeline_split"),
+        recipe.knob("account_for_loss_in_pipeline_split"),
+    ]
+    each, over = divmod(layers + sum(flags), layout.pp)
+    counts = [each + (rank < over) for rank in range(layout.pp)]
+    counts[0] -= flags[0]
+    counts[-1] -= flags[1]
+    return counts

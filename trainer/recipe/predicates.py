@@ -1,0 +1,91 @@
+"""Questions about a recipe that tables are written with: `all_of(on("cpu_offloading"), on_cpu)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.recipe.schema import Recipe
+
+Test = Callable[["Recipe"], bool]
+
+
+def on(name: str) -> Test:
+    """The knob is set to something that is not null, false, zero or empty."""
+    return lambda recipe: bool(recipe.knob(name))
+
+
+def off(name: str) -> Test:
+    return lambda recipe: not recipe.knob(name)
+
+
+def among(name: str, *values: Any) -> Test:
+    return lambda recipe: recipe.knob(name) in values
+
+
+def above_one(name: str) -> Test:
+    return lambda recipe: (recipe.knob(name) or 1) > 1
+
+
+def lists(name: str, *words: str) -> Test:
+    """A knob that is a list has one of the words."""
+    return lambda recipe: not set(words).isdisjoint(recipe.knob(name) or ())
+
+
+def all_of(*tests: Test) -> Test:
+    return lambda recipe: all(test(recipe) for test in tests)
+
+
+def any_of(*tests: Test) -> Test:
+    return lambda recipe: any(test(recipe) for test in tests)
+
+
+def negated(test: Test) -> Test:
+    return lambda recipe: not test(recipe)
+
+
+def on_cpu(recipe: Recipe) -> bool:
+    return recipe.hardware.is_cpu
+
+
+def on_gpu(recipe: Recipe) -> bool:
+    return not recipe.hardware.is_cpu
+
+
+def is_moe(recipe: Recipe) -> bool:
+    return recipe.architecture.num_moe_experts is not None
+
+
+def has_shared_experts(recipe: Recipe) -> bool:
+    return bool(recipe.architecture.moe_shared_expert_intermediate_size)
+
+
+def has_dense_layers(recipe: Recipe) -> bool:
+    return not all(recipe.architecture.moe_layers)
+
+
+has_graphs: Test = negated(among("cuda_graph_impl", "none"))
+recomputes: Test = all_of(
+    among("recompute_granularity", "selective", "full"),
+    negated(all_of(among("recompute_granularity", "selective"), among("recompute_modules", ()))),
+)
+
+
+def recomputed(*modules: str) -> Test:
+    """Selective recompute of one of the modules."""
+
+    def test(recipe: Recipe) -> bool:
+        written = recipe.knob("recompute_modules")
+        acting = ("core_attn",) if written is None else written
+        return recipe.knob("recompute_granularity") == "selective" and not set(modules).isdisjoint(acting)
+
+    return test
+
+
+def fp8(recipe: Recipe) -> bool:
+    return recipe.training.precision.startswith(("fp8", "mxfp8"))
+
+
+def fp4(recipe: Recipe) -> bool:
+    return recipe.training.precision == "nvfp4"

@@ -1,0 +1,56 @@
+"""Batch and sequence over ranks: micro batches that come out whole, sequence shares that can be cut."""
+
+from trainer.recipe.layout import layout_of
+from trainer.recipe.predicates import all_of, on
+from trainer.recipe.rules.nearest import CP, TP, batch, size_where
+from trainer.recipe.rules.rule import Rule, example
+from trainer.recipe.schema import Recipe
+
+
+def _batch_broken(recipe: Recipe) -> bool:
+    return bool(recipe.training.global_batch_size % (recipe.training.micro_batch_size * recipe.data_parallel_size))
+
+
+def _cuts(recipe: Recipe, cp: int) -> bool:
+    """Every context rank holds two equal chunks, one from each end, so that causal work is even."""
+    return cp == 1 or recipe.training.seq_length % (2 * cp) == 0
+
+
+def _sequence_shares(recipe: Recipe, tp: int) -> bool:
+    return recipe.training.seq_length // layout_of(recipe).cp % tp == 0
+
+
+ROWS = (
+    Rule(
+        id="batch-divides",
+        knobs=("global_batch_size", "micro_batch_size"),
+        broken=_batch_broken,
+        message="global batch {global_batch_size} is no multiple of micro batch {micro_batch_size} · DP {dp}",
+        nearest=batch,
+        source="R011 R012 megatron/core/num_microbatches_calculator.py:382",
+        breaking=example(micro_batch_size=3),
+        passing=example(micro_batch_size=4),
+    ),
+    Rule(
+        id="sequence-over-cp",
+        knobs=(CP, "seq_length"),
+        broken=lambda recipe: not _cuts(recipe, layout_of(recipe).cp),
+        message="sequence {seq_length} is no multiple of 2·CP {cp}",
+        nearest=size_where(CP, _cuts),
+        source="R035 R036 megatron/training/arguments.py:1337",
+        breaking=example(seq_length=4098, context_parallel_size=2),
+        passing=example(context_parallel_size=2),
+    ),
+    Rule(
+        id="sequence-over-tp",
+        knobs=(TP, "seq_length"),
+        broken=all_of(on("sequence_parallel"), lambda recipe: not _sequence_shares(recipe, layout_of(recipe).tp)),
+        message="with sequence parallel, sequence {seq_length} / CP {cp} is no multiple of TP {tp}",
+        nearest=size_where(TP, _sequence_shares),
+        source="megatron/core/tensor_parallel/mappings.py: the first dimension is split over TP",
+        breaking=example(
+            seq_length=4098, tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1
+        ),
+        passing=example(tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1),
+    ),
+)

@@ -1,0 +1,44 @@
+"""The plain, legal recipe that the examples of rules are written against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.recipe.rules.rule import Example
+from trainer.recipe.schema import Recipe
+
+MODEL: dict[str, Any] = {
+    "num_layers": 8,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_query_groups": 8,
+    "vocab_size": 32000,
+    "ffn_hidden_size": 4096,
+    "num_moe_experts": 16,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 1024,
+    "moe_shared_expert_intermediate_size": 1024,
+    "moe_layer_freq": (0, 1, 1, 1, 1, 1, 1, 1),
+}
+CLUSTER: dict[str, Any] = {"gpu": "h100", "nodes": 2, "gpus_per_node": 8}
+KNOBS: dict[str, Any] = {
+    "seq_length": 4096,
+    "global_batch_size": 64,
+    "expert_model_parallel_size": 8,
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "moe_grouped_gemm": True,
+    "moe_router_dtype": "fp32",
+}
+CPU_CLUSTER: dict[str, Any] = {"gpu": "cpu", "nodes": 1, "gpus_per_node": 16}
+
+
+def recipe_of(example: Example) -> Recipe:
+    """The plain recipe with the example's differences."""
+    data = {
+        "name": "example",
+        "model": MODEL | dict(example.model),
+        "cluster": CLUSTER | dict(example.cluster),
+        "burst": {"engine": example.engine},
+    }
+    return Recipe.model_validate(data).replace(KNOBS | dict(example.knobs))

@@ -1,0 +1,216 @@
+"""The model over its ranks, and the model in itself: heads, groups, experts, router, layer pattern."""
+
+from trainer.recipe.layout import layout_of
+from trainer.recipe.predicates import all_of, among, is_moe, negated
+from trainer.recipe.rules.nearest import EP, ETP, TP, size_where
+from trainer.recipe.rules.rule import Rule, example, fixed
+from trainer.recipe.schema import Recipe
+
+
+def _heads(recipe: Recipe, tp: int) -> bool:
+    return recipe.architecture.num_attention_heads % tp == 0
+
+
+def _groups(recipe: Recipe, tp: int) -> bool:
+    model = recipe.architecture
+    groups = model.num_query_groups or model.num_attention_heads
+    return groups % tp == 0 or tp % groups == 0
+
+
+def _experts(recipe: Recipe, ep: int) -> bool:
+    return (recipe.architecture.num_moe_experts or ep) % ep == 0
+
+
+def _dense_width(recipe: Recipe, tp: int) -> bool:
+    model = recipe.architecture
+    widths = [model.ffn_hidden_size or 4 * model.hidden_size] if not all(model.moe_layers) else []
+    return not any(width % tp for width in [*widths, model.moe_shared_expert_intermediate_size or 0])
+
+
+def _expert_width(recipe: Recipe, etp: int) -> bool:
+    return (recipe.architecture.moe_ffn_hidden_size or 0) % etp == 0
+
+
+def _router_groups_broken(recipe: Recipe) -> bool:
+    model = recipe.architecture
+    if not model.moe_router_group_topk:
+        return False
+    groups = model.moe_router_num_groups
+    return not groups or (model.num_moe_experts or 0) % groups != 0 or model.moe_router_group_topk > groups
+
+
+def _layer_pattern_broken(recipe: Recipe) -> bool:
+    return len(recipe.architecture.moe_layers) != recipe.architecture.num_layers
+
+
+def _mla_incomplete(recipe: Recipe) -> bool:
+    model = recipe.architecture
+    needed = (model.kv_lora_rank, model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim)
+    return model.multi_latent_attention and None in needed
+
+
+def _single_softmax(recipe: Recipe) -> bool:
+    model = recipe.architecture
+    return is_moe(recipe) and model.moe_router_topk == 1 and model.moe_router_score_function == "softmax"
+
+
+ROWS = (
+    Rule(
+        id="heads-over-tp",
+        knobs=(TP,),
+        broken=lambda recipe: not _heads(recipe, layout_of(recipe).tp),
+        message="{num_attention_heads} attention heads are no multiple of TP {tp}",
+        nearest=size_where(TP, _heads),
+        source="R016 transformer_config.py:1448",
+        breaking=example(
+            model={"num_attention_heads": 18, "num_query_groups": 2, "kv_channels": 64},
+            tensor_model_parallel_size=4,
+            sequence_parallel=True,
+            expert_tensor_parallel_size=1,
+        ),
+        passing=example(tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1),
+    ),
+    Rule(
+        id="groups-over-tp",
+        knobs=(TP,),
+        broken=lambda recipe: not _groups(recipe, layout_of(recipe).tp),
+        message="{num_query_groups} query groups and TP {tp}: neither is a multiple of the other",
+        nearest=size_where(TP, lambda recipe, tp: _groups(recipe, tp) and _heads(recipe, tp)),
+        source="R017 transformer_config.py:1466",
+        breaking=example(
+            model={"num_attention_heads": 24, "num_query_groups": 6},
+            tensor_model_parallel_size=4,
+            sequence_parallel=True,
+            expert_tensor_parallel_size=1,
+        ),
+        passing=example(
+            model={"num_query_groups": 2},
+            tensor_model_parallel_size=4,
+            sequence_parallel=True,
+            expert_tensor_parallel_size=1,
+        ),
+    ),
+    Rule(
+        id="experts-over-ep",
+        knobs=(EP,),
+        broken=lambda recipe: not _experts(recipe, layout_of(recipe).ep),
+        message="{num_moe_experts} experts are no multiple of EP {ep}",
+        nearest=size_where(EP, lambda recipe, ep: _experts(recipe, ep) and ep > 1),
+        hint="change the number of experts or of ranks",
+        source="R084 R085 moe_layer.py:186",
+        breaking=example(model={"num_moe_experts": 12}, expert_model_parallel_size=8),
+        passing=example(model={"num_moe_experts": 24}, expert_model_parallel_size=8),
+    ),
+    Rule(
+        id="ep-needs-experts",
+        knobs=(EP,),
+        broken=all_of(negated(is_moe), lambda recipe: layout_of(recipe).ep > 1),
+        message="EP {ep} on a model without experts",
+        nearest=fixed(expert_model_parallel_size=1),
+        source="R083 transformer_config.py:1596",
+        breaking=example(model={"num_moe_experts": None}),
+        passing=example(model={"num_moe_experts": None}, expert_model_parallel_size=1),
+    ),
+    Rule(
+        id="dense-width-over-tp",
+        knobs=(TP,),
+        broken=lambda recipe: not _dense_width(recipe, layout_of(recipe).tp),
+        message="the dense or shared feed-forward width is no multiple of TP {tp}",
+        nearest=size_where(TP, lambda recipe, tp: _dense_width(recipe, tp) and _heads(recipe, tp)),
+        source="megatron/core/tensor_parallel/layers.py ColumnParallelLinear: divide(output_size, world_size)",
+        breaking=example(
+            model={"moe_shared_expert_intermediate_size": 1022},
+            tensor_model_parallel_size=4,
+            sequence_parallel=True,
+            expert_tensor_parallel_size=1,
+        ),
+        passing=example(tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1),
+    ),
+    Rule(
+        id="expert-width-over-etp",
+        knobs=(ETP,),
+        broken=all_of(is_moe, lambda recipe: not _expert_width(recipe, layout_of(recipe).etp)),
+        message="expert width {moe_ffn_hidden_size} is no multiple of ETP {etp}",
+        nearest=size_where(ETP, _expert_width),
+        source="megatron/core/tensor_parallel/layers.py: divide(output_size, world_size)",
+        breaking=example(
+            model={"moe_ffn_hidden_size": 1022},
+            tensor_model_parallel_size=4,
+            sequence_parallel=True,
+            expert_model_parallel_size=4,
+        ),
+        passing=example(tensor_model_parallel_size=4, sequence_parallel=True, expert_model_parallel_size=4),
+    ),
+    Rule(
+        id="topk-within-experts",
+        knobs=(),
+        broken=lambda recipe: (
+            is_moe(recipe) and recipe.architecture.moe_router_topk > (recipe.architecture.num_moe_experts or 0)
+        ),
+        message="moe_router_topk {moe_router_topk} exceeds {num_moe_experts} experts",
+        hint="lower model.moe_router_topk",
+        source="megatron/core/transformer/moe/moe_utils.py: topk over the experts",
+        breaking=example(model={"moe_router_topk": 17}),
+        passing=example(model={"moe_router_topk": 16}),
+    ),
+    Rule(
+        id="topk-one-softmax",
+        knobs=("moe_router_load_balancing_type",),
+        broken=all_of(_single_softmax, negated(among("moe_router_load_balancing_type", "sinkhorn"))),
+        message="top-1 routing with a softmax over the chosen expert gives the router no gradient",
+        hint="set model.moe_router_score_function to sigmoid, or model.moe_router_topk to 2",
+        source="R094 transformer_config.py:2669",
+        breaking=example(model={"moe_router_topk": 1}),
+        passing=example(model={"moe_router_topk": 1, "moe_router_score_function": "sigmoid"}),
+    ),
+    Rule(
+        id="router-groups",
+        knobs=(),
+        broken=_router_groups_broken,
+        message="group-limited routing: {num_moe_experts} experts in {moe_router_num_groups} groups, "
+        "top {moe_router_group_topk} of them",
+        hint="the groups must divide the experts, and moe_router_group_topk must not exceed them",
+        source="R096 transformer_config.py:2679",
+        breaking=example(model={"moe_router_num_groups": 5, "moe_router_group_topk": 2}),
+        passing=example(model={"moe_router_num_groups": 4, "moe_router_group_topk": 2}),
+    ),
+    Rule(
+        id="layer-pattern-length",
+        knobs=(),
+        broken=_layer_pattern_broken,
+        message="moe_layer_freq does not have one flag for each of the {num_layers} layers",
+        hint="write as many flags as layers, or one whole number",
+        source="megatron/core/models/gpt/gpt_layer_specs.py: assert len(pattern) == num_layers",
+        breaking=example(model={"moe_layer_freq": (1, 1, 0)}),
+        passing=example(model={"moe_layer_freq": 2}),
+    ),
+    Rule(
+        id="mla-dimensions",
+        knobs=(),
+        broken=_mla_incomplete,
+        message="multi_latent_attention without all of kv_lora_rank, qk_head_dim, qk_pos_emb_head_dim and v_head_dim",
+        hint="write the four under model",
+        source="megatron/core/transformer/multi_latent_attention.py reads them; no default suits every model",
+        breaking=example(model={"multi_latent_attention": True, "num_query_groups": None}),
+        passing=example(
+            model={
+                "multi_latent_attention": True,
+                "num_query_groups": None,
+                "kv_lora_rank": 128,
+                "qk_head_dim": 64,
+                "qk_pos_emb_head_dim": 32,
+                "v_head_dim": 64,
+            }
+        ),
+    ),
+    Rule(
+        id="hybrid-model",
+        knobs=(),
+        broken=lambda recipe: recipe.architecture.hybrid is not None and recipe.burst.engine == "megatron",
+        message="GPTModel cannot build this model's layers: {hybrid}",
+        hint="run it with your own script, or plan it with `burst: {engine: simulated}`",
+        source="megatron/core/models/gpt/gpt_model.py builds attention layers only",
+        breaking=example(model={"hybrid": "MEM*"}),
+        passing=example(model={"hybrid": "MEM*"}, engine="simulated"),
+    ),
+)

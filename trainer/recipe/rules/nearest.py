@@ -1,0 +1,106 @@
+"""The nearest value that a rule allows: fewest knobs changed, then smallest ratio, then the smaller value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from itertools import product
+
+from trainer.recipe.layout import layers_by_stage, layout_of
+from trainer.recipe.rules.rule import Suggestion
+from trainer.recipe.schema import Recipe
+
+TP = "tensor_model_parallel_size"
+PP = "pipeline_model_parallel_size"
+CP = "context_parallel_size"
+EP = "expert_model_parallel_size"
+ETP = "expert_tensor_parallel_size"
+VPP = "virtual_pipeline_model_parallel_size"
+
+
+def divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def closest(value: int, candidates: Iterable[int]) -> int:
+    """The candidate with the smallest ratio to `value`, the smaller of two alike. ValueError for none."""
+    return min(candidates, key=lambda candidate: (abs(math.log(candidate / value)), candidate))
+
+
+def size_where(name: str, allowed: Callable[[Recipe, int], bool]) -> Callable[[Recipe], Suggestion]:
+    """The size nearest to the current one for which `allowed` holds, among the divisors of the world size."""
+
+    def nearest(recipe: Recipe) -> Suggestion:
+        sizes = [size for size in divisors(recipe.world_size) if allowed(recipe, size)]
+        return {name: closest(recipe.knob(name) or 1, sizes)} if sizes else {}
+
+    return nearest
+
+
+def grid(recipe: Recipe) -> Suggestion:
+    """TP, PP and CP whose product divides the world, heads over TP and layers over PP where that can be."""
+    now, model = layout_of(recipe), recipe.architecture
+    sizes = divisors(now.world)
+
+    def cost(choice: tuple[int, int, int]) -> tuple[float, ...]:
+        tp, pp, cp = choice
+        uneven = (model.num_attention_heads % tp > 0) + (model.num_layers % pp > 0)
+        uneven += recipe.training.seq_length % (2 * cp if cp > 1 else 1) > 0
+        return uneven, *distance(choice, (now.tp, now.pp, now.cp))
+
+    legal = [choice for choice in product(sizes, sizes, sizes) if now.world % math.prod(choice) == 0]
+    best: tuple[int, int, int] = min(legal, key=cost)
+    return changed(recipe, dict(zip((TP, PP, CP), best, strict=True)))
+
+
+def expert_grid(recipe: Recipe) -> Suggestion:
+    """EP and ETP whose product with PP divides the world; EP divides the experts, and EP=1 keeps ETP equal to TP."""
+    now, experts = layout_of(recipe), recipe.architecture.num_moe_experts or 1
+    legal = [
+        (ep, etp)
+        for ep in divisors(experts)
+        for etp in sorted({now.etp, now.tp, 1})
+        if now.world % (ep * etp * now.pp) == 0 and (ep > 1 or etp == now.tp)
+    ]
+    if not legal:
+        return {}
+    best = min(legal, key=lambda choice: distance(choice, (now.ep, now.etp)))
+    return changed(recipe, dict(zip((EP, ETP), best, strict=True)))
+
+
+def distance(choice: Iterable[int], now: Iterable[int]) -> tuple[float, ...]:
+    """How far sizes are from the current ones: how many change, by how much, how large."""
+    ratios = [math.log(there / here) for there, here in zip(choice, now, strict=True)]
+    return sum(ratio != 0 for ratio in ratios), sum(abs(ratio) for ratio in ratios), sum(ratios)
+
+
+def changed(recipe: Recipe, suggestion: Suggestion) -> Suggestion:
+    """Without what the recipe has already; an unwritten ETP counts as what it stands for."""
+    now = {name: recipe.knob(name) for name in suggestion}
+    if ETP in now:
+        now[ETP] = recipe.expert_tensor_parallel_size
+    return {name: value for name, value in suggestion.items() if now[name] != value}
+
+
+def chunks(recipe: Recipe) -> Suggestion:
+    """VPP that divides the layers of every stage; without interleaving nothing is left to overlap."""
+    now = layout_of(recipe)
+    shared = math.gcd(*layers_by_stage(recipe))
+    sizes = [size for size in divisors(shared) if size > 1] if shared else []
+    if now.pp > 1 and sizes:
+        return {VPP: closest(now.vpp, sizes)}
+    return no_interleaving(recipe)
+
+
+def no_interleaving(recipe: Recipe) -> Suggestion:
+    return changed(recipe, {VPP: None, "overlap_p2p_comm": False, "microbatch_group_size_per_vp_stage": None})
+
+
+def batch(recipe: Recipe) -> Suggestion:
+    """Micro batch that divides a rank's share of the global batch; a global batch where no share is whole."""
+    rows, over = divmod(recipe.training.global_batch_size, recipe.data_parallel_size)
+    if over or not rows:
+        each = recipe.data_parallel_size * recipe.training.micro_batch_size
+        return {"global_batch_size": max(1, round(recipe.training.global_batch_size / each)) * each}
+    return {"micro_batch_size": closest(recipe.training.micro_batch_size, divisors(rows))}

@@ -1,0 +1,184 @@
+"""Memory kept on the host: optimizer state, whole layers, single activations."""
+
+from trainer.recipe.predicates import (
+    above_one,
+    all_of,
+    among,
+    any_of,
+    fp4,
+    fp8,
+    has_graphs,
+    lists,
+    negated,
+    off,
+    on,
+    on_gpu,
+    recomputed,
+    recomputes,
+)
+from trainer.recipe.rules.graphs import NO_GRAPHS
+from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
+from trainer.recipe.schema import Recipe
+
+LAYERS = "cpu_offloading_num_layers"
+MODULES = "offload_modules"
+FINE = "fine_grained_activation_offloading"
+NO_RECOMPUTE = fixed(
+    recompute_granularity=None, recompute_modules=None, recompute_method=None, recompute_num_layers=None
+)
+
+
+def _with_attention(recipe: Recipe) -> Suggestion:
+    return {MODULES: (*recipe.knob(MODULES), "core_attn")}
+
+
+ROWS = (
+    Rule(
+        id="optimizer-offload-aware",
+        knobs=("optimizer_cpu_offload", "use_precision_aware_optimizer"),
+        broken=all_of(on("optimizer_cpu_offload"), on_gpu, off("use_precision_aware_optimizer")),
+        message="optimizer_cpu_offload without use_precision_aware_optimizer",
+        nearest=fixed(use_precision_aware_optimizer=True),
+        source="R237 megatron/training/arguments.py:1886",
+        breaking=example(optimizer_cpu_offload=True, optimizer_offload_fraction=0.5),
+        passing=example(optimizer_cpu_offload=True, optimizer_offload_fraction=0.5, use_precision_aware_optimizer=True),
+    ),
+    Rule(
+        id="optimizer-offload-fp8-params",
+        knobs=("optimizer_cpu_offload", "fp8_param_gather"),
+        broken=all_of(
+            on("optimizer_cpu_offload"),
+            on("fp8_param_gather"),
+            any_of(fp8, fp4),
+            negated(among("precision", "fp8_delayed")),
+        ),
+        message="optimizer_cpu_offload with fp8_param_gather in {precision}",
+        nearest=fixed(fp8_param_gather=False, reuse_grad_buf_for_mxfp8_param_ag=False),
+        source="R238 megatron/training/arguments.py:1889",
+        breaking=example(
+            optimizer_cpu_offload=True,
+            use_precision_aware_optimizer=True,
+            fp8_param_gather=True,
+            precision="fp8_current",
+        ),
+        passing=example(optimizer_cpu_offload=True, use_precision_aware_optimizer=True, precision="fp8_current"),
+    ),
+    Rule(
+        id="layer-offload-pipeline",
+        knobs=("cpu_offloading", "pipeline_model_parallel_size"),
+        broken=all_of(on("cpu_offloading"), above_one("pipeline_model_parallel_size")),
+        message="offload of whole layers over PP {pp}",
+        nearest=fixed(cpu_offloading=False),
+        source="R275 transformer_config.py:1893",
+        breaking=example(cpu_offloading=True, cpu_offloading_num_layers=2, pipeline_model_parallel_size=2),
+        passing=example(cpu_offloading=True, cpu_offloading_num_layers=2),
+    ),
+    Rule(
+        id="layer-offload-recompute",
+        knobs=("cpu_offloading", "recompute_granularity"),
+        broken=all_of(on("cpu_offloading"), recomputes),
+        message="offload of whole layers together with recompute",
+        nearest=NO_RECOMPUTE,
+        source="R276 transformer_config.py:1898",
+        breaking=example(cpu_offloading=True, cpu_offloading_num_layers=2, recompute_granularity="selective"),
+        passing=example(cpu_offloading=True, cpu_offloading_num_layers=2),
+    ),
+    Rule(
+        id="layer-offload-count",
+        knobs=(LAYERS,),
+        broken=all_of(on("cpu_offloading"), lambda recipe: recipe.knob(LAYERS) >= recipe.architecture.num_layers),
+        message="cpu_offloading_num_layers {cpu_offloading_num_layers} of {num_layers}: one layer at least stays",
+        nearest=lambda recipe: {LAYERS: recipe.architecture.num_layers - 1},
+        source="R277 transformer_config.py:1888",
+        breaking=example(cpu_offloading=True, cpu_offloading_num_layers=8),
+        passing=example(cpu_offloading=True, cpu_offloading_num_layers=7),
+    ),
+    Rule(
+        id="layer-offload-graphs",
+        knobs=("cpu_offloading", "cuda_graph_impl"),
+        broken=all_of(on("cpu_offloading"), has_graphs, negated(among("cuda_graph_impl", "full_iteration"))),
+        message="offload of whole layers with CUDA graphs",
+        nearest=NO_GRAPHS,
+        source="R193 transformer_config.py:2801",
+        breaking=example(
+            cpu_offloading=True,
+            cpu_offloading_num_layers=2,
+            cuda_graph_impl="local",
+            cuda_graph_scope=("attn",),
+            use_te_rng_tracker=True,
+        ),
+        passing=example(cpu_offloading=True, cpu_offloading_num_layers=2),
+    ),
+    Rule(
+        id="fine-offload-layers",
+        knobs=(FINE, "cpu_offloading"),
+        broken=all_of(on(FINE), on("cpu_offloading")),
+        message="fine-grained offload together with offload of whole layers",
+        nearest=fixed(cpu_offloading=False),
+        source="R278 transformer_config.py:2130",
+        breaking=example(
+            fine_grained_activation_offloading=True,
+            offload_modules=("moe_act",),
+            cpu_offloading=True,
+            NVTE_CPU_OFFLOAD_V1=1,
+        ),
+        passing=example(fine_grained_activation_offloading=True, offload_modules=("moe_act",), NVTE_CPU_OFFLOAD_V1=1),
+    ),
+    Rule(
+        id="fine-offload-modules",
+        knobs=(FINE, MODULES),
+        broken=all_of(on(FINE), off(MODULES)),
+        message="fine-grained offload without offload_modules",
+        nearest=fixed(offload_modules=("moe_act",)),
+        source="R279 transformer_config.py:2145",
+        breaking=example(fine_grained_activation_offloading=True, NVTE_CPU_OFFLOAD_V1=1),
+        passing=example(fine_grained_activation_offloading=True, offload_modules=("core_attn",), NVTE_CPU_OFFLOAD_V1=1),
+    ),
+    Rule(
+        id="offload-attn-proj",
+        knobs=(MODULES,),
+        broken=all_of(on(FINE), lists(MODULES, "attn_proj"), negated(lists(MODULES, "core_attn"))),
+        message="attn_proj is offloaded without core_attn, whose output is its input",
+        nearest=_with_attention,
+        source="R280 transformer_config.py:2150",
+        breaking=example(
+            fine_grained_activation_offloading=True, offload_modules=("attn_proj",), NVTE_CPU_OFFLOAD_V1=1
+        ),
+        passing=example(
+            fine_grained_activation_offloading=True, offload_modules=("core_attn", "attn_proj"), NVTE_CPU_OFFLOAD_V1=1
+        ),
+    ),
+    Rule(
+        id="offload-inside-recompute",
+        knobs=(MODULES, "recompute_modules"),
+        broken=all_of(on(FINE), lists(MODULES, "moe_act", "expert_fc1", "fused_group_mlp"), recomputed("moe")),
+        message="activations inside moe are offloaded although the whole moe is recomputed",
+        nearest=without("recompute_modules", "moe"),
+        source="R281 transformer_config.py:2170",
+        breaking=example(
+            fine_grained_activation_offloading=True,
+            offload_modules=("expert_fc1",),
+            recompute_granularity="selective",
+            recompute_modules=("moe", "layernorm"),
+            NVTE_CPU_OFFLOAD_V1=1,
+        ),
+        passing=example(
+            fine_grained_activation_offloading=True,
+            offload_modules=("expert_fc1",),
+            recompute_granularity="selective",
+            recompute_modules=("layernorm",),
+            NVTE_CPU_OFFLOAD_V1=1,
+        ),
+    ),
+    Rule(
+        id="fine-offload-environment",
+        kind=FindingKind.WARNING,
+        knobs=(FINE, "NVTE_CPU_OFFLOAD_V1"),
+        broken=all_of(on(FINE), negated(among("NVTE_CPU_OFFLOAD_V1", 1))),
+        message="fine-grained offload without NVTE_CPU_OFFLOAD_V1=1: refused with Transformer Engine 2.10 and later",
+        nearest=fixed(NVTE_CPU_OFFLOAD_V1=1),
+        source="R284 R285 megatron/training/arguments.py:1940",
+        breaking=example(fine_grained_activation_offloading=True, offload_modules=("moe_act",)),
+        passing=example(fine_grained_activation_offloading=True, offload_modules=("moe_act",), NVTE_CPU_OFFLOAD_V1=1),
+    ),
+)

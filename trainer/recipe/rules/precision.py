@@ -1,0 +1,185 @@
+"""Number formats: FP8 and FP4 recipes that suit the GPU, FP8 parameters, dtypes of the optimizer's state."""
+
+from trainer.recipe.layout import layers_by_stage
+from trainer.recipe.predicates import all_of, among, any_of, fp4, fp8, negated, off, on, on_gpu
+from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed
+from trainer.recipe.schema import Recipe
+
+STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+BF16_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+PARAM_GATHER = "fp8_param_gather"
+REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
+
+
+def _architecture(recipe: Recipe) -> str:
+    return recipe.hardware.architecture
+
+
+def _low_state(recipe: Recipe) -> bool:
+    return any(recipe.knob(name) != "float32" for name in STATE_DTYPES)
+
+
+def _bf16_ends_broken(recipe: Recipe) -> bool:
+    return any(recipe.knob(name) > _stage(recipe) for name in BF16_ENDS)
+
+
+def _stage(recipe: Recipe) -> int:
+    return max(1, recipe.architecture.num_layers // len(layers_by_stage(recipe)))
+
+
+def _bf16_ends(recipe: Recipe) -> Suggestion:
+    return {name: _stage(recipe) for name in BF16_ENDS if recipe.knob(name) > _stage(recipe)}
+
+
+ROWS = (
+    Rule(
+        id="format-suits-gpu",
+        knobs=("precision",),
+        broken=all_of(among("precision", "mxfp8", "nvfp4"), lambda recipe: _architecture(recipe) == "hopper"),
+        message="{precision} on Hopper: its block scales are a Blackwell format",
+        nearest=fixed(precision="fp8_blockwise"),
+        source="Transformer Engine: MXFP8BlockScaling and NVFP4 need compute capability 10.0",
+        breaking=example(precision="mxfp8"),
+        passing=example(precision="fp8_blockwise"),
+    ),
+    Rule(
+        id="blockwise-on-blackwell",
+        kind=FindingKind.WARNING,
+        knobs=("precision",),
+        broken=all_of(among("precision", "fp8_blockwise"), lambda recipe: _architecture(recipe) == "blackwell"),
+        message="fp8_blockwise on Blackwell is emulated with MXFP8",
+        nearest=fixed(precision="mxfp8"),
+        source="Transformer Engine: Float8BlockScaling runs natively on Hopper only",
+        breaking=example(cluster={"gpu": "b200"}, precision="fp8_blockwise"),
+        passing=example(cluster={"gpu": "b200"}, precision="mxfp8"),
+    ),
+    Rule(
+        id="fp32-on-gpu",
+        kind=FindingKind.WARNING,
+        knobs=("precision",),
+        broken=all_of(among("precision", "fp32"), on_gpu),
+        message="fp32 on a GPU: tensor cores idle",
+        nearest=fixed(precision="bf16"),
+        source="hardware.csv: dense peaks are for bf16 and below",
+        breaking=example(precision="fp32"),
+        passing=example(precision="bf16"),
+    ),
+    Rule(
+        id="fp8-params-need-fp8",
+        knobs=(PARAM_GATHER, "precision"),
+        broken=all_of(on(PARAM_GATHER), negated(any_of(fp8, fp4))),
+        message="fp8_param_gather in {precision}",
+        nearest=fixed(fp8_param_gather=False, reuse_grad_buf_for_mxfp8_param_ag=False),
+        source="R223 R224 transformer_config.py:1567",
+        breaking=example(fp8_param_gather=True),
+        passing=example(fp8_param_gather=True, precision="fp8_current"),
+    ),
+    Rule(
+        id="fp8-params-need-sharding",
+        knobs=(PARAM_GATHER, "use_distributed_optimizer"),
+        broken=all_of(on(PARAM_GATHER), off("use_distributed_optimizer"), off("use_megatron_fsdp")),
+        message="fp8_param_gather without the distributed optimizer: no parameters are gathered",
+        nearest=fixed(use_distributed_optimizer=True),
+        source="R227 megatron/training/arguments.py:1097",
+        breaking=example(fp8_param_gather=True, precision="fp8_current", use_distributed_optimizer=False),
+        passing=example(fp8_param_gather=True, precision="fp8_current"),
+    ),
+    Rule(
+        id="mxfp8-params-reuse",
+        knobs=(PARAM_GATHER, REUSE),
+        broken=all_of(on(PARAM_GATHER), among("precision", "mxfp8"), off(REUSE), off("use_megatron_fsdp")),
+        message="fp8_param_gather with mxfp8 without reuse_grad_buf_for_mxfp8_param_ag",
+        nearest=fixed(reuse_grad_buf_for_mxfp8_param_ag=True),
+        source="R228 src/megatron/bridge/training/config.py:1497",
+        breaking=example(cluster={"gpu": "b200"}, precision="mxfp8", fp8_param_gather=True),
+        passing=example(
+            cluster={"gpu": "b200"}, precision="mxfp8", fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True
+        ),
+    ),
+    Rule(
+        id="reuse-needs-fp8-params",
+        knobs=(REUSE, PARAM_GATHER),
+        broken=all_of(on(REUSE), off(PARAM_GATHER)),
+        message="reuse_grad_buf_for_mxfp8_param_ag without fp8_param_gather",
+        nearest=fixed(reuse_grad_buf_for_mxfp8_param_ag=False),
+        source="R229 distributed_data_parallel_config.py:260",
+        breaking=example(cluster={"gpu": "b200"}, precision="mxfp8", reuse_grad_buf_for_mxfp8_param_ag=True),
+        passing=example(cluster={"gpu": "b200"}, precision="mxfp8"),
+    ),
+    Rule(
+        id="reuse-with-step-gather",
+        knobs=(REUSE, "overlap_param_gather_with_optimizer_step"),
+        broken=all_of(on(REUSE), on("overlap_param_gather_with_optimizer_step")),
+        message="reuse_grad_buf_for_mxfp8_param_ag with overlap_param_gather_with_optimizer_step",
+        nearest=fixed(overlap_param_gather_with_optimizer_step=False),
+        source="R230 optimizer_config.py:428",
+        breaking=example(
+            cluster={"gpu": "b200"},
+            precision="mxfp8",
+            fp8_param_gather=True,
+            reuse_grad_buf_for_mxfp8_param_ag=True,
+            overlap_param_gather=True,
+            overlap_param_gather_with_optimizer_step=True,
+            pipeline_model_parallel_size=2,
+            virtual_pipeline_model_parallel_size=2,
+        ),
+        passing=example(
+            cluster={"gpu": "b200"}, precision="mxfp8", fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True
+        ),
+    ),
+    Rule(
+        id="bf16-ends-delayed",
+        knobs=("first_last_layers_bf16", "precision"),
+        broken=all_of(on("first_last_layers_bf16"), among("precision", "fp8_delayed")),
+        message="first_last_layers_bf16 under delayed FP8 scaling",
+        nearest=fixed(first_last_layers_bf16=False),
+        source="R221 transformer_config.py:1530",
+        breaking=example(first_last_layers_bf16=True, precision="fp8_delayed"),
+        passing=example(first_last_layers_bf16=True, precision="fp8_current"),
+    ),
+    Rule(
+        id="bf16-ends-within-stage",
+        knobs=BF16_ENDS,
+        broken=all_of(on("first_last_layers_bf16"), fp8, _bf16_ends_broken),
+        message="more bf16 layers at an end ({num_layers_at_start_in_bf16}, {num_layers_at_end_in_bf16}) than a "
+        "pipeline stage holds",
+        nearest=_bf16_ends,
+        source="R222 transformer_config.py:1544",
+        breaking=example(first_last_layers_bf16=True, precision="fp8_current", num_layers_at_start_in_bf16=9),
+        passing=example(first_last_layers_bf16=True, precision="fp8_current", num_layers_at_start_in_bf16=2),
+    ),
+    Rule(
+        id="state-dtypes-need-aware",
+        knobs=("use_precision_aware_optimizer", *STATE_DTYPES),
+        broken=all_of(_low_state, off("use_precision_aware_optimizer")),
+        message="optimizer state below float32 without use_precision_aware_optimizer",
+        nearest=fixed(use_precision_aware_optimizer=True),
+        source="R234 optimizer_config.py:471",
+        breaking=example(exp_avg_dtype="bfloat16"),
+        passing=example(exp_avg_dtype="bfloat16", use_precision_aware_optimizer=True),
+    ),
+    Rule(
+        id="aware-needs-sharding",
+        knobs=("use_precision_aware_optimizer", "use_distributed_optimizer"),
+        broken=all_of(on("use_precision_aware_optimizer"), off("use_distributed_optimizer")),
+        message="use_precision_aware_optimizer without the distributed optimizer",
+        nearest=fixed(use_distributed_optimizer=True),
+        source="R233 megatron/core/optimizer/__init__.py:1059; optimizer_config.py asserts it in 0.16.1",
+        breaking=example(use_precision_aware_optimizer=True, use_distributed_optimizer=False),
+        passing=example(use_precision_aware_optimizer=True),
+    ),
+    Rule(
+        id="low-gradients-reduced-in-fp32",
+        knobs=("main_grads_dtype", "grad_reduce_in_fp32"),
+        broken=all_of(
+            on("grad_reduce_in_fp32"),
+            negated(among("main_grads_dtype", "float32")),
+            negated(among("precision", "fp32")),
+        ),
+        message="main_grads_dtype {main_grads_dtype} with gradients reduced in fp32",
+        nearest=fixed(grad_reduce_in_fp32=False),
+        source="R235 megatron/training/arguments.py:1211",
+        breaking=example(main_grads_dtype="bfloat16", use_precision_aware_optimizer=True, grad_reduce_in_fp32=True),
+        passing=example(main_grads_dtype="bfloat16", use_precision_aware_optimizer=True, grad_reduce_in_fp32=False),
+    ),
+)
