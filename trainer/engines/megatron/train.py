@@ -323,17 +323,17 @@ def _trace(recipe: Recipe, steps: _Steps, model: TrainableModel, path: Path) -> 
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=recipe.burst.trace_steps)
-    with (
-        ranges.instrumented(model.config),
-        torch.profiler.profile(activities=activities, schedule=schedule) as profiler,
-    ):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = path.with_suffix("")
+    profile = torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=recipe.burst.trace_steps, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(plain)),
+    )
+    with ranges.instrumented(model.config), profile as profiler:
         for _ in range(recipe.burst.trace_steps + 1):
             steps.take(timed=False)
             profiler.step()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plain = path.with_suffix("")
-    profiler.export_chrome_trace(str(plain))
     with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
         shutil.copyfileobj(source, target)
     plain.unlink()
