@@ -21,7 +21,7 @@ from trainer.rank_report import RankError, RankReport
 class Death:
     """A rank that ended before it reported. `code` as in `subprocess`: negative is a signal; None if unknown."""
 
-    at_s: float  # time.time() when it was seen
+    at_s: float  # time.time() when it was last seen alive: a witness speaks later
     code: int | None
 
 
@@ -234,6 +234,8 @@ def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
     for log, rank in [*((r.log, r.rank) for r in silent), (evidence.launcher_log, None)]:
         if found := match(log.splitlines(), BurstPhase.START):
             return Failure(kind=found[0].kind, phase=BurstPhase.START, rank=rank, evidence=found[1][:_LONGEST_EVIDENCE])
+    if troubles:
+        return None
     last = _last_line(evidence.launcher_log)
     text = f"what started the ranks {_ending(evidence.launcher_code)}: {last}"
     return Failure(kind=FailureKind.INFRASTRUCTURE, phase=BurstPhase.START, evidence=text[:_LONGEST_EVIDENCE])

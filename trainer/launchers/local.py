@@ -203,7 +203,7 @@ class LocalRanks:
         if left:
             raise ToolError(
                 f"processes {', '.join(str(process.pid) for process in left)} do not end when killed",
-                hint="a driver or a file system holds them inside the kernel: see `dmesg`; restart the node if they stay",
+                hint="a driver or a file system holds them in the kernel: see `dmesg`, restart the node if they stay",
             )
         self.supervisor.wait()
 

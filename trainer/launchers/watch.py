@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ class Watch:
         self.deaths: dict[int, Death] = {}
         self._stopped: set[int] = set()
         self._trouble_began: float | None = None
+        self._looked_at_s = time.time()
 
     def clear(self) -> None:
         """Removes what an earlier attempt at the burst left in its folder: it would be taken for this one's."""
@@ -41,9 +43,11 @@ class Watch:
                 path(self._burst, rank).unlink(missing_ok=True)
 
     def look(self) -> None:
+        began_s = time.time()
         for rank in self._ranks:
             if rank not in self.reports:
                 self._look_at(rank)
+        self._looked_at_s = began_s
         if self._trouble_began is None and self.in_trouble:
             self._trouble_began = time.monotonic()
 
@@ -61,8 +65,9 @@ class Watch:
             return None
         status = status_of(process.pid)
         if status is None or status.process != process:
-            return Death(at_s=time.time(), code=None)
-        return Death(at_s=time.time(), code=os.waitstatus_to_exitcode(status.wait_status)) if status.dead else None
+            return Death(at_s=self._looked_at_s, code=None)
+        code = os.waitstatus_to_exitcode(status.wait_status)
+        return Death(at_s=self._looked_at_s, code=code) if status.dead else None
 
     @property
     def all_ready(self) -> bool:
@@ -116,22 +121,28 @@ class Watch:
 
     def evidence(self) -> list[RankEvidence]:
         """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
-        codes = {int(rank): int(code) for code, rank in _AGENT_SAYS.findall(tail(agent_log(self._control)))}
-        return [self._evidence(rank, codes.get(rank)) for rank in self._ranks]
+        named = {int(rank): int(code) for code, rank in _AGENT_SAYS.findall(tail(agent_log(self._control)))}
+        return [
+            RankEvidence(
+                rank=rank,
+                phase=_phase(self._burst, rank),
+                report=self.reports.get(rank),
+                death=None if rank in self.reports else self._death_told(rank, named),
+                log=self._output(rank)[-_TAIL_BYTES:].decode(errors="replace"),
+                stopped=rank in self._stopped,
+            )
+            for rank in self._ranks
+        ]
 
-    def _evidence(self, rank: int, told: int | None) -> RankEvidence:
-        death = self.deaths.get(rank)
-        if told is not None and rank not in self.reports:
-            death = death or Death(at_s=0.0, code=told)  # it never arrived, so it ended before all others
-            death = replace(death, code=told if death.code is None else death.code)
-        return RankEvidence(
-            rank=rank,
-            phase=_phase(self._burst, rank),
-            report=self.reports.get(rank),
-            death=death,
-            log=self._output(rank)[-_TAIL_BYTES:].decode(errors="replace"),
-            stopped=rank in self._stopped,
-        )
+    def _death_told(self, rank: int, named: dict[int, int]) -> Death | None:
+        """The rank's death, completed by the agent, which names the rank that failed and ends the rest by TERM."""
+        seen = self.deaths.get(rank)
+        if seen is not None:
+            told = named.get(rank, -signal.SIGTERM if named else None)
+            return replace(seen, code=told if seen.code is None else seen.code)
+        if rank in named:  # it never arrived: it ended before those that did
+            return Death(at_s=0.0, code=named[rank])
+        return None
 
     def _output(self, rank: int) -> bytes:
         """The rank's output of this burst; of its start, while it has not begun the burst."""

@@ -1,0 +1,216 @@
+"""Every way a rank, torchrun or the supervisor can fail: named rightly, and nothing left behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.burst import BurstPhase, Failure, FailureKind
+from trainer.launchers import local
+from trainer.launchers.local import LocalLauncher, LocalRanks
+from trainer.launchers.processes import status_of, with_mark
+
+FORWARD, BACKWARD, INIT = ["phase", "forward"], ["phase", "backward"], ["phase", "init"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    acts: dict[int, list[list[Any]]]
+    kind: FailureKind
+    phase: BurstPhase
+    rank: int | None
+    evidence: str
+    deadline_s: float = 60
+
+
+CASES = {
+    "a rank is killed": Case(
+        acts={0: [FORWARD, ["hang"]], 1: [BACKWARD, ["kill", "SIGKILL"]]},
+        kind=FailureKind.CRASH,
+        phase=BurstPhase.BACKWARD,
+        rank=1,
+        evidence="rank 1 was ended by SIGKILL in backward",
+    ),
+    "a rank is killed, its peer ignores TERM, both have children of their own": Case(
+        acts={
+            0: [FORWARD, ["ignore_term"], ["grandchild", "kept"], ["grandchild", "wiped"], ["hang"]],
+            1: [FORWARD, ["grandchild", "wiped"], ["kill", "SIGSEGV"]],
+        },
+        kind=FailureKind.CRASH,
+        phase=BurstPhase.FORWARD,
+        rank=1,
+        evidence="rank 1 was ended by SIGSEGV in forward",
+    ),
+    "a rank leaves with code 0": Case(
+        acts={0: [FORWARD, ["hang"]], 1: [["phase", "optimizer"], ["say", "bye"], ["leave", 0]]},
+        kind=FailureKind.CRASH,
+        phase=BurstPhase.OPTIMIZER,
+        rank=1,
+        evidence="exited with code 0 in optimizer; its last line: bye",
+    ),
+    "a rank reports that memory is out": Case(
+        acts={0: [BACKWARD, ["allocate"]], 1: [FORWARD, ["hang"]]},
+        kind=FailureKind.OOM,
+        phase=BurstPhase.BACKWARD,
+        rank=0,
+        evidence="MemoryError",
+    ),
+    "all ranks refuse the recipe": Case(
+        acts={rank: [INIT, ["fail", "AssertionError", "tp must divide heads"]] for rank in range(2)},
+        kind=FailureKind.CONFIG,
+        phase=BurstPhase.INIT,
+        rank=None,
+        evidence="AssertionError: tp must divide heads",
+    ),
+    "a rank hangs": Case(
+        acts={1: [BACKWARD, ["hang"]]},
+        kind=FailureKind.HANG,
+        phase=BurstPhase.BACKWARD,
+        rank=1,
+        evidence="no end after 0.5 s: rank 1 in backward at File",
+        deadline_s=0.5,
+    ),
+    "a rank is stopped": Case(
+        acts={0: [FORWARD, ["kill", "SIGSTOP"]]},
+        kind=FailureKind.HANG,
+        phase=BurstPhase.FORWARD,
+        rank=0,
+        evidence="rank 0 is stopped in forward",
+        deadline_s=0.5,
+    ),
+    "torchrun is killed": Case(
+        acts={0: [FORWARD, ["kill_above", 1]], 1: [FORWARD, ["grandchild", "wiped"], ["hang"]]},
+        kind=FailureKind.INFRASTRUCTURE,
+        phase=BurstPhase.FORWARD,
+        rank=None,
+        evidence="what started the ranks was ended by SIGKILL",
+    ),
+    "the supervisor is killed": Case(
+        acts={0: [FORWARD, ["grandchild", "kept"], ["kill_above", 2]], 1: [FORWARD, ["hang"]]},
+        kind=FailureKind.INFRASTRUCTURE,
+        phase=BurstPhase.FORWARD,
+        rank=None,
+        evidence="what started the ranks was ended by SIGKILL",
+    ),
+    "everybody is told to end": Case(
+        acts={rank: [FORWARD, ["kill", "SIGTERM"]] for rank in range(2)},
+        kind=FailureKind.INTERRUPTED,
+        phase=BurstPhase.FORWARD,
+        rank=None,
+        evidence="SIGTERM",
+    ),
+}
+
+
+def shown(failure: Failure | None) -> tuple[object, ...]:
+    assert failure is not None
+    return failure.kind, failure.phase
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_fault_is_named_and_leaves_nothing(
+    case: Case, launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+) -> None:
+    ranks = launch()
+    folder = make_burst(case.acts)
+
+    result = ranks.run(folder, deadline_s=case.deadline_s)
+
+    assert with_mark(ranks.mark) == []
+    for note in folder.glob("grandchild*.pid"):
+        assert gone(int(note.read_text()))
+    assert not ranks.alive
+    failure = result.failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == (case.kind, case.phase), failure
+    assert case.rank is None or failure.rank == case.rank
+    assert case.evidence in failure.evidence
+
+
+def gone(pid: int) -> bool:
+    status = status_of(pid)
+    return status is None or status.dead
+
+
+@pytest.mark.faults
+def test_the_peer_that_says_connection_closed_is_not_to_blame(
+    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+) -> None:
+    """Real gloo: rank 1 dies inside the second step, rank 0 then raises, and reports before anyone ends it."""
+    folder = make_burst(
+        {
+            0: [["meet"], FORWARD, ["meet"]],
+            1: [["meet"], ["phase", "optimizer"], ["leave", 0]],
+        }
+    )
+    result = launch().run(folder, deadline_s=60)
+    failure = result.failure
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.phase) == (FailureKind.CRASH, 1, BurstPhase.OPTIMIZER)
+    witness = next(report for report in result.reports if report.rank == 0)
+    assert witness.error is not None
+    assert "Connection closed by peer" in witness.error.message or "reset by peer" in witness.error.message
+
+
+@pytest.mark.faults
+def test_ranks_waiting_in_a_collective_are_not_the_one_that_hangs(
+    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+) -> None:
+    folder = make_burst({0: [FORWARD, ["meet"], ["meet"]], 1: [FORWARD, ["meet"], BACKWARD, ["hang"]]})
+    ranks = launch()
+    assert ranks.run(make_burst({0: [["meet"]], 1: [["meet"]]}), deadline_s=60).failure is None
+    failure = ranks.run(folder, deadline_s=1.0).failure
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.phase) == (FailureKind.HANG, 1, BurstPhase.BACKWARD)
+
+
+@pytest.mark.parametrize(
+    ("module", "env", "evidence"),
+    [("fake_worker", {"FAKE_BOOT": "import"}, "No module named"), ("no_such_worker", {}, "No module named")],
+)
+def test_ranks_that_cannot_import_say_so(
+    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path], module: str, env: dict[str, str], evidence: str
+) -> None:
+    folder = make_burst({})
+    failure = launch(module=module, **env).run(folder, deadline_s=60).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase, failure.rank) == (FailureKind.IMPORT, BurstPhase.START, 0)
+    assert evidence in failure.evidence
+    assert evidence in (folder / "log" / "rank0.log").read_text()
+
+
+def test_an_interpreter_that_does_not_exist_is_an_import_failure(
+    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+) -> None:
+    failure = launch(LocalLauncher(python="/no/such/python3")).run(make_burst({}), deadline_s=60).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == (FailureKind.IMPORT, BurstPhase.START)
+    assert "/no/such/python3" in failure.evidence
+
+
+def test_ranks_that_do_not_come_up_are_given_up(
+    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+) -> None:
+    ranks = launch(LocalLauncher(startup_s=0.2))
+    failure = ranks.run(make_burst({}), deadline_s=60).failure
+    assert shown(failure) == (FailureKind.HANG, BurstPhase.START)
+    assert with_mark(ranks.mark) == []
+
+
+def test_a_port_that_somebody_took_is_the_machines_fault(
+    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        monkeypatch.setattr(local, "free_port", lambda: other.getsockname()[1])
+        failure = launch().run(make_burst({}), deadline_s=60).failure
+    assert shown(failure) == (FailureKind.INFRASTRUCTURE, BurstPhase.START)
+    assert failure is not None
+    assert "EADDRINUSE" in failure.evidence or "Address already in use" in failure.evidence

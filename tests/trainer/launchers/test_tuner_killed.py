@@ -1,0 +1,64 @@
+"""The tuner itself is killed by SIGKILL, at any moment: its ranks and all their children go with it."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from trainer.launchers.processes import OWNER, Process, marked, owner_from, status_of
+
+TUNER = Path(__file__).parent / "tuner.py"
+AT_ONCE = 4  # tuners that run side by side: they mostly import
+LATEST_S = 4.0  # by then a tuner's ranks are up and bursts run
+CLEAN_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuner:
+    popen: subprocess.Popen[bytes]
+    process: Process
+    folder: Path
+    kill_at_s: float
+
+
+def start(folder: Path, kill_at_s: float) -> Tuner:
+    folder.mkdir()
+    popen = subprocess.Popen([sys.executable, str(TUNER), str(folder)], stderr=subprocess.DEVNULL)
+    status = status_of(popen.pid)
+    assert status is not None
+    return Tuner(popen=popen, process=status.process, folder=folder, kill_at_s=kill_at_s)
+
+
+def left_by(owners: set[Process]) -> list[Process]:
+    return [process for process, env in marked() if owner_from(env.get(OWNER, "")) in owners]
+
+
+def grandchildren(folder: Path) -> list[int]:
+    return [int(text) for note in folder.glob("*/grandchild*.pid") if (text := note.read_text())]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("wave", range(5))
+def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: Path) -> None:
+    moments = sorted(random.Random(wave).uniform(0, LATEST_S) for _ in range(AT_ONCE))
+    began = time.monotonic()
+    tuners = [start(tmp_path / str(number), moment) for number, moment in enumerate(moments)]
+    for tuner in tuners:
+        time.sleep(max(0.0, began + tuner.kill_at_s - time.monotonic()))
+        assert tuner.popen.poll() is None
+        tuner.popen.kill()
+        tuner.popen.wait()
+    owners = {tuner.process for tuner in tuners}
+    give_up = time.monotonic() + CLEAN_S
+    while (left := left_by(owners)) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert left == []
+    for tuner in tuners:
+        statuses = [status_of(pid) for pid in grandchildren(tuner.folder)]
+        assert all(status is None or status.dead for status in statuses)
