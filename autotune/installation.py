@@ -16,13 +16,13 @@ PACKAGES = ("autotune", "policies", "trainer", "analyzers")
 def shadowed() -> str | None:
     """Which package is another one, and what to do, in words; None when all four are ours."""
     home = Path(__file__).resolve().parent.parent
-    found = {name: _folder(name) for name in PACKAGES}
-    foreign = {name: folder for name, folder in found.items() if folder != home / name}
+    found = {name: _place(name) for name in PACKAGES}
+    foreign = {name: place for name, place in found.items() if place != home / name}
     if not foreign:
         return None
     lines = [
-        f"package {name!r} is not there" if folder is None else f"another {name!r} comes first: {folder}"
-        for name, folder in foreign.items()
+        f"package {name!r} is not there" if place is None else f"another {name!r} comes first: {place}"
+        for name, place in foreign.items()
     ]
     return "\n".join(
         [
@@ -34,7 +34,11 @@ def shadowed() -> str | None:
     )
 
 
-def _folder(package: str) -> Path | None:
+def _place(package: str) -> Path | None:
+    """The folder of a package, or the file of a module that goes by its name."""
     spec = find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]).resolve() if places else None
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    place = folders[0] if folders else spec.origin
+    return Path(place).resolve() if place else None

@@ -1,0 +1,375 @@
+"""The program from outside: exit codes, messages that say what to do, JSON alone on stdout, a fast --help."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.journal import JOURNAL, read_study
+
+SIMULATED = """\
+name: sim
+model: qwen3-30b-a3b
+cluster: {gpu: h100, nodes: 1, gpus_per_node: 8}
+training: {seq_length: 4096, global_batch_size: 64}
+parallelism: {ep: 8}
+knobs: {recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}
+burst: {engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}
+"""
+HEAVY = ("torch", "megatron", "optuna", "pandas", "numpy", "pydantic", "trainer.recipe", "policies", "rich.live")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "base.yaml"
+    path.write_text(SIMULATED)
+    return path
+
+
+def started(*words: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **options},
+    )
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """The set of modules, not the time, which depends on the machine: 0.15 s where this was measured."""
+    program = "import sys; from autotune.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    for words in (["--help"], ["run", "--help"]):
+        run = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        loaded = set(run.stderr.split())
+        assert not loaded.intersection(HEAVY)
+        assert "Usage: moe-autotune" in run.stdout
+
+
+def test_every_command_of_the_contract_is_there_with_json_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = ["run", "check", "estimate", "plan", "diagnose", "compare", "report", "export", "doctor", "init"]
+    for command in commands:
+        assert main([command, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"Usage: moe-autotune {command}")
+        assert "--json" in said
+
+
+BAD_RECIPES = {
+    "not YAML": ("name: [", "YAML"),
+    "binary": ("\x00\x01\x02\xff", "→"),
+    "empty": ("", "empty"),
+    "unknown key": (SIMULATED + "paralelism: {}\n", "parallelism"),
+    "unknown knob": (SIMULATED.replace("recompute_method", "recompute_methud"), "recompute_method"),
+    "wrong type": (SIMULATED.replace("seq_length: 4096", "seq_length: long"), "seq_length"),
+    "negative": (SIMULATED.replace("seq_length: 4096", "seq_length: -4096"), "seq_length"),
+    "no such model": (SIMULATED.replace("qwen3-30b-a3b", "qwen3-30b-a3c"), "qwen3-30b-a3b"),
+    "no such GPU": (SIMULATED.replace("h100", "h1000"), "h100"),
+    "no such engine": (SIMULATED.replace("simulated", "simulator"), "simulated"),
+    "impossible layout": (SIMULATED.replace("{ep: 8}", "{tp: 3, ep: 8}"), "tensor_model_parallel_size"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RECIPES)
+def test_a_bad_recipe_ends_with_2_and_says_what_to_do(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, named = BAD_RECIPES[case]
+    (tmp_path / "bad.yaml").write_text(text, encoding="latin-1")
+    assert main(["run", "bad.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "bad.yaml" in said
+    assert named in said
+    assert "→ " in said
+    assert not (tmp_path / "studies").exists()
+
+
+def test_all_problems_of_a_recipe_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = SIMULATED.replace("4096", "-1").replace("h100", "h1000") + "nme: x\n"
+    (tmp_path / "bad.yaml").write_text(bad)
+    assert main(["run", "bad.yaml"]) == 2
+    assert capsys.readouterr().err.count("→") >= 3
+
+
+def kineto(events: list[dict[str, Any]]) -> bytes:
+    return json.dumps({"traceEvents": events}).encode()
+
+
+BAD_TRACES: dict[str, Callable[[], bytes]] = {
+    "empty": lambda: b"",
+    "binary": lambda: bytes(range(256)),
+    "truncated": lambda: b'{"traceEvents": [{"ph": "X", "cat": "kernel", "na',
+    "truncated gzip": lambda: gzip.compress(kineto([{"ph": "X"}] * 1000))[:60],
+    "no events": lambda: kineto([]),
+    "no device events": lambda: kineto([{"ph": "X", "cat": "python_function", "name": "f", "ts": 1, "dur": 2}]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TRACES)
+def test_a_bad_trace_ends_with_2_and_says_what_to_do(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / ("bad.json.gz" if "gzip" in case else "bad.json")
+    path.write_bytes(BAD_TRACES[case]())
+    assert main(["diagnose", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "→ " in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "nowhere.yaml"], "nowhere.yaml"),
+        (["run"], "recipe"),
+        (["rnu", "x"], 'Did you mean "run"?'),
+        (["run", "cpu-moe", "--bugdet", "3"], "Did you mean --budget?"),
+        (["run", "cpu-moe", "--budget", "0"], "Must be > 0"),
+        (["run", "cpu-moe", "--budget", "many"], "many"),
+        (["run", "cpu-moe", "--resume"], "no study of this recipe to resume"),
+        (["run", "cpu-moe", "--resume", "--study", "nowhere"], "not a study"),
+        (["run", "cpu-mo"], "cpu-moe"),
+        (["diagnose"], "no trace is named"),
+        (["diagnose", "nowhere.json"], "nowhere.json"),
+        (["compare", "a.json", "b.json"], "a.json"),
+        (["report", "nowhere"], "not a study"),
+        (["export", "cpu-moe", "--to", "toml"], "yaml"),
+        (["init", "--model", "mixtral-8x7"], "mixtral-8x7b"),
+        (["init", "--gpus", "13"], "8 or 16"),
+        (["init", "--output", "nowhere/recipe.yaml"], "nowhere/recipe.yaml"),
+    ],
+)
+def test_bad_usage_ends_with_2_and_names_the_way_out(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert "→ " in captured.err
+    assert captured.out == ""
+
+
+def documents(text: str) -> list[Any]:
+    """Every JSON document of a text; fails on anything that is none."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["run", "base.yaml", "--budget", "4"], 0),
+        (["run", "base.yaml", "--dry-run"], 0),
+        (["check", "base.yaml"], 0),
+        (["estimate", "base.yaml"], 0),
+        (["plan", "base.yaml", "--top", "3"], 0),
+        (["export", "base.yaml", "--to", "megatron-lm"], 0),
+        (["export", "base.yaml", "--to", "yaml"], 0),
+        (["init"], 0),
+        (["doctor"], 0),
+        (["run", "nowhere.yaml"], 2),
+        (["rnu"], 2),
+    ],
+)
+def test_with_json_stdout_is_one_document(
+    words: list[str], code: int, recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json"]) == code
+    captured = capfd.readouterr()
+    (document,) = documents(captured.out)
+    assert document["schema"] == 1
+    assert ("error" in document) is (code == 2)
+
+
+def test_an_error_document_carries_every_problem(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "nowhere.json", "--json"]) == 2
+    captured = capfd.readouterr()
+    (document,) = documents(captured.out)
+    (problem,) = document["error"]["problems"]
+    assert problem["where"] == "nowhere.json"
+    assert problem["hint"]
+    assert "nowhere.json" in captured.err
+
+
+def test_a_run_ends_with_a_report_and_says_where(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(recipe), "--budget", "6"]) == 0
+    said = capsys.readouterr().out
+    study = Path("studies/sim-1")
+    assert f"report: {study / 'report.html'}" in said
+    assert "[fit] trial 0: base: the base recipe as given" in said
+    assert (study / "recipe.yaml").read_text() == SIMULATED
+    assert {path.name for path in study.iterdir()} >= {JOURNAL, "report.json", "report.md", "tuned_recipe.yaml"}
+    assert (study / "bursts" / "0001" / "outcome.json").exists()
+
+
+def test_a_second_run_makes_a_second_study_and_an_existing_one_is_refused(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["run", str(recipe), "--budget", "1"]) == 0
+    assert {path.name for path in Path("studies").iterdir()} == {"sim-1", "sim-2"}
+    assert main(["run", str(recipe), "--study", "studies/sim-1"]) == 2
+    assert "add --resume" in capsys.readouterr().err
+
+
+def test_the_same_seed_gives_the_same_study(recipe: Path) -> None:
+    for name in ("a", "b"):
+        assert main(["run", str(recipe), "--budget", "8", "--study", name, "--seed", "5"]) == 0
+    one, other = (read_study(Path(name)).trials for name in ("a", "b"))
+    assert [trial.recipe for trial in one] == [trial.recipe for trial in other]
+    assert [trial.verdict_because for trial in one] == [trial.verdict_because for trial in other]
+
+
+def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(recipe), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "estimated peak" in said
+    assert "moe_token_dispatcher_type" in said
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+def test_a_recipe_nothing_can_make_fit_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "huge.yaml").write_text(SIMULATED.replace("gpus_per_node: 8", "gpus_per_node: 8, memory_gib: 2"))
+    assert main(["run", "huge.yaml", "--budget", "3"]) == 1
+    assert main(["check", "huge.yaml"]) == 1
+    assert (
+        json.loads(
+            Path("studies/huge-1/report.json").read_text()
+            if Path("studies/huge-1").exists()
+            else Path("studies/sim-1/report.json").read_text()
+        )["status"]
+        == "infeasible"
+    )
+
+
+def test_the_report_command_writes_what_was_deleted(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", str(recipe), "--budget", "3", "--study", "s"])
+    before = Path("s/report.json").read_bytes()
+    for name in ("report.json", "report.html", "report.md", "tuned_recipe.yaml"):
+        (Path("s") / name).unlink()
+    assert main(["report", "s"]) == 0
+    assert Path("s/report.json").read_bytes() == before
+
+
+def test_two_bursts_can_be_diagnosed_and_compared(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["run", str(recipe), "--budget", "3", "--study", "s"])
+    capfd.readouterr()
+    assert main(["diagnose", "s/bursts/0001", "--json"]) == 0
+    assert documents(capfd.readouterr().out)[0]["diagnosis"]["wall"]
+    assert main(["compare", "s/bursts/0001", "s/bursts/0001", "--json"]) == 0
+    document = documents(capfd.readouterr().out)[0]
+    assert document["a"] == document["b"]
+
+
+def test_the_starter_recipe_is_a_recipe_without_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--model", "mixtral-8x7b", "--gpu", "b200", "--gpus", "16"], ["--gpu", "cpu", "--gpus", "2"]):
+        Path("starter.yaml").unlink(missing_ok=True)
+        assert main(["init", *words, "--output", "starter.yaml"]) == 0
+        capsys.readouterr()
+        main(["check", "starter.yaml", "--json"])
+        assert main(["init", *words, "--output", "starter.yaml"]) == 2
+
+
+def test_a_recipe_that_breaks_a_rule_gets_the_nearest_that_does_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_text(SIMULATED.replace("{ep: 8}", "{tp: 2, ep: 8}"))
+    assert main(["check", "bad.yaml", "--json"]) == 1
+    (document,) = documents(capfd.readouterr().out)
+    assert not document["legal"]
+    assert document["nearest"]["changes"]
+    (tmp_path / "nearest.yaml").write_text(document["nearest"]["yaml"])
+    main(["check", "nearest.yaml", "--json"])
+    assert documents(capfd.readouterr().out)[0]["legal"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mounting needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_ends_with_2_and_the_study_goes_on_once_there_is_room(
+    recipe: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", str(recipe), "--budget", "30", "--study", str(small_disk / "s")]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "no space left on device" in said
+    assert "→ make room" in said
+    finished = len(read_study(small_disk / "s").finished)
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert main([*words[:3], str(finished + 2), *words[4:], "--resume"]) == 0
+    assert len(read_study(small_disk / "s").finished) == finished + 2
+
+
+@pytest.mark.parametrize("place", ["/proc/study", "/sys/study"])
+def test_a_folder_that_cannot_be_written_ends_with_2(
+    place: str, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(recipe), "--study", place]) == 2
+    said = capsys.readouterr().err
+    assert place in said
+    assert "→ " in said
+
+
+def test_a_read_only_file_system_ends_with_2(
+    recipe: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert main(["run", str(recipe), "--study", str(small_disk / "s")]) == 2
+    assert "read-only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Signals, recipe: Path) -> None:
+    run = started("run", str(recipe), "--budget", "5000", "--study", "s")
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "burst 2" in line:
+            break
+    run.send_signal(number)
+    out, err = run.communicate()
+    assert run.returncode == 130, err
+    assert f"moe-autotune run {recipe} --study s --resume" in out
+    ended = read_study(Path("s")).ended
+    assert ended is not None
+    assert ended.status == "interrupted"
+    assert Path("s/report.html").exists()
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    run = started("init")
+    assert run.stdout is not None
+    run.stdout.close()
+    run.wait()
+    assert run.returncode == 0
