@@ -62,6 +62,27 @@ def pipeline_stages(text: str) -> list[str]:
     return plain.split("|") if plain else []
 
 
+def layers_of_ranks(recipe: Recipe) -> list[list[list[int]]]:
+    """Which decoder layers (counted from 0) each chunk of each pipeline rank holds: [PP][VPP][layers].
+
+    Stages follow each other chunk by chunk: stage s is chunk s // PP of rank s % PP. MTP layers are not decoder layers.
+    """
+    layout = layout_of(recipe)
+    texts = pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
+    counts = [text.count("t") for text in texts] or _chunked(layers_by_stage(recipe), layout.vpp)
+    ranks: list[list[list[int]]] = [[] for _ in range(layout.pp)]
+    first = 0
+    for stage, count in enumerate(counts):
+        ranks[stage % layout.pp].append(list(range(first, first + count)))
+        first += count
+    return ranks
+
+
+def _chunked(by_rank: list[int], chunks: int) -> list[int]:
+    """Layers of every stage in order, each rank's spread evenly over its chunks, the first ones fuller."""
+    return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks) for layers in by_rank]
+
+
 def layers_by_stage(recipe: Recipe) -> list[int]:
     """Decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
     layout, layers = layout_of(recipe), recipe.architecture.num_layers

@@ -1,0 +1,1 @@
+"""What a recipe should need and give, by closed form and without running it: parameters, memory, FLOPs."""
