@@ -1,24 +1,42 @@
-"""Refuses a recipe that breaks a rule, before anything is spent on it: all problems at once, with the way
-out."""
+"""Refuses a recipe that breaks a rule or names a runner there is none of, before anything is spent on it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from trainer.engines import ENGINES
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.source import nearest
+
+LAUNCHERS = ("local",)  # what bursts can be started with
 
 
 def refuse_illegal(recipe: Recipe, *, where: str) -> None:
-    """Raises BadInputError with every rule the recipe breaks; `where` is the file it came from."""
-    broken = [finding for finding in check(recipe) if finding.kind is FindingKind.ERROR]
-    if broken:
-        raise BadInputError(
-            *(
-                Problem(
-                    where=f"{where}: {', '.join(finding.knobs) or finding.rule}",
-                    what=f"{finding.message} [{finding.rule}]",
-                    hint=finding.hint or "no single knob cures this: change the model or the cluster",
-                )
-                for finding in broken
+    """Raises BadInputError with every problem at once; `where` is the file the recipe came from."""
+    problems = [*_runners(recipe, where), *_rules(recipe, where)]
+    if problems:
+        raise BadInputError(*problems)
+
+
+def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
+    runners: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("engine", recipe.burst.engine, tuple(ENGINES)),
+        ("launcher", recipe.burst.launcher, LAUNCHERS),
+    )
+    for key, name, known in runners:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
+            yield Problem(where=f"{where}: burst.{key}", what=f"{name!r} is no {key} of this version", hint=hint)
+
+
+def _rules(recipe: Recipe, where: str) -> Iterator[Problem]:
+    for finding in check(recipe):
+        if finding.kind is FindingKind.ERROR:
+            yield Problem(
+                where=f"{where}: {', '.join(finding.knobs) or finding.rule}",
+                what=f"{finding.message} [{finding.rule}]",
+                hint=finding.hint or "no single knob cures this: change the model or the cluster",
             )
-        )

@@ -23,7 +23,7 @@ SLOWER = Idea(changes={"manual_gc": True})
 
 def micro_batches(recipe: Recipe) -> float:
     """A planted truth: a step costs less the fewer micro batches it has; collecting garbage by hand costs more."""
-    return 100_000 / recipe.knob("micro_batch_size") * (1.5 if recipe.knob("manual_gc") else 1.0)
+    return 100_000 / int(recipe.knob("micro_batch_size")) * (1.5 if recipe.knob("manual_gc") else 1.0)
 
 
 def trials_in(folder: Path) -> list[Trial]:
