@@ -19,7 +19,7 @@ class Family(StrEnum):
     MEMORY = "memory"
     COMMUNICATION = "communication"
     HOST = "host"
-    WAIT = "wait"  # a bubble or a slower rank: nobody's wall on this rank
+    WAIT = "wait"  # launched, but waiting: a pipeline bubble, another stream, a slower rank; no wall of this rank
     UNKNOWN = "unknown"
 
 
@@ -103,7 +103,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         key="sync",
-        words="idle: slower rank",
+        words="idle: sync",
         family=Family.WAIT,
         glyph="s",
         read=lambda step: step.idle_by_cause.sync_us,

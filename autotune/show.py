@@ -80,9 +80,8 @@ def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = N
         console.print(f"  → {finding.hint}" + (f" (nearest: {nearest})" if nearest else ""))
         console.print(f"    {finding.source}", style="dim")
     errors = sum(finding.kind.value == "error" for finding in findings)
-    console.print(
-        f"{errors} errors, {len(findings) - errors} remarks" if findings else "no rule is broken", style="bold"
-    )
+    counts = f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'remark')}"
+    console.print(counts if findings else "no rule is broken", style="bold")
     if memory is not None:
         from autotune.memory import show_memory
 

@@ -1,0 +1,39 @@
+"""A recipe in another tool's words. A target is one file here with a `TARGET`, found by being here."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from pkgutil import iter_modules
+
+from autotune.export.target import Target
+from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe
+
+NOT_MADE = {"slurm": "export megatron-lm, and start its last line with srun, one torchrun a node"}
+
+
+def _discover() -> dict[str, Target]:
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    found = (getattr(module, "TARGET", None) for module in modules)
+    return {target.name: target for target in found if isinstance(target, Target)}
+
+
+TARGETS: dict[str, Target] = _discover()
+
+
+def export(recipe: Recipe, to: str) -> str:
+    """The recipe as text for target `to`. Raises BadInputError if there is no such target."""
+    if to in TARGETS:
+        return TARGETS[to].render(recipe)
+    known = ", ".join(sorted(TARGETS))
+    if to in NOT_MADE:
+        raise BadInputError(
+            Problem(where=f"--to {to}", what=f"this version does not write {to}", hint=f"{NOT_MADE[to]} (has: {known})")
+        )
+    near = get_close_matches(to, TARGETS, n=1)
+    hint = f"did you mean {near[0]}? There are {known}" if near else f"one of {known}"
+    raise BadInputError(Problem(where=f"--to {to}", what="no such target", hint=hint))
+
+
+__all__ = ["TARGETS", "Target", "export"]
