@@ -77,7 +77,7 @@ class _Trouble:
             kind=self.words.kind if self.words else FailureKind.CRASH,
             phase=error.phase if error else self.rank.phase,
             rank=self.rank.rank,
-            evidence=self.line[:_LONGEST_EVIDENCE],
+            evidence=" ".join(self.line.split())[:_LONGEST_EVIDENCE],
         )
 
 

@@ -140,6 +140,9 @@ class LocalRanks:
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
         """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
+        if self._ended:
+            raise RuntimeError("these ranks were ended: start others")
+        self._idle = False
         watch = Watch(self.control, burst_folder.resolve(), self.world_size)
         kills_before = oom_kills()
         watch.clear()
