@@ -48,6 +48,13 @@ def lighter(recipe: Recipe) -> list[KnobChanges]:
     return [rung for at, rung in enumerate(rungs(recipe)) if at < here]
 
 
+def lighter_with_room(recipe: Recipe) -> list[KnobChanges]:
+    """Lighter rungs as they are, then paid for with a half, a quarter, ... of the micro batch."""
+    size = recipe.training.micro_batch_size
+    smaller = [{"micro_batch_size": size // divisor} for divisor in (2, 4, 8) if size % divisor == 0]
+    return [*lighter(recipe), *(rung | paid for paid in smaller for rung in lighter(recipe))]
+
+
 def heavier(recipe: Recipe) -> list[KnobChanges]:
     """Rungs above the current setting, lightest first; the last is full recompute."""
     here = _position(recipe)

@@ -16,7 +16,7 @@ from policies.legality import Refusal, derive
 from policies.noise import throughput
 from policies.recompute import heavier, lighter
 from policies.search import Measured, Point, suggest
-from policies.space import AXES, Axis, axis_of, point_of, recipe_at
+from policies.space import AXES, CURRENT, Axis, axis_of, point_of, recipe_at
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View
 from policies.words import because_of_wall, changes_in_words, leading_wall
@@ -25,6 +25,8 @@ from trainer.recipe import Recipe
 # Axes always searched, and how many in all: with a budget of tens of bursts more would only dilute the search.
 ALWAYS = ("recompute", "micro batch")
 MOST_AXES = 6
+# Decisions a point may move at once: more would leave the neighbourhood that the trials say something about.
+MOST_MOVES = 2
 
 
 def propose_retune(view: View, seed: int) -> Proposal | None:
@@ -150,6 +152,9 @@ def _measured(view: View, axes: Sequence[Axis]) -> list[Measured]:
 
 
 def _refuse(view: View, axes: Sequence[Axis], point: Point) -> str | None:
+    moves = sum(label != CURRENT for label in point.values())
+    if moves > MOST_MOVES:
+        return f"{moves} decisions at once are not around the best"
     recipe = recipe_at(view.best.recipe, axes, point)
     if isinstance(recipe, Refusal):
         return recipe.reason

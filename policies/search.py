@@ -19,7 +19,7 @@ Point = dict[str, str]  # axis -> label of the option
 # The sampler's random start: the diagnosis and the trials of earlier phases already stand for exploration.
 RANDOM_START = 4
 # Points asked of the sampler before the space counts as exhausted; it repeats itself in 20 to 30 % of cases.
-ASKS = 64
+ASKS = 200
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ def _micro_batches(recipe: Recipe) -> list[KnobChanges]:
 
 def _degree(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Callable[[Recipe], list[KnobChanges]]:
     def options(recipe: Recipe) -> list[KnobChanges]:
-        sizes = [*degrees.smaller(recipe, name), *degrees.larger(recipe, name)]
+        sizes = [*degrees.smaller(recipe, name), *degrees.larger(recipe, name)[:1]]
         return [change for size in sizes for change in companions(recipe, size)]
 
     return options

@@ -1,7 +1,7 @@
 """Drop recompute: keep the activations that memory has room for.
 
 *What it is*: the lightest rung of recompute that is predicted to fit: none, then selective, in place of
-what is on.
+what is on; where no rung fits, with a smaller micro batch to pay for it.
 
 *How it shows*: time inside recompute in the trace (the memory wall), with the hottest rank below its limit.
 
@@ -16,7 +16,7 @@ costs about 33 %).
 
 from analyzers.diagnosis import Wall
 from policies.fix import RECOMPUTE, Claim, Fix, KnobChanges, MemoryEffect, Proof
-from policies.recompute import lighter
+from policies.recompute import lighter_with_room
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -26,7 +26,7 @@ def _precondition(situation: Situation) -> str | None:
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
-    return lighter(situation.recipe)
+    return lighter_with_room(situation.recipe)
 
 
 FIX = Fix(

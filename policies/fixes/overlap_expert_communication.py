@@ -18,7 +18,7 @@ hidden on H100).
 
 from analyzers.diagnosis import Wall
 from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect, Proof
-from policies.recompute import NONE
+from policies.recompute import lighter_with_room
 from policies.situation import Situation
 from policies.switch import expert_parallel_only, unless_on
 from policies.trial import Phase
@@ -29,7 +29,8 @@ def _changes(situation: Situation) -> list[KnobChanges]:
     overlap: KnobChanges = {"overlap_moe_expert_parallel_comm": True, "CUDA_DEVICE_MAX_CONNECTIONS": 32}
     if situation.knob("moe_shared_expert_overlap"):
         overlap["moe_shared_expert_overlap"] = False
-    return [overlap, overlap | NONE]
+    # Full and whole-`moe` recompute refuse it; the rules pick what is left of the lighter rungs
+    return [overlap, *(overlap | lighter for lighter in lighter_with_room(situation.recipe))]
 
 
 FIX = Fix(
