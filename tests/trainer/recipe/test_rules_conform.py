@@ -10,16 +10,16 @@ from trainer.recipe.rules.rule import Example
 every_rule = pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
 
 
-def test_no_two_rules_share_a_name():
+def test_no_two_rules_share_a_name() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
 
 
-def test_the_plain_recipe_breaks_no_rule():
+def test_the_plain_recipe_breaks_no_rule() -> None:
     assert check(recipe_of(Example())) == []
 
 
 @every_rule
-def test_a_rule_names_knobs_that_exist_its_source_and_what_to_do(rule: Rule):
+def test_a_rule_names_knobs_that_exist_its_source_and_what_to_do(rule: Rule) -> None:
     assert set(rule.knobs) <= set(KNOBS)
     assert rule.source
     finding = rule.finding(recipe_of(rule.breaking))
@@ -29,7 +29,7 @@ def test_a_rule_names_knobs_that_exist_its_source_and_what_to_do(rule: Rule):
 
 
 @every_rule
-def test_the_breaking_example_breaks_by_that_rule_alone(rule: Rule):
+def test_the_breaking_example_breaks_by_that_rule_alone(rule: Rule) -> None:
     found = check(recipe_of(rule.breaking))
     assert rule.id in [finding.rule for finding in found]
     errors = [finding.rule for finding in found if finding.kind is FindingKind.ERROR]
@@ -37,13 +37,13 @@ def test_the_breaking_example_breaks_by_that_rule_alone(rule: Rule):
 
 
 @every_rule
-def test_the_passing_example_has_no_error_and_not_that_finding(rule: Rule):
+def test_the_passing_example_has_no_error_and_not_that_finding(rule: Rule) -> None:
     found = check(recipe_of(rule.passing))
     assert [f.rule for f in found if f.kind is FindingKind.ERROR or f.rule == rule.id] == []
 
 
 @every_rule
-def test_following_the_hint_removes_the_finding(rule: Rule):
+def test_following_the_hint_removes_the_finding(rule: Rule) -> None:
     recipe = recipe_of(rule.breaking)
     finding = rule.finding(recipe)
     assert finding is not None
@@ -52,7 +52,7 @@ def test_following_the_hint_removes_the_finding(rule: Rule):
 
 
 @every_rule
-def test_a_legal_recipe_is_found_near_the_breaking_example(rule: Rule):
+def test_a_legal_recipe_is_found_near_the_breaking_example(rule: Rule) -> None:
     recipe = recipe_of(rule.breaking)
     near = nearest_valid(recipe)
     finding = rule.finding(recipe)

@@ -61,8 +61,8 @@ ROWS = (
     Rule(
         id="flex-needs-ranks",
         knobs=(DISPATCHER,),
-        broken=all_of(_flex, _nothing_to_dispatch),
-        message="the flex dispatcher with ETP·EP 1: there is no other rank to send tokens to",
+        broken=all_of(_flex, among(BACKEND, "deepep", "ncclep"), _nothing_to_dispatch),
+        message="{moe_flex_dispatcher_backend} with ETP·EP 1: there is no other rank to send tokens to",
         nearest=fixed(moe_token_dispatcher_type="alltoall"),
         source="R110 R111 megatron/core/transformer/moe/token_dispatcher.py:1836",
         breaking=example(moe_token_dispatcher_type="flex", expert_model_parallel_size=1),

@@ -244,14 +244,16 @@ ROWS = (
     ),
     Rule(
         id="param-gather-with-step",
+        kind=FindingKind.WARNING,
         knobs=("overlap_param_gather_with_optimizer_step", "overlap_param_gather"),
         broken=all_of(
             on("overlap_param_gather_with_optimizer_step"),
             any_of(off("overlap_param_gather"), lambda recipe: layout_of(recipe).vpp == 1),
         ),
-        message="overlap_param_gather_with_optimizer_step needs overlap_param_gather and VPP",
+        message="overlap_param_gather_with_optimizer_step does nothing without overlap_param_gather and VPP",
         nearest=fixed(overlap_param_gather_with_optimizer_step=False),
         source="R246 megatron/training/arguments.py:1072",
+        versions="an error on Megatron-LM's command line only",
         breaking=example(overlap_param_gather_with_optimizer_step=True),
         passing=example(
             overlap_param_gather_with_optimizer_step=True,

@@ -1,0 +1,47 @@
+"""NVIDIA's hand-tuned recipes are recipes of ours, and no rule calls one of them an error."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tuned_recipes
+
+from trainer.estimate.memory import estimate_memory
+from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.schema import Recipe
+
+TABLE = Path(__file__).parents[4] / "shared" / "facts" / "tuned_recipes.json"
+pytestmark = pytest.mark.skipif(not TABLE.exists(), reason=f"{TABLE} is not here")
+
+# Generated for every precision alike, and not runnable: Transformer Engine refuses MXFP8 below compute capability 10.
+MXFP8_ON_HOPPER = {
+    "bridge-v0.4.0:GPT_OSS_120B_PRETRAIN_CONFIG_H100_FP8_MX_V1",
+    "bridge-v0.4.0:GPT_OSS_120B_PRETRAIN_CONFIG_H100_FP8_MX_V2",
+}
+
+
+@pytest.fixture(scope="module")
+def recipes() -> list[Recipe]:
+    rows: list[dict[str, Any]] = json.loads(TABLE.read_text())
+    return [tuned_recipes.recipe_of_row(row) for row in rows]
+
+
+def test_every_tuned_recipe_is_read(recipes: list[Recipe]) -> None:
+    assert len(recipes) == 737
+
+
+def test_no_tuned_recipe_breaks_a_rule(recipes: list[Recipe]) -> None:
+    errors = {
+        recipe.name: [finding.rule for finding in check(recipe) if finding.kind is FindingKind.ERROR]
+        for recipe in recipes
+    }
+    assert {name: rules for name, rules in errors.items() if rules} == {
+        name: ["format-suits-gpu"] for name in MXFP8_ON_HOPPER
+    }
+
+
+def test_every_tuned_recipe_has_a_memory_estimate(recipes: list[Recipe]) -> None:
+    for recipe in recipes:
+        estimate = estimate_memory(recipe)
+        assert 0 < estimate.peak_gib < estimate.upper_gib, recipe.name
