@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from analyzers.diagnosis import Wall
 from policies.consider import Candidate, consider
 from policies.fix import gain_of
 from policies.fixes import FIXES
@@ -21,6 +22,7 @@ from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View
 from policies.words import because_of_wall, changes_in_words, leading_wall
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 
 # Axes always searched, and how many in all: with a budget of tens of bursts more would only dilute the search.
 ALWAYS = ("recompute", "micro batch")
@@ -73,20 +75,32 @@ def largest_bound(view: View) -> float | None:
 
 
 def _axes(view: View) -> list[Axis]:
-    """Recompute and micro batch, then the axes that moved the throughput, then those never tried."""
+    """Recompute and micro batch, then the axes that moved the throughput, then those never tried on a wall that
+    is worth it."""
     moved, tried = set(), set()
     for trial in view.trials:
         touched = {name for name in AXES if set(AXES[name].knobs) & set(trial.changes)}
         tried |= touched
         if _mattered(view, trial):
             moved |= touched
-    order = [*ALWAYS, *(n for n in AXES if n in moved), *(n for n in AXES if n not in tried)]
+    walls = _walls_worth_it(view)
+    new = [n for n in AXES if n not in tried and any(walls & set(KNOBS[knob].walls) for knob in AXES[n].knobs)]
+    order = [*ALWAYS, *(n for n in AXES if n in moved), *new]
     axes: list[Axis] = []
     for name in dict.fromkeys(order):
         axis = axis_of(name, view.best.recipe, lambda recipe: _worth(view, recipe))
         if axis and len(axes) < MOST_AXES:
             axes.append(axis)
     return axes
+
+
+def _walls_worth_it(view: View) -> set[str]:
+    """Walls whose bound beats the noise, by name; every wall where no trace says."""
+    situation = view.situation
+    if situation.analysis is None:
+        return {wall.value for wall in Wall}
+    findings = situation.analysis.diagnosis.walls
+    return {f.wall.value for f in findings if gain_of(f.recoverable_us, situation.step_us) > view.noise}
 
 
 def _worth(view: View, recipe: Recipe) -> bool:
