@@ -1,7 +1,8 @@
-"""Quantities in human units, for the report and the terminal: microseconds and GiB inside, these words outside.
+"""Quantities in human units, for the report and the terminal: microseconds and GiB inside, these words
+outside.
 
-Everything here is text for people; programs read the JSON documents, which keep plain numbers with the unit in
-the name.
+Everything here is text for people; programs read the JSON documents, which keep plain numbers with the unit
+in the name.
 """
 
 from __future__ import annotations

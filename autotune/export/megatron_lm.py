@@ -39,7 +39,7 @@ def render(recipe: Recipe) -> str:
 def _header(recipe: Recipe) -> Iterator[str]:
     yield "#!/usr/bin/env bash"
     yield f"# {_one_line(recipe.name)}: Megatron-LM arguments written by moe-autotune."
-    yield "# Not part of a recipe, give as arguments: data, tokenizer, --lr and its schedule, --train-iters, checkpoints."
+    yield "# Not part of a recipe, give as arguments: data, tokenizer, --lr and schedule, --train-iters, checkpoints."
     yield f"# Without data: --mock-data --tokenizer-type NullTokenizer --vocab-size {recipe.architecture.vocab_size}"
     yield "#   --train-iters 50 --lr 3e-4 --eval-iters 0 --log-interval 1 --log-throughput"
     if recipe.hardware.is_cpu:

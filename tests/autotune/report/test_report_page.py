@@ -1,0 +1,125 @@
+"""The page: one file, nothing fetched, readable without eyes or colour, and drawn by a real browser where there is
+one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from autotune.report import write_report
+from tests.autotune.report.drawn_study import STEPS, events, write_study
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects what the tests ask about."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.unnamed_figures = 0
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        self.unnamed_figures += tag == "svg" and given.get("role") == "img" and not given.get("aria-label")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(write_study(tmp_path_factory.mktemp("drawn") / "study")).read_text()
+
+
+def test_the_page_is_well_formed_with_unique_anchors(text: str) -> None:
+    page = Page(text)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_nothing_is_fetched(text: str) -> None:
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "default-src 'none'" in text
+    assert set(re.findall(r"url\(([^)]*)\)", text)) == {"#hatch", "#recompute"}
+
+
+def test_every_figure_has_a_name_and_a_table_behind_it(text: str) -> None:
+    assert Page(text).unnamed_figures == 0
+    assert text.count("The figures as a table") == 4
+
+
+def test_what_becomes_of_a_trial_shows_by_shape(text: str) -> None:
+    for shape in ("accepted", "rejected", "inconclusive", "oom", "failed"):
+        assert f'class="mark {shape}"' in text
+
+
+def test_each_bar_adds_up_to_its_step(text: str) -> None:
+    bars = re.findall(r'aria-label="[^"]*: compute [^"]*"', text)
+    assert bars
+    for bar in bars:
+        shares = [float(share) for share in re.findall(r"([\d.]+) %", bar.partition(": compute")[2])]
+        assert sum(shares) == pytest.approx(100.0, abs=0.5)
+
+
+def test_text_from_outside_stays_text(tmp_path: Path) -> None:
+    hostile = "</script><script>document.title='taken'</script> & <b>"
+    steps = (replace(STEPS[0], because=hostile), replace(STEPS[1], because=hostile))
+    page = write_report(write_study(tmp_path / "study", events(steps))).read_text()
+    assert hostile not in page
+    assert "&lt;/script&gt;&lt;script&gt;" in page
+    assert Page(page).open == []
+
+
+def test_a_study_without_traces_still_has_a_page(tmp_path: Path) -> None:
+    page = write_report(write_study(tmp_path / "study", events(STEPS[:1]))).read_text()
+    assert Page(page).open == []
+    assert "Where the step goes" not in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_draws_the_page_without_a_script_error(text: str, tmp_path: Path) -> None:
+    page, picture = tmp_path / "report.html", tmp_path / "page.png"
+    page.write_text(text)
+    errors = _draw(page, picture, tmp_path / "profile")
+    assert picture.stat().st_size > 50_000
+    assert not re.search(r"CONSOLE.*(Error|Refused|violates)", errors), errors
+
+
+def _draw(page: Path, picture: Path, profile: Path) -> str:
+    """Draws the page; what the browser logged."""
+    flags = (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+    )  # fmt: skip
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *flags, f"--user-data-dir={profile}", f"--screenshot={picture}", "--window-size=1200,3000"]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=60, check=True)
+    print(done.stderr, file=sys.stderr)
+    return done.stderr

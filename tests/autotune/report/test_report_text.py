@@ -1,0 +1,83 @@
+"""The words of a report: the verdict, the wall at every step, the reasons for what was not kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.history import History
+from autotune.report import document_of
+from autotune.report.markdown import markdown
+from autotune.report.material import Material, material_of
+from autotune.report.path import accepted_path
+from autotune.report.sections import sections_of
+from autotune.report.story import tell
+from tests.autotune.report.drawn_study import STEPS, events
+
+
+@pytest.fixture(scope="module")
+def material() -> Material:
+    history = History(events())
+    return material_of(history, document_of(history))
+
+
+def test_the_story_says_what_was_wrong_changed_gained_and_left(material: Material) -> None:
+    story = tell(material.history, material.document)
+    answers = dict(story.sentences)
+    assert story.figure == "1.83×"
+    assert "out of memory in backward on rank 1 (limit 1.00 GiB a rank)" in answers["What was wrong"]
+    assert "memory 31.0 % of the step" in answers["What was wrong"]
+    assert "micro_batch_size 1 → 4" in answers["What was changed"]
+    assert "616.3 tokens/s/rank → 1,130 tokens/s/rank" in answers["What it gave"]
+    assert "losses agree" in answers["What it gave"]
+    assert "communication" in answers["What is left"]
+
+
+def test_every_step_of_the_path_names_the_wall_it_was_for(material: Material) -> None:
+    walls = [step.wall.wall for step in accepted_path(material.trials) if step.wall]
+    assert walls == ["memory", "memory", "host", "communication"]
+
+
+def test_a_gain_stands_beside_its_prediction_and_bound(material: Material) -> None:
+    path = next(section for section in sections_of(material) if section.key == "path")
+    facts = dict(path.records[2].facts)
+    assert facts["predicted"] == "+35.0 %, bound +45.0 %"
+    assert facts["obtained"].startswith("+30.7 % (+")
+    assert facts["data"] == "bursts/0005"
+
+
+def test_every_trial_is_on_the_path_or_among_the_rejected(material: Material) -> None:
+    on_path = {step.trial.number for step in material.path}
+    rejected = {trial.number for trial in material.rejected}
+    assert on_path | rejected == {trial.number for trial in material.trials}
+    assert not on_path & rejected
+
+
+def test_rejected_ideas_carry_their_reason(material: Material) -> None:
+    rejected = next(section for section in sections_of(material) if section.key == "rejected")
+    reasons = {record.heading.split(" · ")[0]: dict(record.facts)["reason"] for record in rejected.records}
+    assert "no gain" in reasons["trial 4"]
+    assert "inside the noise" in reasons["trial 5"]
+    assert "not a multiple" in reasons["trial 9"]
+    assert all(reasons.values())
+
+
+def test_fixes_that_were_not_tried_say_why(material: Material) -> None:
+    untried = next(section for section in sections_of(material) if section.key == "not-tried")
+    assert untried.table is not None
+    assert all(why for _, _, why in untried.table.rows)
+
+
+def test_markdown_has_every_section_and_well_formed_tables(material: Material) -> None:
+    text = markdown(material)
+    for section in sections_of(material):
+        assert f"\n## {section.title}\n" in text
+    blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert blocks
+    for block in blocks:
+        assert len({line.replace("\\|", "").count("|") for line in block}) == 1
+
+
+@pytest.mark.parametrize("count", range(len(STEPS) + 1))
+def test_a_report_can_be_written_after_any_number_of_trials(count: int) -> None:
+    history = History(events(STEPS[:count]))
+    assert markdown(material_of(history, document_of(history))).startswith("# cpu-moe")
