@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.burst import Burst, BurstPhase, Failure, FailureKind, Outcome, write_burst, write_outcome
+from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
 from trainer.estimate.flops import model_flops_per_token
 from trainer.launchers import Ranks
 from trainer.launchers.local import LocalLauncher
@@ -35,8 +35,7 @@ class MegatronEngine:
         result = ranks.run(burst.folder, deadline_s=burst.recipe.burst.deadline_s)
         if result.failure is not None:
             self.close()
-        failure = result.failure or failure_in(result.reports)
-        outcome = outcome_of(burst.recipe, result.reports, failure, warm=warm)
+        outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
         write_outcome(burst.folder, outcome)
         return outcome
 
@@ -64,16 +63,6 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     """Environment variables the recipe sets; a rank reads them once, so they need a fresh start."""
     values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
     return {name: str(value) for name, value in values.items() if value is not None}
-
-
-def failure_in(reports: Sequence[RankReport]) -> Failure | None:
-    """What complete reports still disqualify: replicas that trained apart."""
-    for report in reports:
-        if report.diverged:
-            return Failure(
-                kind=FailureKind.DIVERGED, phase=BurstPhase.CHECK, rank=report.rank, evidence=report.diverged
-            )
-    return None
 
 
 def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:

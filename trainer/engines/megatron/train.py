@@ -200,12 +200,14 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
 
 
 def _acting(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
-    """Each written knob as the built configurations hold it: Megatron changes some on its own."""
+    """Each written knob as the built configurations hold it (lists as `a,b`): Megatron changes some on its own."""
     acting: dict[str, Any] = {}
     for name in recipe.knobs:
         for config in (configs.transformer, configs.ddp, configs.optimizer):
             value = getattr(config, name, None)
-            if value is not None:
+            if isinstance(value, list):
+                acting[name] = ",".join(map(str, value))
+            elif value is not None:
                 acting[name] = value if isinstance(value, (bool, int, float, str)) else str(value)
     return acting
 

@@ -1,0 +1,221 @@
+"""Engine `megatron` for real: two CPU ranks, unmodified Megatron-Core, every layout it promises."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.burst import Burst, FailureKind, Outcome
+from trainer.engines.megatron.engine import MegatronEngine
+from trainer.recipe import Recipe
+
+pytestmark = pytest.mark.megatron
+
+TINY: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 128,
+    "num_moe_experts": 4,
+    "moe_ffn_hidden_size": 64,
+}
+MLA: dict[str, Any] = {
+    "multi_latent_attention": True,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_head_dim": 16,
+    "qk_pos_emb_head_dim": 8,
+    "v_head_dim": 16,
+}
+Run = Callable[..., Outcome]
+
+
+def tiny(knobs: dict[str, Any] | None = None, *, trace_steps: int = 0, **model: Any) -> Recipe:
+    recipe = Recipe.model_validate(
+        {
+            "name": "tiny",
+            "model": {**TINY, **model},
+            "cluster": {"gpu": "cpu", "gpus_per_node": 2},
+            "training": {"seq_length": 32, "global_batch_size": 8, "precision": "fp32"},
+            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": trace_steps, "deadline_s": 60},
+        }
+    )
+    return recipe.replace(knobs or {})
+
+
+def limited(recipe: Recipe, memory_gib: float) -> Recipe:
+    return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"memory_gib": memory_gib})})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a recipe on ranks that all tests of this file share: warm unless a test before made them fail."""
+    folder = tmp_path_factory.mktemp("bursts")
+    engine, numbers = MegatronEngine(folder / "engine"), itertools.count(1)
+
+    def run_one(recipe: Recipe, *, burst_folder: Path | None = None) -> Outcome:
+        number = next(numbers)
+        return engine.run(Burst(number=number, recipe=recipe, folder=burst_folder or folder / f"{number:04d}"))
+
+    yield run_one
+    engine.close()
+
+
+TP2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+EP2 = {"expert_model_parallel_size": 2}
+FULL = {"recompute_granularity": "full", "recompute_num_layers": 1}
+
+
+def selective(*modules: str) -> dict[str, Any]:
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
+
+
+# what runs on a CPU: (knobs, model fields)
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "dp": ({}, {}),
+    "ep": (EP2, {}),
+    "ep allgather": ({**EP2, "moe_token_dispatcher_type": "allgather"}, {}),
+    "tp sp etp": ({**TP2, "expert_tensor_parallel_size": 2}, {}),
+    "tp sp ep": ({**TP2, **EP2, "expert_tensor_parallel_size": 1}, {}),
+    "pp": ({"pipeline_model_parallel_size": 2}, {}),
+    "pp vpp": (
+        {
+            "pipeline_model_parallel_size": 2,
+            "virtual_pipeline_model_parallel_size": 2,
+            "overlap_p2p_comm": True,
+        },
+        {"num_layers": 4},
+    ),
+    "cp": ({"context_parallel_size": 2}, {}),
+    "cp ep": ({"context_parallel_size": 2, **EP2}, {}),
+    "distributed optimizer": ({"use_distributed_optimizer": True}, {}),
+    "overlaps": (
+        {**EP2, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
+        {},
+    ),
+    "micro batch": ({**EP2, "micro_batch_size": 4}, {}),
+    "threads": ({**EP2, "threads_per_rank": 2, "cpu_affinity": "spread"}, {}),
+    "manual gc": ({**EP2, "manual_gc": True, "manual_gc_interval": 1}, {}),
+    "bf16": ({**EP2, "precision": "bf16"}, {}),
+    "shared experts": (EP2, {"moe_shared_expert_intermediate_size": 64}),
+    "shared experts overlapped": (
+        {**EP2, "moe_shared_expert_overlap": True},
+        {"moe_shared_expert_intermediate_size": 64},
+    ),
+    "mla": (EP2, MLA),
+    "grouped query": (EP2, {"num_query_groups": 2}),
+    "full uniform": ({**EP2, **FULL, "recompute_method": "uniform"}, {}),
+    "full block": ({**EP2, **FULL, "recompute_method": "block"}, {}),
+    "recompute core_attn": ({**EP2, **selective("core_attn")}, {}),
+    "recompute moe": ({**EP2, **selective("moe")}, {}),
+    "recompute mlp": ({**EP2, **selective("mlp")}, {"moe_layer_freq": 2}),
+    "recompute layernorm": ({**EP2, **selective("layernorm")}, {}),
+    "recompute shared_experts": ({**EP2, **selective("shared_experts")}, {"moe_shared_expert_intermediate_size": 64}),
+    "recompute moe_act": ({**EP2, **selective("moe_act"), "moe_grouped_gemm": True, "precision": "bf16"}, {}),
+    "recompute mla_up_proj": ({**EP2, **selective("mla_up_proj")}, MLA),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_trains(run: Run, name: str) -> None:
+    knobs, model = LAYOUTS[name]
+    outcome = run(tiny(knobs, **model))
+    assert outcome.failure is None
+    assert len(outcome.step_us) == len(outcome.cpu_us) == 2
+    assert len(outcome.loss) == 3
+    assert abs(outcome.loss[0] - math.log(128)) < 0.2  # an untrained model knows nothing
+    assert outcome.loss[-1] < outcome.loss[0]
+    assert len(outcome.peak_gib) == 2
+    assert outcome.tokens_per_s_per_gpu is not None
+    assert outcome.tokens_per_s_per_gpu > 0
+    assert outcome.layers == "local"
+    for knob in set(knobs) & set(outcome.acting):
+        wanted = knobs[knob]
+        assert outcome.acting[knob] == (",".join(wanted) if isinstance(wanted, tuple) else wanted)
+
+
+# all of these compute the same numbers as plain EP2, each in its own way
+SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", "recompute moe", "recompute layernorm"]
+
+
+@pytest.mark.parametrize("name", SAME_AS_EP2)
+def test_training_equivalent_knobs_give_the_losses_of_the_plain_recipe(run: Run, name: str) -> None:
+    plain = run(tiny(EP2))
+    knobs, model = LAYOUTS[name]
+    assert run(tiny(knobs, **model)).loss == pytest.approx(plain.loss, rel=1e-4)
+
+
+def test_a_warm_burst_gives_the_losses_of_a_cold_one(run: Run, tmp_path: Path) -> None:
+    cold_engine = MegatronEngine(tmp_path / "engine")
+    cold = cold_engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "cold"))
+    cold_engine.close()
+    run(tiny({"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 2}))
+    warm = run(tiny(EP2))
+    assert warm.warm
+    assert not cold.warm
+    assert cold.startup_s > 0.5 > warm.startup_s
+    assert warm.loss == cold.loss
+
+
+def test_expert_replicas_that_train_apart_are_a_failure(run: Run) -> None:
+    outcome = run(tiny({**TP2, "expert_tensor_parallel_size": 1}))
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.DIVERGED
+    assert ".experts." in outcome.failure.evidence
+    assert outcome.tokens_per_s_per_gpu is None
+
+
+def test_what_megatron_refuses_is_a_bad_configuration(run: Run) -> None:
+    outcome = run(tiny({**EP2, **selective("moe_act")}))
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.CONFIG
+    assert "moe_act" in outcome.failure.evidence
+
+
+def test_a_trace_a_rank_names_what_a_wall_is_made_of(run: Run, tmp_path: Path) -> None:
+    knobs = {**EP2, **FULL, "recompute_method": "uniform"}
+    run(tiny(knobs, trace_steps=2, moe_shared_expert_intermediate_size=64), burst_folder=tmp_path / "traced")
+    for rank in (0, 1):
+        with gzip.open(tmp_path / "traced" / "trace" / f"rank{rank}.pt.trace.json.gz") as trace:
+            names = {event["name"] for event in json.load(trace)["traceEvents"] if "name" in event}
+        assert {"ProfilerStep#1", "ProfilerStep#2", "gloo:all_to_all"} <= names
+        assert {
+            "step", "forward_microbatch", "backward_microbatch", "attention", "router", "dispatch", "experts",
+            "combine", "shared_experts", "recompute", "gradient_sync", "optimizer",
+        } <= names  # fmt: skip
+
+
+# (memory limit GiB, model fields, knobs) -> the phase in which this recipe cannot have its next allocation
+OUT_OF_MEMORY = {
+    "init": (0.05, {"hidden_size": 512, "vocab_size": 32_000}, EP2),
+    "forward": (0.06, {"vocab_size": 16_000}, {**EP2, "micro_batch_size": 4, "seq_length": 512}),
+    "backward": (0.2, {"num_layers": 4, "hidden_size": 256, "moe_ffn_hidden_size": 1024, "num_moe_experts": 2},
+                 {**EP2, **FULL, "recompute_method": "uniform", "micro_batch_size": 4, "seq_length": 512}),
+    "optimizer": (0.36, {"vocab_size": 200_000}, EP2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", OUT_OF_MEMORY)
+def test_running_out_of_memory_is_a_real_failure_with_its_phase(run: Run, phase: str) -> None:
+    memory_gib, model, knobs = OUT_OF_MEMORY[phase]
+    outcome = run(limited(tiny(knobs, **model), memory_gib))
+    assert outcome.failure is not None, f"ran with a peak of {outcome.peak_gib}"
+    assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.OOM, phase)
+    assert outcome.failure.rank in (0, 1)
+
+
+def test_the_peak_stays_below_the_enforced_limit_and_repeats(run: Run) -> None:
+    recipe = tiny({**EP2, "micro_batch_size": 4, "seq_length": 256}, vocab_size=4096)
+    first, second = run(recipe), run(recipe)
+    # fresh ranks also touch library code and thread buffers for the first time: about 25 MiB, whatever the model
+    assert max(first.peak_gib) == pytest.approx(max(second.peak_gib), abs=0.04)
+    held = run(limited(recipe, max(first.peak_gib) * 1.3))
+    assert held.failure is None
+    assert max(held.peak_gib) <= max(first.peak_gib) * 1.3
