@@ -170,7 +170,7 @@ def _memory_column(trial: Trial, material: Material, axis: Axis, x: float, half:
     predicted = trial.proposal.predicted.peak_gib
     if predicted is not None:
         at = min(axis.y(predicted), axis.bottom) if predicted <= axis.high else axis.top
-        parts.append(mark("noop", x, at, title=f"trial {trial.number}: {gib(predicted)} predicted"))
+        parts.append(mark("noop", x - 0.7 * half, at, title=f"trial {trial.number}: {gib(predicted)} predicted"))
     if figures and figures.peak_gib:
         parts += _peaks(trial, figures.peak_gib, axis, x, half)
     elif trial.status is Status.OOM and limit:

@@ -95,14 +95,14 @@ def losses(material: Material) -> Section | None:
     if not (base and best and ours and theirs and ours.loss and theirs.loss):
         return None
     pairs = list(zip(theirs.loss, ours.loss, strict=False))
-    rows = tuple((str(step), f"{a:.5g}", f"{b:.5g}", f"{_apart(a, b):.2%}") for step, (a, b) in enumerate(pairs))
+    rows = tuple((str(step), f"{a:.4f}", f"{b:.4f}", percent(_apart(a, b), 2)) for step, (a, b) in enumerate(pairs))
     largest = max(_apart(a, b) for a, b in pairs)
     parted = disagreement(best, base)
     verdict = f"They part: {parted}." if parted else "They agree within the tolerance for these changes."
     label = numerics_of(base.recipe.diff(best.recipe))
     said = (
         f"Loss of every step from the first, warm-up included, of trial {base.number} and trial {best.number}: "
-        f"{counted(len(pairs), 'step')}, largest difference {largest:.2%}. {verdict} The changes are {label}.",
+        f"{counted(len(pairs), 'step')}, largest difference {percent(largest, 2)}. {verdict} The changes are {label}.",
     )
     columns = ("step", f"trial {base.number}", f"trial {best.number}", "difference")
     return Section(

@@ -57,8 +57,9 @@ def _card(trial: Trial) -> TrialCard:
         ("change", changes_text(trial.changes)),
         ("predicted", predicted_text(trial)),
         ("verdict", f"{status_words(trial)}: {trial.verdict_because}"),
-        ("wall", f"{wall}. {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
-        ("data", wall.seen_in or burst_folders(trial)),
+        ("wall", f"{wall}: {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
+        ("seen in", wall.seen_in),
+        ("data", burst_folders(trial)),
     )
     heading = f"Trial {trial.number} · {trial.proposal.phase.value} · {fix_title(trial)} · {status_words(trial)}"
     return TrialCard(

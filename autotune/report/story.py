@@ -76,7 +76,8 @@ def _bursts_behind(history: History) -> str:
 def _ended(history: History, document: Document) -> str:
     why = history.ended.because if history.ended else ""
     cost = f"{counted(len(history.finished), 'burst')}, {document.gpu_hours:.2f} {rate_unit(history)}-hours"
-    return "; ".join(part for part in (ENDED[document.status], why, cost) if part)
+    lost = f"{counted(len(history.lost), 'burst')} lost to the machine and run again" if history.lost else ""
+    return "; ".join(part for part in (ENDED[document.status], why, cost, lost) if part)
 
 
 def _what_was_wrong(history: History) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall
@@ -45,7 +46,11 @@ def wall_of(trial: Trial) -> WallSeen:
 
 def burst_folders(trial: Trial) -> str:
     """`bursts/0003, bursts/0005`: where in the study folder the evidence lies."""
-    return ", ".join(f"bursts/{number:04d}" for number in trial.bursts) or "no burst"
+    return _folders(trial.bursts)
+
+
+def _folders(bursts: Sequence[int]) -> str:
+    return ", ".join(f"bursts/{number:04d}" for number in bursts) or "no burst"
 
 
 def where_it_failed(failure: Failure) -> str:
@@ -80,6 +85,7 @@ def _evidence(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _seen_in(trial: Trial, analysis: Analysis) -> str:
+    """A trial's first burst is the traced one: repeats measure only."""
     steps = max((len(steps_of(trace)) for trace in analysis.traces), default=0)
     ranks = counted(len(analysis.traces), "rank")
-    return f"{counted(steps, 'traced step')} of {ranks}, {burst_folders(trial)}"
+    return f"{counted(steps, 'traced step')} of {ranks}, {_folders(trial.bursts[:1])}"
