@@ -27,6 +27,7 @@ from trainer.recipe.knobs import KNOBS
 # Axes always searched, and how many in all: with a budget of tens of bursts more would only dilute the search.
 ALWAYS = ("recompute", "micro batch")
 MOST_AXES = 6
+LAYOUTS = ("EP", "TP", "PP", "CP")
 # Decisions a point may move at once: more would leave the neighbourhood that the trials say something about.
 MOST_MOVES = 2
 
@@ -85,7 +86,9 @@ def _axes(view: View) -> list[Axis]:
             moved |= touched
     walls = _walls_worth_it(view)
     new = [n for n in AXES if n not in tried and any(walls & set(KNOBS[knob].walls) for knob in AXES[n].knobs)]
-    order = [*ALWAYS, *(n for n in AXES if n in moved), *new]
+    # What a layout gives is not in the walls alone: it also decides how evenly the ranks are loaded
+    layouts = [name for name in LAYOUTS if name not in tried]
+    order = [*ALWAYS, *(n for n in AXES if n in moved), *new, *layouts]
     axes: list[Axis] = []
     for name in dict.fromkeys(order):
         axis = axis_of(name, view.best.recipe, lambda recipe: _worth(view, recipe))

@@ -17,6 +17,9 @@ from policies.trial import Status, Trial, Verdict
 
 # A fix's published record counts as this many trials of our own.
 PRIOR_TRIALS = 2.0
+# Throughput rises with these up to a point and falls from there: fewer, larger kernels against memory traffic;
+# more cores against contention.
+SINGLE_BEST = ("micro_batch_size", "threads_per_rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +40,26 @@ class View:
         return (fix.chance * PRIOR_TRIALS + paid) / (PRIOR_TRIALS + len(verdicts))
 
     def failed_before(self, changes: dict[str, Any]) -> Trial | None:
-        """A trial that made exactly these changes from another parent and did not pay.
+        """A trial that made these changes, or a smaller step the same way, and did not pay.
 
         Running out of memory is left out: that is for the gate, which knows how much room there is now.
         """
         useless = (Status.FAILED, Status.NOOP)
         for trial in self.trials:
-            same = trial.changes and {knob: to for knob, (_, to) in trial.changes.items()} == changes
-            if same and (trial.status in useless or _rejected_as_slower(trial)):
+            if trial.status not in useless and not _rejected_as_slower(trial):
+                continue
+            made = {knob: to for knob, (_, to) in trial.changes.items()}
+            if made and (made == changes or self._further_the_same_way(made, changes)):
                 return trial
         return None
+
+    def _further_the_same_way(self, made: dict[str, Any], changes: dict[str, Any]) -> bool:
+        """One of the knobs that have a single best value, moved past where it lost already."""
+        (knob, *more) = made
+        if more or set(changes) != {knob} or knob not in SINGLE_BEST:
+            return False
+        now = self.best.recipe.knob(knob)
+        return bool(now < made[knob] <= changes[knob] or changes[knob] <= made[knob] < now)
 
     def undone_by(self, changes: dict[str, Any]) -> Trial | None:
         """An accepted trial that gained by exactly the opposite of these changes."""

@@ -249,3 +249,21 @@ def _ran(proposal: Proposal, parent: Trial, number: int, given: dict[str, Any]) 
         verdict=Verdict.REJECTED,
         **given,
     )
+
+
+def test_a_knob_is_not_moved_past_where_it_lost() -> None:
+    best = profiled(cpu_recipe(), {Wall.COMPUTE: {"below_attainable": 60_000.0}})
+    lost = trial(
+        cpu_recipe({"threads_per_rank": 2}),
+        number=1,
+        parent=best,
+        phase=Phase.PROFILE,
+        fix="threads",
+        given=outcome(best.recipe, tokens_per_s=500.0),
+        verdict=Verdict.REJECTED,
+    )
+    trials = [best, lost]
+    for phase in (Phase.PROFILE, Phase.RETUNE):
+        while proposal := policy(best.recipe).propose(best, phase, trials):
+            assert best.recipe.diff(proposal.recipe).get("threads_per_rank", (1, 1))[1] == 1
+            trials.append(rejected(proposal, best, len(trials)))
