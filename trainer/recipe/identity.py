@@ -13,7 +13,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.predicates import Test, above_one, all_of, among, has_graphs, has_shared_experts, is_moe, on, on_gpu
+from trainer.recipe.predicates import (
+    Test,
+    above_one,
+    all_of,
+    among,
+    has_graphs,
+    has_shared_experts,
+    is_moe,
+    on,
+    on_gpu,
+    recomputes,
+)
 
 if TYPE_CHECKING:
     from trainer.recipe.schema import Recipe
@@ -34,7 +45,7 @@ ACTS_WHEN: dict[str, Test] = {
     "num_layers_in_last_pipeline_stage": above_one("pipeline_model_parallel_size"),
     "account_for_embedding_in_pipeline_split": above_one("pipeline_model_parallel_size"),
     "account_for_loss_in_pipeline_split": above_one("pipeline_model_parallel_size"),
-    "recompute_modules": among("recompute_granularity", "selective"),
+    "recompute_modules": all_of(among("recompute_granularity", "selective"), recomputes),
     "recompute_method": among("recompute_granularity", "full"),
     "recompute_num_layers": among("recompute_granularity", "full"),
     "distribute_saved_activations": among("recompute_granularity", "full"),

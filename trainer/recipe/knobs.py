@@ -59,6 +59,8 @@ class Domain:
     def _has_type(self, value: Any) -> bool:
         if isinstance(value, bool):
             return self.kind == "bool"
+        if self.kind == "float" and isinstance(value, int):
+            return True
         return isinstance(value, _PYTHON_TYPES[self.kind])
 
     def __str__(self) -> str:

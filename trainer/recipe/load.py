@@ -220,6 +220,7 @@ def _literal(error: ErrorDetails, key: str, section: str) -> tuple[str, str]:
 def _other(error: ErrorDetails, key: str, section: str) -> tuple[str, str]:
     value = error["input"]
     text = error["msg"].removeprefix("Input should be ").replace("a valid integer", "a whole number")
+    text = f"a number {text}" if text.startswith(("greater", "less")) else text
     text = text.replace("a valid dictionary or instance of", "a mapping, as in").replace("valid ", "")
     return f"expected {text}, got {_shown(value)}", _number_hint(value) or f"write {text}"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tuned_recipes
 
+from tests.trainer.recipe import tuned_recipes
 from trainer.estimate.memory import estimate_memory
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.schema import Recipe

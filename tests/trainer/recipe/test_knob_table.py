@@ -1,0 +1,110 @@
+"""Every row of the knob table, and against the installed Megatron-Core where it names a field."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from trainer.recipe.knobs import KNOBS, NUMERICS, Knob, parse_domain
+from trainer.recipe.schema import Parallelism, Training
+
+every_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
+CONFIGS = {
+    "megatron/core/model_parallel_config.py": "ModelParallelConfig",
+    "megatron/core/transformer/transformer_config.py": "TransformerConfig",
+    "megatron/core/distributed/distributed_data_parallel_config.py": "DistributedDataParallelConfig",
+    "megatron/core/optimizer/optimizer_config.py": "OptimizerConfig",
+}
+
+
+@pytest.fixture(scope="module")
+def core_fields() -> dict[str, str]:
+    """Default of every config field of the installed release as source text, read and not imported (that takes 8 s);
+    empty where the text is a call."""
+    spec = find_spec("megatron.core")
+    if spec is None or spec.origin is None:
+        pytest.skip("megatron-core is not installed")
+    root = Path(spec.origin).parents[2]
+    fields: dict[str, str] = {}
+    for path, name in CONFIGS.items():
+        tree = ast.parse((root / path).read_text())
+        config = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        for node in config.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                called = isinstance(node.value, ast.Call)
+                fields[node.target.id] = ast.unparse(node.value) if node.value and not called else ""
+    return fields
+
+
+@every_knob
+def test_a_row_is_filled_in(knob: Knob) -> None:
+    assert knob.section in ("training", "parallelism", "knobs")
+    assert knob.acts in ("model", "ddp", "optimizer", "parallelism", "training", "environment", "process")
+    assert knob.phase in ("fit", "scale", "profile", "retune")
+    assert knob.numerics in NUMERICS
+    assert knob.default_from in ("megatron", "ours")
+    assert set(knob.walls) <= {"memory", "communication", "host", "compute"}
+    assert knob.walls
+    assert knob.megatron_lm is None or knob.megatron_lm.startswith("--")
+
+
+@every_knob
+def test_the_default_is_a_value_the_knob_takes(knob: Knob) -> None:
+    assert knob.domain.problem(knob.default) is None
+
+
+@every_knob
+def test_the_core_field_exists_in_the_installed_release_or_says_since_when(
+    knob: Knob, core_fields: dict[str, str]
+) -> None:
+    if knob.megatron_core is None:
+        return
+    assert (knob.megatron_core in core_fields) == (knob.since is None)
+
+
+@every_knob
+def test_a_default_called_megatrons_is_the_installed_one(knob: Knob, core_fields: dict[str, str]) -> None:
+    written = core_fields.get(knob.megatron_core or "")
+    if knob.default_from != "megatron" or not written:
+        return
+    if written.startswith("torch."):
+        assert knob.default == written.removeprefix("torch.")
+    elif knob.domain.kind != "any":  # lists: null here, an empty or catch-all spelling there
+        assert knob.default == ast.literal_eval(written)
+
+
+def test_the_sections_hold_exactly_their_knobs_with_the_same_defaults() -> None:
+    for section in (Training(), Parallelism()):
+        name = type(section).__name__.lower()
+        rows = {row.name: row.default for row in KNOBS.values() if row.section == name}
+        assert rows == section.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("cell", "good", "bad"),
+    [
+        ("bool", [True, False], [None, 1, "true"]),
+        ("int>=1", [1, 64], [0, -1, 1.5, True, "8", None]),
+        ("int 0..1?", [0, 1, None], [2]),
+        ("float 0..1", [0, 0.5, 1.0], [1.1, -0.1, True]),
+        ("one a|b", ["a"], ["c", None, ("a",)]),
+        ("any a|b?", [(), ("a", "b"), None], [("c",), "a"]),
+        ("text?", ["anything", None], [3]),
+    ],
+)
+def test_a_domain_takes_its_values_and_no_others(cell: str, good: list[object], bad: list[object]) -> None:
+    domain = parse_domain(cell)
+    assert [domain.problem(value) for value in good] == [None] * len(good)
+    assert all(domain.problem(value) for value in bad)
+
+
+def test_a_cell_that_is_no_domain_is_refused() -> None:
+    with pytest.raises(ValueError, match="no domain"):
+        parse_domain("integer")
+
+
+def test_listed_values_are_offered_null_last() -> None:
+    assert KNOBS["recompute_granularity"].values == ("selective", "full", None)
+    assert KNOBS["sequence_parallel"].values == (False, True)
+    assert KNOBS["micro_batch_size"].values is None
