@@ -22,6 +22,7 @@ def memory_document(recipe: Recipe) -> dict[str, Any]:
         "peak_gib": estimate.peak_gib,
         "upper_gib": estimate.upper_gib,
         "fits": limit is None or estimate.peak_gib <= limit,
+        "hottest": estimate.hottest,
         "by_part": estimate.by_part,
     }
 

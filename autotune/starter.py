@@ -32,6 +32,9 @@ parallelism:    # tp pp cp ep etp vpp are accepted too
   context_parallel_size: 1
   expert_model_parallel_size: {expert_model_parallel_size}
 
+knobs:    # anything else of Megatron's that is not at its default
+  use_distributed_optimizer: true
+
 burst:    # one short training run; the tuner makes many
   engine: megatron    # megatron (real training) or simulated (a model of a cluster)
   launcher: local

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 
 from autotune.events import BurstStarted, Event, Proposed
 from autotune.history import History
@@ -97,7 +97,8 @@ def view_for(console: Console, *, budget: int) -> View:
 
 def summary(history: History, console: Console) -> None:
     """The end of a run: every trial with its wall and verdict, and the speed-up."""
-    table = Table("trial", "phase", "fix", "tokens/s/GPU", "peak", "wall", "verdict", box=None)
+    whole = [Column(name, no_wrap=True) for name in ("fix", "wall", "verdict")]
+    table = Table("trial", "phase", whole[0], "tokens/s/GPU", "peak", *whole[1:], box=None)
     for trial in history.trials:
         outcome = trial.outcomes[0]
         style = STYLES[trial.verdict] if trial.verdict else ""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, RecipeName
+from autotune.commands.answer import Answer, RecipeName
 
-ASSUMPTIONS = (
-    "step time is not estimated by this version: memory only",
-    "the memory estimate is not calibrated against measured runs",
-)
+WITHOUT_TIME = "step time is not estimated by this version: memory only"
 
 
 def estimate(recipe: RecipeName) -> Answer:
     """Predict a recipe's memory by part, without running it."""
     from autotune.legal import refuse_illegal
     from autotune.memory import memory_document, show_memory
+    from trainer.estimate.memory import estimate_memory
     from trainer.recipe import load_recipe
 
     given = load_recipe(recipe)
     refuse_illegal(given, where=recipe)
     memory = memory_document(given)
+    assumptions = [*estimate_memory(given).assumptions, WITHOUT_TIME]
     show_memory(memory)
-    for assumption in ASSUMPTIONS:
+    for assumption in assumptions:
         print(f"note: {assumption}")
-    document = {"schema": 1, "memory": memory, "assumptions": list(ASSUMPTIONS)}
-    return Answer(code=DONE if memory["fits"] else NO_RECIPE, document=document)
+    return Answer(document={"schema": 1, "memory": memory, "assumptions": assumptions})
