@@ -144,35 +144,46 @@ def _chunks_in_flight(recipe: Recipe, pp_rank: int) -> int:
 
 
 def _activation_bytes(recipe: Recipe, pp_rank: int) -> tuple[float, float]:
-    """(all, those of routed tokens) kept on this rank when most micro batches are in flight."""
-    flags, now = recipe.architecture.moe_layers, layout_of(recipe)
-    chunks = layers_of_ranks(recipe)[pp_rank]
-    layers = [flags[index] for chunk in chunks for index in chunk]
-    if pp_rank == now.pp - 1:
-        layers += [flags[-1]] * (recipe.architecture.mtp_num_layers or 0)
-    in_flight = _chunks_in_flight(recipe, pp_rank) / max(1, len(chunks)) * _tokens(recipe)
+    """(all, those of routed tokens) on this rank when most micro batches are in flight."""
+    layers, chunks = _kinds_of_layers(recipe, pp_rank), len(layers_of_ranks(recipe)[pp_rank])
+    if not layers:
+        return 0.0, 0.0
     saved = {is_moe: saved_by_tensor(recipe, is_moe=is_moe) for is_moe in set(layers)}
-    per_layer = {is_moe: kept(recipe, tensors) for is_moe, tensors in saved.items()}
-    whole, recomputed, again = _full_recompute(recipe, len(layers))
-    share = whole / max(1, len(layers))
-    full = sum(sum(per_layer[is_moe].values()) for is_moe in layers) * share
-    routed = sum(per_layer[is_moe].get(name, 0.0) for is_moe in layers for name in EXPERT) * share
-    inputs = recomputed * next(iter(saved.values()))["residual"] if saved else 0.0
-    working = max((sum(tensors.values()) for tensors in saved.values()), default=0.0) * again * _tokens(recipe)
-    offloaded = (
-        recipe.knob("cpu_offloading_num_layers") / len(layers) if recipe.knob("cpu_offloading") and layers else 0.0
-    )
-    return (full * (1 - offloaded) + inputs) * in_flight + working, routed * in_flight
+    left = {is_moe: kept(recipe, tensors) for is_moe, tensors in saved.items()}
+    whole, inputs = _full_recompute(recipe, len(layers))
+    in_flight = _chunks_in_flight(recipe, pp_rank) / max(1, chunks) * _tokens(recipe)
+    offloaded = recipe.knob("cpu_offloading_num_layers") if recipe.knob("cpu_offloading") else 0
+    share = whole / len(layers) * max(0.0, 1 - offloaded / len(layers))
+    everything = share * sum(sum(left[is_moe].values()) for is_moe in layers)
+    routed = share * sum(left[is_moe].get(name, 0.0) for is_moe in layers for name in EXPERT)
+    boundaries = inputs * saved[layers[0]]["residual"]
+    rebuilt = max(_rebuilt(recipe, saved[is_moe], left[is_moe]) for is_moe in saved) * _tokens(recipe)
+    return (everything + boundaries) * in_flight + rebuilt, routed * in_flight
 
 
-def _full_recompute(recipe: Recipe, layers: int) -> tuple[float, float, int]:
-    """(layers kept whole, layer inputs kept, layers rebuilt at a time) of the layers of one rank."""
+def _kinds_of_layers(recipe: Recipe, pp_rank: int) -> list[bool]:
+    """bool[L]: whether each layer of this rank is MoE, MTP layers (of the model's last kind) included."""
+    flags = recipe.architecture.moe_layers
+    layers = [flags[index] for chunk in layers_of_ranks(recipe)[pp_rank] for index in chunk]
+    is_last = pp_rank == layout_of(recipe).pp - 1
+    return layers + [flags[-1]] * (recipe.architecture.mtp_num_layers or 0) * is_last
+
+
+def _full_recompute(recipe: Recipe, layers: int) -> tuple[float, float]:
+    """(layers whose activations are kept, layers whose input alone is kept) of one rank's."""
     if recipe.knob("recompute_granularity") != "full":
-        return layers, 0, 1 if recipe.knob("recompute_granularity") == "selective" else 0
-    count = min(recipe.knob("recompute_num_layers") or 1, max(1, layers))
-    if recipe.knob("recompute_method") == "block":
-        return layers - count, count, 1
-    return 0, layers / count, count
+        return layers, 0
+    count = min(recipe.knob("recompute_num_layers") or 1, layers)
+    return (layers - count, count) if recipe.knob("recompute_method") == "block" else (0, layers / count)
+
+
+def _rebuilt(recipe: Recipe, saved: dict[str, float], left: dict[str, float]) -> float:
+    """What recompute brings back at a time, bytes a token: the dropped tensors of one layer, or whole layers."""
+    granularity = recipe.knob("recompute_granularity")
+    if granularity == "full":
+        uniform = recipe.knob("recompute_method") != "block"
+        return sum(saved.values()) * (recipe.knob("recompute_num_layers") or 1 if uniform else 1)
+    return sum(saved.values()) - sum(left.values()) if granularity == "selective" else 0.0
 
 
 def _logit_bytes(recipe: Recipe, pp_rank: int) -> float:

@@ -1,0 +1,152 @@
+"""The memory estimate: published figures it reproduces, and which way each setting moves it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.estimate.memory import MemoryEstimate, estimate_memory
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.rule import Example
+
+
+def estimate(**knobs: Any) -> MemoryEstimate:
+    return estimate_memory(recipe_of(Example(knobs=knobs)))
+
+
+def deepseek_v3() -> Recipe:
+    """PP4 · VPP4 · EP64 on 256 GPUs in bf16: table 3 of arXiv 2603.07685."""
+    return Recipe.model_validate(
+        {
+            "name": "table-3",
+            "model": "deepseek-v3",
+            "cluster": {"gpu": "gb200", "nodes": 64},
+            "training": {"global_batch_size": 2048},
+            "parallelism": {
+                "pipeline_model_parallel_size": 4,
+                "virtual_pipeline_model_parallel_size": 4,
+                "expert_model_parallel_size": 64,
+            },
+            "knobs": {
+                "pipeline_model_parallel_layout": "Et*4|(t*4|)*14tmL",
+                "use_distributed_optimizer": True,
+            },
+        }
+    )
+
+
+def test_the_published_breakdown_of_deepseek_v3_is_reproduced() -> None:
+    found = estimate_memory(deepseek_v3())
+    assert found.peak_gib == pytest.approx(199.5, rel=0.05)
+    assert found.by_part["activations"] == pytest.approx(131.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("module", "saved_gib"),
+    [("mla_up_proj", 30.4), ("layernorm", 8.2)],
+)
+def test_published_savings_of_selective_recompute_are_reproduced(module: str, saved_gib: float) -> None:
+    plain = deepseek_v3()
+    less = plain.replace({"recompute_granularity": "selective", "recompute_modules": (module,)})
+    before, after = estimate_memory(plain), estimate_memory(less)
+    # table 4 is for 60 layers and micro batches in flight, our hottest rank holds 72
+    assert before.peak_gib - after.peak_gib == pytest.approx(saved_gib * 72 / 60, rel=0.25)
+
+
+def test_the_parts_add_up_and_the_upper_bound_is_above() -> None:
+    found = estimate()
+    assert sum(found.by_part.values()) == pytest.approx(found.peak_gib)
+    assert found.upper_gib > found.peak_gib
+    assert found.assumptions
+
+
+def test_six_and_twelve_bytes_a_parameter_in_bf16() -> None:
+    parts = estimate(use_distributed_optimizer=False).by_part
+    assert parts["gradients"] == pytest.approx(2 * parts["weights"])
+    assert parts["optimizer"] == pytest.approx(6 * parts["weights"])
+
+
+def test_four_four_and_eight_bytes_a_parameter_in_fp32() -> None:
+    parts = estimate(use_distributed_optimizer=False, precision="fp32").by_part
+    assert parts["gradients"] == pytest.approx(parts["weights"])
+    assert parts["optimizer"] == pytest.approx(2 * parts["weights"])
+
+
+PRECISE = {"use_precision_aware_optimizer": True}
+LOW_MOMENTS = PRECISE | {"exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"}
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ("moe_act",)}
+OFFLOAD = PRECISE | {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "part"),
+    [
+        ({"use_distributed_optimizer": False}, {}, "optimizer"),
+        (PRECISE, LOW_MOMENTS, "optimizer"),
+        (PRECISE, OFFLOAD, "optimizer"),
+        ({"expert_model_parallel_size": 4}, {"expert_model_parallel_size": 8}, "weights"),
+        (
+            {},
+            {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_model_parallel_size": 4},
+            "activations",
+        ),
+        ({}, {"context_parallel_size": 2}, "activations"),
+        ({"micro_batch_size": 2}, {}, "activations"),
+        ({}, SELECTIVE, "activations"),
+        (SELECTIVE, FULL, "activations"),
+        ({}, {"precision": "fp8_current"}, "activations"),
+        ({}, {"cross_entropy_loss_fusion": True}, "logits"),
+        ({}, {"pipeline_model_parallel_size": 2}, "weights"),
+        (
+            {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
+            {"pipeline_model_parallel_size": 2},
+            "activations",
+        ),
+        ({}, {"fine_grained_activation_offloading": True, "offload_modules": ("moe_act",)}, "activations"),
+        ({}, {"cpu_offloading": True, "cpu_offloading_num_layers": 4}, "activations"),
+    ],
+)
+def test_a_setting_moves_its_part_the_right_way(more: dict[str, Any], less: dict[str, Any], part: str) -> None:
+    assert estimate(**less).by_part[part] < estimate(**more).by_part[part]
+
+
+def test_full_recompute_of_a_block_keeps_the_other_layers_whole() -> None:
+    block = {"recompute_granularity": "full", "recompute_method": "block"}
+    few, many = estimate(**block, recompute_num_layers=2), estimate(**block, recompute_num_layers=6)
+    assert many.peak_gib < few.peak_gib < estimate().peak_gib
+
+
+def test_forced_balance_needs_no_room_for_hot_experts() -> None:
+    assert estimate(moe_router_force_load_balancing=True).upper_gib < estimate().upper_gib
+
+
+def test_the_hottest_pipeline_rank_is_named() -> None:
+    assert estimate_memory(deepseek_v3()).hottest == {"pp_rank": 0}
+
+
+def test_the_packaged_example_needs_about_a_tenth_of_a_gib() -> None:
+    assert 0.05 < estimate_memory(load_recipe("cpu-moe")).peak_gib < 1.0
+
+
+sizes = st.sampled_from([1, 2, 3, 4, 8, 16, 32])
+
+
+@settings(deadline=None, max_examples=60)
+@given(tp=sizes, pp=sizes, cp=sizes, ep=sizes, vpp=sizes, mbs=sizes, granularity=st.sampled_from([None, *"sf"]))
+def test_any_layout_has_an_estimate_legal_or_not(
+    tp: int, pp: int, cp: int, ep: int, vpp: int, mbs: int, granularity: str | None
+) -> None:
+    rungs: dict[str | None, dict[str, Any]] = {None: {}, "s": SELECTIVE, "f": FULL}
+    found = estimate(
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        context_parallel_size=cp,
+        expert_model_parallel_size=ep,
+        virtual_pipeline_model_parallel_size=vpp,
+        micro_batch_size=mbs,
+        **rungs[granularity],
+    )
+    assert 0 < found.peak_gib <= found.upper_gib

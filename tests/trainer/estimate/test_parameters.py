@@ -1,0 +1,43 @@
+"""Parameter counts against the totals computed and published for the presets."""
+
+import pytest
+
+from trainer.estimate.parameters import layer_parameters, total_parameters
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.models import presets
+from trainer.recipe.tables import read_table
+
+ROWS = {row["model"].lower(): row for row in read_table("models.csv")}
+COMPUTED = [name for name, row in ROWS.items() if row["computed_total_B_no_mtp"]]
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_the_total_agrees_with_the_computed_one(name: str) -> None:
+    computed = float(ROWS[name]["computed_total_B_no_mtp"])
+    assert total_parameters(presets()[name], mtp=False) / 1e9 == pytest.approx(computed, rel=0.01)
+
+
+def test_deepseek_v3_with_mtp_agrees_with_the_published_total() -> None:
+    assert total_parameters(presets()["deepseek-v3"]) / 1e9 == pytest.approx(685, rel=0.01)
+
+
+def test_a_small_model_is_counted_by_hand() -> None:
+    model = Architecture(
+        num_layers=1,
+        hidden_size=4,
+        num_attention_heads=2,
+        vocab_size=10,
+        num_moe_experts=3,
+        moe_ffn_hidden_size=5,
+        moe_shared_expert_intermediate_size=6,
+    )
+    attention, experts, shared, router, norms = 4 * 4 * 4, 3 * 3 * 4 * 5, 3 * 4 * 6, 4 * 3, 2 * 4
+    layer = layer_parameters(model, is_moe=True)
+    assert (layer.split, layer.experts, layer.whole) == (attention + shared, experts, router + norms)
+    assert total_parameters(model) == layer.total + 2 * 10 * 4 + 4
+
+
+def test_tied_embeddings_are_counted_once() -> None:
+    model = presets()["mixtral-8x7b"]
+    tied = model.model_copy(update={"untie_embeddings_and_output_weights": False})
+    assert total_parameters(model) - total_parameters(tied) == 32000 * 4096
