@@ -57,8 +57,8 @@ def _communication(step: Partition) -> dict[str, float]:
 
 
 def _recompute(step: Partition) -> float:
-    """Recompute as far as it is computing: its communication is shown as communication."""
-    return min(step.recompute_us, step.compute_us)
+    """The part of the compute that is forward work done again; its communication is shown as communication."""
+    return min(step.compute_by_class.get("recompute", 0.0), step.compute_us)
 
 
 _COMMUNICATION = (
@@ -129,6 +129,13 @@ def mean_segments(steps: Sequence[Partition]) -> list[Segment]:
         return []
     means = ((kind, sum(kind.read(step) for step in steps) / len(steps)) for kind in KINDS)
     return [Segment(kind=kind, us=us) for kind, us in means if us > 0]
+
+
+def compute_classes(steps: Sequence[Partition]) -> list[tuple[str, float]]:
+    """What the average step computes, (class, microseconds), largest first."""
+    names = {name for step in steps for name in step.compute_by_class}
+    means = [(name, sum(step.compute_by_class.get(name, 0.0) for step in steps) / len(steps)) for name in names]
+    return sorted(means, key=lambda row: (-row[1], row[0]))
 
 
 def steps_of(trace: TraceReport) -> list[Partition]:

@@ -15,14 +15,24 @@ from rich.text import Text
 
 from analyzers.diagnosis import Analysis, Diagnosis, TraceReport, WallFinding
 from autotune.quantities import NONE, counted, duration, gain, knob_value, percent
-from autotune.segments import KINDS, Family, Segment, mean_segments, mean_step_us, segments, slowest, steps_of
+from autotune.segments import (
+    KINDS,
+    Family,
+    Segment,
+    compute_classes,
+    mean_segments,
+    mean_step_us,
+    segments,
+    slowest,
+    steps_of,
+)
 
 if TYPE_CHECKING:
     from autotune.doctor import Found
     from trainer.recipe.rules import Finding
 
 BARS_SHOWN = 16  # of steps or ranks; the slowest where there are more
-BAR_COLUMNS = 44
+BAR_COLUMNS = 42  # beside a label and a time, 80 in all
 UNKNOWN_SHOWN = 5  # of the kernels no table row knows, the longest
 STYLES = {
     Family.COMPUTE: "white on blue",
@@ -163,6 +173,9 @@ def _print_shares(console: Console, analysis: Analysis) -> None:
     for part in mean_segments(steps_of(trace)):
         table.add_row(part.kind.words, duration(part.us), percent(part.us / step_us))
     console.print(table)
+    classes = ", ".join(f"{name} {duration(us)}" for name, us in compute_classes(steps_of(trace)) if us > 0)
+    if classes:
+        console.print(f" compute: {classes}", style="dim")
 
 
 def _print_wall(console: Console, finding: WallFinding) -> None:

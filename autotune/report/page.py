@@ -17,6 +17,7 @@ from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
 from autotune.report.walls import burst_folders, wall_of
+from autotune.segments import compute_classes, slowest, steps_of
 from policies.fixes import FIXES
 from policies.fixes import page as fix_page
 from policies.trial import Trial
@@ -58,6 +59,7 @@ def _card(trial: Trial) -> TrialCard:
         ("predicted", predicted_text(trial)),
         ("verdict", f"{status_words(trial)}: {trial.verdict_because}"),
         ("wall", f"{wall}: {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
+        ("computing", _computing(trial)),
         ("seen in", wall.seen_in),
         ("data", burst_folders(trial)),
     )
@@ -70,6 +72,13 @@ def _card(trial: Trial) -> TrialCard:
         about_the_fix=_about(trial.proposal.fix),
         warnings=tuple(dict.fromkeys(said for outcome in trial.outcomes for said in outcome.warnings)),
     )
+
+
+def _computing(trial: Trial) -> str:
+    """What the slowest rank computes in its average step."""
+    trace = slowest(trial.analysis) if trial.analysis else None
+    classes = compute_classes(steps_of(trace)) if trace else []
+    return ", ".join(f"{name} {duration(us)}" for name, us in classes if us > 0)
 
 
 def _walls(trial: Trial) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -9,16 +9,26 @@ from analyzers.diagnosis import Wall
 from autotune.events import EndStatus
 from autotune.history import History
 from autotune.losses import disagreement
-from autotune.quantities import changes_text, counted, duration, gib, interval, percent, speedup, tokens_per_s
+from autotune.quantities import (
+    changes_text,
+    counted,
+    duration,
+    gib,
+    interval,
+    percent,
+    significant,
+    speedup,
+    tokens_per_s,
+)
 from autotune.report.document import Document, Measured, measured
 from autotune.report.walls import wall_of, where_it_failed
 from policies.trial import Status, Trial
 
 ENDED: dict[EndStatus, str] = {
-    "converged": "converged: nothing left to try that could beat the noise",
-    "budget": "stopped: the budget of bursts was spent",
-    "interrupted": "interrupted: the study can be resumed",
-    "infeasible": "no recipe was found that runs",
+    "converged": "converged",
+    "budget": "stopped by the budget",
+    "interrupted": "interrupted, can be resumed",
+    "infeasible": "found no recipe that runs",
 }
 
 
@@ -61,23 +71,24 @@ def _figure_note(history: History, document: Document) -> str:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
     over = f"throughput over trial {history.base.number}, the first that runs"
+    if document.best == document.base:
+        return f"{over}: nothing beat it"
     return ", ".join(part for part in (over, interval(low, high), _bursts_behind(history)) if part)
 
 
 def _bursts_behind(history: History) -> str:
     """How many bursts the speed-up rests on: an interval from one burst a side knows nothing of other bursts."""
-    best, base = history.best, history.base
-    if best is None or base is None or best.number == base.number:
+    if history.best is None or history.base is None:
         return ""
-    ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (best, base))
+    ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (history.best, history.base))
     return f"{counted(ours, 'burst')} against {theirs}"
 
 
 def _ended(history: History, document: Document) -> str:
-    why = history.ended.because if history.ended else ""
-    cost = f"{counted(len(history.finished), 'burst')}, {document.gpu_hours:.2f} {rate_unit(history)}-hours"
-    lost = f"{counted(len(history.lost), 'burst')} lost to the machine and run again" if history.lost else ""
-    return "; ".join(part for part in (ENDED[document.status], why, cost, lost) if part)
+    why = f": {history.ended.because}" if history.ended else ""
+    hours = f"{significant(document.gpu_hours, 2)} {rate_unit(history)}-hours"
+    lost = f", {counted(len(history.lost), 'burst')} lost to the machine and run again" if history.lost else ""
+    return f"{ENDED[document.status]}{why}; {counted(len(history.finished), 'burst')}, {hours}{lost}"
 
 
 def _what_was_wrong(history: History) -> str:
@@ -144,9 +155,17 @@ def _what_it_gave(history: History, document: Document, unit: str) -> str:
         f"{speedup(document.speedup)} the throughput ({interval(low, high)}): {rates}",
         f"a step from {duration(before.step_us.median)} to {duration(after.step_us.median)}",
         _memory(before, after),
-        f"the losses {'part: ' + parted if (parted := disagreement(best, base)) else 'agree'}",
+        _losses(best, base),
     ]
     return "; ".join(part for part in parts if part) + "."
+
+
+def _losses(best: Trial, base: Trial) -> str:
+    """Whether they agree; nothing where an engine gave no losses."""
+    if not all(any(outcome.loss for outcome in trial.outcomes) for trial in (best, base)):
+        return ""
+    parted = disagreement(best, base)
+    return f"the losses part: {parted}" if parted else "the losses agree"
 
 
 def _memory(before: Measured, after: Measured) -> str:

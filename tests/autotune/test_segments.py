@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition
-from autotune.segments import KINDS, mean_segments, segments
+from autotune.segments import KINDS, compute_classes, mean_segments, segments
 
 TIMES = st.floats(0.0, 1e6)
 KIND_NAMES = st.sampled_from(["ep_dispatch", "ep_combine", "tp", "dp", "other"])
@@ -32,10 +32,11 @@ def partitions(draw: st.DrawFn) -> Partition:
         exposed_copy_us=copy,
         idle_us=idle_us,
         idle_by_cause=idle,
-        recompute_us=draw(TIMES),
+        compute_by_class=draw(st.dictionaries(st.sampled_from(["recompute", "attention"]), TIMES)),
     )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(partitions())
 def test_the_segments_of_a_step_add_up_to_it(step: Partition) -> None:
     parts = segments(step)
@@ -43,6 +44,7 @@ def test_the_segments_of_a_step_add_up_to_it(step: Partition) -> None:
     assert sum(part.us for part in parts) == pytest.approx(step.duration_us, abs=1e-3)
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(partitions(), min_size=1, max_size=4))
 def test_the_average_step_adds_up_to_the_average_duration(steps: list[Partition]) -> None:
     mean_us = sum(step.duration_us for step in steps) / len(steps)
@@ -51,3 +53,12 @@ def test_the_average_step_adds_up_to_the_average_duration(steps: list[Partition]
 
 def test_no_two_kinds_share_a_letter() -> None:
     assert len({kind.glyph for kind in KINDS}) == len(KINDS)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(partitions(), min_size=1, max_size=4))
+def test_classes_of_compute_are_ranked_by_their_average(steps: list[Partition]) -> None:
+    ranked = compute_classes(steps)
+    assert ranked == sorted(ranked, key=lambda row: (-row[1], row[0]))
+    total = sum(sum(step.compute_by_class.values()) for step in steps)
+    assert sum(us for _, us in ranked) == pytest.approx(total / len(steps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall
@@ -40,6 +41,13 @@ def test_a_bar_keeps_the_proportions_of_its_step(capsys: pytest.CaptureFixture[s
     assert len(longest) == BAR_COLUMNS
     assert longest.count("c") / BAR_COLUMNS == pytest.approx(0.39, abs=1 / BAR_COLUMNS)
     assert longest.count("r") / BAR_COLUMNS == pytest.approx(0.31, abs=1 / BAR_COLUMNS)
+
+
+def test_a_bar_beside_a_long_name_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    named = [msgspec.structs.replace(trace, rank=None, path="/traces/" + 40 * "long") for trace in RECOMPUTING.traces]
+    show_analysis(Analysis(diagnosis=RECOMPUTING.diagnosis, traces=named))
+    bars = [line.split()[-1] for line in printed(capsys).splitlines() if "longlong" in line and "ms" not in line]
+    assert max(map(len, bars)) == BAR_COLUMNS
 
 
 def test_every_letter_of_a_bar_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,5 +337,10 @@ def partition(step: Step, name: str, *, rank: int, stretch: float) -> Partition:
         exposed_copy_us=0.0,
         idle_us=idle,
         idle_by_cause=IdleByCause(host_us=part.get("host", 0.0), sync_us=part.get("sync", 0.0)),
+        compute_by_class={
+            "grouped_gemm": 0.6 * (compute - part.get("recompute", 0.0)),
+            "attention": 0.4 * (compute - part.get("recompute", 0.0)),
+            "recompute": part.get("recompute", 0.0),
+        },
         recompute_us=part.get("recompute", 0.0),
     )
