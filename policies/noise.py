@@ -22,6 +22,13 @@ def throughput(trial: Trial) -> float | None:
     return median(figures) if figures else None
 
 
+def cpu_throughput(trial: Trial) -> float | None:
+    """Tokens for a microsecond of the ranks' CPU time, the median over bursts: steadier on a busy machine. None
+    where CPU time was not measured."""
+    figures = [o.tokens_per_step / median(o.cpu_us) for o in trial.outcomes if o.ok and any(o.cpu_us)]
+    return median(figures) if figures else None
+
+
 def noise_band(trials: Sequence[Trial]) -> float:
     """Relative half-spread of repeated bursts, the median over trials with repeats."""
     spreads = []

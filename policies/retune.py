@@ -13,6 +13,7 @@ from analyzers.diagnosis import Wall
 from policies.consider import Candidate, consider
 from policies.fix import gain_of
 from policies.fixes import FIXES
+from policies.gate import Forecast
 from policies.legality import Refusal, derive
 from policies.noise import throughput
 from policies.recompute import heavier, lighter
@@ -189,7 +190,7 @@ def _proposal(view: View, axes: Sequence[Axis], point: Point, candidates: Sequen
         because, predicted, fix = because_of_wall(same, view), same.prediction, same.fix.name
     else:
         forecast = view.gate.forecast(recipe)
-        because = _because_of_search(view, axes, recipe, forecast.because)
+        because = _because_of_search(view, axes, recipe, forecast)
         predicted = Prediction(gain_bound=largest_bound(view), peak_gib=forecast.peak_gib)
         fix = "search"
     return Proposal(
@@ -202,10 +203,10 @@ def _proposal(view: View, axes: Sequence[Axis], point: Point, candidates: Sequen
     )
 
 
-def _because_of_search(view: View, axes: Sequence[Axis], recipe: Recipe, memory: str) -> str:
+def _because_of_search(view: View, axes: Sequence[Axis], recipe: Recipe, forecast: Forecast) -> str:
     wall = leading_wall(view.situation)
+    memory = f"; memory: {forecast.because}" if forecast.peak_gib is not None else ""
     return (
         f"{wall + '; ' if wall else ''}the search around trial {view.best.number} over "
-        f"{', '.join(axis.name for axis in axes)} asks for {changes_in_words(view.best.recipe, recipe)}; "
-        f"memory: {memory}"
+        f"{', '.join(axis.name for axis in axes)} asks for {changes_in_words(view.best.recipe, recipe)}{memory}"
     )

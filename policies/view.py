@@ -11,12 +11,14 @@ from typing import Any
 
 from policies.fix import Fix
 from policies.gate import Estimate, MemoryGate
-from policies.noise import noise_band
+from policies.noise import cpu_throughput, noise_band, throughput
 from policies.situation import Situation, situation_of
 from policies.trial import Status, Trial, Verdict
 
 # A fix's published record counts as this many trials of our own.
 PRIOR_TRIALS = 2.0
+# Above this noise a difference inside it is no evidence of "no gain": real gains of single fixes are of its size.
+TELLS_NOTHING = 0.05
 # Throughput rises with these up to a point and falls from there: fewer, larger kernels against memory traffic;
 # more cores against contention.
 SINGLE_BEST = ("micro_batch_size", "threads_per_rank")
@@ -44,14 +46,29 @@ class View:
 
         Running out of memory is left out: that is for the gate, which knows how much room there is now.
         """
-        useless = (Status.FAILED, Status.NOOP)
         for trial in self.trials:
-            if trial.status not in useless and not _rejected_as_slower(trial):
+            if not self._lost(trial):
                 continue
             made = {knob: to for knob, (_, to) in trial.changes.items()}
             if made and (made == changes or self._further_the_same_way(made, changes)):
                 return trial
         return None
+
+    def _lost(self, trial: Trial) -> bool:
+        """It failed, did nothing, or was measured without a gain. On a machine so noisy that the measurement says
+        nothing, or where wall and CPU time disagree, it counts as not known."""
+        if trial.status in (Status.FAILED, Status.NOOP):
+            return True
+        parent = next((t for t in self.trials if t.number == trial.proposal.parent), None)
+        if parent is None or trial.status is not Status.OK or trial.accepted:
+            return False
+        gains = [
+            after / before - 1.0
+            for rate in (throughput, cpu_throughput)
+            if (before := rate(parent)) and (after := rate(trial))
+        ]
+        untold = self.noise > TELLS_NOTHING and all(abs(gain) <= self.noise for gain in gains)
+        return not untold and all(gain <= self.noise for gain in gains)
 
     def _further_the_same_way(self, made: dict[str, Any], changes: dict[str, Any]) -> bool:
         """One of the knobs that have a single best value, moved past where it lost already."""
@@ -78,7 +95,3 @@ def view_of(best: Trial, trials: Sequence[Trial], estimate: Estimate) -> View:
         noise=noise_band(trials),
         tried={trial.recipe.digest(): trial.number for trial in trials},
     )
-
-
-def _rejected_as_slower(trial: Trial) -> bool:
-    return trial.status is Status.OK and trial.verdict in (Verdict.REJECTED, Verdict.INCONCLUSIVE)

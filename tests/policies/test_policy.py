@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -267,3 +268,23 @@ def test_a_knob_is_not_moved_past_where_it_lost() -> None:
         while proposal := policy(best.recipe).propose(best, phase, trials):
             assert best.recipe.diff(proposal.recipe).get("threads_per_rank", (1, 1))[1] == 1
             trials.append(rejected(proposal, best, len(trials)))
+
+
+def test_on_a_machine_that_tells_nothing_a_change_may_be_tried_again() -> None:
+    """Repeats 30 % apart from their middle: a tenth less is no evidence against dropping recompute."""
+    walls = {Wall.MEMORY: {"recompute": 50_000.0}}
+    base = cpu_recipe(FULL)
+    noisy = replace(
+        profiled(base, walls),
+        outcomes=tuple(outcome(base, tokens_per_s=rate, peak_gib=0.5) for rate in (700.0, 1300.0)),
+    )
+    first = proposed(noisy)
+    unclear = rejected(first, noisy, 1)
+    better = trial(
+        cpu_recipe(FULL | {"micro_batch_size": 2}),
+        number=2,
+        parent=noisy,
+        given=outcome(base, tokens_per_s=1500.0, peak_gib=0.5),
+        seen=analysis(walls),
+    )
+    assert first.fix == proposed(better, trials=[noisy, unclear, better]).fix == "drop_recompute"
