@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from trainer.recipe.predicates import Test, all_of, among, any_of, fp4, fp8, has_graphs, on, on_cpu
+from trainer.recipe.predicates import Test, all_of, among, any_of, fp4, fp8, has_graphs, is_moe, on, on_cpu
 from trainer.recipe.rules.examples import CPU_CLUSTER
 from trainer.recipe.rules.precision import STATE_DTYPES
 from trainer.recipe.rules.rule import Rule, Suggestion, example, fixed
 from trainer.recipe.schema import Recipe
 
-_CPU: dict[str, Any] = {"precision": "fp32"}
+_CPU: dict[str, Any] = {"precision": "fp32", "moe_grouped_gemm": False}
 
 
 def _row(
@@ -69,6 +69,15 @@ ROWS = (
         breaking={"moe_token_dispatcher_type": "flex"},
         passing={"moe_token_dispatcher_type": "allgather"},
         nearest=fixed(moe_token_dispatcher_type="alltoall"),
+    ),
+    _row(
+        "grouped-gemm",
+        when=all_of(is_moe, on("moe_grouped_gemm"), among("precision", "fp32")),
+        why="without Transformer Engine, grouped GEMM is for bf16 only",
+        breaking={"moe_grouped_gemm": True},
+        passing={"moe_grouped_gemm": True, "precision": "bf16"},
+        nearest=fixed(moe_grouped_gemm=False),
+        source="megatron-core 0.16.1 moe/experts.py GroupedMLP: only supports bf16",
     ),
     _row(
         "ep-overlap",

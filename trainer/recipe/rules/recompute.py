@@ -13,7 +13,7 @@ from trainer.recipe.predicates import (
     on,
     recomputed,
 )
-from trainer.recipe.rules.rule import FindingKind, Rule, example, fixed, without
+from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
 from trainer.recipe.schema import Recipe
 
 GRANULARITY = "recompute_granularity"
@@ -30,6 +30,13 @@ def _is_mla(recipe: Recipe) -> bool:
 
 def _most(recipe: Recipe) -> int:
     return max(1, *layers_by_stage(recipe))
+
+
+def _grouped(recipe: Recipe) -> Suggestion:
+    """Grouped GEMM, or another choice of modules where a CPU in fp32 has none."""
+    if recipe.hardware.is_cpu and recipe.training.precision == "fp32":
+        return without(MODULES, "moe_act")(recipe)
+    return {"moe_grouped_gemm": True}
 
 
 ROWS = (
@@ -89,7 +96,7 @@ ROWS = (
         knobs=(MODULES, "moe_grouped_gemm"),
         broken=all_of(recomputed("moe_act"), is_moe, off("moe_grouped_gemm")),
         message="moe_act is recomputed without moe_grouped_gemm",
-        nearest=fixed(moe_grouped_gemm=True),
+        nearest=_grouped,
         source="R178 transformer_config.py:1966",
         breaking=example(recompute_granularity="selective", recompute_modules=("moe_act",), moe_grouped_gemm=False),
         passing=example(recompute_granularity="selective", recompute_modules=("moe_act",)),
