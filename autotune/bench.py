@@ -112,9 +112,11 @@ class Bench:
             _set_aside(burst.folder)
             started = self.clock()
             outcome = self.engine.run(burst)
-            if outcome.failure is None or outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
+            if outcome.failure is None:
                 break
             _refuse_full_disk(self.bursts)
+            if outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
+                break
             self.journal.append(BurstLost(burst=burst.number, trial=trial, failure=outcome.failure))
         if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
             raise KeyboardInterrupt

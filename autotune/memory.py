@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
-from trainer.estimate.memory import estimate_memory
 
 from autotune.quantities import gib
+from trainer.estimate.memory import estimate_memory
 from trainer.recipe import Recipe
 
 

@@ -21,8 +21,9 @@ from autotune.events import BurstStarted, Event, Proposed
 from autotune.history import History
 from autotune.judge import Speedup, speedup
 from autotune.lines import best_in_words, line_of, wall_of
-from autotune.quantities import changes_text, gib, interval, significant
-from policies.trial import Status, Verdict
+from autotune.quantities import changes_text, interval, significant
+from policies.noise import throughput
+from policies.trial import Verdict
 
 STYLES = {Verdict.ACCEPTED: "green", Verdict.REJECTED: "red", Verdict.INCONCLUSIVE: "yellow"}
 
@@ -78,7 +79,7 @@ class LiveView:
             ("burst", f"{self._burst} of {self.budget}"),
             ("best", best_in_words(self._history)),
             ("its wall", str(wall_of(self._history.best) or "not known yet")),
-            ("trying", f"{trying.fix} {changes_text(trying.changes)}" if trying else ""),
+            ("trying", _tried(trying) if trying else ""),
             ("because", trying.because if trying else ""),
             ("elapsed", _minutes(self.clock() - self._started)),
         ):
@@ -97,21 +98,18 @@ def view_for(console: Console, *, budget: int) -> View:
 
 def summary(history: History, console: Console) -> None:
     """The end of a run: every trial with its wall and verdict, and the speed-up."""
-    whole = [Column(name, no_wrap=True) for name in ("fix", "wall", "verdict")]
-    table = Table("trial", "phase", whole[0], "tokens/s/GPU", "peak", *whole[1:], box=None)
+    rates, peaks = (Column(name, justify="right", no_wrap=True) for name in ("tokens/s/GPU", "GiB"))
+    table = Table("#", "fix", rates, peaks, Column("wall", no_wrap=True), Column("verdict", no_wrap=True), box=None)
     for trial in history.trials:
-        outcome = trial.outcomes[0]
-        style = STYLES[trial.verdict] if trial.verdict else ""
-        ok = trial.status is Status.OK
+        rate, peaks_gib = throughput(trial), trial.outcomes[0].peak_gib
         table.add_row(
             str(trial.number),
-            str(trial.proposal.phase),
             trial.proposal.fix,
-            significant(outcome.tokens_per_s_per_gpu, 4) if outcome.tokens_per_s_per_gpu else str(trial.status),
-            gib(max(outcome.peak_gib)) if ok and outcome.peak_gib else "",
+            significant(rate, 4) if rate else str(trial.status),
+            significant(max(peaks_gib)) if peaks_gib else "",
             str(wall_of(trial) or ""),
             str(trial.verdict),
-            style=style,
+            style=STYLES[trial.verdict] if trial.verdict else "",
         )
     console.print(table)
     console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False)
@@ -122,6 +120,10 @@ def _interval(history: History) -> str:
         return ""
     gained: Speedup | None = speedup(history.best, over=history.base)
     return f" ({interval(gained.low, gained.high)})" if gained else ""
+
+
+def _tried(proposal: Proposed) -> str:
+    return f"{proposal.fix}: {changes_text(proposal.changes)}" if proposal.changes else proposal.fix
 
 
 def _minutes(seconds: float) -> str:

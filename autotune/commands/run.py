@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from autotune.terminal import View
     from trainer.engines import Engine
     from trainer.recipe import Recipe
+
+CODES = {"interrupted": INTERRUPTED, "infeasible": NO_RECIPE}  # of a study's end; any other is DONE
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(
@@ -43,10 +47,11 @@ def run(
         from autotune.preview import preview
 
         return Answer(document=preview(base, seed=seed))
-    return _tune(base, given=recipe, folder=study, resume=resume, budget=budget, seed=seed)
+    opener = _resumed if resume else _begun
+    return _tune(base, recipe, budget, partial(opener, base, recipe, study, seed))
 
 
-def _tune(base: Recipe, *, given: str, folder: Path | None, resume: bool, budget: int, seed: int | None) -> Answer:
+def _tune(base: Recipe, given: str, budget: int, open_study: Callable[[Listener], Study]) -> Answer:
     from rich.console import Console
 
     from autotune.legal import refuse_illegal
@@ -55,31 +60,25 @@ def _tune(base: Recipe, *, given: str, folder: Path | None, resume: bool, budget
 
     refuse_illegal(base, where=given)
     console = Console()
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     view = view_for(console, budget=budget)
-    opened = _open(base, given=given, folder=folder, resume=resume, seed=seed, listener=view.show)
-    with closing(opened):
-        if opened.journal.torn_bytes:
-            console.print(f"the journal ended in a torn line of {opened.journal.torn_bytes} bytes: cut off")
-        console.print(f"study {opened.folder}", highlight=False, soft_wrap=True)
-        ended = _loop(opened, budget, view)
-        page = write_report(opened.folder)
-    summary(opened.journal.history, console)
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    study = open_study(view.show)
+    with closing(study):
+        say(f"study {study.folder}")
+        if study.journal.torn_bytes:
+            say(f"the journal ended in a torn line of {study.journal.torn_bytes} bytes: cut off")
+        ended = _loop(study, budget, view)
+        page = write_report(study.folder)
+    summary(study.journal.history, console)
+    say(f"report: {page}")
     if ended.status == "interrupted":
-        console.print(
-            f"interrupted; go on with: moe-autotune run {given} --study {opened.folder} --resume", soft_wrap=True
-        )
-    return Answer(code=_code(ended), document=_report_document(opened.folder))
+        say(f"interrupted; go on with: moe-autotune run {given} --study {study.folder} --resume")
+    return Answer(code=CODES.get(ended.status, DONE), document=_report_document(study.folder))
 
 
-def _open(
-    base: Recipe, *, given: str, folder: Path | None, resume: bool, seed: int | None, listener: Listener
-) -> Study:
+def _begun(base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener) -> Study:
     from autotune import study
 
-    if resume:
-        found = folder or study.latest_folder(base.name)
-        return study.resume(base, folder=found, seed=seed, clock=time.time, listener=listener)
     path = Path(given)
     return study.begin(
         base,
@@ -89,6 +88,13 @@ def _open(
         clock=time.time,
         listener=listener,
     )
+
+
+def _resumed(base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener) -> Study:
+    from autotune import study
+
+    found = folder or study.latest_folder(base.name)
+    return study.resume(base, folder=found, seed=seed, clock=time.time, listener=listener)
 
 
 def _loop(study: Study, budget: int, view: View) -> Ended:
@@ -117,7 +123,8 @@ def _loop(study: Study, budget: int, view: View) -> Ended:
             with view.live():
                 return loop.run()
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending takes a moment; a second Ctrl-C must not tear it
+            for number in ENDING:  # ending takes a moment, and a second Ctrl-C must not tear it
+                signal.signal(number, signal.SIG_IGN)
             return study.journal.append(Ended(status="interrupted", because="ended by a signal"))
 
 
@@ -136,18 +143,15 @@ def _engine(study: Study) -> Engine:
 
 @contextmanager
 def _terminated_as_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM raises KeyboardInterrupt as Ctrl-C does; both handlers are put back after."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Inside, being told to end (or losing the terminal) raises KeyboardInterrupt as Ctrl-C does."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number in ENDING:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _code(ended: Ended) -> int:
-    return {"interrupted": INTERRUPTED, "infeasible": NO_RECIPE}.get(ended.status, DONE)
 
 
 def _report_document(folder: Path) -> object:

@@ -345,7 +345,7 @@ def test_a_read_only_file_system_ends_with_2(
     assert "read-only" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Signals, recipe: Path) -> None:
     run = started("run", str(recipe), "--budget", "5000", "--study", "s")
     assert run.stdout is not None

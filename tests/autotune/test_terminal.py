@@ -80,7 +80,7 @@ def test_the_end_shows_every_trial_its_wall_and_the_speed_up(tmp_path: Path) -> 
     out = console()
     summary(read_study(tmp_path), out)
     table = said(out).splitlines()
-    assert [line.split()[0] for line in table[1:4]] == ["0", "1", "2"]
+    assert [line.split()[:2] for line in table[1:4]] == [["0", "base"], ["1", "planted"], ["2", "planted"]]
     assert [line.split()[-2:] for line in table[1:4]] == [
         ["host", "accepted"],
         ["host", "rejected"],
