@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: run test check lint types layers unit clean
 
 run: $(STAMP)
-	$(BIN)/moe-autotune run cpu-moe --budget 20
+	$(BIN)/moe-autotune run cpu-moe-slow --budget 20
 
 test: check unit
 
