@@ -34,7 +34,6 @@ def layout_of(recipe: Recipe) -> Layout:
     sizes = recipe.parallelism
     world, pp, etp = recipe.world_size, sizes.pipeline_model_parallel_size, recipe.expert_tensor_parallel_size
     ep = sizes.expert_model_parallel_size
-    stages = pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
     return Layout(
         world=world,
         tp=sizes.tensor_model_parallel_size,
@@ -44,7 +43,7 @@ def layout_of(recipe: Recipe) -> Layout:
         ep=ep,
         etp=etp,
         edp=max(1, world // (etp * ep * pp)),
-        vpp=sizes.virtual_pipeline_model_parallel_size or max(1, len(stages) // pp),
+        vpp=sizes.virtual_pipeline_model_parallel_size or max(1, len(stages_of(recipe)) // pp),
     )
 
 
@@ -54,26 +53,40 @@ def pipeline_stages(text: str) -> list[str]:
     [] for an empty text. ValueError for anything that is no such text.
     """
     plain = text.replace(",", "").replace(" ", "")
-    while (expanded := _GROUP.sub(lambda m: m[1] * int(m[2] or 1), plain)) != plain:
+    while (expanded := _GROUP.sub(lambda m: m[1] * _times(m[2] or "1"), plain)) != plain:
         plain = expanded
-    plain = _REPEAT.sub(lambda m: m[1] * int(m[2]), plain)
+    plain = _REPEAT.sub(lambda m: m[1] * _times(m[2]), plain)
     if strange := set(plain) - set("EtmL|"):
         raise ValueError(f"{''.join(sorted(strange))!r} has no meaning in a pipeline layout: E, t, m, L, |, *n, ( )")
     return plain.split("|") if plain else []
+
+
+def _times(digits: str) -> int:
+    if len(digits) > 4:
+        raise ValueError(f"*{digits} has no meaning in a pipeline layout: no model has so many layers")
+    return int(digits)
+
+
+def stages_of(recipe: Recipe) -> list[str]:
+    """The stages of the recipe's own layout; [] without one, or with one that cannot be read (a rule says so)."""
+    try:
+        return pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
+    except ValueError:
+        return []
 
 
 def layers_of_ranks(recipe: Recipe) -> list[list[list[int]]]:
     """Which decoder layers (counted from 0) each chunk of each pipeline rank holds: [PP][VPP][layers].
 
     Stages follow each other chunk by chunk: stage s is chunk s // PP of rank s % PP. MTP layers are not decoder layers.
+    Of an illegal split only the layers that the model has are placed.
     """
-    layout = layout_of(recipe)
-    texts = pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
-    counts = [text.count("t") for text in texts] or _chunked(layers_by_stage(recipe), layout.vpp)
+    layout, layers = layout_of(recipe), len(recipe.architecture.moe_layers)
+    counts = [text.count("t") for text in stages_of(recipe)] or _chunked(layers_by_stage(recipe), layout.vpp)
     ranks: list[list[list[int]]] = [[] for _ in range(layout.pp)]
     first = 0
-    for stage, count in enumerate(counts):
-        ranks[stage % layout.pp].append(list(range(first, first + count)))
+    for stage, count in enumerate(max(0, count) for count in counts):
+        ranks[stage % layout.pp].append(list(range(min(first, layers), min(first + count, layers))))
         first += count
     return ranks
 
@@ -86,8 +99,7 @@ def _chunked(by_rank: list[int], chunks: int) -> list[int]:
 def layers_by_stage(recipe: Recipe) -> list[int]:
     """Decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
     layout, layers = layout_of(recipe), recipe.architecture.num_layers
-    stages = pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
-    if stages:
+    if stages := stages_of(recipe):
         return [sum(stage.count("t") for stage in stages[rank :: layout.pp]) for rank in range(layout.pp)]
     first = recipe.knob("num_layers_in_first_pipeline_stage")
     last = recipe.knob("num_layers_in_last_pipeline_stage")

@@ -1,7 +1,12 @@
 """What every rule promises by being registered: its examples behave, its hint works."""
 
-import pytest
+from typing import Any
 
+import pytest
+from hypothesis import given, settings
+
+from tests.trainer.recipe.drawn import changes
+from trainer.estimate.memory import estimate_memory
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES, FindingKind, Rule, check, nearest_valid
 from trainer.recipe.rules.examples import recipe_of
@@ -63,3 +68,14 @@ def test_a_legal_recipe_is_found_near_the_breaking_example(rule: Rule) -> None:
     assert near is not None
     assert not [f for f in check(near) if f.kind is FindingKind.ERROR]
     assert len(recipe.diff(near)) <= 6
+
+
+@settings(deadline=None, max_examples=100)
+@given(changes)
+def test_any_recipe_can_be_checked_and_estimated_and_has_a_legal_one_near(made: dict[str, Any]) -> None:
+    recipe = recipe_of(Example(knobs=made))
+    assert all(finding.message and finding.hint and finding.source for finding in check(recipe))
+    assert estimate_memory(recipe).peak_gib > 0
+    near = nearest_valid(recipe)
+    assert near is not None
+    assert not [finding for finding in check(near) if finding.kind is FindingKind.ERROR]

@@ -1,6 +1,6 @@
 """Pipeline stages: layers that come out even, interleaving, explicit layouts, micro batches enough to fill them."""
 
-from trainer.recipe.layout import layers_by_stage, layout_of, pipeline_stages
+from trainer.recipe.layout import layers_by_stage, layout_of, pipeline_stages, stages_of
 from trainer.recipe.predicates import Test, above_one, all_of, any_of, negated, on
 from trainer.recipe.rules.nearest import PP, VPP, chunks, closest, divisors, no_interleaving, size_where
 from trainer.recipe.rules.rule import Rule, Suggestion, example, fixed
@@ -63,7 +63,7 @@ def _readable_layout(recipe: Recipe) -> bool:
 
 
 def _stages(recipe: Recipe) -> int:
-    return len(pipeline_stages(recipe.knob(LAYOUT)))
+    return len(stages_of(recipe))
 
 
 def _group(recipe: Recipe) -> int:
