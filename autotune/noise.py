@@ -59,7 +59,8 @@ def medians(trial: Trial, cost: Cost) -> list[float]:
 
 def measure_noise(trials: Sequence[Trial], cost: Cost) -> Noise:
     """Pooled over every repeated trial, with the prior standing in while there are few."""
-    prior = max([PRIOR_FLOOR, *(_median_error(cost(o)) for t in trials for o in t.outcomes if o.ok)])
+    errors = [_median_error(cost(outcome)) for trial in trials for outcome in trial.outcomes if outcome.ok]
+    prior = max(PRIOR_FLOOR, median(errors)) if errors else PRIOR_FLOOR
     groups = [group for trial in trials if len(group := medians(trial, cost)) > 1]
     squares = sum((value - fmean(group)) ** 2 for group in groups for value in group)
     repeats = sum(len(group) - 1 for group in groups)
