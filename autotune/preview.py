@@ -36,7 +36,7 @@ def preview(recipe: Recipe, *, seed: int | None) -> dict[str, Any]:
         )
     return {
         "schema": 1,
-        "recipe": recipe.model_dump(mode="json"),
+        "recipe_resolved": recipe.to_yaml(resolved=True),
         "findings": findings,
         "memory": memory,
         "proposals": [
