@@ -123,8 +123,8 @@ class _Facts(dict[str, Any]):
             return _plain(self._recipe.knob(name))
         if name in Layout.__dataclass_fields__:
             return getattr(layout_of(self._recipe), name)
-        owner = self._recipe.architecture if name in type(self._recipe.architecture).model_fields else self._recipe
-        return _plain(getattr(owner, name))
+        parts = (self._recipe.architecture, self._recipe.burst, self._recipe)
+        return _plain(next(getattr(part, name) for part in parts if hasattr(part, name)))
 
 
 def _plain(value: Any) -> Any:
