@@ -8,6 +8,7 @@ expert rank), so there only the level can be compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from policies.legality import numerics_of
@@ -27,20 +28,26 @@ LAYOUT = (
 )
 
 
+# knobs that change how many tokens the router's load-balancing loss is a mean over: a slightly different gradient
+BALANCING = ("micro_batch_size", "context_parallel_size")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
     """Largest relative difference of any step's loss."""
 
     same_weights: float
+    other_balancing: float
     other_weights: float
 
 
 # Reduction order alone moves fp32 losses by about 1e-6 a step and bf16 losses by about 1e-3 (8 bits of mantissa); both
-# grow over the steps of a burst. Other weights move the level by a few per cent around ln(vocabulary).
+# grow over the steps of a burst. Another micro batch moved fp32 losses by 1.1e-3 within 7 steps (16 experts, 2 CPU
+# ranks, `cpu-moe-slow`, micro batch 1 against 4). Other weights move the level by a few per cent around ln(vocabulary).
 TOLERANCES = {
-    "fp32": Tolerance(same_weights=1e-3, other_weights=0.10),
-    "bf16": Tolerance(same_weights=2e-2, other_weights=0.10),
-    "fp8": Tolerance(same_weights=5e-2, other_weights=0.15),
+    "fp32": Tolerance(same_weights=1e-3, other_balancing=1e-2, other_weights=0.10),
+    "bf16": Tolerance(same_weights=2e-2, other_balancing=3e-2, other_weights=0.10),
+    "fp8": Tolerance(same_weights=5e-2, other_balancing=6e-2, other_weights=0.15),
 }
 
 
@@ -53,7 +60,7 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
     if numerics_of(changes) != TRAINING_EQUIVALENT:
         return None
     row = TOLERANCES.get(candidate.recipe.training.precision, TOLERANCES["fp8"])
-    tolerance = row.other_weights if any(knob in LAYOUT for knob in changes) else row.same_weights
+    tolerance = _tolerance(row, changes)
     for step, (here, there) in enumerate(zip(_curve(candidate), _curve(reference), strict=False)):
         if abs(here - there) > tolerance * abs(there):
             return (
@@ -61,6 +68,12 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
                 f"(tolerance {tolerance:.1%})"
             )
     return None
+
+
+def _tolerance(row: Tolerance, changes: Iterable[str]) -> float:
+    if not set(LAYOUT).isdisjoint(changes):
+        return row.other_weights
+    return row.same_weights if set(BALANCING).isdisjoint(changes) else row.other_balancing
 
 
 def _curve(trial: Trial) -> list[float]:

@@ -108,10 +108,10 @@ def _walls_worth_it(view: View) -> set[str]:
 
 
 def _worth(view: View, recipe: Recipe) -> bool:
-    """Not a change that lost before, nor back to what was left behind with a gain; more recompute only to make
-    room for a larger micro batch."""
+    """Not more threads than cores, not a change that lost before, nor back to what was left behind with a gain;
+    more recompute only to make room for a larger micro batch."""
     moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
-    if view.failed_before(moved) or view.undone_by(moved):
+    if view.situation.oversubscribes(recipe) or view.failed_before(moved) or view.undone_by(moved):
         return False
     heavy = [rung for rung in heavier(view.best.recipe) if all(recipe.knob(k) == v for k, v in rung.items())]
     return not heavy or _lacks_room(view, {"micro_batch_size": 2 * view.best.recipe.training.micro_batch_size})

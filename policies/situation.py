@@ -36,6 +36,11 @@ class Situation:
     def on_cpu(self) -> bool:
         return self.recipe.hardware.is_cpu
 
+    def oversubscribes(self, recipe: Recipe) -> bool:
+        """Its ranks would compute with more threads than they have cores; False where the cores are not known."""
+        cores = self.outcome.cores_per_rank if self.outcome else None
+        return cores is not None and recipe.knob("threads_per_rank") > max(cores, 1)
+
     @property
     def failure(self) -> Failure | None:
         return self.outcome.failure if self.outcome else None

@@ -78,6 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s_per_gpu: float | None = None  # from the median step
     model_tflops_per_gpu: float | None = None
     attainable_tflops_per_gpu: float | None = None  # GEMM rate measured (CPU) or from the hardware table
+    cores_per_rank: float | None = None  # CPU cores of the node that a rank may use, shared evenly
     startup_s: float = 0.0  # spent on starting ranks and importing; 0 for a warm burst
     setup_s: float = 0.0  # spent on building model and optimizer
     warm: bool = False  # ran on ranks that an earlier burst had started

@@ -30,6 +30,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     loss: list[float] = []  # on ranks that hold the loss, else empty
     peak_gib: float = 0.0
     limit_gib: float | None = None
+    cores: float | None = None  # of the node, this rank's even share
     startup_s: float = 0.0
     setup_s: float = 0.0
     bursts_before: int = 0  # bursts this process had already run

@@ -24,7 +24,8 @@ def _precondition(situation: Situation) -> str | None:
 
 def _changes(situation: Situation) -> list[KnobChanges]:
     now = situation.knob("threads_per_rank") or 1
-    return [{"threads_per_rank": threads} for threads in (now * 2, now // 2) if threads >= 1]
+    options = [{"threads_per_rank": threads} for threads in (now * 2, now // 2) if threads >= 1]
+    return [change for change in options if not situation.oversubscribes(situation.recipe.replace(change))]
 
 
 FIX = Fix(

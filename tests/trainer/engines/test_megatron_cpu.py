@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,13 @@ ABSENT = object()
 
 
 @pytest.fixture(scope="module")
-def cpu():
+def cpu() -> Any:
     from trainer.engines.megatron import cpu
 
     return cpu
 
 
-def substituted_objects(cpu):
+def substituted_objects(cpu: Any) -> list[tuple[Any, str, Any]]:
     """(owner, attribute, value now) of everything the block replaces."""
     seen = []
     for patch in cpu._patches():
@@ -33,7 +34,7 @@ def substituted_objects(cpu):
     return seen
 
 
-def test_everything_is_as_before_after_the_block(cpu):
+def test_everything_is_as_before_after_the_block(cpu: Any) -> None:
     before = substituted_objects(cpu)
     with cpu.megatron_on_cpu():
         kept = [name for owner, name, now in before if getattr(owner, name) is now]
@@ -41,14 +42,14 @@ def test_everything_is_as_before_after_the_block(cpu):
     assert all(getattr(owner, name, ABSENT) is value for owner, name, value in before)
 
 
-def test_everything_is_as_before_after_an_error_in_the_block(cpu):
+def test_everything_is_as_before_after_an_error_in_the_block(cpu: Any) -> None:
     before = substituted_objects(cpu)
     with pytest.raises(ZeroDivisionError), cpu.megatron_on_cpu():
         raise ZeroDivisionError
     assert all(getattr(owner, name, ABSENT) is value for owner, name, value in before)
 
 
-def test_tensors_asked_for_on_cuda_are_cpu_tensors(cpu):
+def test_tensors_asked_for_on_cuda_are_cpu_tensors(cpu: Any) -> None:
     with cpu.megatron_on_cpu():
         made = [
             torch.zeros(2, device="cuda"),
@@ -61,7 +62,7 @@ def test_tensors_asked_for_on_cuda_are_cpu_tensors(cpu):
     assert {tensor.device.type for tensor in made} == {"cpu"}
 
 
-def test_tensor_types_carry_the_names_the_optimizers_compare_with(cpu):
+def test_tensor_types_carry_the_names_the_optimizers_compare_with(cpu: Any) -> None:
     with cpu.megatron_on_cpu():
         assert torch.ones(1).type() == "torch.cuda.FloatTensor"
         assert torch.ones(1).bfloat16().type() == "torch.cuda.BFloat16Tensor"
@@ -69,7 +70,7 @@ def test_tensor_types_carry_the_names_the_optimizers_compare_with(cpu):
     assert torch.ones(1).type() == "torch.FloatTensor"
 
 
-def test_streams_and_events_are_one_queue_that_never_waits(cpu):
+def test_streams_and_events_are_one_queue_that_never_waits(cpu: Any) -> None:
     with cpu.megatron_on_cpu():
         stream, event = torch.cuda.Stream(), torch.cuda.Event()
         stream.wait_stream(torch.cuda.current_stream())
@@ -79,7 +80,7 @@ def test_streams_and_events_are_one_queue_that_never_waits(cpu):
         assert event.query()
 
 
-def test_the_rng_tracker_forks_the_one_generator_and_gives_it_back(cpu):
+def test_the_rng_tracker_forks_the_one_generator_and_gives_it_back(cpu: Any) -> None:
     from megatron.core.tensor_parallel import random as mrandom
 
     with cpu.megatron_on_cpu():
@@ -96,7 +97,7 @@ def test_the_rng_tracker_forks_the_one_generator_and_gives_it_back(cpu):
         assert torch.equal(torch.rand(3), forked)
 
 
-def test_grouped_gemm_is_one_product_an_expert(cpu):
+def test_grouped_gemm_is_one_product_an_expert(cpu: Any) -> None:
     tokens, weights = torch.randn(5, 3), torch.randn(2, 3, 4)
     counts = torch.tensor([2, 3])
     expected = torch.cat([tokens[:2] @ weights[0], tokens[2:] @ weights[1]])

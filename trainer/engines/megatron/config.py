@@ -90,7 +90,8 @@ def _fields_of(config_class: type, knobs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_dtype(name: str, value: Any) -> Any:
-    return getattr(torch, value) if name.endswith("_dtype") and isinstance(value, str) else value
+    """Optimizer dtypes are torch's; `moe_router_dtype` is a word of Megatron's own (fp32, fp64)."""
+    return getattr(torch, value, value) if name.endswith("_dtype") and isinstance(value, str) else value
 
 
 def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
         fields["moe_layer_freq"] = list(model.moe_layer_freq)
     fields.setdefault("ffn_hidden_size", model.moe_ffn_hidden_size or 4 * model.hidden_size)
     if model.multi_latent_attention:
-        fields |= {"multi_latent_attention": True, "rope_type": "rope"}
+        fields |= {"multi_latent_attention": True, "rope_type": "rope", "q_lora_rank": model.q_lora_rank}
     if model.num_moe_experts is not None:
         fields |= {"moe_aux_loss_coeff": 1e-2, "moe_router_load_balancing_type": "aux_loss"}
         fields.setdefault("moe_ffn_hidden_size", fields["ffn_hidden_size"])

@@ -87,6 +87,7 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         tokens_per_s_per_gpu=rate,
         model_tflops_per_gpu=rate * flops / 1e12 if rate is not None else None,
         attainable_tflops_per_gpu=min(measured) if measured else peak_tflops(recipe),
+        cores_per_rank=first.cores,
         startup_s=max(r.startup_s for r in reports),
         setup_s=max(r.setup_s for r in reports),
         warm=warm,

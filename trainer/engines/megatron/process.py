@@ -30,6 +30,11 @@ def process_settings(recipe: Recipe) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def cores_per_rank() -> float:
+    """Cores this node lets us use, shared evenly by its ranks."""
+    return len(os.sched_getaffinity(0)) / int(os.environ["LOCAL_WORLD_SIZE"])
+
+
 def _own_share(cores: list[int]) -> set[int]:
     """This rank's equal part of the node's cores, in order; all of them where there are fewer cores than ranks."""
     local, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])

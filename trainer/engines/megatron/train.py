@@ -29,7 +29,7 @@ from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.data import batches
 from trainer.engines.megatron.device import Device
 from trainer.engines.megatron.model import TrainableModel, build_model
-from trainer.engines.megatron.process import process_settings
+from trainer.engines.megatron.process import cores_per_rank, process_settings
 from trainer.rank_report import RankError, RankReport, phase_path
 from trainer.recipe import Recipe
 
@@ -104,6 +104,7 @@ def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s:
         loss=measured.loss,
         peak_gib=measured.peak_gib,
         limit_gib=burst.recipe.memory_limit_gib,
+        cores=cores_per_rank(),
         startup_s=startup_s,
         setup_s=measured.setup_s,
         bursts_before=before,
