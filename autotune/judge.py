@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from autotune.losses import disagreement
-from autotune.noise import Cost, cpu_cost, measure_noise, medians, wall_cost
+from autotune.noise import Cost, cpu_cost, measure_local_noise, measure_noise, medians, wall_cost
 from policies.trial import Status, Trial, Verdict
 
 NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
@@ -23,7 +23,9 @@ NOISY = 2.0  # wall time is called noisy when its band is this many times that o
 # A gain is worth a pair of repeats (two bursts) when it is at least this part of the band: more after each look.
 HOPE = {1: 0.25, 2: 0.5}
 
-# One-sided 0.5 % quantiles of Student's t by degrees of freedom; used is the last row not above the freedom there is.
+# One-sided quantiles of Student's t by degrees of freedom; used is the last row not above the freedom there is.
+# 0.5 % for a first look, which a drifting machine can fool; 1 % for interleaved pairs, which all have to agree too.
+STUDENT_T_PAIRS = {2: 6.96, 3: 4.54, 4: 3.75, 5: 3.36, 6: 3.14, 8: 2.90, 10: 2.76, 15: 2.60, 30: 2.46}
 STUDENT_T = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 8: 3.36, 10: 3.17, 15: 2.95, 30: 2.75}
 
 
@@ -84,7 +86,7 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
 def noise_gain(trials: Sequence[Trial]) -> float:
     """The smallest gain (fraction of throughput) that two bursts a side could tell from noise."""
     noise = measure_noise(trials, wall_cost)
-    return math.expm1(noise.band(2, 2, _student(noise.freedom)))
+    return math.expm1(noise.band(2, 2, _student(noise.freedom, STUDENT_T)))
 
 
 def gain_over(candidate: Trial, best: Trial) -> float | None:
@@ -136,12 +138,15 @@ def _compare(candidate: Trial, best: Trial, trials: Sequence[Trial], cost: Cost)
     ours, theirs = medians(candidate, cost), medians(best, cost)
     if not ours or not theirs:
         return None
-    noise = measure_noise(trials, cost)
-    band = noise.band(len(ours), len(theirs), _student(noise.freedom))
     pairs = _interleaved(candidate, best, cost)
-    return Comparison(
-        gain=median(theirs) - median(ours), band=band, pairs_agree=all(there > here for there, here in pairs)
-    )
+    if len(ours) == 1 or not pairs:
+        noise = measure_noise(trials, cost)
+        band = noise.band(len(ours), len(theirs), _student(noise.freedom, STUDENT_T))
+        return Comparison(gain=median(theirs) - median(ours), band=band, pairs_agree=True)
+    noise = measure_local_noise(trials, cost)
+    gains = [there - here for there, here in pairs]
+    band = noise.band(len(pairs), len(pairs), _student(noise.freedom, STUDENT_T_PAIRS))
+    return Comparison(gain=fmean(gains), band=band, pairs_agree=min(gains) > 0)
 
 
 def _interleaved(candidate: Trial, best: Trial, cost: Cost) -> list[tuple[float, float]]:
@@ -164,8 +169,8 @@ def _failure(trial: Trial) -> str:
     return f"{failure.kind}{when}{where}: {failure.evidence}"
 
 
-def _student(freedom: int) -> float:
-    return STUDENT_T[max(row for row in STUDENT_T if row <= max(freedom, min(STUDENT_T)))]
+def _student(freedom: int, table: Mapping[int, float]) -> float:
+    return table[max(row for row in table if row <= max(freedom, min(table)))]
 
 
 def _bursts(trial: Trial) -> list[list[float]]:

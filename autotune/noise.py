@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 
 from policies.trial import Trial
@@ -59,13 +60,32 @@ def medians(trial: Trial, cost: Cost) -> list[float]:
 
 def measure_noise(trials: Sequence[Trial], cost: Cost) -> Noise:
     """Pooled over every repeated trial, with the prior standing in while there are few."""
-    errors = [_median_error(cost(outcome)) for trial in trials for outcome in trial.outcomes if outcome.ok]
-    prior = max(PRIOR_FLOOR, median(errors)) if errors else PRIOR_FLOOR
+    prior = max(PRIOR_FLOOR, _prior(trials, cost))
     groups = [group for trial in trials if len(group := medians(trial, cost)) > 1]
     squares = sum((value - fmean(group)) ** 2 for group in groups for value in group)
     repeats = sum(len(group) - 1 for group in groups)
     freedom = PRIOR_WEIGHT + repeats
     return Noise(deviation=math.sqrt((PRIOR_WEIGHT * prior**2 + squares) / freedom), freedom=freedom, repeats=repeats)
+
+
+def measure_local_noise(trials: Sequence[Trial], cost: Cost) -> Noise:
+    """The noise between bursts that follow each other, from successive differences of repeats (von Neumann): a slow
+    drift of the machine, which interleaving cancels, is left out."""
+    noise = measure_noise(trials, cost)
+    steps = [after - before for trial in trials for before, after in pairwise(medians(trial, cost))]
+    squares = sum(step**2 for step in steps) / 2
+    prior = max(PRIOR_FLOOR, _prior(trials, cost))
+    return Noise(
+        deviation=math.sqrt((PRIOR_WEIGHT * prior**2 + squares) / noise.freedom),
+        freedom=noise.freedom,
+        repeats=noise.repeats,
+    )
+
+
+def _prior(trials: Sequence[Trial], cost: Cost) -> float:
+    """What the steps inside the bursts say of a burst's median."""
+    errors = [_median_error(cost(outcome)) for trial in trials for outcome in trial.outcomes if outcome.ok]
+    return median(errors) if errors else 0.0
 
 
 def _median_error(steps: list[float]) -> float:
