@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from trainer.burst import Burst, FailureKind, Outcome
@@ -219,3 +220,17 @@ def test_the_peak_stays_below_the_enforced_limit_and_repeats(run: Run) -> None:
     held = run(limited(recipe, max(first.peak_gib) * 1.3))
     assert held.failure is None
     assert max(held.peak_gib) <= max(first.peak_gib) * 1.3
+
+
+def test_a_warm_rank_keeps_nothing_of_a_burst(tmp_path: Path) -> None:
+    """Models, process groups and their threads: what stays behind slows every later burst."""
+    engine = MegatronEngine(tmp_path / "engine")
+
+    def threads_after(number: int) -> int:
+        engine.run(Burst(number=number, recipe=tiny(EP2), folder=tmp_path / f"{number}"))
+        (pid_file,) = (tmp_path / "engine").rglob("rank0.pid")
+        return psutil.Process(int(pid_file.read_text().split()[0])).num_threads()
+
+    first, *_, last = [threads_after(number) for number in range(1, 5)]
+    engine.close()
+    assert last <= first + 2

@@ -18,6 +18,23 @@ class TrainableModel:
     optimizer: Any
     config: Any
 
+    def release(self) -> None:
+        """Lets go of the last step's autograd graph. Token dispatchers keep its routing probabilities, the graph's
+        C++ nodes keep DDP's hooks, and those the model: a cycle that Python's collector cannot see. Without this
+        every burst leaves its model and process groups behind (seen: 230 MiB and 48 threads a burst, and steps that
+        grow slower)."""
+        for chunk in self.chunks:
+            for module in chunk.modules():
+                if dispatcher := getattr(module, "token_dispatcher", None):
+                    _drop_graph(dispatcher)
+
+
+def _drop_graph(holder: Any) -> None:
+    """Forgets every attribute that is a result of autograd."""
+    for name, value in vars(holder).items():
+        if getattr(value, "grad_fn", None) is not None:
+            setattr(holder, name, None)
+
 
 def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine: bool) -> TrainableModel:
     """Needs the parallel state initialised."""

@@ -141,6 +141,7 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
         _trace(recipe, steps, model, burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz")
         phase.enter(BurstPhase.CHECK)
         measured.diverged = replicas.find_divergence(model.chunks)
+        model.release()
 
 
 @contextlib.contextmanager
