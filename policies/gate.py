@@ -66,7 +66,7 @@ class MemoryGate:
         if limit is None or estimate is None:
             what = "the memory limit is unknown" if limit is None else "the estimate does not cover this recipe"
             return Forecast(peak_gib=None, fits=None, because=what)
-        dead = self._died_below(estimate)
+        dead = self._died_below(recipe, estimate)
         if dead:
             because = f"it needs as much as trial {dead.number}, which ran out of memory"
             return Forecast(peak_gib=max(estimate, limit), fits=False, because=because)
@@ -90,11 +90,15 @@ class MemoryGate:
             died=died,
         )
 
-    def _died_below(self, estimate: float) -> _Known | None:
-        """A dead trial that was estimated no higher, unless a living one was estimated at least as high."""
-        if any(known.estimate_gib >= estimate for known in self._known if not known.died):
+    def _died_below(self, recipe: Recipe, estimate: float) -> _Known | None:
+        """A dead trial that was estimated no higher, unless a living one was estimated at least as high or is more
+        like the recipe: the estimate errs differently for another layout."""
+        living = [known for known in self._known if not known.died]
+        if any(known.estimate_gib >= estimate for known in living):
             return None
-        return next((known for known in self._known if known.died and known.estimate_gib <= estimate), None)
+        reach = min((_distance(recipe, known) for known in living), default=None)
+        dead = [known for known in self._known if known.died and known.estimate_gib <= estimate]
+        return next((known for known in dead if reach is None or _distance(recipe, known) <= reach), None)
 
     def _calibrated(self, recipe: Recipe, estimate: float) -> tuple[float, float, str]:
         """The nearest measured trial's peak, plus the estimated difference times how well differences came true."""
@@ -102,7 +106,7 @@ class MemoryGate:
         if not measured:
             floor = self._scale_of_the_dead() * estimate
             return floor, MARGIN_ESTIMATED, "by the closed form"
-        nearest = min(measured, key=lambda known: (len(recipe.diff(known.recipe)), -known.number))
+        nearest = min(measured, key=lambda known: (_distance(recipe, known), -known.number))
         difference = estimate - nearest.estimate_gib
         slope = _slope(measured)
         peak = max(nearest.peak_gib + slope * difference, 0.0)
@@ -114,6 +118,11 @@ class MemoryGate:
     def _scale_of_the_dead(self) -> float:
         """How far the closed form is too low at least: what ran out of memory needed the limit."""
         return max([1.0, *(known.peak_gib / known.estimate_gib for known in self._known if known.died)])
+
+
+def _distance(recipe: Recipe, known: _Known) -> int:
+    """Knobs that differ."""
+    return len(recipe.diff(known.recipe))
 
 
 def _slope(measured: Sequence[_Known]) -> float:
