@@ -1,4 +1,4 @@
-"""A study's events in words, one line each: what a terminal, a log file or a pipe gets to read."""
+"""A study's events in words, a line or two each: what a terminal, a log file or a pipe gets to read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from autotune.events import (
 from autotune.history import History
 from autotune.judge import gain_over
 from autotune.quantities import changes_text, duration, gib, speedup, tokens_per_s
-from policies.trial import Trial
+from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
+
+FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 
 @singledispatch
 def line_of(event: Event, history: History) -> str | None:
-    """One line for an event, or None where the next event says it all."""
+    """A line or two for an event, or None where the next event says it all."""
     return None
 
 
@@ -38,8 +40,8 @@ def _(event: StudyStarted, history: History) -> str:
 
 @line_of.register
 def _(event: Proposed, history: History) -> str:
-    changes = f" ({changes_text(event.changes)})" if event.changes else ""
-    return f"[{event.phase}] trial {event.trial}: {event.fix}{changes}: {event.because}"
+    changes = f": {changes_text(event.changes)}" if event.changes else ""
+    return f"[{event.phase}] trial {event.trial}: {event.fix}{changes}\n  why: {event.because}"
 
 
 @line_of.register
@@ -72,7 +74,8 @@ def _(event: Analyzed, history: History) -> str:
 
 @line_of.register
 def _(event: Judged, history: History) -> str:
-    return f"  {event.verdict}: {event.because}"
+    failed = event.status in FAILED
+    return f"  {event.verdict}: {FAILED[event.status] if failed else event.because}"
 
 
 @line_of.register

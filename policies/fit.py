@@ -20,7 +20,7 @@ from policies.legality import Refusal, derive
 from policies.phases import Plan
 from policies.trial import Phase, Prediction, Proposal, Status
 from policies.view import View
-from policies.words import changes_in_words, failure_in_words
+from policies.words import failure_in_words
 from trainer.recipe import Recipe
 
 # Sets looked at before the walk gives up; a few hundred cover every pair and most triples of fixes.
@@ -120,8 +120,7 @@ def _proposal(view: View, step: Step) -> Proposal:
         phase=Phase.FIT,
         fix=max(step.fixes, key=lambda fix: fix.slowdown).name,
         because=(
-            f"{failure_in_words(view.situation, view.best.number)}; {titles} "
-            f"({changes_in_words(view.best.recipe, step.recipe)}) {verdict[step.forecast.fits]}: "
+            f"{failure_in_words(view.situation, view.best.number)}; {titles} {verdict[step.forecast.fits]}: "
             f"{step.forecast.because}"
         ),
         predicted=Prediction(peak_gib=step.forecast.peak_gib),

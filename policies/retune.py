@@ -21,7 +21,7 @@ from policies.search import Measured, Point, suggest
 from policies.space import AXES, CURRENT, Axis, axis_of, point_of, recipe_at
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View
-from policies.words import because_of_wall, changes_in_words, leading_wall
+from policies.words import because_of_wall, leading_wall
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
@@ -190,7 +190,7 @@ def _proposal(view: View, axes: Sequence[Axis], point: Point, candidates: Sequen
         because, predicted, fix = because_of_wall(same, view), same.prediction, same.fix.name
     else:
         forecast = view.gate.forecast(recipe)
-        because = _because_of_search(view, axes, recipe, forecast)
+        because = _because_of_search(view, axes, forecast)
         predicted = Prediction(gain_bound=largest_bound(view), peak_gib=forecast.peak_gib)
         fix = "search"
     return Proposal(
@@ -203,10 +203,10 @@ def _proposal(view: View, axes: Sequence[Axis], point: Point, candidates: Sequen
     )
 
 
-def _because_of_search(view: View, axes: Sequence[Axis], recipe: Recipe, forecast: Forecast) -> str:
+def _because_of_search(view: View, axes: Sequence[Axis], forecast: Forecast) -> str:
     wall = leading_wall(view.situation)
     memory = f"; memory: {forecast.because}" if forecast.peak_gib is not None else ""
     return (
-        f"{wall + '; ' if wall else ''}the search around trial {view.best.number} over "
-        f"{', '.join(axis.name for axis in axes)} asks for {changes_in_words(view.best.recipe, recipe)}{memory}"
+        f"{wall + '; ' if wall else ''}the next point of the search around trial {view.best.number} over "
+        f"{', '.join(axis.name for axis in axes)}{memory}"
     )

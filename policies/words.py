@@ -1,4 +1,4 @@
-"""Why a recipe is proposed, in words: the wall, its number, the fix and what it changes."""
+"""Why a recipe is proposed, in words: the wall, its number, the fix and what it promises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from analyzers.diagnosis import Wall
 from policies.consider import Candidate
 from policies.situation import Situation
 from policies.view import View
-from trainer.recipe import Recipe
 
 # `WallFinding.parts` and walls as the subject of "... for 31 % of the step".
 PART_WORDS = {
@@ -38,19 +37,14 @@ WALL_WORDS = {
 
 
 def because_of_wall(candidate: Candidate, view: View) -> str:
-    """Evidence first, then the fix, what it changes and what it promises."""
-    changes = changes_in_words(view.best.recipe, candidate.recipe)
+    """Evidence first, then the fix and what it promises. What it changes stands in the proposal's recipe."""
     fits = f"; memory: {candidate.forecast.because}" if candidate.forecast.peak_gib is not None else ""
     if candidate.wall is None:
-        return f"{candidate.fix.title} ({changes}): a rule of thumb of this phase, no trace was asked{fits}"
+        return f"{candidate.fix.title}: a rule of thumb of this phase, no trace was asked{fits}"
     return (
-        f"{_evidence(candidate, view.situation)}; {candidate.fix.title} ({changes}) claims "
+        f"{_evidence(candidate, view.situation)}; {candidate.fix.title} claims "
         f"{_ms(candidate.claimed_us)} ms of it: {candidate.gain:.1%} expected, at most {candidate.bound:.1%}{fits}"
     )
-
-
-def changes_in_words(before: Recipe, after: Recipe) -> str:
-    return ", ".join(f"{knob} {_value(a)} → {_value(b)}" for knob, (a, b) in before.diff(after).items())
 
 
 def leading_wall(situation: Situation) -> str | None:
@@ -91,9 +85,3 @@ def _share(us: float, situation: Situation) -> str:
 
 def _ms(us: float) -> str:
     return f"{us / 1000:.3g}" if us < 1e6 else f"{us / 1000:.0f}"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return "+".join(map(str, value)) or "none"
-    return "unset" if value is None else "off" if value is False else "on" if value is True else str(value)

@@ -21,6 +21,10 @@ from analyzers.diagnosis import Dropped
 
 PIECE_BYTES = 4 << 20
 TAIL_BYTES = 1 << 14
+DAMAGED = "the file is damaged there"
+CUT_FILE = "the file is cut short there"
+CUT_GZIP = "the gzip stream is cut short"
+CUT_SHORT = frozenset({CUT_FILE, CUT_GZIP})  # reasons for a loss that say the end of the trace is missing
 UNDECODABLE_BYTES = 4 * PIECE_BYTES  # a piece that will not decode even with its successors is damaged inside
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
@@ -108,7 +112,7 @@ class JsonTrace:
             document = self._decode(opening + rest[:cut] + b"]}") if cut else None
             if document is None and len(rest) < UNDECODABLE_BYTES:
                 continue
-            yield document.traceEvents if document else self._salvage(opening + rest[:cut])
+            yield document.traceEvents if document else self._salvage(opening + rest[:cut], DAMAGED)
             opening, rest = EVENTS_OPENING, rest[cut:].lstrip(BETWEEN)
         yield from self._last_piece(opening + rest)
 
@@ -123,7 +127,7 @@ class JsonTrace:
                     yield decoder.decompress(data, PIECE_BYTES)
                     data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
             if not decoder.eof:
-                self._lose("compressed data", 1, "the gzip stream is cut short")
+                self._lose("compressed data", 1, CUT_GZIP)
         except zlib.error as error:
             self._lose("compressed data", 1, f"the gzip stream is damaged ({error})")
 
@@ -133,7 +137,7 @@ class JsonTrace:
         if document is not None:
             yield document.traceEvents
             return
-        yield self._salvage(text)
+        yield self._salvage(text, DAMAGED if text.rstrip().endswith((b"}", b"]")) else CUT_FILE)
 
     def _decode(self, text: bytes) -> Document | None:
         try:
@@ -146,8 +150,8 @@ class JsonTrace:
             self.base_ns = document.baseTimeNanoseconds or self.base_ns
         return document
 
-    def _salvage(self, text: bytes) -> list[Event]:
-        """Every event that is whole, one by one; the rest is counted as lost."""
+    def _salvage(self, text: bytes, why: str) -> list[Event]:
+        """Every event that is whole, one by one; the rest is counted as lost, with the reason `why`."""
         opened = _EVENTS_KEY.search(text)
         if opened is None:
             self._lose("events", 1, "no list of events could be found")
@@ -163,7 +167,7 @@ class JsonTrace:
             events += whole.traceEvents if whole else []
             lost += whole is None
         if lost:
-            self._lose("events", lost, "the file is cut short or damaged there")
+            self._lose("events", lost, why)
         return events
 
     def _lose(self, what: str, count: int, why: str) -> None:

@@ -50,6 +50,17 @@ def test_a_cut_gzip_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert break_down(timeline).report().coverage.dropped == list(timeline.dropped)
 
 
+@pytest.mark.parametrize("name", ["cut.json", "cut.json.gz"])
+def test_no_wall_is_named_from_a_trace_whose_end_is_missing(tmp_path: Path, name: str) -> None:
+    text = json.dumps(_many(3000).document()).encode()
+    whole = gzip.compress(text) if name.endswith("gz") else text
+    path = tmp_path / name
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TraceError, match="is cut short") as raised:
+        analyze([path])
+    assert "again" in raised.value.hint
+
+
 def test_a_trace_read_in_many_pieces_is_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _many().write(tmp_path)
     whole = break_down(_read(path)).report()

@@ -30,10 +30,12 @@ def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
     lines = said(out).splitlines()
     for line in (
         "study fake begun, seed 1234",
-        "[fit] trial 0: base: the base recipe as given",
+        "[fit] trial 0: base",
+        "  why: the base recipe as given",
         "  wall: host: planted",
         "  accepted: the first recipe that runs",
-        "[profile] trial 2: planted (micro_batch_size 1 → 4): it is on the list",
+        "[profile] trial 2: planted: micro_batch_size 1 → 4",
+        "  why: it is on the list",
         "converged: the list is at its end",
     ):
         assert line in lines
@@ -42,10 +44,11 @@ def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
     assert any(line.startswith("  not run: config: ") for line in lines)
 
 
-def test_a_failure_is_one_line_with_its_evidence(tmp_path: Path) -> None:
+def test_the_evidence_of_a_failure_is_said_once(tmp_path: Path) -> None:
     out = console()
     loop_in(tmp_path, rule=lambda recipe: OOM, listener=PlainView(console=out).show).run()
-    assert "  burst 1: oom on rank 1: std::bad_alloc\n" in said(out)
+    assert "  burst 1: oom on rank 1: std::bad_alloc\n  rejected: out of memory\n" in said(out)
+    assert said(out).count("std::bad_alloc") == 1
 
 
 def test_markup_in_evidence_is_text(tmp_path: Path) -> None:

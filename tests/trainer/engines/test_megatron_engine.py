@@ -234,3 +234,12 @@ def test_a_warm_rank_keeps_nothing_of_a_burst(tmp_path: Path) -> None:
     first, *_, last = [threads_after(number) for number in range(1, 5)]
     engine.close()
     assert last < first + 15  # a leak keeps 48 threads a burst; a closed group's listeners may end a little later
+
+
+def test_a_loss_that_is_not_a_number_is_a_failure_with_its_step(tmp_path: Path) -> None:
+    engine = MegatronEngine(tmp_path / "engine", worker="tests.trainer.engines.nan_worker")
+    outcome = engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "burst"))
+    engine.close()
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.NAN
+    assert "step 1" in outcome.failure.evidence
