@@ -58,7 +58,7 @@ def test_the_order_of_paths_does_not_matter_and_a_path_counts_once(tmp_path: Pat
 
 def test_two_traces_of_one_rank_are_not_averaged_as_one_job(tmp_path: Path) -> None:
     a, b = _rank(0, 500).write(tmp_path, "a.json"), _rank(0, 900).write(tmp_path, "b.json")
-    with pytest.raises(TraceError, match="is of rank 0, as is .*a.json") as raised:
+    with pytest.raises(TraceError, match=r"is of rank 0, as is .*a\.json") as raised:
         analyze([a, b])
     assert "bursts/0001" in raised.value.hint
 
