@@ -16,6 +16,7 @@ from statistics import fmean, median
 
 from autotune.losses import disagreement
 from autotune.noise import Cost, cpu_cost, measure_local_noise, measure_noise, medians, wall_cost
+from autotune.quantities import gain, percent
 from policies.trial import Status, Trial, Verdict
 
 NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
@@ -51,7 +52,7 @@ class Comparison:
         return self.gain > self.band
 
     def __str__(self) -> str:
-        return f"{math.expm1(self.gain):+.1%} (noise ±{math.expm1(self.band):.1%})"
+        return f"{gain(math.expm1(self.gain))} (noise ±{percent(math.expm1(self.band))})"
 
 
 @dataclass(frozen=True, kw_only=True)

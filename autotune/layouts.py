@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from trainer.estimate.memory import estimate_memory
-
 from trainer.errors import BadInputError
+from trainer.estimate.memory import estimate_memory
 from trainer.recipe import Recipe
 from trainer.recipe.rules import FindingKind, check
 
@@ -23,11 +22,13 @@ SIZES = {  # knob -> largest size worth a try: TP stays inside a node, the other
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One layout: its sizes by knob, and the estimated peak of the hottest rank."""
+    """One layout: its sizes by knob, and the estimated peak of the hottest rank. `fits` is by the peak; the worst
+    case (skewed experts, what is not modelled) is `upper_gib`."""
 
     sizes: dict[str, int]
     data_parallel_size: int
     peak_gib: float
+    upper_gib: float
     fits: bool
 
     @property
@@ -56,12 +57,13 @@ def _legal(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def _layout(recipe: Recipe) -> Layout:
-    peak, limit = estimate_memory(recipe).peak_gib, recipe.memory_limit_gib
+    estimate, limit = estimate_memory(recipe), recipe.memory_limit_gib
     return Layout(
         sizes={knob: recipe.knob(knob) for knob in SIZES},
         data_parallel_size=recipe.data_parallel_size,
-        peak_gib=peak,
-        fits=limit is None or peak <= limit,
+        peak_gib=estimate.peak_gib,
+        upper_gib=estimate.upper_gib,
+        fits=limit is None or estimate.peak_gib <= limit,
     )
 
 

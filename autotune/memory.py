@@ -34,6 +34,14 @@ def show_memory(memory: dict[str, Any]) -> None:
     for part, size in sorted(memory["by_part"].items(), key=lambda item: -item[1]):
         table.add_row(part, f"{size:.3f}")
     console.print(table)
-    limit = f"limit {gib(memory['limit_gib'])}" if memory["limit_gib"] else "no limit known"
-    verdict = "fits" if memory["fits"] else "does not fit"
-    console.print(f"estimated peak {gib(memory['peak_gib'])} a rank, {limit}: {verdict}", highlight=False)
+    peak = f"estimated peak {gib(memory['peak_gib'])} a rank, {gib(memory['upper_gib'])} at worst"
+    console.print(f"{peak}, {_against_limit(memory)}", highlight=False)
+
+
+def _against_limit(memory: dict[str, Any]) -> str:
+    """Whether the estimate fits, and whether its upper end does too."""
+    limit = memory["limit_gib"]
+    if not limit:
+        return "no limit known"
+    tight = "may not fit" if memory["upper_gib"] > limit else "fits"
+    return f"limit {gib(limit)}: {tight if memory['fits'] else 'does not fit'}"

@@ -31,9 +31,8 @@ def preview(recipe: Recipe, *, seed: int | None) -> dict[str, Any]:
     show_memory(memory)
     for proposal in ideas:
         changes = changes_text(recipe.diff(proposal.recipe))
-        console.print(
-            f"[{proposal.phase}] {proposal.fix}: {changes}: {proposal.because}", markup=False, highlight=False
-        )
+        said = f"[{proposal.phase}] {proposal.fix}: {changes}\n  why: {proposal.because}"
+        console.print(said, markup=False, highlight=False)
     return {
         "schema": 1,
         "recipe_resolved": recipe.to_yaml(resolved=True),

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from analyzers.diagnosis import Analysis, Diagnosis, TraceReport, WallFinding
-from autotune.quantities import NONE, counted, duration, gain, knob_value, percent
+from autotune.quantities import NONE, changes_text, counted, duration, gain, knob_value, percent
 from autotune.segments import (
     KINDS,
     Family,
@@ -29,6 +29,7 @@ from autotune.segments import (
 
 if TYPE_CHECKING:
     from autotune.doctor import Found
+    from policies.trial import Changes
     from trainer.recipe.rules import Finding
 
 BARS_SHOWN = 16  # of steps or ranks; the slowest where there are more
@@ -86,7 +87,8 @@ def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = N
         console.print(
             Text.assemble((finding.kind.value, KIND_STYLES[finding.kind.value]), f" {finding.rule}: {finding.message}")
         )
-        nearest = ", ".join(f"{knob}: {knob_value(value)}" for knob, value in finding.suggestion.items())
+        missing = {knob: value for knob, value in finding.suggestion.items() if knob not in finding.hint}
+        nearest = ", ".join(f"{knob}: {knob_value(value)}" for knob, value in missing.items())
         console.print(f"  → {finding.hint}" + (f" (nearest: {nearest})" if nearest else ""))
         console.print(f"    {finding.source}", style="dim")
     errors = sum(finding.kind.value == "error" for finding in findings)
@@ -96,6 +98,16 @@ def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = N
         from autotune.memory import show_memory
 
         show_memory(memory)
+
+
+def show_nearest(changes: Changes | None) -> None:
+    """The changes that lead from an illegal recipe to the nearest legal one; None where none was found."""
+    said = (
+        "no legal recipe was found near this one"
+        if changes is None
+        else f"nearest legal recipe: {changes_text(changes)}"
+    )
+    _console().print(said)
 
 
 def show_doctor(found: Sequence[Found]) -> None:
@@ -180,9 +192,9 @@ def _print_shares(console: Console, analysis: Analysis) -> None:
 
 def _print_wall(console: Console, finding: WallFinding) -> None:
     console.print()
+    worth = f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
     console.print(
-        f"{finding.wall.value}: up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step",
-        style="bold",
+        f"{finding.wall.value}: {worth if finding.recoverable_us > 0 else 'nothing to give back'}", style="bold"
     )
     for said in finding.evidence:
         console.print(f"  - {said}")

@@ -11,7 +11,7 @@ from autotune.commands.answer import DONE, NO_RECIPE, Answer, RecipeName
 def check(recipe: RecipeName) -> Answer:
     """Say everything that is wrong with a recipe, whether it should fit, and the nearest valid one."""
     from autotune.memory import memory_document
-    from autotune.show import show_findings
+    from autotune.show import show_findings, show_nearest
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind, nearest_valid
     from trainer.recipe.rules import check as findings_of
@@ -22,12 +22,15 @@ def check(recipe: RecipeName) -> Answer:
     memory = memory_document(given) if legal else None
     show_findings(findings, memory)
     nearest = None if legal else nearest_valid(given)
+    changes = None if nearest is None else given.diff(nearest)
+    if not legal:
+        show_nearest(changes)
     document: dict[str, Any] = {
         "schema": 1,
         "legal": legal,
         "findings": findings,
         "memory": memory,
-        "nearest": None if nearest is None else {"changes": given.diff(nearest), "yaml": nearest.to_yaml()},
+        "nearest": None if nearest is None else {"changes": changes, "yaml": nearest.to_yaml()},
     }
     fits = memory is None or memory["fits"]
     return Answer(code=DONE if legal and fits else NO_RECIPE, document=document)

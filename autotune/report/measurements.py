@@ -12,6 +12,7 @@ from autotune.report.material import Material, Section, Table, memory_limit, sta
 from autotune.report.walls import burst_folders, wall_of
 from autotune.segments import Family, mean_segments, mean_step_us, slowest, steps_of
 from policies.legality import numerics_of
+from policies.noise import FLOOR, WITHOUT_REPEATS, noise_band
 from policies.trial import Status
 
 
@@ -132,8 +133,12 @@ def noise(material: Material) -> Section | None:
         f"ran the same recipe, that median moves by {percent(wall.deviation)} (one standard deviation, wall time"
         + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
         + ". Without repeats the spread of the steps stands in.",
-        f"The smallest gain that two bursts a side can tell from noise is {percent(noise_gain(trials))}; "
-        "anything smaller was not counted as a gain. Wall time decides; each verdict says where CPU time did.",
+        f"The smallest gain that two bursts a side can tell from noise is {percent(noise_gain(trials))}. A smaller one "
+        "was kept only where it held in every interleaved pair of further bursts; each verdict gives the noise of "
+        "its own comparison. Wall time decides; a verdict says so where CPU time did.",
+        f"Before a burst the bar is lower: a fix is tried when it could give more than {percent(noise_band(trials))}, "
+        f"half of how far repeats of one recipe lie apart ({percent(FLOOR)} at least, {percent(WITHOUT_REPEATS)} "
+        "without repeats).",
     ]
     table = Table(
         columns=("trial", "bursts", "medians apart", "median step of each burst"), rows=rows, numbers=(0, 1, 2)

@@ -7,7 +7,8 @@ import pytest
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall
 from autotune.doctor import Found
-from autotune.show import BAR_COLUMNS, show_analysis, show_comparison, show_doctor, show_findings
+from autotune.memory import show_memory
+from autotune.show import BAR_COLUMNS, show_analysis, show_comparison, show_doctor, show_findings, show_nearest
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from trainer.recipe.rules import Finding, FindingKind
 
@@ -103,6 +104,34 @@ def test_errors_come_before_remarks_with_what_to_do(capsys: pytest.CaptureFixtur
     assert text.splitlines()[-1] == "1 error, 1 remark"
 
 
+def test_a_hint_that_names_the_nearest_value_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    error = finding(
+        FindingKind.ERROR, "8 heads", {"tensor_model_parallel_size": 2}, hint="set tensor_model_parallel_size to 2"
+    )
+    show_findings([error])
+    assert printed(capsys).count("tensor_model_parallel_size") == 1
+
+
+def test_the_nearest_recipe_is_told_by_its_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    show_nearest({"context_parallel_size": (3, 2)})
+    show_nearest(None)
+    assert printed(capsys).splitlines() == [
+        "nearest legal recipe: context_parallel_size 3 → 2",
+        "no legal recipe was found near this one",
+    ]
+
+
+def test_memory_near_its_limit_may_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    memory = {"limit_gib": 80.0, "peak_gib": 79.9, "upper_gib": 95.0, "fits": True, "by_part": {"weights": 79.9}}
+    show_memory(memory)
+    show_memory({**memory, "limit_gib": None})
+    said = [line for line in printed(capsys).splitlines() if line.startswith("estimated")]
+    assert said == [
+        "estimated peak 79.9 GiB a rank, 95.0 GiB at worst, limit 80.0 GiB: may not fit",
+        "estimated peak 79.9 GiB a rank, 95.0 GiB at worst, no limit known",
+    ]
+
+
 def test_a_recipe_without_findings_is_said_to_be_legal(capsys: pytest.CaptureFixture[str]) -> None:
     show_findings([])
     assert printed(capsys) == "no rule is broken\n"
@@ -124,12 +153,12 @@ def test_the_doctor_shows_what_is_here_then_what_is_missing(capsys: pytest.Captu
     assert "  → install it" in text
 
 
-def finding(kind: FindingKind, message: str, suggestion: dict[str, int]) -> Finding:
+def finding(kind: FindingKind, message: str, suggestion: dict[str, int], hint: str = "choose a divisor") -> Finding:
     return Finding(
         rule="R009",
         kind=kind,
         message=message,
-        hint="choose a divisor",
+        hint=hint,
         knobs=(),
         source="rules.md",
         suggestion=suggestion,
