@@ -1,4 +1,4 @@
-"""CPU affinity: bind a rank's threads to its own cores, near its GPU.
+"""CPU affinity: bind a rank's threads to its own cores.
 
 *What it is*: `cpu_affinity=spread`: each rank of a node gets its own cores.
 
@@ -19,6 +19,8 @@ from policies.trial import Phase
 
 
 def _precondition(situation: Situation) -> str | None:
+    if situation.recipe.world_size == situation.recipe.cluster.nodes:
+        return "a node has one rank"
     return "ranks are bound to their cores" if situation.knob("cpu_affinity") != "none" else None
 
 

@@ -27,7 +27,7 @@ def _precondition(situation: Situation) -> str | None:
 def _changes(situation: Situation) -> list[KnobChanges]:
     on = [switch for switch in SWITCHES if situation.knob(switch)]
     one_off: list[KnobChanges] = [{switch: False} for switch in on]
-    fraction = situation.knob("optimizer_offload_fraction") or 1.0
+    fraction = situation.knob("optimizer_offload_fraction")
     if "optimizer_cpu_offload" in on and fraction > 0.25:
         one_off.append({"optimizer_offload_fraction": fraction / 2})
     return one_off

@@ -145,3 +145,16 @@ def test_a_fix_is_legal_on_some_recipe(fix: Fix) -> None:
 
 # On top of other fixes than the examples have: tested where they apply.
 NEEDS_MORE = {"delayed_wgrad", "shared_expert_overlap"}
+
+
+def test_less_offload_never_offloads_what_was_on_the_device() -> None:
+    """With a fraction of 0, Megatron-Core's own default, nothing is offloaded though the switch is on."""
+    nothing = gpu_recipe({"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True})
+    assert FIXES["drop_offload"].changes(Situation(recipe=nothing)) == [{"optimizer_cpu_offload": False}]
+
+
+def test_binding_the_only_rank_of_a_node_is_not_worth_a_burst() -> None:
+    recipe = cpu_recipe()
+    alone = recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"gpus_per_node": 1})})
+    assert FIXES["cpu_affinity"].precondition(Situation(recipe=alone)) == "a node has one rank"
+    assert FIXES["cpu_affinity"].precondition(Situation(recipe=recipe)) is None
