@@ -130,7 +130,7 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
 
 def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
     after = f"; next is {others[0].wall} with {percent(others[0].share)}" if others else ""
-    return f"{leader.evidence[0]}. At most {percent(leader.share)} of the step could be given back{after}"
+    return f"{leader.evidence[0]}. All of {leader.wall}: {percent(leader.share)} of the step at most{after}"
 
 
 def _no_traces(job: Job) -> str:

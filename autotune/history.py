@@ -63,6 +63,11 @@ class History:
         return next((trial for trial in self.trials if trial.accepted), None)
 
     @property
+    def simulated(self) -> bool:
+        """The bursts were a model's, not a machine's: no figure of the study was measured."""
+        return self.study is not None and Recipe.model_validate(self.study.recipe).burst.engine == "simulated"
+
+    @property
     def gpu_hours(self) -> float:
         return sum(burst.seconds * burst.ranks for burst in self.finished) / 3600
 

@@ -65,7 +65,7 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
         if abs(here - there) > tolerance * abs(there):
             return (
                 f"loss at step {step} is {here:.4g}, trial {reference.number} had {there:.4g} "
-                f"(tolerance {tolerance:.1%})"
+                f"(tolerance {100 * tolerance:.1f} %)"
             )
     return None
 

@@ -113,6 +113,8 @@ def summary(history: History, console: Console) -> None:
         )
     console.print(table)
     console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False)
+    if history.simulated:
+        console.print("simulated: these figures are a model's, nothing was measured")
 
 
 def _interval(history: History) -> str:

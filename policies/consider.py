@@ -81,7 +81,7 @@ def _worth(fix: Fix, view: View) -> tuple[Wall | None, float, float, float] | st
     wall, us = claimed
     at_most = gain_of(us, situation.step_us)
     if at_most <= view.noise:
-        return f"it could give {at_most:.1%} at most, inside the noise of {view.noise:.1%}"
+        return f"it could give {100 * at_most:.1f} % at most, inside the noise of {100 * view.noise:.1f} %"
     expected = gain_of(us * view.chance(fix), situation.step_us)
     return wall, us, expected, gain_of(fix.bound_us(situation, wall), situation.step_us)
 

@@ -113,7 +113,7 @@ class MemoryGate:
         # An untested step upwards is held to the larger of both corrections, offset and scale
         if difference > 0:
             peak = max(peak, nearest.peak_gib + difference)
-        return peak, MARGIN_MEASURED, f"from trial {nearest.number}'s {nearest.peak_gib:.2f} GiB"
+        return peak, MARGIN_MEASURED, f"predicted from trial {nearest.number}'s {nearest.peak_gib:.2f} GiB"
 
     def _scale_of_the_dead(self) -> float:
         """How far the closed form is too low at least: what ran out of memory needed the limit."""

@@ -49,10 +49,10 @@ class Policy:
             return self._why_nothing_runs(view)
         bound = largest_bound(view)
         wall = leading_wall(view.situation)
-        left = f"; left over: {wall}, worth at most {bound:.1%}" if wall and bound is not None else ""
+        left = f"; left over: {wall}, worth at most {100 * bound:.1f} %" if wall and bound is not None else ""
         search = exhausted(view) or "no new legal setting around the best is left that is predicted to fit"
         profile = plan_of(Phase.PROFILE).ends
-        return f"{profile} (noise {view.noise:.1%}), and {search}{left}"
+        return f"{profile} ({100 * view.noise:.1f} %), and {search}{left}"
 
     def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Every fix that was considered for the best recipe and is not proposed, with the reason."""

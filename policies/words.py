@@ -43,7 +43,8 @@ def because_of_wall(candidate: Candidate, view: View) -> str:
         return f"{candidate.fix.title}: a rule of thumb of this phase, no trace was asked{fits}"
     return (
         f"{_evidence(candidate, view.situation)}; {candidate.fix.title} claims "
-        f"{_ms(candidate.claimed_us)} ms of it: {candidate.gain:.1%} expected, at most {candidate.bound:.1%}{fits}"
+        f"{_ms(candidate.claimed_us)} ms of it: {100 * candidate.gain:.1f} % expected, "
+        f"at most {100 * candidate.bound:.1f} %{fits}"
     )
 
 
@@ -80,7 +81,7 @@ def _evidence(candidate: Candidate, situation: Situation) -> str:
 
 def _share(us: float, situation: Situation) -> str:
     share = us / situation.step_us if situation.step_us else 0.0
-    return f"{share:.0%} of the step ({_ms(us)} of {_ms(situation.step_us)} ms)"
+    return f"{100 * share:.0f} % of the step ({_ms(us)} of {_ms(situation.step_us)} ms)"
 
 
 def _ms(us: float) -> str:

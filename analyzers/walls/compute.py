@@ -21,6 +21,7 @@ WALL = Wall.COMPUTE
 # classes bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back
 MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
 SAID_CLASSES = 4
+WORTH_SAYING = 0.005  # of the step: a smaller part would be said to be 0
 
 
 def find(job: Job) -> WallFinding | None:
@@ -77,6 +78,6 @@ def _unknown_rate(job: Job, parts: dict[str, float]) -> list[str]:
     lines = []
     if (us := parts.get("memory_bound", 0.0)) > 0:
         lines.append(f"kernels bound by memory traffic take {job.of_step(us)}")
-    if (us := parts.get("short_kernels", 0.0)) > 0:
+    if job.share(us := parts.get("short_kernels", 0.0)) >= WORTH_SAYING:
         lines.append(f"other kernels too short to fill the device take {job.of_step(us)}")
     return [*lines, "how fast the matrix products could be is not known from the trace alone: not counted"]

@@ -14,6 +14,7 @@ from autotune.segments import Family, mean_segments, mean_step_us, slowest, step
 from policies.legality import numerics_of
 from policies.noise import FLOOR, WITHOUT_REPEATS, noise_band
 from policies.trial import Status
+from trainer.recipe import Recipe
 
 
 def steps(material: Material) -> Section | None:
@@ -151,8 +152,10 @@ def environment(material: Material) -> Section | None:
     if study is None:
         return None
     ran = next((o for trial in material.trials for o in trial.outcomes if o.versions), None)
+    engine = Recipe.model_validate(study.recipe).burst.engine
     measured_on = {**(ran.versions if ran else {}), **({"layers": ran.layers} if ran and ran.layers else {})}
     pairs = {**study.environment, **measured_on, "moe-autotune": study.version, "seed": str(study.seed)}
+    pairs |= {"engine": f"{engine}: no figure was measured" if material.history.simulated else engine}
     rows = tuple(sorted((name, str(value)) for name, value in pairs.items()))
     said = ("Where the bursts ran. Figures of another machine or version are not comparable with these.",)
     return Section(

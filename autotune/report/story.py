@@ -70,7 +70,8 @@ def _figure_note(history: History, document: Document) -> str:
     if document.speedup is None or history.base is None:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
-    over = f"throughput over trial {history.base.number}, the first that runs"
+    source = "simulated, not measured: " if history.simulated else ""
+    over = f"{source}throughput over trial {history.base.number}, the first that runs"
     if document.best == document.base:
         return f"{over}: nothing beat it"
     return ", ".join(part for part in (over, interval(low, high), _bursts_behind(history)) if part)

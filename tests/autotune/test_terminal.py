@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from autotune.cli import main
 from autotune.journal import read_study
 from autotune.terminal import LiveView, PlainView, summary, view_for
 from tests.autotune.fakes import Idea, loop_in
@@ -71,6 +73,17 @@ def test_the_panel_says_phase_burst_best_wall_and_what_is_tried(tmp_path: Path) 
     panel = said(out)[said(out).rindex("╭") :]
     for text in ("profile", "4 of 20", "trial 1 (planted), 4.", "host", "manual_gc false → true", "1:15"):
         assert text in panel
+
+
+def test_figures_of_a_model_are_never_told_as_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "planned.yaml"
+    recipe.write_text("model: mixtral-8x7b\ncluster: {gpu: h100, gpus_per_node: 8}\nburst: {engine: simulated}\n")
+    study = tmp_path / "study"
+    main(["run", str(recipe), "--budget", "3", "--study", str(study)])
+    assert "nothing was measured" in capsys.readouterr().out
+    for name in ("report.md", "report.html"):
+        text = (study / name).read_text()
+        assert "simulated: no figure was measured" in text
 
 
 def test_a_terminal_gets_the_panel_and_a_pipe_gets_lines() -> None:
