@@ -7,18 +7,16 @@ from typing import Any
 import torch
 
 from trainer import worker
-from trainer.engines.megatron import train
-
-build_model = train.build_model
+from trainer.engines.megatron import model, train
 
 
 def broken_model(*args: Any, **kwargs: Any) -> Any:
-    model = build_model(*args, **kwargs)
+    built = model.build_model(*args, **kwargs)
     with torch.no_grad():
-        next(model.chunks[-1].parameters()).fill_(float("nan"))
-    return model
+        next(built.chunks[-1].parameters()).fill_(float("nan"))
+    return built
 
 
 if __name__ == "__main__":
-    train.build_model = broken_model
+    setattr(train, "build_model", broken_model)  # noqa: B010  # where train's own code looks it up
     worker.main(Path(sys.argv[1]))
