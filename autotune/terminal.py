@@ -106,7 +106,7 @@ def summary(history: History, console: Console) -> None:
             str(trial.number),
             trial.proposal.fix,
             significant(rate, 4) if rate else str(trial.status),
-            significant(max(peaks_gib)) if peaks_gib else "",
+            significant(max(peaks_gib)) if any(peaks_gib) else "",
             str(wall_of(trial) or ""),
             str(trial.verdict),
             style=STYLES[trial.verdict] if trial.verdict else "",

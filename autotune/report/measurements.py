@@ -7,7 +7,7 @@ from statistics import median
 from autotune.judge import noise_gain
 from autotune.losses import disagreement
 from autotune.noise import cpu_cost, measure_noise, medians, wall_cost
-from autotune.quantities import NONE, counted, duration, gib, percent, tokens_per_s
+from autotune.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
 from autotune.report.material import Material, Section, Table, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
 from autotune.segments import Family, mean_segments, mean_step_us, slowest, steps_of
@@ -79,7 +79,7 @@ def memory(material: Material) -> Section | None:
                 str(trial.number),
                 gib(trial.proposal.predicted.peak_gib),
                 gib(max(peaks)) if peaks else "out of memory",
-                " ".join(f"{peak:.3g}" for peak in peaks) or NONE,
+                " ".join(map(significant, peaks)) or NONE,
                 gib(limit),
                 percent(max(peaks) / limit) if peaks and limit else NONE,
             )

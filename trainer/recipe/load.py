@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -221,7 +222,7 @@ def _other(error: ErrorDetails, key: str, section: str) -> tuple[str, str]:
     value = error["input"]
     text = error["msg"].removeprefix("Input should be ").replace("a valid integer", "a whole number")
     text = f"a number {text}" if text.startswith(("greater", "less")) else text
-    text = text.replace("a valid dictionary or instance of", "a mapping, as in").replace("valid ", "")
+    text = re.sub(r"a valid dictionary or instance of \w+", "a mapping of keys", text).replace("valid ", "")
     return f"expected {text}, got {_shown(value)}", _number_hint(value) or f"write {text}"
 
 

@@ -76,9 +76,9 @@ def parse_source(text: str, *, name: str) -> Source:
 
 def _read_file(path: Path) -> str:
     name = str(path)
+    if path.is_dir():
+        raise _refused(name, "it is a directory", f"name a file in it{_nearby(path / 'x', name)}")
     try:
-        if path.is_dir():
-            raise _refused(name, "it is a directory", f"name a file in it{_nearby(path / 'x', name)}")
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise _refused(name, "no such file or packaged example", _missing_hint(path)) from None

@@ -129,8 +129,13 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         load_recipe("cpu-mo")
 
 
+def test_a_section_that_is_no_mapping_is_refused_in_plain_words(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "model: qwen3-30b-a3b\ncluster: []\n")
+    assert (found.what, found.hint) == ("expected a mapping of keys, got []", "write a mapping of keys")
+
+
 def test_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="it is a directory"):
+    with pytest.raises(BadInputError, match=r"^[^:]+: it is a directory"):
         load_recipe(str(tmp_path))
 
 
