@@ -112,7 +112,7 @@ def summary(history: History, console: Console) -> None:
             style=STYLES[trial.verdict] if trial.verdict else "",
         )
     console.print(table)
-    console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False)
+    console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False, soft_wrap=True)
     if history.simulated:
         console.print("simulated: these figures are a model's, nothing was measured")
 

@@ -217,7 +217,7 @@ def test_a_run_ends_with_a_report_and_says_where(recipe: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     study = Path("studies/sim-1")
     assert f"report: {study / 'report.html'}" in said
-    assert "[fit] trial 0: base: the base recipe as given" in said
+    assert "[fit] trial 0: base\n  why: the base recipe as given" in said
     assert (study / "recipe.yaml").read_text() == SIMULATED
     assert {path.name for path in study.iterdir()} >= {JOURNAL, "report.json", "report.md", "tuned_recipe.yaml"}
     assert (study / "bursts" / "0001" / "outcome.json").exists()

@@ -49,7 +49,7 @@ ROWS = (
         broken=all_of(has_graphs, on_gpu, off("use_te_rng_tracker")),
         message="CUDA graphs without use_te_rng_tracker: Megatron-LM switches it on, Megatron-Bridge refuses",
         nearest=fixed(use_te_rng_tracker=True),
-        source="R211 R212 megatron/training/arguments.py:1960",
+        source="megatron/training/arguments.py:1960",
         breaking=example(**_graphs(use_te_rng_tracker=False)),
         passing=example(**_graphs()),
     ),
@@ -59,7 +59,7 @@ ROWS = (
         broken=all_of(has_graphs, lists(SCOPE, "moe_preprocess"), negated(lists(SCOPE, "moe_router"))),
         message="graph scope moe_preprocess without moe_router",
         nearest=_with_router,
-        source="R195 transformer_config.py:2824",
+        source="transformer_config.py:2824",
         breaking=example(**_graphs(cuda_graph_scope=("attn", "moe_preprocess"))),
         passing=example(**_graphs(cuda_graph_scope=("attn", "moe_router", "moe_preprocess"))),
     ),
@@ -69,7 +69,7 @@ ROWS = (
         broken=all_of(has_graphs, lists(SCOPE, "moe"), lists(SCOPE, "moe_router")),
         message="graph scopes moe and moe_router: the first contains the second",
         nearest=without(SCOPE, "moe_router", "moe_preprocess"),
-        source="R194 transformer_config.py:2820",
+        source="transformer_config.py:2820",
         breaking=example(
             **_graphs(
                 cuda_graph_scope=("moe", "moe_router"),
@@ -88,7 +88,7 @@ ROWS = (
         message="graph scope moe on a dropless model: how many tokens an expert gets changes every step, and a graph "
         "needs static shapes",
         nearest=without(SCOPE, "moe"),
-        source="R198 transformer_config.py:2844",
+        source="transformer_config.py:2844",
         breaking=example(**_graphs(cuda_graph_scope=("attn", "moe"))),
         passing=example(
             **_graphs(
@@ -113,7 +113,7 @@ ROWS = (
         message="graph scope moe_preprocess where the alltoall dispatcher copies counts to the host (capacity without "
         "padding, or router padding)",
         nearest=without(SCOPE, "moe_preprocess"),
-        source="R199 transformer_config.py:2850",
+        source="transformer_config.py:2850",
         breaking=example(**_graphs(cuda_graph_scope=("moe_router", "moe_preprocess"), moe_expert_capacity_factor=1.0)),
         passing=example(**_graphs(cuda_graph_scope=("moe_router", "moe_preprocess"))),
     ),
@@ -123,7 +123,7 @@ ROWS = (
         broken=all_of(has_graphs, lists(SCOPE, "moe", "moe_router", "moe_preprocess"), negated(is_moe)),
         message="graph scope {cuda_graph_scope} names experts, and the model has none",
         nearest=without(SCOPE, "moe", "moe_router", "moe_preprocess"),
-        source="R196 transformer_config.py:2829",
+        source="transformer_config.py:2829",
         breaking=example(
             model={"num_moe_experts": None},
             **_graphs(expert_model_parallel_size=1, cuda_graph_scope=("attn", "moe_router")),
@@ -136,7 +136,7 @@ ROWS = (
         broken=all_of(has_graphs, lists(SCOPE, "mlp"), negated(has_dense_layers)),
         message="graph scope mlp in a model without dense layers",
         nearest=without(SCOPE, "mlp"),
-        source="R197 transformer_config.py:2835",
+        source="transformer_config.py:2835",
         breaking=example(model={"moe_layer_freq": 1}, **_graphs(cuda_graph_scope=("attn", "mlp"))),
         passing=example(**_graphs(cuda_graph_scope=("attn", "mlp"))),
     ),
@@ -146,7 +146,7 @@ ROWS = (
         broken=all_of(has_graphs, negated(_whole_iteration), among("recompute_granularity", "full")),
         message="full recompute with graphs of parts of a layer: only a graph of the whole iteration can hold it",
         nearest=NO_GRAPHS,
-        source="R200 transformer_config.py:2858",
+        source="transformer_config.py:2858",
         breaking=example(**_graphs(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)),
         passing=example(**_graphs(recompute_granularity="selective", recompute_modules=("mlp",))),
     ),
@@ -156,7 +156,7 @@ ROWS = (
         broken=all_of(among(IMPL, "transformer_engine"), lists(SCOPE, "moe_router"), recomputed("moe")),
         message="the whole moe is recomputed around a graph of moe_router",
         nearest=without("recompute_modules", "moe"),
-        source="R201 transformer_config.py:2868",
+        source="transformer_config.py:2868",
         breaking=example(
             **_graphs(
                 cuda_graph_scope=("attn", "moe_router"),
@@ -178,7 +178,7 @@ ROWS = (
         broken=all_of(has_graphs, on("overlap_moe_expert_parallel_comm"), lists(SCOPE, "mlp")),
         message="graph scope mlp with EP communication overlap",
         nearest=without(SCOPE, "mlp"),
-        source="R151 transformer_config.py:3069",
+        source="transformer_config.py:3069",
         breaking=example(**_graphs(cuda_graph_scope=("attn", "mlp"), overlap_moe_expert_parallel_comm=True)),
         passing=example(**_graphs(overlap_moe_expert_parallel_comm=True)),
     ),
@@ -191,7 +191,7 @@ ROWS = (
         ),
         message="{cuda_graph_impl} graphs with scope {cuda_graph_scope}: the whole iteration has no other scope",
         nearest=fixed(cuda_graph_scope=None),
-        source="R191 R214 transformer_config.py:2796",
+        source="transformer_config.py:2796",
         breaking=example(
             **_graphs(
                 cuda_graph_impl="full_iteration",
@@ -227,7 +227,7 @@ ROWS = (
         message="graphs with expandable segments and NCCL_GRAPH_REGISTER {NCCL_GRAPH_REGISTER}: NCCL would register "
         "memory that the allocator remaps",
         nearest=fixed(NCCL_GRAPH_REGISTER=0),
-        source="R210 megatron/training/arguments.py:1966",
+        source="megatron/training/arguments.py:1966",
         breaking=example(**_graphs(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")),
         passing=example(**_graphs(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", NCCL_GRAPH_REGISTER=0)),
     ),

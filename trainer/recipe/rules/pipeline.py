@@ -99,7 +99,7 @@ ROWS = (
         ),
         message="{num_layers} layers do not divide over PP {pp}",
         nearest=size_where(PP, _even),
-        source="R050 R075 megatron/training/arguments.py:998",
+        source="megatron/training/arguments.py:998",
         breaking=example(model={"num_layers": 7, "moe_layer_freq": 1}, pipeline_model_parallel_size=2),
         passing=example(
             model={"num_layers": 7, "moe_layer_freq": 1},
@@ -114,7 +114,7 @@ ROWS = (
         message="{num_layers} layers over PP {pp} with {num_layers_in_first_pipeline_stage} in the first stage and "
         "{num_layers_in_last_pipeline_stage} in the last leave the middle ones uneven",
         nearest=_no_uneven,
-        source="R074 transformer_config.py:2351",
+        source="transformer_config.py:2351",
         breaking=example(
             expert_model_parallel_size=4, pipeline_model_parallel_size=4, num_layers_in_first_pipeline_stage=1
         ),
@@ -129,7 +129,7 @@ ROWS = (
         message="the pipeline is split in more than one way: a layout, first and last stages, and counting embedding "
         "and loss as layers exclude each other",
         nearest=_no_uneven,
-        source="R066 R076 transformer_config.py:2236",
+        source="transformer_config.py:2236",
         breaking=example(
             pipeline_model_parallel_size=2,
             pipeline_model_parallel_layout="Et*4|t*4L",
@@ -144,7 +144,7 @@ ROWS = (
         broken=all_of(above_one(VPP), negated(above_one(PP))),
         message="VPP {vpp} without a pipeline (PP 1)",
         nearest=no_interleaving,
-        source="R053 megatron/core/parallel_state.py:830",
+        source="megatron/core/parallel_state.py:830",
         breaking=example(virtual_pipeline_model_parallel_size=2, overlap_p2p_comm=True),
         passing=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2, overlap_p2p_comm=True),
     ),
@@ -154,7 +154,7 @@ ROWS = (
         broken=all_of(negated(on(LAYOUT)), _interleaved, _chunks_uneven),
         message="the layers of a stage do not divide into VPP {vpp} chunks ({num_layers} layers over PP {pp})",
         nearest=chunks,
-        source="R051 R052 megatron/core/transformer/transformer_block.py:178",
+        source="megatron/core/transformer/transformer_block.py:178",
         breaking=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=3, overlap_p2p_comm=True),
         passing=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=4, overlap_p2p_comm=True),
     ),
@@ -165,7 +165,7 @@ ROWS = (
         message="layout {pipeline_model_parallel_layout} is not: one E first, {num_layers} t, then the "
         "{mtp_num_layers} m of the model, one L last",
         nearest=fixed(pipeline_model_parallel_layout=None),
-        source="R067 R068 R069 R070 pipeline_parallel_layer_layout.py:97",
+        source="pipeline_parallel_layer_layout.py:97",
         breaking=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*4|t*3L"),
         passing=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*3|t*5L"),
     ),
@@ -175,7 +175,7 @@ ROWS = (
         broken=all_of(_readable_layout, lambda recipe: _stages(recipe) % layout_of(recipe).pp != 0),
         message="the layout's stages are no multiple of PP {pp}",
         nearest=fixed(pipeline_model_parallel_layout=None),
-        source="R064 megatron/training/arguments.py:946",
+        source="megatron/training/arguments.py:946",
         breaking=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*4|t*3|tL"),
         passing=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*2|t*2|t*2|t*2L"),
     ),
@@ -189,7 +189,7 @@ ROWS = (
         ),
         message="the layout's stages are not PP {pp} · VPP {virtual_pipeline_model_parallel_size}",
         nearest=fixed(virtual_pipeline_model_parallel_size=None),
-        source="R065 transformer_config.py:2281",
+        source="transformer_config.py:2281",
         breaking=example(
             pipeline_model_parallel_size=2,
             virtual_pipeline_model_parallel_size=4,
@@ -207,7 +207,7 @@ ROWS = (
         broken=all_of(on("overlap_p2p_comm"), above_one(PP), negated(_interleaved)),
         message="overlap_p2p_comm without interleaving: the plain 1F1B schedule refuses it",
         nearest=fixed(overlap_p2p_comm=False),
-        source="R056 R057 megatron/core/pipeline_parallel/schedules.py:2183",
+        source="megatron/core/pipeline_parallel/schedules.py:2183",
         breaking=example(pipeline_model_parallel_size=2, overlap_p2p_comm=True),
         passing=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2, overlap_p2p_comm=True),
     ),
@@ -218,7 +218,7 @@ ROWS = (
         message="{num_microbatches} micro batches do not fill the interleaved schedule of PP {pp}: they must make "
         "groups of at least PP, the last one too",
         nearest=_fill,
-        source="R061 R062 megatron/core/pipeline_parallel/schedules.py:1161",
+        source="megatron/core/pipeline_parallel/schedules.py:1161",
         breaking=example(
             expert_model_parallel_size=4,
             pipeline_model_parallel_size=4,

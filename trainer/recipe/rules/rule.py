@@ -75,7 +75,7 @@ class Rule:
     """One row. `broken` is the violating condition; `message` a template over knobs, the model's fields and the
     parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} when none can.
 
-    `source` cites the rule table (R001...), Megatron's own file, or the measurement it came from; `versions` says
+    `source` cites Megatron's own file and line, or the measurement it came from; `versions` says
     where it holds. `breaking` and `passing` are examples: the conformance tests run every one.
     """
 

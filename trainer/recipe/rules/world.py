@@ -43,7 +43,7 @@ ROWS = (
         message="{world} ranks are no multiple of TP {tp} · PP {pp} · CP {cp}",
         nearest=grid,
         hint="change the number of nodes or GPUs",
-        source="R001 megatron/core/parallel_state.py:823",
+        source="megatron/core/parallel_state.py:823",
         breaking=example(context_parallel_size=3, seq_length=6144, global_batch_size=60),
         passing=example(
             tensor_model_parallel_size=2, context_parallel_size=2, sequence_parallel=True, expert_tensor_parallel_size=1
@@ -57,7 +57,7 @@ ROWS = (
         "and DP, never over those of PP",
         nearest=expert_grid,
         hint="change the number of nodes or GPUs",
-        source="R004 megatron/core/parallel_state.py:883",
+        source="megatron/core/parallel_state.py:883",
         breaking=example(pipeline_model_parallel_size=4),
         passing=example(context_parallel_size=4, expert_model_parallel_size=16),
     ),
@@ -83,7 +83,7 @@ ROWS = (
         broken=_instances_broken,
         message="{num_distributed_optimizer_instances} optimizer instances do not divide DP·CP {dp}·{cp} and EDP {edp}",
         nearest=_instances,
-        source="R009 R010 megatron/core/parallel_state.py:925",
+        source="megatron/core/parallel_state.py:925",
         breaking=example(num_distributed_optimizer_instances=3),
         passing=example(num_distributed_optimizer_instances=2),
     ),
