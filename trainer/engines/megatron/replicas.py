@@ -12,7 +12,7 @@ def find_divergence(chunks: list[Any]) -> str | None:
     """The first parameter whose replicas differ, in words, or None. Collective: every rank must call it.
 
     A dense parameter is replicated over data × context parallel, an expert's over expert data parallel, and one
-    that is not split over tensor parallel over that as well. Compared bit for bit by sum and by absolute sum.
+    that is not split over tensor parallel over that as well. Compared by fingerprints, which must agree bit for bit.
     """
     import torch
     from megatron.core import parallel_state
@@ -36,14 +36,22 @@ def find_divergence(chunks: list[Any]) -> str | None:
     return worst
 
 
+_SLICE = 2**22  # elements compared at a time: an embedding in float64, whole, would not fit beside the model
+
+
 def _spread(torch: Any, parameter: Any, group: Any) -> float:
     """How far apart the group's copies are, by fingerprint: 0.0 when equal."""
     if group.size() == 1:
         return 0.0
-    value = parameter.detach().double()
-    weights = torch.arange(1, value.numel() + 1, dtype=torch.float64, device=value.device) % 1021
-    prints = torch.stack([value.sum(), value.abs().sum(), (value.flatten() * weights).sum()])
+    prints = torch.stack([_fingerprint(torch, part) for part in parameter.detach().flatten().split(_SLICE)]).sum(0)
     low, high = prints.clone(), prints.clone()
     torch.distributed.all_reduce(low, op=torch.distributed.ReduceOp.MIN, group=group)
     torch.distributed.all_reduce(high, op=torch.distributed.ReduceOp.MAX, group=group)
     return float((high - low).max())
+
+
+def _fingerprint(torch: Any, values: Any) -> Any:
+    """float64[3]: sum, sum of magnitudes, and a sum that tells where each value stands."""
+    value = values.double()
+    weights = torch.arange(1, value.numel() + 1, dtype=torch.float64, device=value.device) % 1021
+    return torch.stack([value.sum(), value.abs().sum(), (value * weights).sum()])
