@@ -89,6 +89,10 @@ class GpuDevice:
     def __init__(self, local_rank: int) -> None:
         import torch
 
+        if local_rank >= torch.cuda.device_count():
+            raise ValueError(
+                f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}"
+            )
         torch.cuda.set_device(local_rank)
         self.name = f"cuda:{local_rank}"
 
@@ -102,6 +106,7 @@ class GpuDevice:
         """A limit below the device's own memory is enforced by the caching allocator."""
         import torch
 
+        gc.collect()  # the model of the burst before hangs in cycles
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         total = torch.cuda.get_device_properties(self.name).total_memory
