@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
+from trainer.errors import ToolError
 from trainer.estimate.flops import model_flops_per_token
 from trainer.launchers import Ranks
 from trainer.launchers.local import LocalLauncher
@@ -45,7 +46,8 @@ class MegatronEngine:
         self._ranks = None
 
     def _ranks_for(self, recipe: Recipe) -> tuple[Ranks, bool]:
-        """Ranks that fit the recipe, and whether they had been up before."""
+        """Ranks that fit the recipe, and whether they had been up before. ToolError if it asks for other machines."""
+        _refuse_other_machines(recipe)
         wanted = (recipe.world_size, environment_of(recipe))
         if self._ranks is not None and self._ranks.alive and self._started_with == wanted:
             return self._ranks, True
@@ -59,10 +61,24 @@ class MegatronEngine:
         return self._ranks, False
 
 
+def _refuse_other_machines(recipe: Recipe) -> None:
+    if recipe.burst.launcher != "local":
+        raise ToolError(f"there is no launcher {recipe.burst.launcher}", hint="set burst.launcher to local")
+    if recipe.cluster.nodes > 1:
+        raise ToolError(
+            f"launcher local starts ranks on this machine only, and the recipe asks for {recipe.cluster.nodes} nodes",
+            hint="set cluster.nodes to 1, or burst.engine to simulated to plan without the cluster",
+        )
+
+
 def environment_of(recipe: Recipe) -> dict[str, str]:
-    """Environment variables the recipe sets; a rank reads them once, so they need a fresh start."""
+    """Environment variables the recipe sets; a rank reads them once, so they need a fresh start.
+
+    A recipe for CPUs sees no GPU, so that it runs the same on a machine that has some.
+    """
     values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    set_by_knobs = {name: str(value) for name, value in values.items() if value is not None}
+    return set_by_knobs | ({"CUDA_VISIBLE_DEVICES": ""} if recipe.hardware.is_cpu else {})
 
 
 def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:
