@@ -18,6 +18,13 @@ def grouped_gemm_module() -> Any | None:
         return None
 
 
+def has_transformer_engine() -> bool:
+    """Whether Megatron-Core could import Transformer Engine: an installed one may not load."""
+    from megatron.core.models.gpt import gpt_layer_specs
+
+    return bool(gpt_layer_specs.HAVE_TE)
+
+
 def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """`fields` split into those the installed config class has, and the names of those it does not know."""
     known = {field.name for field in dataclasses.fields(config_class)}

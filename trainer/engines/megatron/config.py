@@ -14,7 +14,9 @@ import torch
 
 from trainer.engines.megatron import compat
 from trainer.recipe import Recipe
+from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import layout_of
 
 # precision -> (parameter dtype, bf16 flag, Megatron's low-precision fields)
 PRECISIONS: dict[str, tuple[torch.dtype, bool, dict[str, str]]] = {
@@ -52,14 +54,14 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_architecture_fields(recipe),
         **_parallel_fields(recipe),
         **low_precision,
-        **_numerics_fields(transformer_engine),
+        **_numerics_fields(),
         "bf16": bf16,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
     }
     if not transformer_engine:
         transformer = compat.legacy_grouped_gemm(transformer)
-    transformer, unknown = compat.supported(transformer_class, transformer)
+    transformer, missing = compat.supported(transformer_class, transformer)
     ddp = {"grad_reduce_in_fp32": bf16, **_fields_of(DistributedDataParallelConfig, knobs)}
     optimizer = {
         "optimizer": "adam",
@@ -74,7 +76,10 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         transformer=transformer_class(**transformer),
         ddp=DistributedDataParallelConfig(**ddp),
         optimizer=OptimizerConfig(**optimizer),
-        unknown=tuple(unknown),
+        unknown=(
+            *missing,
+            *_without_field(recipe, (transformer_class, DistributedDataParallelConfig, OptimizerConfig)),
+        ),
     )
 
 
@@ -85,8 +90,19 @@ def _written_knobs(recipe: Recipe) -> dict[str, Any]:
 
 
 def _fields_of(config_class: type, knobs: dict[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in dataclasses.fields(config_class)}
+    names = _names_of(config_class)
     return {name: _as_dtype(name, value) for name, value in knobs.items() if name in names}
+
+
+def _names_of(config_class: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_class)}
+
+
+def _without_field(recipe: Recipe, classes: tuple[type, ...]) -> list[str]:
+    """Knobs the recipe moves from their default, for which the installed Megatron-Core has no field."""
+    known = set().union(*map(_names_of, classes))
+    fields = (name for name, knob in KNOBS.items() if knob.megatron_core is not None)
+    return [name for name in fields if name not in known and effective(recipe, name) != KNOBS[name].default]
 
 
 def _as_dtype(name: str, value: Any) -> Any:
@@ -105,7 +121,7 @@ def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
     if model.multi_latent_attention:
         fields |= {"multi_latent_attention": True, "rope_type": "rope", "q_lora_rank": model.q_lora_rank}
     if model.num_moe_experts is not None:
-        fields |= {"moe_aux_loss_coeff": 1e-2, "moe_router_load_balancing_type": "aux_loss"}
+        fields["moe_aux_loss_coeff"] = 1e-2
         fields.setdefault("moe_ffn_hidden_size", fields["ffn_hidden_size"])
     if model.gated_linear_unit:
         fields["activation_func"] = torch.nn.functional.silu
@@ -114,12 +130,14 @@ def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
 
 def _parallel_fields(recipe: Recipe) -> dict[str, Any]:
     sizes = recipe.parallelism.model_dump()
+    chunks = layout_of(recipe).vpp
+    sizes["virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
     sizes["expert_tensor_parallel_size"] = recipe.expert_tensor_parallel_size
     sizes["batch_p2p_comm"] = not recipe.knob("overlap_p2p_comm")  # Megatron takes one or the other
     return sizes
 
 
-def _numerics_fields(transformer_engine: bool) -> dict[str, Any]:
+def _numerics_fields() -> dict[str, Any]:
     """What a burst fixes for every recipe: no dropout, no bias, RMSNorm; kernels only TE or apex have stay off."""
     return {
         "add_bias_linear": False,

@@ -8,6 +8,7 @@ from typing import Any
 from trainer.engines.megatron import layers
 from trainer.engines.megatron.config import MegatronConfigs
 from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +43,11 @@ def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine:
     from megatron.core.optimizer import get_megatron_optimizer
 
     config = configs.transformer
-    stages = recipe.parallelism.virtual_pipeline_model_parallel_size or 1
+    stages = layout_of(recipe).vpp
+    one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
     bare = [_gpt_chunk(recipe, config, stage if stages > 1 else None, transformer_engine) for stage in range(stages)]
     chunks = [
-        DistributedDataParallel(config, configs.ddp, chunk, disable_bucketing=index > 0)
+        DistributedDataParallel(config, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
         for index, chunk in enumerate(bare)
     ]
     for chunk in chunks:

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.burst import Burst, BurstPhase
-from trainer.engines.megatron import compat, ranges, replicas
+from trainer.engines.megatron import compat, needs, ranges, replicas
 from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.data import batches
 from trainer.engines.megatron.device import Device
@@ -32,6 +33,7 @@ from trainer.engines.megatron.model import TrainableModel, build_model
 from trainer.engines.megatron.process import cores_per_rank, process_settings
 from trainer.rank_report import RankError, RankReport, phase_path
 from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
 
 
 class NanLossError(ArithmeticError):
@@ -117,12 +119,13 @@ def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s:
 
 
 def uses_transformer_engine() -> bool:
-    return torch.cuda.is_available() and bool(_version_of("transformer-engine"))
+    return torch.cuda.is_available() and compat.has_transformer_engine()
 
 
 def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measured, phase: PhaseFile) -> None:
     recipe = burst.recipe
     phase.enter(BurstPhase.INIT)
+    _refuse_what_is_missing(recipe, device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(process_settings(recipe))
         stack.enter_context(_on_device(device))
@@ -142,6 +145,14 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
         phase.enter(BurstPhase.CHECK)
         measured.diverged = replicas.find_divergence(model.chunks)
         model.release()
+
+
+def _refuse_what_is_missing(recipe: Recipe, device: Device) -> None:
+    """Raises where the burst would run, but not be what the recipe asks for."""
+    if device.name == "cpu" and not recipe.hardware.is_cpu:
+        raise ValueError(f"the recipe is for {recipe.cluster.gpu} GPUs, and this machine has no GPU that torch can use")
+    if not uses_transformer_engine() and (missing := needs.missing_transformer_engine(recipe)):
+        raise ImportError(missing)
 
 
 @contextlib.contextmanager
@@ -164,12 +175,12 @@ def _process_groups(recipe: Recipe, device: Device, store: Any, rank: int) -> It
 
     timeout = timedelta(seconds=recipe.burst.deadline_s)
     dist.init_process_group(device.backend, store=store, rank=rank, world_size=recipe.world_size, timeout=timeout)
-    sizes = recipe.parallelism
+    sizes, chunks = recipe.parallelism, layout_of(recipe).vpp  # a layout text may ask for chunks without the knob
     try:
         parallel_state.initialize_model_parallel(
             sizes.tensor_model_parallel_size,
             sizes.pipeline_model_parallel_size,
-            virtual_pipeline_model_parallel_size=sizes.virtual_pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
             context_parallel_size=sizes.context_parallel_size,
             expert_model_parallel_size=sizes.expert_model_parallel_size,
             expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
@@ -188,10 +199,13 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
 
     start = time.perf_counter()
     torch.manual_seed(seed)
-    tensor_parallel.model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+    tensor_parallel.model_parallel_cuda_manual_seed(
+        seed, te_rng_tracker=recipe.knob("use_te_rng_tracker"), force_reset_rng=True
+    )
     transformer_engine = uses_transformer_engine()
     configs = build_configs(recipe, transformer_engine=transformer_engine)
-    measured.acting.update(_acting(recipe, configs))
+    measured.acting.update(acting_knobs(recipe, configs))
+    measured.warnings += [f"{row.knob} did not act: {row.why}" for row in needs.not_driven(recipe)]
     if configs.unknown:
         measured.warnings.append(
             f"megatron-core {_version_of('megatron-core')} has no field for {', '.join(configs.unknown)}: not set"
@@ -201,17 +215,25 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
     return model
 
 
-def _acting(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
-    """Each written knob as the built configurations hold it (lists as `a,b`): Megatron changes some on its own."""
+def acting_knobs(recipe: Recipe, configs: MegatronConfigs) -> dict[str, Any]:
+    """Each written knob as the built configurations hold it, in the recipe's spelling: Megatron changes some on its
+    own. Null asks for nothing and is left out: Megatron fills in what it means."""
     acting: dict[str, Any] = {}
-    for name in recipe.knobs:
+    for name, asked in recipe.knobs.items():
         for config in (configs.transformer, configs.ddp, configs.optimizer):
             value = getattr(config, name, None)
-            if isinstance(value, list):
-                acting[name] = ",".join(map(str, value))
-            elif value is not None:
-                acting[name] = value if isinstance(value, (bool, int, float, str)) else str(value)
-    return acting
+            if value is not None and asked is not None:
+                acting[name] = _in_recipe_words(value)
+    return acting | {row.knob: row.acting for row in needs.not_driven(recipe)}
+
+
+def _in_recipe_words(value: Any) -> str | int | float | bool:
+    """Lists as `a,b`, members of an enum by name, torch's dtypes without `torch.`."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(_in_recipe_words(item)) for item in value)
+    if isinstance(value, Enum):
+        return value.name
+    return value if isinstance(value, (bool, int, float, str)) else str(value).removeprefix("torch.")
 
 
 @contextlib.contextmanager
@@ -251,16 +273,14 @@ class _Steps:
         self._measured, self._phase, self._taken = measured, phase, 0
         self._schedule = get_forward_backward_func()
         self._iterators = [batches(recipe, seed=seed, device=device.name) for _ in model.chunks]
-        length = recipe.training.seq_length
-        self._mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=device.name).triu(1)
 
     def take(self, *, timed: bool) -> None:
         """One optimizer step on all ranks. Raises NanLossError if its loss is not finite."""
-        self._collect_garbage()
         dist.barrier()
         self._device.synchronize()
         start, cpu_start = time.perf_counter(), time.process_time()
         with ranges.span("step"):
+            self._collect_garbage()
             losses = self._forward_backward()
             self._phase.enter(BurstPhase.OPTIMIZER)
             with ranges.span("optimizer"):
@@ -273,7 +293,7 @@ class _Steps:
         self._keep_loss(losses)
 
     def _collect_garbage(self) -> None:
-        """With `manual_gc`, Megatron-LM collects between steps, every `manual_gc_interval` (0: never)."""
+        """With `manual_gc`, Megatron-LM collects every `manual_gc_interval` steps (0: never); the step pays for it."""
         interval = self._recipe.knob("manual_gc_interval") if self._recipe.knob("manual_gc") else 0
         if interval and self._taken % interval == 0:
             gc.collect()
@@ -295,11 +315,12 @@ class _Steps:
         )
         return losses
 
+    # No mask: attention is causal by its type, and a mask of seq² bytes would count as the recipe's memory
     def _forward(self, iterator: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Callable[..., Any]]:
         tokens, labels, positions = next(iterator)
         if return_schedule_plan:  # EP communication overlap runs the layers of two micro batches from a plan
-            return model.build_schedule_plan(tokens, positions, self._mask, labels=labels), self._loss
-        return model(tokens, positions, self._mask, labels=labels), self._loss
+            return model.build_schedule_plan(tokens, positions, None, labels=labels), self._loss
+        return model(tokens, positions, None, labels=labels), self._loss
 
     def _loss(self, output: Any) -> tuple[Any, dict[str, Any]]:
         """Mean over this rank's tokens; Megatron multiplies by the cp size, because it expects a share of a sum."""

@@ -1,0 +1,110 @@
+"""From a recipe to Megatron's configurations: nothing that was asked for is lost on the way."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.megatron
+
+
+def tiny(**knobs: Any) -> Any:
+    from trainer.recipe import Recipe
+
+    model = {
+        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128, "num_moe_experts": 4,
+        "moe_ffn_hidden_size": 64,
+    }  # fmt: skip
+    recipe = Recipe.model_validate(
+        {"name": "tiny", "model": model, "cluster": {"gpu": "h100", "nodes": 1, "gpus_per_node": 2}}
+    )
+    return recipe.replace(knobs)
+
+
+def configs_of(**knobs: Any) -> Any:
+    from trainer.engines.megatron.config import build_configs
+
+    return build_configs(tiny(**knobs), transformer_engine=False)
+
+
+def acting_of(**knobs: Any) -> dict[str, Any]:
+    from trainer.engines.megatron.train import acting_knobs
+
+    return acting_knobs(tiny(**knobs), configs_of(**knobs))
+
+
+def test_the_balancing_that_was_asked_for_is_set() -> None:
+    assert configs_of(moe_router_load_balancing_type="seq_aux_loss").transformer.moe_router_load_balancing_type == (
+        "seq_aux_loss"
+    )
+    assert configs_of().transformer.moe_router_load_balancing_type == "aux_loss"
+
+
+def test_a_knob_the_installed_megatron_has_no_field_for_is_named() -> None:
+    import dataclasses
+
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    assert configs_of().unknown == ()
+    if "moe_paged_stash" in {field.name for field in dataclasses.fields(TransformerConfig)}:
+        pytest.skip("this Megatron-Core has every knob of the table")
+    assert configs_of(moe_paged_stash=True).unknown == ("moe_paged_stash",)
+
+
+def test_what_acts_is_told_in_the_words_of_the_recipe() -> None:
+    from trainer.engines.megatron.config import MegatronConfigs
+    from trainer.engines.megatron.train import acting_knobs
+
+    scope = Enum("CudaGraphScope", ["attn", "moe_router"])
+    built = MegatronConfigs(  # as Megatron leaves them where Transformer Engine is installed
+        transformer=SimpleNamespace(cuda_graph_impl="local", cuda_graph_scope=[scope["attn"], scope["moe_router"]]),
+        ddp=SimpleNamespace(),
+        optimizer=SimpleNamespace(exp_avg_dtype=torch.bfloat16),
+        unknown=(),
+    )
+    recipe = tiny(cuda_graph_impl="local", cuda_graph_scope=("attn", "moe_router"), exp_avg_dtype="bfloat16")
+    assert acting_knobs(recipe, built) == {
+        "cuda_graph_impl": "local", "cuda_graph_scope": "attn,moe_router", "exp_avg_dtype": "bfloat16",
+    }  # fmt: skip
+
+
+def test_null_asks_for_nothing_that_could_be_missed() -> None:
+    assert "recompute_modules" not in acting_of(recompute_granularity=None, recompute_modules=None)
+
+
+def test_what_the_engine_does_not_drive_does_not_act() -> None:
+    assert acting_of(use_megatron_fsdp=True)["use_megatron_fsdp"] is False
+
+
+class _Group:
+    """Of two ranks."""
+
+    def size(self) -> int:
+        return 2
+
+
+def test_replicas_are_compared_in_slices_and_any_difference_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.engines.megatron import replicas
+
+    monkeypatch.setattr(replicas, "_SLICE", 3)
+    mine = torch.arange(8.0).reshape(2, 4)
+
+    def between(other: Any) -> float:
+        theirs = torch.stack([replicas._fingerprint(torch, part) for part in other.flatten().split(3)]).sum(0)
+
+        def all_reduce(tensor: Any, op: Any, group: Any) -> None:
+            pick = torch.minimum if op == torch.distributed.ReduceOp.MIN else torch.maximum
+            tensor.copy_(pick(tensor, theirs))
+
+        monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+        return replicas._spread(torch, mine, _Group())
+
+    swapped = mine.clone()
+    swapped[0, 0], swapped[0, 1] = mine[0, 1], mine[0, 0]
+    assert between(mine.clone()) == 0.0
+    assert between(swapped) > 0.0
+    assert between(mine + 1e-6) > 0.0
