@@ -60,7 +60,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a burst gave: either `failure`, or measured steps.
+    """What a burst gave: measured steps, or `failure` with what was measured before it.
 
     Arrays by step cover the measured steps only (never warm-up, never profiled steps); a step lasts until its
     slowest rank is done. Lists by rank are in rank order.
