@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from trainer.engines import ENGINES
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, Problem, ToolError
 from trainer.recipe import Recipe
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.source import nearest
@@ -18,6 +20,18 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
     problems = [*_runners(recipe, where), *_rules(recipe, where)]
     if problems:
         raise BadInputError(*problems)
+
+
+def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
+    """Raises ToolError where a recipe would train on GPUs and nothing of theirs is here: neither devices nor driver."""
+    if recipe.burst.engine != "megatron" or recipe.cluster.gpu == "cpu":
+        return
+    if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
+        raise ToolError(
+            f"the recipe trains on {recipe.cluster.gpu} GPUs, and this machine has none",
+            hint="run it on a node that has them (`moe-autotune doctor` says what is missing), try the tuner on CPUs "
+            "with a packaged example, or plan with burst.engine simulated",
+        )
 
 
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:

@@ -54,11 +54,12 @@ def run(
 def _tune(base: Recipe, given: str, budget: int, open_study: Callable[[Listener], Study]) -> Answer:
     from rich.console import Console
 
-    from autotune.legal import refuse_illegal
+    from autotune.legal import refuse_illegal, refuse_without_gpus
     from autotune.report import write_report
     from autotune.terminal import summary, view_for
 
     refuse_illegal(base, where=given)
+    refuse_without_gpus(base)
     console = Console()
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     view = view_for(console, budget=budget)
