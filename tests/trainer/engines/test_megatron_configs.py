@@ -59,7 +59,7 @@ def test_what_acts_is_told_in_the_words_of_the_recipe() -> None:
     from trainer.engines.megatron.config import MegatronConfigs
     from trainer.engines.megatron.train import acting_knobs
 
-    scope = Enum("CudaGraphScope", ["attn", "moe_router"])
+    scope = Enum("scope", ["attn", "moe_router"])
     built = MegatronConfigs(  # as Megatron leaves them where Transformer Engine is installed
         transformer=SimpleNamespace(cuda_graph_impl="local", cuda_graph_scope=[scope["attn"], scope["moe_router"]]),
         ddp=SimpleNamespace(),
