@@ -83,7 +83,9 @@ def _worth(fix: Fix, view: View) -> tuple[Wall | None, float, float, float] | st
     if at_most <= view.noise:
         return f"it could give {100 * at_most:.1f} % at most, inside the noise of {100 * view.noise:.1f} %"
     expected = gain_of(us * view.chance(fix), situation.step_us)
-    return wall, us, expected, gain_of(fix.bound_us(situation, wall), situation.step_us)
+    # a fix may help on every wall it claims, and walls are disjoint parts of the step: the bound is all of them
+    bound_us = sum(fix.bound_us(situation, wall) for wall in fix.walls)
+    return wall, us, expected, gain_of(bound_us, situation.step_us)
 
 
 def _first_allowed(fix: Fix, view: View) -> tuple[Recipe, Forecast] | str:
