@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from policies.trial import Status, Trial
+from trainer.burst import BurstPhase
 from trainer.recipe import Recipe
 
 # Free share of the limit asked of a forecast: allocators round up, and ranks differ. More without a measured peak.
@@ -19,6 +20,7 @@ MARGIN_ESTIMATED = 0.10
 Estimate = Callable[[Recipe], float | None]  # peak of the hottest rank, GiB; None: not covered
 
 SLOPE_RANGE = (0.5, 2.0)  # how far a line through two measured peaks is believed
+AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)  # out of memory there is the profiler's or the check's doing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,9 @@ class MemoryGate:
         if estimate is None:
             return None
         peaks = [max(o.peak_gib) for o in trial.outcomes if o.ok and o.peak_gib]
-        died = trial.status is Status.OOM
+        died = trial.status is Status.OOM and not any(
+            outcome.failure and outcome.failure.phase in AFTER_THE_STEPS for outcome in trial.outcomes
+        )
         if not peaks and not (died and self._limit):
             return None
         return _Known(
