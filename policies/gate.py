@@ -49,7 +49,7 @@ def closed_form_gib(recipe: Recipe) -> float | None:
 
     try:
         return float(estimate_memory(recipe).peak_gib)
-    except (ValueError, KeyError, NotImplementedError):
+    except (ValueError, KeyError):
         return None
 
 

@@ -50,8 +50,6 @@ MEASURES: dict[str, Measure] = {
     "host_idle": Measure(
         words="idle time waiting for the host", unit="us", read=lambda step: step.idle_by_cause.host_us
     ),
-    "idle": Measure(words="idle time", unit="us", read=lambda step: step.idle_us),
     "compute": Measure(words="compute time", unit="us", read=lambda step: step.compute_us),
     "copy": Measure(words="copies", unit="us", read=lambda step: step.copy_us),
-    "graph": Measure(words="time inside CUDA graphs", unit="us", read=lambda step: step.graph_us),
 }
