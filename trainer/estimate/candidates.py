@@ -1,0 +1,211 @@
+"""Many settings of one model on one cluster, by column: what every estimate is computed over.
+
+An estimate is written once, as NumPy over columns. One recipe is a table of one row; `plan` is a table of a hundred
+thousand. A knob that all rows share is one value of shape [], which broadcasts: formulas do not ask which vary.
+
+Shapes: N rows (candidates), P pipeline ranks (the most any row has).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.recipe.layout import layers_of_ranks
+from trainer.recipe.schema import Recipe
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+SPLIT = (  # knobs that decide which layers a pipeline rank holds
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One knob of every row: `choices[codes[n]]`. `codes` has shape [N], or [] where all rows share one value."""
+
+    choices: tuple[Any, ...]
+    codes: Integers
+
+    def each(self, value_of: Callable[[Any], Any]) -> NDArray[Any]:
+        """`value_of` of every row's value, computed once a choice."""
+        return np.array([value_of(choice) for choice in self.choices])[self.codes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """What each pipeline rank of each row holds; zero beyond the row's own PP. All [N, P], or [1, P]."""
+
+    exists: Flags
+    dense: Floats  # decoder layers without experts
+    moe: Floats
+    mtp: Floats  # multi-token-prediction layers, of the model's last kind
+    embeds: Flags  # the first rank holds the token embedding
+    heads: Flags  # the last rank holds the output head and the loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    base: Recipe
+    columns: Mapping[str, Column]  # the knobs that vary
+    count: int  # N
+
+    # --- knobs, by row -----------------------------------------------------------------------------------
+    def column(self, name: str) -> Column:
+        found = self.columns.get(name)
+        return found or Column(choices=(self.base.knob(name),), codes=np.zeros((), dtype=np.int64))
+
+    def number(self, name: str, *, none: float = 0.0) -> Floats:
+        """A knob that is a number; null counts as `none`."""
+        return self.column(name).each(lambda value: none if value is None else float(value))
+
+    def where(self, name: str, holds: Callable[[Any], bool]) -> Flags:
+        return self.column(name).each(lambda value: bool(holds(value)))
+
+    def on(self, name: str) -> Flags:
+        """Set to something that is not null, false, zero or empty."""
+        return self.where(name, bool)
+
+    def among(self, name: str, *values: Any) -> Flags:
+        return self.where(name, lambda value: value in values)
+
+    def lists(self, name: str, word: str) -> Flags:
+        """A knob that is a list has the word."""
+        return self.where(name, lambda value: word in (value or ()))
+
+    # --- sizes -------------------------------------------------------------------------------------------
+    @cached_property
+    def tp(self) -> Floats:
+        return self.number("tensor_model_parallel_size")
+
+    @cached_property
+    def pp(self) -> Floats:
+        return self.number("pipeline_model_parallel_size")
+
+    @cached_property
+    def cp(self) -> Floats:
+        return self.number("context_parallel_size")
+
+    @cached_property
+    def ep(self) -> Floats:
+        return self.number("expert_model_parallel_size")
+
+    @cached_property
+    def etp(self) -> Floats:
+        """As Megatron: not written means equal to TP."""
+        written = self.number("expert_tensor_parallel_size")
+        return np.where(written > 0, written, self.tp)
+
+    @cached_property
+    def vpp(self) -> Floats:
+        """Model chunks a rank holds, 1 without interleaving."""
+        stages = self.column("pipeline_model_parallel_layout")
+        written = self.number("virtual_pipeline_model_parallel_size", none=1.0)
+        if stages.choices == (None,):
+            return written
+        from trainer.recipe.layout import pipeline_stages
+
+        pieces = stages.each(lambda text: float(len(pipeline_stages(text or ""))))
+        return np.where(pieces > 0, np.maximum(1.0, pieces // self.pp), written)
+
+    @cached_property
+    def dp(self) -> Floats:
+        """Rounded down where the layout is illegal, at least 1."""
+        return np.maximum(1.0, self.base.world_size // (self.tp * self.pp * self.cp))
+
+    @cached_property
+    def edp(self) -> Floats:
+        return np.maximum(1.0, self.base.world_size // (self.etp * self.ep * self.pp))
+
+    @cached_property
+    def microbatches(self) -> Floats:
+        """Micro batches a rank works through in a step, at least 1."""
+        each = self.number("micro_batch_size") * self.dp
+        return np.maximum(1.0, self.number("global_batch_size") // each)
+
+    @cached_property
+    def tokens(self) -> Floats:
+        """Of one micro batch on one rank, before sequence parallel divides them."""
+        return self.number("micro_batch_size") * self.number("seq_length") / self.cp
+
+    # --- pipeline ----------------------------------------------------------------------------------------
+    @cached_property
+    def stages(self) -> Stages:
+        """The split of layers over pipeline ranks, worked out once for each different one."""
+        varied = [name for name in SPLIT if name in self.columns]
+        if not varied:
+            return _stacked([self.base])
+        codes = np.stack([np.broadcast_to(self.columns[name].codes, (self.count,)) for name in varied])
+        kinds, rows = np.unique(codes, axis=1, return_inverse=True)
+        choices = [self.columns[name].choices for name in varied]
+        recipes = [
+            self.base.replace({name: choices[i][code] for i, (name, code) in enumerate(zip(varied, kind, strict=True))})
+            for kind in kinds.T
+        ]
+        one = _stacked(recipes)
+        return Stages(**{name: getattr(one, name)[rows.reshape(-1)] for name in Stages.__dataclass_fields__})
+
+    # --- rows --------------------------------------------------------------------------------------------
+    def take(self, rows: Any) -> Candidates:
+        """The rows of an index, a slice or a mask."""
+        columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in self.columns.items()}
+        return Candidates(base=self.base, columns=columns, count=len(np.arange(self.count)[rows]))
+
+    def changes(self, row: int) -> dict[str, Any]:
+        """The varied knobs of one row."""
+        return {name: column.choices[column.codes[row]] for name, column in self.columns.items()}
+
+    def recipe(self, row: int) -> Recipe:
+        return self.base.replace(self.changes(row))
+
+
+def _stacked(recipes: Sequence[Recipe]) -> Stages:
+    """Stages [R, P] of recipes of one model."""
+    model = recipes[0].architecture
+    flags, mtp = model.moe_layers, float(model.mtp_num_layers or 0)
+    splits = [layers_of_ranks(recipe) for recipe in recipes]
+    sizes = np.array([len(split) for split in splits])[:, None]
+    shape = (len(recipes), int(sizes.max()))
+    dense, moe = np.zeros(shape), np.zeros(shape)
+    for row, split in enumerate(splits):
+        for rank, chunks in enumerate(split):
+            kinds = [flags[layer] for chunk in chunks for layer in chunk]
+            moe[row, rank] = sum(kinds)
+            dense[row, rank] = len(kinds) - sum(kinds)
+    numbers = np.broadcast_to(np.arange(shape[1])[None, :], shape)
+    heads = numbers == sizes - 1
+    return Stages(exists=numbers < sizes, dense=dense, moe=moe, mtp=heads * mtp, embeds=numbers == 0, heads=heads)
+
+
+def one(recipe: Recipe) -> Candidates:
+    """A recipe as a table of one row."""
+    return Candidates(base=recipe, columns={}, count=1)
+
+
+def table(base: Recipe, columns: Mapping[str, Sequence[Any]]) -> Candidates:
+    """Rows given column by column, all of one length, each knob in Megatron's name. ValueError for unequal lengths."""
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) > 1:
+        raise ValueError(f"columns of {sorted(lengths)} rows")
+    encoded = {name: _encoded(values) for name, values in columns.items()}
+    return Candidates(base=base, columns=encoded, count=lengths.pop() if lengths else 1)
+
+
+def _encoded(values: Sequence[Any]) -> Column:
+    codes: dict[Any, int] = {}
+    rows = [codes.setdefault(value, len(codes)) for value in values]
+    return Column(choices=tuple(codes), codes=np.array(rows, dtype=np.int64))
