@@ -41,6 +41,7 @@ class Architecture(Section):
     mtp_num_layers: int | None = Field(default=None, gt=0)
     gated_linear_unit: bool = True
     qk_layernorm: bool = False
+    softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"  # learnable: attention sinks
     untie_embeddings_and_output_weights: bool = True
     hybrid: str | None = None  # a layer pattern that GPTModel cannot build (Mamba, gated delta net): said, not run
 

@@ -37,6 +37,7 @@ class Hardware:
     gpus_per_node: int
     scaleout_gbit_s: float | None  # per GPU
     sms: int | None
+    watts: float | None  # thermal design power: what long products sustain goes with it
 
     @property
     def is_cpu(self) -> bool:
@@ -68,6 +69,7 @@ def _hardware(row: dict[str, str]) -> Hardware:
         gpus_per_node=_count(row["gpus_per_node"]) or 1,
         scaleout_gbit_s=_number(row["scaleout_gbit_s_per_gpu"]),
         sms=_count(row["sms"]),
+        watts=_number(row["tdp_w"]),
     )
 
 

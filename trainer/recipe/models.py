@@ -79,6 +79,7 @@ def _architecture(row: dict[str, str]) -> Architecture:
         moe_router_score_function="sigmoid" if row["score_fn"] == "sigmoid" else "softmax",
         gated_linear_unit=not row["gated_mlp"].startswith("no"),
         qk_layernorm=row["qk_layernorm"] == "yes",
+        softmax_type="learnable" if "attention sinks" in row["notes"] else "vanilla",
     )
 
 
