@@ -234,7 +234,7 @@ def _dense(sizes: tuple[int, ...]) -> Any:
         "ffn_hidden_size",
         "vocab_size",
     )
-    return Architecture(**dict(zip(names, sizes, strict=True)))
+    return Architecture.model_validate(dict(zip(names, sizes, strict=True)))
 
 
 def _precision(row: dict[str, str]) -> str:

@@ -14,6 +14,7 @@ from importlib.resources import files
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.constants import Constants
 from trainer.recipe.hardware import Hardware
 
 GB = 1e9
@@ -71,7 +72,7 @@ def ring_s(candidates: Candidates, gb: Floats, ranks: Floats, *, stride: Floats)
     return np.where(ranks > 1, np.maximum(within, between) + NETWORK_LATENCY_S, 0.0)
 
 
-def dispatch_s(candidates: Candidates) -> Floats:
+def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
     """Seconds of one dispatch (or combine) of one layer's micro batch on a balanced rank; 0 where no token leaves."""
     model, hardware = candidates.base.architecture, candidates.base.hardware
     ranks = candidates.ep * candidates.etp
@@ -84,6 +85,7 @@ def dispatch_s(candidates: Candidates) -> Floats:
     near = np.minimum(ranks, domain_of(candidates))
     domains = np.maximum(1.0, np.ceil(ranks / domain_of(candidates)))
     limit = float(model.moe_router_group_topk or 1e9)
+    near_s, far_s = (constants[f"dispatch_latency_us.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
     total: Floats = np.zeros(())
     for library, chosen in _libraries(candidates).items():
         if not chosen.any():
@@ -95,8 +97,8 @@ def dispatch_s(candidates: Candidates) -> Floats:
         else:
             inside = _distinct(ranks, topk) * near / ranks * (near - 1) / near
             across = np.minimum(_distinct(domains, topk), limit) * (domains - 1) / domains
-        within = token_gb * inside / inside_gb_s(hardware, library) + NVLINK_LATENCY_S
-        between = np.where(domains > 1, token_gb * across / across_gb_s(hardware, library) + NETWORK_LATENCY_S, 0.0)
+        within = token_gb * inside / inside_gb_s(hardware, library) + near_s
+        between = np.where(domains > 1, token_gb * across / across_gb_s(hardware, library) + far_s, 0.0)
         total = np.where(chosen, np.maximum(within, between), total)
     return np.where(ranks > 1, total, 0.0)
 

@@ -10,11 +10,13 @@ Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats, one
+from trainer.estimate.candidates import Candidates, Flags, Floats, one
 from trainer.estimate.constants import Constants
 from trainer.estimate.constants import constants as fitted
 from trainer.estimate.flops import model_flops_per_token
@@ -146,7 +148,7 @@ def _imbalance(candidates: Candidates, values: Constants) -> Floats:
 def _layer(candidates: Candidates, values: Constants, release: Release, *, is_moe: bool) -> _Layer:
     imbalance = _imbalance(candidates, values) if is_moe else np.ones(())
     forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=imbalance)
-    one_way = dispatch_s(candidates) * imbalance if is_moe else np.zeros(())
+    one_way = dispatch_s(candidates, values) * imbalance if is_moe else np.zeros(())
     again, dispatches = _recomputed(candidates, forward)
     compute = forward.total + forward.backward
     notify = _notify(candidates, values) if is_moe else np.zeros(())
@@ -168,9 +170,7 @@ def _layer(candidates: Candidates, values: Constants, release: Release, *, is_mo
         tp=tp * (1 + full / (1 + TP_BACKWARD)),
         tp_exposed=tp_exposed * (1 + full / (1 + TP_BACKWARD)),
         cp=cp,
-        cp_exposed=np.maximum(
-            cp * values["cp_exposed"], cp - forward.attention - forward.attention_backward
-        ),
+        cp_exposed=np.maximum(cp * values["cp_exposed"], cp - forward.attention - forward.attention_backward),
         host=host,
     )
 
@@ -216,7 +216,7 @@ def _checkpointed(candidates: Candidates) -> Floats:
     return np.where(candidates.among("recompute_method", "block"), np.minimum(1.0, block), 1.0)
 
 
-def _lists(name: str):  # type: ignore[no-untyped-def]
+def _lists(name: str) -> Callable[[Any], bool]:
     """As Megatron: selective recompute without modules is core attention's."""
     return lambda modules: name in (("core_attn",) if modules is None else modules)
 
@@ -247,7 +247,18 @@ def _stage(candidates: Candidates, values: Constants, dense: _Layer, moe: _Layer
     moes, denses = held.moe + mtp_moe, held.dense + held.mtp - mtp_moe
     parts = {
         name: denses * _column(getattr(dense, name)) + moes * _column(getattr(moe, name))
-        for name in ("compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed", "device", "host")
+        for name in (
+            "compute",
+            "recompute",
+            "ep",
+            "ep_exposed",
+            "tp",
+            "tp_exposed",
+            "cp",
+            "cp_exposed",
+            "device",
+            "host",
+        )
     }
     parts["head"] = _head(candidates, values)
     device = parts["device"] + parts["head"]
@@ -317,7 +328,7 @@ def _data_parallel(candidates: Candidates, values: Constants, *, backward: Float
     return reduce + gather, exposed
 
 
-def _left(values: Constants, overlapped: Floats, seconds: Floats, room: Floats) -> Floats:
+def _left(values: Constants, overlapped: Flags, seconds: Floats, room: Floats) -> Floats:
     hidden = np.minimum((1 - values["dp_exposed"]) * seconds, room)
     return np.where(overlapped, seconds - hidden, seconds)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.constants import Constants
 from trainer.estimate.parameters import attention_channels, dense_width, expert_width, layer_parameters
 from trainer.estimate.software import Release
@@ -78,7 +78,7 @@ def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
         key = precision_key(precision, hardware.architecture)
         peak = reference.get(precision) or reference["bf16"]
         share = constants[f"gemm_efficiency.{hardware.architecture}.{key}"]
-        return peak * share * watts ** constants["power_exponent"]
+        return float(peak * share * watts ** constants["power_exponent"])
 
     return candidates.column("precision").each(rate)
 
@@ -221,7 +221,9 @@ def _memory_bound(
     inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
     narrow = candidates.column("precision").each(lambda precision: float(precision in QUANTIZED))
     quantize = narrow * constants["quantize_passes"] * inputs
-    experts = narrow * constants["quantize_expert_passes"] * topk * (model.hidden_size + width) if is_moe else 0.0
+    architecture = "blackwell" if candidates.base.hardware.architecture == "blackwell" else "hopper"
+    passes = constants[f"quantize_expert_passes.{architecture}"]
+    experts = narrow * passes * topk * (model.hidden_size + width) if is_moe else 0.0
     fused = _fused(candidates, constants, release) if is_moe else np.ones(())
     rate = _memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
     return {
@@ -261,10 +263,11 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     unbound = np.where(candidates.among("cpu_affinity", "none"), 1.0 + constants["host_unbound"], 1.0)
     whole = np.where(candidates.among("cuda_graph_impl", "full_iteration"), constants["host_captured"], 1.0)
     again = 1 + constants["host_recompute"] * _recomputed_modules(candidates)
-    return seconds * quantized * slow * unbound * whole * again * constants[f"overhead.{release.name}"] * 1e-6
+    result: Floats = seconds * quantized * slow * unbound * whole * again * constants[f"overhead.{release.name}"] * 1e-6
+    return result
 
 
-def _captures(candidates: Candidates, module: str) -> Floats:
+def _captures(candidates: Candidates, module: str) -> Flags:
     """Whether graphs capture a module: an empty scope is whole layers."""
     return candidates.where("cuda_graph_scope", lambda scope: not scope or module in scope)
 
