@@ -1,96 +1,162 @@
 """Bytes of activations that one layer keeps for backward, for one token, by closed form.
 
-Counted as the tensors Megatron-Core saves with fused attention (no scores kept) and the memory-efficient permutation
-(router probabilities applied inside the activation, so that expert outputs are not kept). For DeepSeek-V3 at 4K this
-gives 1.73 GiB a layer and micro batch, and 2.17 with expert outputs; 131 GiB over 60 of them were published
-(arXiv 2603.07685, table 3), which is 2.18.
+Counted as the tensors Megatron-Core saves, with the memory-efficient permutation (router probabilities applied inside
+the activation, so that expert outputs are not kept). Which module recomputes or offloads a tensor is
+`activations.csv`. "A token" is one of the rank's share of the sequence (sequence / CP). Shapes: [N], or [] where all
+rows share one value.
 """
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.parameters import attention_channels, dense_width, expert_width
-from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import fp4, fp8
-from trainer.recipe.schema import Recipe
+from trainer.estimate.state import quantizes
 
-# What recompute of a module does not keep (source: Megatron-Core transformer_config.py, recompute_modules). Fused
-# attention keeps its output, which the projection needs anyway: recomputing it saves next to nothing.
-RECOMPUTED: dict[str, tuple[str, ...]] = {
-    "core_attn": (),
-    "mla_up_proj": ("queries_keys_values",),
-    "layernorm": ("attention_norm", "mlp_norm"),
-    "moe_act": ("expert_activation",),
-    "mlp": ("dense_hidden", "dense_activation"),
-    "shared_experts": ("shared_hidden", "shared_activation"),
-    "moe": (
-        "shared_hidden",
-        "shared_activation",
-        "expert_input",
-        "expert_hidden",
-        "expert_activation",
-        "router",
-    ),
-}
-# Fine-grained offload moves these to the host (source: Megatron-Core transformer_config.py, offload_modules).
-OFFLOADED: dict[str, tuple[str, ...]] = {
-    "core_attn": ("queries_keys_values",),
-    "attn_proj": ("attention_output",),
-    "qkv_linear": ("attention_norm",),
-    "attn_norm": ("residual",),
-    "mlp_norm": ("mlp_residual",),
-    "expert_fc1": ("expert_input",),
-    "moe_act": ("expert_hidden",),
-    "fused_group_mlp": ("expert_input", "expert_hidden", "expert_activation"),
-}
-EXPERT = ("expert_input", "expert_hidden", "expert_activation")
+Tensors = dict[str, Floats]
+MASK_BYTES = 1.0  # of one entry of a dropout mask
+STATISTICS_BYTES = 4.0  # of one log-sum-exp
+ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every expert
 
 
-def saved_by_tensor(recipe: Recipe, *, is_moe: bool) -> dict[str, float]:
-    """Bytes a token of this rank's sequence share (sequence / CP), by tensor, before recompute and offload."""
-    model, now = recipe.architecture, layout_of(recipe)
-    wide = 4 if recipe.training.precision == "fp32" else 2
-    narrow = 1 if fp8(recipe) or fp4(recipe) else wide  # inputs of linear layers are kept quantized
-    along = now.tp if recipe.knob("sequence_parallel") else 1  # tensors between the TP regions
-    gate = 2 if model.gated_linear_unit else 1
+@cache
+def tensor_table() -> dict[str, dict[str, str]]:
+    """The rows of `activations.csv` by tensor."""
+    text = (files("trainer.estimate") / "activations.csv").read_text(encoding="utf-8")
+    return {row["tensor"]: row for row in csv.DictReader(text.splitlines())}
+
+
+def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
+    """Bytes a token, by tensor, before recompute and offload."""
+    feed_forward = _experts(candidates) if is_moe else _dense(candidates)
+    return _attention(candidates) | _between(candidates) | feed_forward
+
+
+def wide_bytes(candidates: Candidates) -> Floats:
+    """Of one entry of the tensors that stay in the training precision."""
+    return np.where(candidates.among("precision", "fp32"), 4.0, 2.0)
+
+
+def narrow_bytes(candidates: Candidates) -> Floats:
+    """Of one entry of the inputs of linear layers, which are kept quantized."""
+    return np.where(quantizes(candidates), 1.0, wide_bytes(candidates))
+
+
+def along(candidates: Candidates) -> Floats:
+    """Ranks that share what lies between the tensor-parallel regions."""
+    return np.where(candidates.on("sequence_parallel"), candidates.tp, 1.0)
+
+
+def keeps_scores(candidates: Candidates) -> Flags:
+    """Unfused attention; a CPU's local layers are counted apart (see `memory.py`)."""
+    local = candidates.among("transformer_impl", "local") & (not candidates.base.hardware.is_cpu)
+    return local | candidates.among("attention_backend", "unfused", "local")
+
+
+def _attention(candidates: Candidates) -> Tensors:
+    model, tp = candidates.base.architecture, candidates.tp
+    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+    hidden = model.hidden_size / along(candidates)
     query, key, value = attention_channels(model)
-    latent = (model.q_lora_rank or 0) + (model.kv_lora_rank or 0) if model.multi_latent_attention else 0
-    saved = {
-        "residual": model.hidden_size * wide / along,
-        "attention_norm": model.hidden_size * narrow / along,
-        "latents": latent * (wide + narrow),
-        "queries_keys_values": (query + key + value) * wide / now.tp,
-        "attention_output": (value if model.multi_latent_attention else query) * wide / now.tp,
-        "mlp_residual": model.hidden_size * wide / along,
-        "mlp_norm": model.hidden_size * narrow / along,
+    heads, output = model.num_attention_heads, value if model.multi_latent_attention else query
+    scores = heads / tp * candidates.number("seq_length") * keeps_scores(candidates)
+    dropped = (MASK_BYTES + wide) * (model.attention_dropout > 0)
+    normed = model.qk_layernorm and not model.multi_latent_attention
+    return {
+        "residual": hidden * wide,
+        "attention_norm": hidden * narrow,
+        "latents": _latent_channels(candidates) * (wide + narrow) / along(candidates),
+        "queries_keys_values": (query + key + value) * wide / tp,
+        "unrotated": (query + key + value) * wide / tp * normed,
+        "scores": scores * (wide + dropped),
+        "attention_output": output * wide / tp + heads * STATISTICS_BYTES / tp,
     }
-    if not is_moe:
-        width = dense_width(model) / now.tp
-        return saved | {"dense_hidden": gate * width * wide, "dense_activation": width * narrow}
-    shared = (model.moe_shared_expert_intermediate_size or 0) / now.tp
-    copies = model.moe_router_topk * (now.etp / along) * _padding(recipe)
-    width = expert_width(model) / now.etp
-    return saved | {
+
+
+def _latent_channels(candidates: Candidates) -> float:
+    model = candidates.base.architecture
+    if not model.multi_latent_attention:
+        return 0.0
+    return float((model.q_lora_rank or 0) + (model.kv_lora_rank or 0))
+
+
+def _between(candidates: Candidates) -> Tensors:
+    model = candidates.base.architecture
+    hidden = model.hidden_size / along(candidates)
+    mask = hidden * MASK_BYTES * (model.hidden_dropout > 0)
+    return {
+        "attention_dropout_mask": mask,
+        "mlp_residual": hidden * wide_bytes(candidates),
+        "mlp_norm": hidden * narrow_bytes(candidates),
+        "mlp_dropout_mask": mask,
+    }
+
+
+def _dense(candidates: Candidates) -> Tensors:
+    model = candidates.base.architecture
+    width = dense_width(model) / candidates.tp
+    gate = 2 if model.gated_linear_unit else 1
+    return {
+        "dense_hidden": gate * width * wide_bytes(candidates),
+        "dense_activation": width * narrow_bytes(candidates),
+    }
+
+
+def _experts(candidates: Candidates) -> Tensors:
+    model = candidates.base.architecture
+    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+    gate = 2 if model.gated_linear_unit else 1
+    shared = (model.moe_shared_expert_intermediate_size or 0) / candidates.tp
+    copies = copies_of_a_token(candidates)
+    width = expert_width(model) / candidates.etp
+    unfused = not model.gated_linear_unit  # only the gated activation has a kernel that weighs by probability
+    return {
         "shared_hidden": gate * shared * wide,
         "shared_activation": shared * narrow,
-        "router": (model.num_moe_experts or 0) * 4 * 2 / along,  # logits and probabilities in fp32
+        "router": (model.num_moe_experts or 0) * (4 * ROUTER_TENSORS + MASK_BYTES) / along(candidates),
         "expert_input": copies * model.hidden_size * narrow,
         "expert_hidden": copies * gate * width * wide,
+        "expert_unweighted": copies * width * wide * unfused,
         "expert_activation": copies * width * narrow,
     }
 
 
-def _padding(recipe: Recipe) -> float:
-    """Tokens an expert holds over its even share: its capacity where inputs are padded to it."""
-    padded = recipe.knob("moe_pad_expert_input_to_capacity")
-    return float(recipe.knob("moe_expert_capacity_factor") or 1.0) if padded else 1.0
+def copies_of_a_token(candidates: Candidates) -> Floats:
+    """Tokens that this rank's experts work on over its own, with an even load."""
+    padded = candidates.on("moe_pad_expert_input_to_capacity")
+    capacity = np.where(padded, candidates.number("moe_expert_capacity_factor", none=1.0), 1.0)
+    return candidates.base.architecture.moe_router_topk * candidates.etp / along(candidates) * capacity
 
 
-def kept(recipe: Recipe, saved: dict[str, float]) -> dict[str, float]:
+def gone(candidates: Candidates, column: str) -> dict[str, Flags]:
+    """Which tensors selective recompute (`recompute`) or fine-grained offload (`offload`) does not keep."""
+    knob, switch = {
+        "recompute": ("recompute_modules", candidates.among("recompute_granularity", "selective")),
+        "offload": ("offload_modules", candidates.on("fine_grained_activation_offloading")),
+    }[column]
+    default = ("core_attn",) if column == "recompute" else ()
+    return {
+        tensor: switch & candidates.where(knob, _names_any_of(row[column].split(), default))
+        for tensor, row in tensor_table().items()
+    }
+
+
+def _names_any_of(modules: list[str], default: tuple[str, ...]) -> Callable[[tuple[str, ...] | None], bool]:
+    return lambda words: not set(modules).isdisjoint(default if words is None else words)
+
+
+def kept(candidates: Candidates, saved: Tensors) -> Tensors:
     """What of `saved` stays on the device after selective recompute and fine-grained offload."""
-    gone: set[str] = set()
-    if recipe.knob("recompute_granularity") == "selective":
-        modules = recipe.knob("recompute_modules")
-        gone |= {name for module in modules or () for name in RECOMPUTED[module]}
-    if recipe.knob("fine_grained_activation_offloading"):
-        gone |= {name for module in recipe.knob("offload_modules") or () for name in OFFLOADED[module]}
-    return {name: size for name, size in saved.items() if name not in gone}
+    recomputed, offloaded = gone(candidates, "recompute"), gone(candidates, "offload")
+    return {name: np.where(recomputed[name] | offloaded[name], 0.0, size) for name, size in saved.items()}
+
+
+def routed(tensors: Tensors) -> Floats:
+    """The part that grows with the load of this rank's experts."""
+    return sum((size for name, size in tensors.items() if tensor_table()[name]["routed"]), np.zeros(()))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.recipe.layout import layers_of_ranks
+from trainer.recipe.layout import layers_of_ranks, pipeline_stages
 from trainer.recipe.schema import Recipe
 
 Floats = NDArray[np.float64]
@@ -117,9 +117,7 @@ class Candidates:
         written = self.number("virtual_pipeline_model_parallel_size", none=1.0)
         if stages.choices == (None,):
             return written
-        from trainer.recipe.layout import pipeline_stages
-
-        pieces = stages.each(lambda text: float(len(pipeline_stages(text or ""))))
+        pieces = stages.each(_pieces)
         return np.where(pieces > 0, np.maximum(1.0, pieces // self.pp), written)
 
     @cached_property
@@ -171,6 +169,14 @@ class Candidates:
 
     def recipe(self, row: int) -> Recipe:
         return self.base.replace(self.changes(row))
+
+
+def _pieces(text: str | None) -> float:
+    """Stages of a pipeline layout; 0 without one, or with one that cannot be read (a rule says so)."""
+    try:
+        return float(len(pipeline_stages(text or "")))
+    except ValueError:
+        return 0.0
 
 
 def _stacked(recipes: Sequence[Recipe]) -> Stages:

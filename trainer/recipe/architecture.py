@@ -43,6 +43,11 @@ class Architecture(Section):
     qk_layernorm: bool = False
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"  # learnable: attention sinks
     untie_embeddings_and_output_weights: bool = True
+    add_bias_linear: bool = False
+    normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
+    position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
+    hidden_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     hybrid: str | None = None  # a layer pattern that GPTModel cannot build (Mamba, gated delta net): said, not run
 
     @property

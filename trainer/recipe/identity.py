@@ -86,6 +86,8 @@ ACTS_WHEN: dict[str, Test] = {
     "num_layers_at_start_in_bf16": on("first_last_layers_bf16"),
     "num_layers_at_end_in_bf16": on("first_last_layers_bf16"),
     "manual_gc_interval": on("manual_gc"),
+    "transformer_impl": on_gpu,
+    "attention_backend": on_gpu,
     **{name: on_gpu for name, knob in KNOBS.items() if knob.acts == "environment"},
 }
 

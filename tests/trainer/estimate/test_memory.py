@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.estimate.memory import MemoryEstimate, estimate_memory
+from trainer.estimate.candidates import one, table
+from trainer.estimate.memory import MemoryEstimate, estimate_memory, memory_of
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
@@ -65,7 +66,8 @@ def test_the_parts_add_up_and_the_upper_bound_is_above() -> None:
 def test_six_and_twelve_bytes_a_parameter_in_bf16() -> None:
     parts = estimate(use_distributed_optimizer=False).by_part
     assert parts["gradients"] == pytest.approx(2 * parts["weights"])
-    assert parts["optimizer"] == pytest.approx(6 * parts["weights"])
+    assert parts["master_weights"] == pytest.approx(2 * parts["weights"])
+    assert parts["optimizer"] == pytest.approx(4 * parts["weights"])
 
 
 def test_four_four_and_eight_bytes_a_parameter_in_fp32() -> None:
@@ -98,7 +100,8 @@ OFFLOAD = PRECISE | {"optimizer_cpu_offload": True, "optimizer_offload_fraction"
         ({}, SELECTIVE, "activations"),
         (SELECTIVE, FULL, "activations"),
         ({}, {"precision": "fp8_current"}, "activations"),
-        ({}, {"cross_entropy_loss_fusion": True}, "logits"),
+        ({"cross_entropy_loss_fusion": True}, {}, "logits"),  # compiled out of place
+        ({}, {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}, "logits"),
         ({}, {"pipeline_model_parallel_size": 2}, "weights"),
         (
             {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
@@ -150,3 +153,32 @@ def test_any_layout_has_an_estimate_legal_or_not(
         **rungs[granularity],
     )
     assert 0 < found.peak_gib <= found.upper_gib
+
+
+def test_a_table_holds_what_each_of_its_recipes_gets_alone() -> None:
+    base = deepseek_v3()
+    columns: dict[str, list[Any]] = {
+        "expert_model_parallel_size": [64, 32, 16, 64],
+        "tensor_model_parallel_size": [1, 2, 4, 1],
+        "sequence_parallel": [False, True, True, False],
+        "recompute_granularity": [None, "selective", "full", "full"],
+        "recompute_modules": [None, ("mla_up_proj", "moe_act"), None, None],
+        "recompute_method": [None, None, "uniform", "block"],
+        "recompute_num_layers": [None, None, 1, 3],
+        "precision": ["bf16", "mxfp8", "bf16", "bf16"],
+    }
+    rows = table(base, columns)
+    together = memory_of(rows)
+    for row in range(rows.count):
+        alone = estimate_memory(rows.recipe(row))
+        assert together.peak_gib[row] == pytest.approx(alone.peak_gib)
+        assert together.upper_gib[row] == pytest.approx(alone.upper_gib)
+        assert {"pp_rank": together.hottest[row]} == alone.hottest
+        for name, size in alone.by_part.items():
+            assert together.by_part[name][row, together.hottest[row]] == pytest.approx(size), name
+
+
+def test_a_larger_imbalance_moves_the_bound_and_not_the_point() -> None:
+    even, uneven = (memory_of(one(deepseek_v3()), imbalance=ratio) for ratio in (1.0, 2.0))
+    assert even.peak_gib == uneven.peak_gib
+    assert even.upper_gib < uneven.upper_gib

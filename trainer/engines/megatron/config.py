@@ -44,6 +44,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
     """Megatron's own checks run here: what they refuse raises as they raise it (AssertionError, ValueError)."""
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer.enums import AttnBackend
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     dtype, bf16, low_precision = PRECISIONS[recipe.training.precision]
@@ -55,6 +56,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_parallel_fields(recipe),
         **low_precision,
         **_numerics_fields(),
+        "attention_backend": AttnBackend[recipe.knob("attention_backend")],
         "bf16": bf16,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
@@ -113,7 +115,13 @@ def _as_dtype(name: str, value: Any) -> Any:
 def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
     model = recipe.architecture
     written = model.model_dump(exclude_none=True)
-    not_config = {"vocab_size", "hybrid", "untie_embeddings_and_output_weights", "multi_latent_attention"}
+    not_config = {
+        "vocab_size",
+        "hybrid",
+        "untie_embeddings_and_output_weights",
+        "multi_latent_attention",
+        "position_embedding_type",
+    }
     fields = {k: v for k, v in written.items() if k not in not_config}
     if isinstance(model.moe_layer_freq, tuple):
         fields["moe_layer_freq"] = list(model.moe_layer_freq)
@@ -139,12 +147,8 @@ def _parallel_fields(recipe: Recipe) -> dict[str, Any]:
 
 
 def _numerics_fields() -> dict[str, Any]:
-    """What a burst fixes for every recipe: no dropout, no bias, RMSNorm; kernels only TE or apex have stay off."""
+    """What a burst fixes for every recipe: kernels only TE or apex have stay off."""
     return {
-        "add_bias_linear": False,
-        "normalization": "RMSNorm",
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
         "use_cpu_initialization": not torch.cuda.is_available(),
         "gradient_accumulation_fusion": False,
         "masked_softmax_fusion": False,

@@ -92,7 +92,7 @@ def _gpt_chunk(recipe: Recipe, config: Any, vp_stage: int | None, transformer_en
         post_process=parallel_state.is_pipeline_last_stage(**at),
         mtp_block_spec=mtp,
         share_embeddings_and_output_weights=not recipe.architecture.untie_embeddings_and_output_weights,
-        position_embedding_type="rope",
+        position_embedding_type=recipe.architecture.position_embedding_type,
         vp_stage=vp_stage,
     )
     if torch.cuda.is_available():

@@ -25,6 +25,8 @@ NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
     "use_precision_aware_optimizer": (),
     "use_te_rng_tracker": (),
     "cuda_graph_impl": ("transformer_engine",),
+    "transformer_impl": ("transformer_engine",),
+    "attention_backend": ("flash", "fused"),
 }
 
 

@@ -111,15 +111,15 @@ def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s:
         setup_s=measured.setup_s,
         bursts_before=before,
         attainable_tflops=measured.attainable_tflops,
-        layers="transformer_engine" if uses_transformer_engine() else "local",
+        layers="transformer_engine" if uses_transformer_engine(burst.recipe) else "local",
         versions=_versions(),
         acting=measured.acting,
         warnings=measured.warnings,
     )
 
 
-def uses_transformer_engine() -> bool:
-    return torch.cuda.is_available() and compat.has_transformer_engine()
+def uses_transformer_engine(recipe: Recipe) -> bool:
+    return recipe.knob("transformer_impl") != "local" and torch.cuda.is_available() and compat.has_transformer_engine()
 
 
 def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measured, phase: PhaseFile) -> None:
@@ -151,7 +151,7 @@ def _refuse_what_is_missing(recipe: Recipe, device: Device) -> None:
     """Raises where the burst would run, but not be what the recipe asks for."""
     if device.name == "cpu" and not recipe.hardware.is_cpu:
         raise ValueError(f"the recipe is for {recipe.cluster.gpu} GPUs, and this machine has no GPU that torch can use")
-    if not uses_transformer_engine() and (missing := needs.missing_transformer_engine(recipe)):
+    if not uses_transformer_engine(recipe) and (missing := needs.missing_transformer_engine(recipe)):
         raise ImportError(missing)
 
 
@@ -202,7 +202,7 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
     tensor_parallel.model_parallel_cuda_manual_seed(
         seed, te_rng_tracker=recipe.knob("use_te_rng_tracker"), force_reset_rng=True
     )
-    transformer_engine = uses_transformer_engine()
+    transformer_engine = uses_transformer_engine(recipe)
     configs = build_configs(recipe, transformer_engine=transformer_engine)
     measured.acting.update(acting_knobs(recipe, configs))
     measured.warnings += [f"{row.knob} did not act: {row.why}" for row in needs.not_driven(recipe)]

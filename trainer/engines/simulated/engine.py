@@ -20,7 +20,7 @@ from trainer.recipe import Recipe
 PHASES_BY_PART = (
     (BurstPhase.INIT, ("weights", "gradients", "buffers")),
     (BurstPhase.FORWARD, ("activations",)),
-    (BurstPhase.OPTIMIZER, ("optimizer",)),
+    (BurstPhase.OPTIMIZER, ("master_weights", "optimizer")),
 )
 
 

@@ -258,6 +258,7 @@ def _host_pause(machine: Machine) -> Op:
 def _end_of_step(recipe: Recipe, machine: Machine) -> Iterator[Op]:
     """Gradients over the data-parallel ranks, the optimizer, parameters back."""
     parts = estimate_memory(recipe).by_part
+    state_gb = (parts.get("master_weights", 0.0) + parts.get("optimizer", 0.0)) * GIB / 1e9
     moved_gb = parts.get("gradients", 0.0) * GIB / 1e9
     replicas = recipe.data_parallel_size * recipe.knob("context_parallel_size")
     if replicas > 1:
@@ -266,7 +267,7 @@ def _end_of_step(recipe: Recipe, machine: Machine) -> Iterator[Op]:
         yield from _data_parallel("param_gather", one_way_us, recipe.knob("overlap_param_gather"), machine)
     yield Op(
         kernel="multi_tensor_apply_kernel<FusedAdam>",
-        device_us=_optimizer_us(recipe, machine, parts.get("optimizer", 0.0) * GIB / 1e9),
+        device_us=_optimizer_us(recipe, machine, state_gb),
         host_us=20 * machine.launch_us,
         ranges=("optimizer",),
     )

@@ -1,0 +1,177 @@
+"""Megatron-LM's functional tests on real GPUs, as recipes of ours: what the memory estimate is calibrated on.
+
+A row of `golden_runs.csv` is a test case on one platform with its command line. What a recipe has no word for and
+memory does not depend on (data, checkpoints, learning rates) is left out; rows of another kind of model are left out
+with the reason, which the benchmark prints and counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.recipe import Recipe
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.models import parse_layer_freq
+
+GPT2_VOCABULARY = 50257  # the tokenizer of rows that name a BPE vocabulary file
+GPUS = {"dgx_h100": "h100", "dgx_h100_2nd": "h100", "dgxh100_dgxc": "h100", "dgx_gb200": "gb200"}
+PRECISIONS = {"tensorwise": "fp8_current", "delayed": "fp8_delayed", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
+KINDS = ("gpt", "moe")
+RENAMED = {  # Megatron-LM's flag -> the knob's name
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "ddp_average_in_collective": "average_in_collective",
+    "cuda_graph_modules": "cuda_graph_scope",
+    "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenRun:
+    """One measured row. `recipe` is None where `left_out` says why. Bytes of torch's allocator on the logging rank."""
+
+    case: str  # a test case, whatever its platform and environment
+    suite: str
+    platform: str
+    recipe: Recipe | None
+    left_out: str
+    peak_bytes: float
+    resting_bytes: float
+
+    @property
+    def is_moe(self) -> bool:
+        return self.recipe is not None and self.recipe.architecture.num_moe_experts is not None
+
+
+def golden_runs(path: Path) -> Iterator[GoldenRun]:
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            flags = {name.removeprefix("--").replace("-", "_"): v for name, v in json.loads(row["model_args"]).items()}
+            left_out = _left_out(row, flags)
+            yield GoldenRun(
+                case=row["test_case"].removesuffix("_1node").removesuffix("_dp_last"),
+                suite=row["test_suite"],
+                platform=row["platform"],
+                recipe=None if left_out else _recipe(row, flags),
+                left_out=left_out,
+                peak_bytes=float(row["max_mem_allocated_bytes"]),
+                resting_bytes=float(row["last_mem_allocated_bytes"]),
+            )
+
+
+def _left_out(row: dict[str, str], flags: dict[str, Any]) -> str:
+    """Why a row is none for us; "" for one that is."""
+    if row["test_suite"] not in KINDS:
+        return f"{row['test_suite']} model"
+    if "perform_rl_step" in flags or "grpo" in row["test_case"]:
+        return "reinforcement learning, with an inference engine beside"
+    if flags.get("optimizer", "adam") != "adam":
+        return f"optimizer {flags['optimizer']}"
+    if "defer_embedding_wgrad_compute" in flags:
+        return "the embedding's weight gradient is deferred, which keeps its inputs"
+    if "fp16" in flags:
+        return "trains in fp16"
+    return ""
+
+
+def _recipe(row: dict[str, str], flags: dict[str, Any]) -> Recipe:
+    gpu = GPUS.get(row["platform"], "h100")
+    each = int(row["gpus_per_node"])
+    return Recipe.model_validate(
+        {
+            "name": f"{row['test_case']}-{row['env']}-{row['platform']}",
+            "model": _architecture(flags),
+            "cluster": {
+                "gpu": gpu,
+                "nodes": int(row["num_gpus"]) // min(each, int(row["num_gpus"])),
+                "gpus_per_node": each,
+            },
+            "training": {
+                "seq_length": flags["seq_length"],
+                "global_batch_size": flags["global_batch_size"],
+                "micro_batch_size": flags["micro_batch_size"],
+                "precision": _precision(flags),
+            },
+            "parallelism": _parallelism(row, flags),
+            "knobs": _knobs(flags),
+        }
+    )
+
+
+def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in flags.items() if name in Architecture.model_fields}
+    fields.pop("make_vocab_size_divisible_by", None)
+    tp = flags.get("tensor_model_parallel_size", 1)
+    multiple = flags.get("make_vocab_size_divisible_by", 128) * tp
+    rope = flags.get("position_embedding_type") == "rope" or flags.get("use_rotary_position_embeddings")
+    if experts := flags.get("num_experts"):
+        fields["num_moe_experts"] = experts
+        fields["moe_layer_freq"] = parse_layer_freq(str(flags.get("moe_layer_freq", "all")).strip("()"))
+    if not fields.get("multi_latent_attention"):
+        for name in ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
+            fields.pop(name, None)
+    if not flags.get("group_query_attention"):
+        fields.pop("num_query_groups", None)
+    return fields | {
+        "vocab_size": math.ceil(flags.get("vocab_size", GPT2_VOCABULARY) / multiple) * multiple,
+        "gated_linear_unit": bool(flags.get("swiglu")),
+        "untie_embeddings_and_output_weights": bool(flags.get("untie_embeddings_and_output_weights")),
+        "add_bias_linear": not flags.get("disable_bias_linear", False),
+        "normalization": flags.get("normalization", "LayerNorm"),
+        "position_embedding_type": "rope" if rope else "learned_absolute",
+        "hidden_dropout": flags.get("hidden_dropout", 0.1),
+        "attention_dropout": flags.get("attention_dropout", 0.1),
+    }
+
+
+def _precision(flags: dict[str, Any]) -> str:
+    if "fp8_format" in flags:
+        return PRECISIONS[flags.get("fp8_recipe", "delayed")]
+    return "bf16" if flags.get("bf16") or flags.get("fp16") else "fp32"
+
+
+def _parallelism(row: dict[str, str], flags: dict[str, Any]) -> dict[str, Any]:
+    tp, pp = flags.get("tensor_model_parallel_size", 1), flags.get("pipeline_model_parallel_size", 1)
+    vpp = flags.get("num_virtual_stages_per_pipeline_rank")
+    if each := flags.get("num_layers_per_virtual_pipeline_stage"):
+        vpp = flags["num_layers"] // pp // each
+    return {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "context_parallel_size": flags.get("context_parallel_size", 1),
+        "expert_model_parallel_size": flags.get("expert_model_parallel_size", 1),
+        "expert_tensor_parallel_size": flags.get("expert_tensor_parallel_size"),
+        "virtual_pipeline_model_parallel_size": vpp if vpp and vpp > 1 else None,
+    }
+
+
+def _knobs(flags: dict[str, Any]) -> dict[str, Any]:
+    """Every flag that is a knob of ours, and Megatron-LM's own defaults where ours differ."""
+    knobs: dict[str, Any] = {
+        "moe_token_dispatcher_type": "allgather",
+        "transformer_impl": "transformer_engine",
+    }
+    for flag, value in flags.items():
+        name = RENAMED.get(flag, flag)
+        if name in KNOBS and KNOBS[name].section == "knobs":
+            knobs[name] = _value(name, value)
+    knobs["sequence_parallel"] = bool(flags.get("sequence_parallel")) and flags.get("tensor_model_parallel_size", 1) > 1
+    knobs["grad_reduce_in_fp32"] = not flags.get("grad_reduce_in_bf16", False) and bool(flags.get("bf16"))
+    return knobs
+
+
+def _value(name: str, value: Any) -> Any:
+    kind = KNOBS[name].domain.kind
+    if kind == "any":
+        return tuple(re.findall(r"[\w]+", str(value)))
+    if name.endswith("_dtype") and isinstance(value, str) and name != "moe_router_dtype":
+        return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(value, value)
+    return value

@@ -1,0 +1,139 @@
+"""Bytes that stay between steps: weights, gradients, master weights and optimizer state, by pipeline rank.
+
+Shapes: N rows, P pipeline ranks. Source: 6 + 12/d bytes a parameter in bf16 with fp32 moments (arXiv 2603.07685 §4.1.6)
+and what Megatron-Core's DistributedDataParallel, DistributedOptimizer and Megatron-FSDP allocate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.parameters import layer_parameters, mtp_parameters
+
+DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
+QUANTIZED_BYTES = 1.0  # of each of the two copies of a quantized weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """Parameters one rank holds, [N, P]: `dense` are sharded over DP·CP by the optimizer, `experts` over EDP."""
+
+    dense: Floats
+    experts: Floats
+    linear: Floats  # of all, those in linear layers that FP8 and FP4 quantize
+
+
+def parameters_of(candidates: Candidates) -> Parameters:
+    model, stages = candidates.base.architecture, candidates.stages
+    tp, shares = candidates.tp[..., None], (candidates.ep * candidates.etp)[..., None]
+    kinds = {
+        "dense": layer_parameters(model, is_moe=False),
+        "moe": layer_parameters(model, is_moe=True) if model.num_moe_experts else None,
+        "mtp": mtp_parameters(model) if model.mtp_num_layers else None,
+    }
+    dense = linear = experts = np.zeros(stages.exists.shape)
+    for name, each in kinds.items():
+        if each is None:
+            continue
+        count = getattr(stages, name)
+        dense = dense + count * (each.split / tp + each.whole)
+        linear = linear + count * (each.split / tp + each.experts / shares)
+        experts = experts + count * each.experts / shares
+    tied = (candidates.pp == 1)[..., None] & (not model.untie_embeddings_and_output_weights)
+    mtp_embeds = (stages.mtp > 0) & ~stages.embeds
+    tables = stages.embeds.astype(float) + (stages.heads & ~tied) + mtp_embeds
+    dense = dense + tables * model.vocab_size * model.hidden_size / tp
+    if model.position_embedding_type == "learned_absolute":
+        dense = dense + stages.embeds * candidates.number("seq_length")[..., None] * model.hidden_size
+    return Parameters(dense=dense, experts=experts, linear=linear)
+
+
+def state_bytes(candidates: Candidates, held: Parameters) -> dict[str, Floats]:
+    """Bytes by part, each [N, P]."""
+    fsdp, sharded = candidates.on("use_megatron_fsdp"), shards_optimizer(candidates)
+    strategy = candidates.column("data_parallel_sharding_strategy")
+    splits_gradients = fsdp & strategy.each(lambda value: value in ("optim_grads", "optim_grads_params"))
+    splits_weights = fsdp & strategy.each(lambda value: value == "optim_grads_params")
+    shared = shares_of(candidates, held)
+    on_host = np.where(candidates.on("optimizer_cpu_offload"), candidates.number("optimizer_offload_fraction"), 0.0)
+    quantized = quantized_weights(candidates)
+    state = {
+        "weights": _held(held, weight_bytes(candidates), splits_weights, shared)
+        + _quantized_copies(candidates, held, quantized),
+        "gradients": _held(held, gradient_bytes(candidates), splits_gradients, shared),
+        "master_weights": _held(held, master_bytes(candidates), sharded, shared),
+        "optimizer": _held(held, moment_bytes(candidates), sharded, shared),
+    }
+    return {
+        name: size * (1 - on_host)[..., None] if name in ("master_weights", "optimizer") else size
+        for name, size in state.items()
+    }
+
+
+def shares_of(candidates: Candidates, held: Parameters) -> Floats:
+    """Parameters of one shard [N, P]: dense over DP·CP, experts over EDP, each within an optimizer instance."""
+    instances = candidates.number("num_distributed_optimizer_instances", none=1.0)
+    over_dense = candidates.dp * candidates.cp / instances
+    over_experts = np.maximum(1.0, candidates.edp / instances)
+    return held.dense / over_dense[..., None] + held.experts / over_experts[..., None]
+
+
+def shards_optimizer(candidates: Candidates) -> Flags:
+    return candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
+
+
+def _held(held: Parameters, bytes_each: Floats, split: Flags, shared: Floats) -> Floats:
+    return bytes_each[..., None] * np.where(split[..., None], shared, held.dense + held.experts)
+
+
+def _quantized_copies(candidates: Candidates, held: Parameters, quantized: Floats) -> Floats:
+    return quantized[..., None] * held.linear
+
+
+def quantized_weights(candidates: Candidates) -> Floats:
+    """Bytes a linear weight of its quantized copies, row- and column-wise; scales are counted with them."""
+    return 2.0 * QUANTIZED_BYTES * is_fp8(candidates) + 2.0 * 0.5 * candidates.among("precision", "nvfp4")
+
+
+def is_fp8(candidates: Candidates) -> Flags:
+    return candidates.where("precision", lambda value: str(value).startswith(("fp8", "mxfp8")))
+
+
+def quantizes(candidates: Candidates) -> Flags:
+    return is_fp8(candidates) | candidates.among("precision", "nvfp4")
+
+
+def weight_bytes(candidates: Candidates) -> Floats:
+    """Of the copy that training computes with or quantizes from; none beside quantized primary weights."""
+    primary_quantized = quantizes(candidates) & candidates.on("fp8_param_gather")
+    return np.where(candidates.among("precision", "fp32"), 4.0, np.where(primary_quantized, 0.0, 2.0))
+
+
+def gradient_bytes(candidates: Candidates) -> Floats:
+    """Of the buffer that gradients are accumulated in: fp32 unless the recipe reduces them in bf16."""
+    fp32 = candidates.among("precision", "fp32")
+    written = candidates.column("grad_reduce_in_fp32").each(lambda value: value is None or bool(value))
+    lower = acting_dtype(candidates, "main_grads_dtype")
+    return np.where(fp32 | written, lower, 2.0)
+
+
+def master_bytes(candidates: Candidates) -> Floats:
+    """fp32 master weights; precision-aware Adam keeps only the half that bf16 weights do not already hold."""
+    aware = candidates.on("use_precision_aware_optimizer")
+    halved = aware & candidates.on("store_param_remainders") & ~candidates.on("fp8_param_gather")
+    master = np.where(halved, 2.0, acting_dtype(candidates, "main_params_dtype"))
+    return np.where(candidates.among("precision", "fp32"), 0.0, master)
+
+
+def moment_bytes(candidates: Candidates) -> Floats:
+    """Adam's two moments."""
+    return acting_dtype(candidates, "exp_avg_dtype") + acting_dtype(candidates, "exp_avg_sq_dtype")
+
+
+def acting_dtype(candidates: Candidates, name: str) -> Floats:
+    """Bytes of an optimizer dtype, which acts with the precision-aware optimizer only."""
+    written = candidates.column(name).each(lambda value: DTYPE_BYTES[value])
+    return np.where(candidates.on("use_precision_aware_optimizer"), written, 4.0)
