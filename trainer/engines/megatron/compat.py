@@ -38,6 +38,13 @@ def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
+    """0.19 keeps one count of SMs for whichever flex backend acts, and refuses two that differ, acting or not."""
+    counts = {"deepep": "moe_deepep_num_sms", "hybridep": "moe_hybridep_num_sms"}
+    idle = {name for backend, name in counts.items() if backend != fields.get("moe_flex_dispatcher_backend")}
+    return {name: value for name, value in fields.items() if name not in idle}
+
+
 def clear_global_state() -> None:
     """Forgets what Megatron-Core keeps in module globals between two models of one process."""
     from megatron.core import num_microbatches_calculator, parallel_state

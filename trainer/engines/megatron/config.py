@@ -55,6 +55,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_architecture_fields(recipe),
         **_parallel_fields(recipe),
         **low_precision,
+        "fp8_param": recipe.knob("fp8_param_gather"),  # DDP gathers what the model's layers keep in FP8
         **_numerics_fields(),
         "attention_backend": AttnBackend[recipe.knob("attention_backend")],
         "bf16": bf16,
@@ -63,7 +64,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
     }
     if not transformer_engine:
         transformer = compat.legacy_grouped_gemm(transformer)
-    transformer, missing = compat.supported(transformer_class, transformer)
+    transformer, missing = compat.supported(transformer_class, compat.one_sm_count(transformer))
     ddp = {"grad_reduce_in_fp32": bf16, **_fields_of(DistributedDataParallelConfig, knobs)}
     optimizer = {
         "optimizer": "adam",
