@@ -4,7 +4,8 @@ Left out: environment variables that are no knob of ours (tokenizers, caches, cu
 table is silent: grouped GEMM, the distributed optimizer and an fp32 router, which all of these recipes use; one layer
 a checkpoint of full recompute; the pipeline split, which Megatron-Bridge keeps elsewhere (`split_of`). Set as
 Megatron-Bridge does: sequence parallel is off with TP 1 (R024). Recompute of `mhc` is DeepSeek-V4's, which we do not
-have; the optimizer section's own copy of the overlaps is a default that never acts.
+have; the optimizer section's own copy of the overlaps is a default that never acts. What the table has no column
+for and Megatron-Core asks for beside a setting is set with it (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -121,7 +122,18 @@ def knobs_of(row: dict[str, Any]) -> dict[str, Any]:
     knobs |= environment_of(row.get("env_vars") or {})
     if row.get("variant") in ("fsdp", "hsdp"):
         knobs["use_megatron_fsdp"] = True
-    return knobs
+    return knobs | unrecorded(knobs)
+
+
+def unrecorded(knobs: dict[str, Any]) -> dict[str, Any]:
+    """The fused experts beside a rank capacity or an offload of them (R126, R282), the bound on offloads beside a graph
+    of the whole iteration (R206)."""
+    fused = bool(knobs.get("moe_expert_rank_capacity_factor")) or "fused_group_mlp" in (
+        knobs.get("offload_modules") or ()
+    )
+    offloaded = knobs.get("fine_grained_activation_offloading") and knobs.get("cuda_graph_impl") == "full_iteration"
+    found: dict[str, Any] = {"use_transformer_engine_op_fuser": True} if fused else {}
+    return found | ({"fine_grained_offloading_max_inflight_offloads": 1} if offloaded else {})
 
 
 def dispatcher_of(written: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Batch and sequence over ranks: micro batches that come out whole, sequence shares that can be cut."""
 
 from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import all_of, on
+from trainer.recipe.predicates import above_one, all_of, among, on
 from trainer.recipe.rules.nearest import CP, TP, batch, size_where
-from trainer.recipe.rules.rule import Rule, example
+from trainer.recipe.rules.rule import Rule, example, fixed
 from trainer.recipe.schema import Recipe
 
 
@@ -18,6 +18,13 @@ def _cuts(recipe: Recipe, cp: int) -> bool:
 
 def _sequence_shares(recipe: Recipe, tp: int) -> bool:
     return recipe.training.seq_length // layout_of(recipe).cp % tp == 0
+
+
+def _attention_shares(recipe: Recipe, cp: int) -> bool:
+    """Heads and query groups of a tensor rank, dealt out whole to the context ranks."""
+    model, tp = recipe.architecture, layout_of(recipe).tp
+    groups = model.num_query_groups or model.num_attention_heads
+    return model.num_attention_heads // tp % cp == 0 and max(1, groups // tp) % cp == 0
 
 
 ROWS = (
@@ -37,7 +44,7 @@ ROWS = (
         broken=lambda recipe: not _cuts(recipe, layout_of(recipe).cp),
         message="sequence {seq_length} is no multiple of 2·CP {cp}",
         nearest=size_where(CP, _cuts),
-        source="megatron/training/arguments.py:1337",
+        source="megatron/training/arguments.py:1337; src/megatron/bridge/training/config.py:1576",
         breaking=example(seq_length=4098, context_parallel_size=2),
         passing=example(context_parallel_size=2),
     ),
@@ -52,5 +59,20 @@ ROWS = (
             seq_length=4098, tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1
         ),
         passing=example(tensor_model_parallel_size=4, sequence_parallel=True, expert_tensor_parallel_size=1),
+    ),
+    Rule(
+        id="cp-a2a-heads",
+        knobs=("cp_comm_type", CP),
+        broken=all_of(
+            above_one(CP),
+            among("cp_comm_type", "a2a"),
+            lambda recipe: not _attention_shares(recipe, layout_of(recipe).cp),
+        ),
+        message="cp_comm_type a2a deals {num_attention_heads} heads and {num_query_groups} query groups over TP {tp} "
+        "and CP {cp}: they do not come out whole",
+        nearest=fixed(cp_comm_type="p2p"),
+        source="Transformer Engine, attention/dot_product_attention/context_parallel.py: heads and groups divide by CP",
+        breaking=example(model={"num_query_groups": 2}, context_parallel_size=4, cp_comm_type="a2a"),
+        passing=example(context_parallel_size=4, cp_comm_type="a2a"),
     ),
 )

@@ -30,6 +30,26 @@ KNOBS: dict[str, Any] = {
     "moe_grouped_gemm": True,
     "moe_router_dtype": "fp32",
 }
+# Settings that only stand together, for examples that need them
+TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
+PIPELINE: dict[str, Any] = {
+    "pipeline_model_parallel_size": 2,
+    "virtual_pipeline_model_parallel_size": 2,
+    "overlap_p2p_comm": True,
+}
+DENSE: dict[str, Any] = {
+    "num_moe_experts": None,
+    "moe_ffn_hidden_size": None,
+    "moe_shared_expert_intermediate_size": None,
+}
+MLA: dict[str, Any] = {
+    "multi_latent_attention": True,
+    "num_query_groups": None,
+    "kv_lora_rank": 128,
+    "qk_head_dim": 64,
+    "qk_pos_emb_head_dim": 32,
+    "v_head_dim": 64,
+}
 CPU_CLUSTER: dict[str, Any] = {"gpu": "cpu", "nodes": 1, "gpus_per_node": 16}
 
 

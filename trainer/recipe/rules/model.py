@@ -2,8 +2,9 @@
 
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import all_of, among, is_moe, negated
+from trainer.recipe.rules.examples import DENSE, MLA
 from trainer.recipe.rules.nearest import EP, ETP, TP, size_where
-from trainer.recipe.rules.rule import Rule, example, fixed
+from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
 from trainer.recipe.schema import Recipe
 
 
@@ -47,6 +48,11 @@ def _mla_incomplete(recipe: Recipe) -> bool:
     model = recipe.architecture
     needed = (model.kv_lora_rank, model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim)
     return model.multi_latent_attention and None in needed
+
+
+def _mla_grouped(recipe: Recipe) -> bool:
+    model = recipe.architecture
+    return model.multi_latent_attention and model.num_query_groups not in (None, model.num_attention_heads)
 
 
 def _single_softmax(recipe: Recipe) -> bool:
@@ -108,8 +114,8 @@ ROWS = (
         message="EP {ep} on a model without experts",
         nearest=fixed(expert_model_parallel_size=1),
         source="transformer_config.py:1596",
-        breaking=example(model={"num_moe_experts": None}),
-        passing=example(model={"num_moe_experts": None}, expert_model_parallel_size=1),
+        breaking=example(model=DENSE),
+        passing=example(model=DENSE, expert_model_parallel_size=1),
     ),
     Rule(
         id="dense-width-over-tp",
@@ -192,16 +198,7 @@ ROWS = (
         hint="write the four under model",
         source="megatron/core/transformer/multi_latent_attention.py reads them; no default suits every model",
         breaking=example(model={"multi_latent_attention": True, "num_query_groups": None}),
-        passing=example(
-            model={
-                "multi_latent_attention": True,
-                "num_query_groups": None,
-                "kv_lora_rank": 128,
-                "qk_head_dim": 64,
-                "qk_pos_emb_head_dim": 32,
-                "v_head_dim": 64,
-            }
-        ),
+        passing=example(model=MLA),
     ),
     Rule(
         id="hybrid-model",
@@ -212,5 +209,29 @@ ROWS = (
         source="megatron/core/models/gpt/gpt_model.py builds attention layers only",
         breaking=example(model={"hybrid": "MEM*"}),
         passing=example(model={"hybrid": "MEM*"}, engine="simulated"),
+    ),
+    Rule(
+        id="expert-width-needs-experts",
+        kind=FindingKind.WARNING,
+        knobs=(),
+        broken=lambda recipe: not is_moe(recipe) and recipe.architecture.moe_ffn_hidden_size is not None,
+        message="moe_ffn_hidden_size {moe_ffn_hidden_size} in a model without experts: Megatron-Core before 0.18 "
+        "refuses it",
+        hint="remove model.moe_ffn_hidden_size, or write model.num_moe_experts",
+        source="megatron-core 0.16.1 transformer_config.py:1060; gone in 0.18.0",
+        versions="0.16 and 0.17",
+        breaking=example(model={"num_moe_experts": None}, expert_model_parallel_size=1),
+        passing=example(model=DENSE, expert_model_parallel_size=1),
+    ),
+    Rule(
+        id="mla-groups",
+        binds=MEGATRON_LM,
+        knobs=(),
+        broken=_mla_grouped,
+        message="multi_latent_attention with {num_query_groups} query groups: every head has keys of its own there",
+        hint="remove model.num_query_groups",
+        source="megatron/training/arguments.py:1974",
+        breaking=example(model=MLA | {"num_query_groups": 8}),
+        passing=example(model=MLA),
     ),
 )

@@ -1,4 +1,4 @@
-"""Experts: sequence parallel beside TP, dispatchers and their backends, shared experts, capacity, router."""
+"""Experts: tensor parallel beside them, dispatchers, shared experts, capacity, router."""
 
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import (
@@ -15,26 +15,13 @@ from trainer.recipe.predicates import (
     on,
     on_gpu,
 )
-from trainer.recipe.rules.nearest import TP
-from trainer.recipe.rules.rule import FindingKind, Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.rules.examples import TP2
+from trainer.recipe.rules.nearest import ETP, TP
+from trainer.recipe.rules.rule import BRIDGE, FindingKind, Rule, example, fixed
 
 DISPATCHER = "moe_token_dispatcher_type"
-BACKEND = "moe_flex_dispatcher_backend"
 CAPACITY = "moe_expert_capacity_factor"
 PAD = "moe_pad_expert_input_to_capacity"
-RANK_CAPACITY = "moe_expert_rank_capacity_factor"
-_flex = all_of(is_moe, among(DISPATCHER, "flex"))
-_NVL72 = ("gb200", "gb300")
-
-
-def _nothing_to_dispatch(recipe: Recipe) -> bool:
-    now = layout_of(recipe)
-    return now.etp * now.ep <= 1
-
-
-def _unused_backend(recipe: Recipe) -> bool:
-    return is_moe(recipe) and BACKEND in recipe.knobs and recipe.knob(DISPATCHER) != "flex"
 
 
 ROWS = (
@@ -42,9 +29,10 @@ ROWS = (
         id="sp-needs-tp",
         knobs=("sequence_parallel", TP),
         broken=all_of(on("sequence_parallel"), negated(above_one(TP))),
-        message="sequence_parallel with TP 1",
+        message="sequence_parallel with TP 1: Megatron-Core refuses it; Megatron-LM and Megatron-Bridge switch it off "
+        "first",
         nearest=fixed(sequence_parallel=False),
-        source="megatron/core/model_parallel_config.py:504",
+        source="megatron/core/model_parallel_config.py:504; megatron/training/arguments.py:1436",
         breaking=example(sequence_parallel=True),
         passing=example(sequence_parallel=True, tensor_model_parallel_size=2, expert_tensor_parallel_size=1),
     ),
@@ -59,40 +47,6 @@ ROWS = (
         passing=example(tensor_model_parallel_size=2, expert_tensor_parallel_size=1, sequence_parallel=True),
     ),
     Rule(
-        id="flex-needs-ranks",
-        knobs=(DISPATCHER,),
-        broken=all_of(_flex, among(BACKEND, "deepep", "ncclep"), _nothing_to_dispatch),
-        message="{moe_flex_dispatcher_backend} with ETP·EP 1: there is no other rank to send tokens to",
-        nearest=fixed(moe_token_dispatcher_type="alltoall"),
-        source="megatron/core/transformer/moe/token_dispatcher.py:1836",
-        breaking=example(moe_token_dispatcher_type="flex", expert_model_parallel_size=1),
-        passing=example(moe_token_dispatcher_type="flex"),
-    ),
-    Rule(
-        id="backend-without-flex",
-        kind=FindingKind.WARNING,
-        knobs=(BACKEND, DISPATCHER),
-        broken=_unused_backend,
-        message="backend {moe_flex_dispatcher_backend} does nothing: the dispatcher is {moe_token_dispatcher_type}",
-        nearest=fixed(moe_token_dispatcher_type="flex"),
-        source="Megatron-Bridge skills, moe-optimization-workflow: the backend acts with dispatcher flex only",
-        breaking=example(moe_flex_dispatcher_backend="hybridep"),
-        passing=example(moe_flex_dispatcher_backend="hybridep", moe_token_dispatcher_type="flex"),
-    ),
-    Rule(
-        id="deepep-platform",
-        kind=FindingKind.FALLBACK,
-        knobs=(BACKEND, DISPATCHER),
-        broken=all_of(_flex, among(BACKEND, "deepep"), lambda recipe: recipe.cluster.gpu in _NVL72),
-        message="DeepEP on an NVL72 system: Megatron-Bridge warns and keeps alltoall",
-        nearest=fixed(moe_flex_dispatcher_backend="hybridep"),
-        source="src/megatron/bridge/training/flex_dispatcher_backend.py:65",
-        breaking=example(cluster={"gpu": "gb200"}, moe_token_dispatcher_type="flex"),
-        passing=example(
-            cluster={"gpu": "gb200"}, moe_token_dispatcher_type="flex", moe_flex_dispatcher_backend="hybridep"
-        ),
-    ),
-    Rule(
         id="shared-overlap-dispatcher",
         knobs=("moe_shared_expert_overlap", DISPATCHER),
         broken=all_of(has_shared_experts, on("moe_shared_expert_overlap"), among(DISPATCHER, "allgather")),
@@ -104,13 +58,15 @@ ROWS = (
     ),
     Rule(
         id="shared-overlap-flex",
+        binds=BRIDGE,
         kind=FindingKind.AUTOSET,
         knobs=("moe_shared_expert_overlap", DISPATCHER),
         broken=all_of(has_shared_experts, on("moe_shared_expert_overlap"), among(DISPATCHER, "flex")),
-        message="moe_shared_expert_overlap with dispatcher flex: 0.16.1 refuses it, Megatron-Bridge switches it off",
+        message="moe_shared_expert_overlap with dispatcher flex: Megatron-Bridge switches it off, and Megatron-Core "
+        "before 0.18 refuses it",
         nearest=fixed(moe_shared_expert_overlap=False),
         source="src/megatron/bridge/training/flex_dispatcher_backend.py:55",
-        versions="core accepts it from 0.17",
+        versions="refused by Megatron-Core 0.16 and 0.17",
         breaking=example(moe_shared_expert_overlap=True, moe_token_dispatcher_type="flex"),
         passing=example(moe_token_dispatcher_type="flex"),
     ),
@@ -144,49 +100,6 @@ ROWS = (
         source="transformer_config.py:1848",
         breaking=example(moe_expert_capacity_factor=1.0, moe_router_load_balancing_type="sinkhorn"),
         passing=example(moe_expert_capacity_factor=1.0),
-    ),
-    Rule(
-        id="deepep-padding",
-        knobs=(PAD, BACKEND),
-        broken=all_of(_flex, among(BACKEND, "deepep"), on(PAD)),
-        message="DeepEP does not pad expert inputs to their capacity",
-        nearest=fixed(moe_token_dispatcher_type="alltoall"),
-        source="transformer_config.py:1759",
-        breaking=example(
-            moe_token_dispatcher_type="flex", moe_pad_expert_input_to_capacity=True, moe_expert_capacity_factor=1.0
-        ),
-        passing=example(moe_pad_expert_input_to_capacity=True, moe_expert_capacity_factor=1.0),
-    ),
-    Rule(
-        id="rank-capacity-backend",
-        knobs=(RANK_CAPACITY, BACKEND),
-        broken=all_of(on(RANK_CAPACITY), negated(all_of(_flex, among(BACKEND, "hybridep", "ncclep")))),
-        message="moe_expert_rank_capacity_factor needs dispatcher flex with HybridEP or NCCL EP",
-        nearest=fixed(moe_expert_rank_capacity_factor=None),
-        source="transformer_config.py:1872",
-        versions="0.17 and later",
-        breaking=example(moe_expert_rank_capacity_factor=1.05),
-        passing=example(
-            moe_expert_rank_capacity_factor=1.05,
-            moe_token_dispatcher_type="flex",
-            moe_flex_dispatcher_backend="hybridep",
-        ),
-    ),
-    Rule(
-        id="paged-stash-capacity",
-        knobs=("moe_paged_stash", RANK_CAPACITY),
-        broken=all_of(on("moe_paged_stash"), among(RANK_CAPACITY, None)),
-        message="moe_paged_stash without moe_expert_rank_capacity_factor",
-        nearest=fixed(moe_paged_stash=False),
-        source="transformer_config.py:2215",
-        versions="0.17 and later",
-        breaking=example(moe_paged_stash=True),
-        passing=example(
-            moe_paged_stash=True,
-            moe_expert_rank_capacity_factor=1.05,
-            moe_token_dispatcher_type="flex",
-            moe_flex_dispatcher_backend="hybridep",
-        ),
     ),
     Rule(
         id="router-padding-quantized",
@@ -233,5 +146,31 @@ ROWS = (
         source="Megatron-Bridge skills, moe-optimization-workflow: forced balance is benchmark-only",
         breaking=example(moe_router_force_load_balancing=True),
         passing=example(),
+    ),
+    Rule(
+        id="etp-follows-tp",
+        kind=FindingKind.AUTOSET,
+        knobs=(ETP, TP),
+        broken=all_of(is_moe, above_one(TP), among(ETP, None)),
+        message="expert_tensor_parallel_size is not written: Megatron-Core sets it to TP {tp}, and every expert is cut "
+        "into {tp} parts",
+        hint="write 1 for whole experts (more EP instead)",
+        nearest=lambda recipe: {ETP: layout_of(recipe).tp},
+        source="megatron/core/model_parallel_config.py:507",
+        breaking=example(tensor_model_parallel_size=2, sequence_parallel=True, expert_model_parallel_size=4),
+        passing=example(**TP2),
+    ),
+    Rule(
+        id="capacity-dispatcher",
+        kind=FindingKind.WARNING,
+        binds=BRIDGE,
+        knobs=(CAPACITY, DISPATCHER),
+        broken=all_of(is_moe, on(CAPACITY), negated(among(DISPATCHER, "alltoall"))),
+        message="moe_expert_capacity_factor with dispatcher {moe_token_dispatcher_type}: Megatron-Bridge's token drop "
+        "takes alltoall only",
+        nearest=fixed(moe_token_dispatcher_type="alltoall"),
+        source="src/megatron/bridge/training/utils/moe_token_drop.py:59",
+        breaking=example(moe_expert_capacity_factor=1.0, moe_token_dispatcher_type="allgather"),
+        passing=example(moe_expert_capacity_factor=1.0),
     ),
 )

@@ -1,5 +1,7 @@
 """Memory kept on the host: optimizer state, whole layers, single activations."""
 
+from typing import Any
+
 from trainer.recipe.predicates import (
     above_one,
     all_of,
@@ -14,10 +16,9 @@ from trainer.recipe.predicates import (
     on,
     on_gpu,
     recomputed,
-    recomputes,
 )
-from trainer.recipe.rules.graphs import NO_GRAPHS
-from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
+from trainer.recipe.rules.graphs import NO_GRAPHS, whole_iteration
+from trainer.recipe.rules.rule import LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed, without
 from trainer.recipe.schema import Recipe
 
 LAYERS = "cpu_offloading_num_layers"
@@ -26,6 +27,15 @@ FINE = "fine_grained_activation_offloading"
 NO_RECOMPUTE = fixed(
     recompute_granularity=None, recompute_modules=None, recompute_method=None, recompute_num_layers=None
 )
+_local_graphs = all_of(among("cuda_graph_impl", "local"), negated(lists("cuda_graph_scope", "full_iteration")))
+OUTSIDE_EXPERTS = ("core_attn", "attn_proj", "attn_norm", "mlp_norm", "qkv_linear")
+_OFFLOAD_GRAPHS: dict[str, Any] = {
+    "fine_grained_activation_offloading": True,
+    "NVTE_CPU_OFFLOAD_V1": 1,
+    "cuda_graph_impl": "transformer_engine",
+    "cuda_graph_scope": ("attn",),
+    "use_te_rng_tracker": True,
+}
 
 
 def _with_attention(recipe: Recipe) -> Suggestion:
@@ -35,6 +45,7 @@ def _with_attention(recipe: Recipe) -> Suggestion:
 ROWS = (
     Rule(
         id="optimizer-offload-aware",
+        binds=MEGATRON_LM,
         knobs=("optimizer_cpu_offload", "use_precision_aware_optimizer"),
         broken=all_of(on("optimizer_cpu_offload"), on_gpu, off("use_precision_aware_optimizer")),
         message="optimizer_cpu_offload without use_precision_aware_optimizer",
@@ -45,6 +56,7 @@ ROWS = (
     ),
     Rule(
         id="optimizer-offload-fp8-params",
+        binds=MEGATRON_LM,
         knobs=("optimizer_cpu_offload", "fp8_param_gather"),
         broken=all_of(
             on("optimizer_cpu_offload"),
@@ -76,8 +88,8 @@ ROWS = (
     Rule(
         id="layer-offload-recompute",
         knobs=("cpu_offloading", "recompute_granularity"),
-        broken=all_of(on("cpu_offloading"), recomputes),
-        message="offload of whole layers together with recompute",
+        broken=all_of(on("cpu_offloading"), on("recompute_granularity")),
+        message="offload of whole layers together with recompute_granularity {recompute_granularity}",
         nearest=NO_RECOMPUTE,
         source="transformer_config.py:1898",
         breaking=example(cpu_offloading=True, cpu_offloading_num_layers=2, recompute_granularity="selective"),
@@ -96,8 +108,8 @@ ROWS = (
     Rule(
         id="layer-offload-graphs",
         knobs=("cpu_offloading", "cuda_graph_impl"),
-        broken=all_of(on("cpu_offloading"), has_graphs, negated(among("cuda_graph_impl", "full_iteration"))),
-        message="offload of whole layers with CUDA graphs",
+        broken=all_of(on("cpu_offloading"), has_graphs, negated(whole_iteration)),
+        message="offload of whole layers with CUDA graphs of layers",
         nearest=NO_GRAPHS,
         source="transformer_config.py:2801",
         breaking=example(
@@ -105,6 +117,24 @@ ROWS = (
             cpu_offloading_num_layers=2,
             cuda_graph_impl="local",
             cuda_graph_scope=("attn",),
+            use_te_rng_tracker=True,
+        ),
+        passing=example(cpu_offloading=True, cpu_offloading_num_layers=2),
+    ),
+    Rule(
+        id="layer-offload-iteration",
+        kind=FindingKind.WARNING,
+        knobs=("cpu_offloading", "cuda_graph_impl"),
+        broken=all_of(on("cpu_offloading"), whole_iteration),
+        message="offload of whole layers inside a graph of the whole iteration: Megatron-Core before 0.18 refuses it",
+        nearest=NO_GRAPHS,
+        source="megatron-core 0.16.1 transformer_config.py:1720; loosened in 0.18.0",
+        versions="0.16 and 0.17",
+        breaking=example(
+            cpu_offloading=True,
+            cpu_offloading_num_layers=2,
+            cuda_graph_impl="local",
+            cuda_graph_scope=("full_iteration",),
             use_te_rng_tracker=True,
         ),
         passing=example(cpu_offloading=True, cpu_offloading_num_layers=2),
@@ -155,6 +185,7 @@ ROWS = (
         message="activations inside moe are offloaded although the whole moe is recomputed",
         nearest=without("recompute_modules", "moe"),
         source="transformer_config.py:2170",
+        versions="0.19 and later; before, nothing refuses it",
         breaking=example(
             fine_grained_activation_offloading=True,
             offload_modules=("expert_fc1",),
@@ -172,13 +203,72 @@ ROWS = (
     ),
     Rule(
         id="fine-offload-environment",
+        binds=LM_AND_BRIDGE,
         kind=FindingKind.WARNING,
         knobs=(FINE, "NVTE_CPU_OFFLOAD_V1"),
         broken=all_of(on(FINE), negated(among("NVTE_CPU_OFFLOAD_V1", 1))),
         message="fine-grained offload without NVTE_CPU_OFFLOAD_V1=1: refused with Transformer Engine 2.10 and later",
         nearest=fixed(NVTE_CPU_OFFLOAD_V1=1),
-        source="megatron/training/arguments.py:1940",
+        source="megatron/training/arguments.py:1940; src/megatron/bridge/training/config.py:2214",
         breaking=example(fine_grained_activation_offloading=True, offload_modules=("moe_act",)),
         passing=example(fine_grained_activation_offloading=True, offload_modules=("moe_act",), NVTE_CPU_OFFLOAD_V1=1),
+    ),
+    Rule(
+        id="fine-offload-graph-warmup",
+        knobs=(FINE, "cuda_graph_warmup_steps"),
+        broken=all_of(on(FINE), has_graphs, among("cuda_graph_warmup_steps", 0)),
+        message="fine-grained offload with graphs captured without a warm-up step",
+        nearest=fixed(cuda_graph_warmup_steps=3),
+        source="transformer_config.py:2964",
+        versions="0.18 and later",
+        breaking=example(cuda_graph_warmup_steps=0, offload_modules=("core_attn",), **_OFFLOAD_GRAPHS),
+        passing=example(offload_modules=("core_attn",), **_OFFLOAD_GRAPHS),
+    ),
+    Rule(
+        id="fine-offload-graph-moe",
+        knobs=(FINE, "cuda_graph_scope"),
+        broken=all_of(on(FINE), has_graphs, lists("cuda_graph_scope", "moe")),
+        message="fine-grained offload with a graph of the whole moe",
+        nearest=without("cuda_graph_scope", "moe"),
+        source="transformer_config.py:2962",
+        versions="0.18 and later",
+        breaking=example(
+            offload_modules=("core_attn",),
+            moe_expert_capacity_factor=1.0,
+            moe_pad_expert_input_to_capacity=True,
+            **_OFFLOAD_GRAPHS | {"cuda_graph_scope": ("attn", "moe")},
+        ),
+        passing=example(offload_modules=("core_attn",), **_OFFLOAD_GRAPHS),
+    ),
+    Rule(
+        id="fine-offload-local-graphs",
+        knobs=(FINE, MODULES, "cuda_graph_impl", "cuda_graph_scope"),
+        broken=all_of(
+            on(FINE),
+            _local_graphs,
+            any_of(lists(MODULES, *OUTSIDE_EXPERTS), off("cuda_graph_scope")),
+        ),
+        message="local graphs with {offload_modules} offloaded: they allow activations of the experts only, and parts "
+        "of a layer only",
+        nearest=NO_GRAPHS,
+        source="transformer_config.py:2936",
+        versions="0.18 and later",
+        breaking=example(offload_modules=("core_attn",), **_OFFLOAD_GRAPHS | {"cuda_graph_impl": "local"}),
+        passing=example(offload_modules=("moe_act",), **_OFFLOAD_GRAPHS | {"cuda_graph_impl": "local"}),
+    ),
+    Rule(
+        id="fine-offload-local-release",
+        kind=FindingKind.WARNING,
+        knobs=(FINE, MODULES, "cuda_graph_impl"),
+        broken=all_of(
+            on(FINE), among("cuda_graph_impl", "local"), negated(lists("cuda_graph_scope", "full_iteration"))
+        ),
+        message="fine-grained offload beside local graphs of layers: Megatron-Core 0.18 refuses it whatever is "
+        "offloaded",
+        nearest=fixed(cuda_graph_impl="transformer_engine"),
+        source="megatron-core 0.18.0 transformer_config.py:2352; 0.19.0 takes the experts' activations",
+        versions="0.18",
+        breaking=example(offload_modules=("moe_act",), **_OFFLOAD_GRAPHS | {"cuda_graph_impl": "local"}),
+        passing=example(offload_modules=("moe_act",), **_OFFLOAD_GRAPHS),
     ),
 )

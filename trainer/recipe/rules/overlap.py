@@ -1,25 +1,28 @@
 """Communication behind compute: EP dispatch and combine, delayed weight gradients, TP, data parallel, connections."""
 
+from typing import Any
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import (
     above_one,
     all_of,
     among,
     any_of,
-    is_moe,
+    lists,
     negated,
     off,
     on,
     on_cpu,
-    recomputed,
 )
-from trainer.recipe.rules.nearest import CP, EP, PP, TP, chunks
-from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
+from trainer.recipe.rules.examples import DENSE, PIPELINE
+from trainer.recipe.rules.nearest import EP, PP, TP, chunks
+from trainer.recipe.rules.rule import BRIDGE, LM_AND_BRIDGE, FindingKind, Rule, Suggestion, example, fixed, without
 from trainer.recipe.schema import Recipe
 
 OVERLAP = "overlap_moe_expert_parallel_comm"
-CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-_ep_overlap = all_of(is_moe, on(OVERLAP), negated(on_cpu))  # on a CPU one rule of its own says no
+EARLY = "ep_overlap_early_attn_memory_release"
+BACKWARD = "overlap_dispatch_backward_with_experts_wgrad"
+_ep_overlap = all_of(on(OVERLAP), negated(on_cpu))  # on a CPU one rule of its own says no
 _no_ep_overlap = fixed(overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
 
 
@@ -34,17 +37,25 @@ def _interleave(recipe: Recipe) -> Suggestion:
     return suggestion if found else _no_ep_overlap(recipe)
 
 
-def _is_hopper(recipe: Recipe) -> bool:
-    return recipe.hardware.architecture == "hopper"
-
-
 def _mtp_layers(recipe: Recipe) -> int:
     return recipe.architecture.mtp_num_layers or 0
 
 
-def _mtp_broken(recipe: Recipe) -> bool:
-    return _mtp_layers(recipe) > 1 or (_mtp_layers(recipe) == 1 and layout_of(recipe).pp == 1)
+def _several_mtp(recipe: Recipe) -> bool:
+    return _mtp_layers(recipe) > 1
 
+
+def _mtp_without_pipeline(recipe: Recipe) -> bool:
+    return _mtp_layers(recipe) == 1 and layout_of(recipe).pp == 1
+
+
+_NCCLEP_OFFLOAD: dict[str, Any] = {
+    "overlap_moe_expert_parallel_comm": True,
+    "moe_token_dispatcher_type": "flex",
+    "moe_flex_dispatcher_backend": "ncclep",
+    "fine_grained_activation_offloading": True,
+    "NVTE_CPU_OFFLOAD_V1": 1,
+}
 
 ROWS = (
     Rule(
@@ -114,10 +125,11 @@ ROWS = (
     Rule(
         id="ep-overlap-moe-recompute",
         knobs=(OVERLAP, "recompute_modules"),
-        broken=all_of(_ep_overlap, recomputed("moe")),
-        message="EP communication overlap with the whole `moe` recomputed",
+        broken=all_of(_ep_overlap, lists("recompute_modules", "moe")),
+        message="EP communication overlap with the whole `moe` among recompute_modules",
         nearest=without("recompute_modules", "moe"),
         source="transformer_config.py:3032",
+        versions="0.17 and later",
         breaking=example(
             overlap_moe_expert_parallel_comm=True,
             recompute_granularity="selective",
@@ -140,8 +152,8 @@ ROWS = (
     Rule(
         id="ep-overlap-mtp",
         knobs=(OVERLAP,),
-        broken=all_of(_ep_overlap, _mtp_broken),
-        message="EP communication overlap with {mtp_num_layers} MTP layers over PP {pp}: it takes one, and a pipeline",
+        broken=all_of(_ep_overlap, _several_mtp),
+        message="EP communication overlap with {mtp_num_layers} MTP layers: it takes one",
         nearest=_no_ep_overlap,
         source="transformer_config.py:3046",
         breaking=example(model={"mtp_num_layers": 2}, overlap_moe_expert_parallel_comm=True),
@@ -151,36 +163,6 @@ ROWS = (
             pipeline_model_parallel_size=2,
             virtual_pipeline_model_parallel_size=2,
         ),
-    ),
-    Rule(
-        id="ep-overlap-connections",
-        kind=FindingKind.WARNING,
-        knobs=(OVERLAP, CONNECTIONS),
-        broken=all_of(_ep_overlap, among(CONNECTIONS, 1)),
-        message="EP communication overlap with one device connection: the queue lets little overlap (+3.7 % against "
-        "+7.8 % with 32)",
-        nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=32),
-        source="megatron/training/arguments.py:1468; measured in Megatron-LM#6311",
-        breaking=example(overlap_moe_expert_parallel_comm=True, CUDA_DEVICE_MAX_CONNECTIONS=1),
-        passing=example(overlap_moe_expert_parallel_comm=True, CUDA_DEVICE_MAX_CONNECTIONS=32),
-    ),
-    Rule(
-        id="hopper-connections",
-        kind=FindingKind.WARNING,
-        knobs=(CONNECTIONS,),
-        broken=all_of(
-            _is_hopper,
-            any_of(above_one(TP), above_one(CP)),
-            off(OVERLAP),
-            off("use_megatron_fsdp"),
-            negated(among(CONNECTIONS, 1, None)),
-        ),
-        message="TP or CP on Hopper with {CUDA_DEVICE_MAX_CONNECTIONS} device connections: Megatron-LM wants 1",
-        nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=1),
-        source="megatron/training/arguments.py:1478",
-        versions="Megatron-LM's command line; Megatron-Bridge does not check",
-        breaking=example(context_parallel_size=2, CUDA_DEVICE_MAX_CONNECTIONS=8),
-        passing=example(context_parallel_size=2, CUDA_DEVICE_MAX_CONNECTIONS=1),
     ),
     Rule(
         id="delayed-wgrad-needs-overlap",
@@ -194,6 +176,7 @@ ROWS = (
     ),
     Rule(
         id="tp-overlap-needs-tp",
+        binds=BRIDGE,
         kind=FindingKind.AUTOSET,
         knobs=("tp_comm_overlap", TP),
         broken=all_of(on("tp_comm_overlap"), negated(above_one(TP))),
@@ -207,13 +190,14 @@ ROWS = (
     ),
     Rule(
         id="tp-overlap-needs-sp",
+        binds=LM_AND_BRIDGE,
         knobs=("tp_comm_overlap", "sequence_parallel"),
         broken=all_of(on("tp_comm_overlap"), above_one(TP), off("sequence_parallel")),
-        message="tp_comm_overlap without sequence_parallel",
+        message="tp_comm_overlap without sequence_parallel: Megatron-LM refuses it, Megatron-Bridge switches it off",
         nearest=fixed(sequence_parallel=True),
-        source="megatron/training/arguments.py:1442",
+        source="megatron/training/arguments.py:1442; src/megatron/bridge/training/comm_overlap.py:447",
         breaking=example(
-            model={"num_moe_experts": None},
+            model=DENSE,
             expert_model_parallel_size=1,
             tensor_model_parallel_size=2,
             tp_comm_overlap=True,
@@ -223,78 +207,82 @@ ROWS = (
         ),
     ),
     Rule(
-        id="param-gather-needs-sharding",
-        knobs=("overlap_param_gather", "use_distributed_optimizer"),
-        broken=all_of(on("overlap_param_gather"), off("use_distributed_optimizer"), off("use_megatron_fsdp")),
-        message="overlap_param_gather without the distributed optimizer: no parameters are gathered",
-        nearest=fixed(use_distributed_optimizer=True),
-        source="megatron/training/arguments.py:1027",
-        breaking=example(overlap_param_gather=True, use_distributed_optimizer=False),
-        passing=example(overlap_param_gather=True),
-    ),
-    Rule(
-        id="param-gather-needs-grad-overlap",
-        knobs=("overlap_param_gather", "overlap_grad_reduce"),
-        broken=all_of(on("overlap_param_gather"), off("overlap_grad_reduce")),
-        message="overlap_param_gather without overlap_grad_reduce",
-        nearest=fixed(overlap_grad_reduce=True),
-        source="megatron/training/arguments.py:1029",
-        breaking=example(overlap_param_gather=True, overlap_grad_reduce=False),
-        passing=example(overlap_param_gather=True),
-    ),
-    Rule(
-        id="param-gather-with-step",
+        id="ep-overlap-mtp-pipeline",
         kind=FindingKind.WARNING,
-        knobs=("overlap_param_gather_with_optimizer_step", "overlap_param_gather"),
-        broken=all_of(
-            on("overlap_param_gather_with_optimizer_step"),
-            any_of(off("overlap_param_gather"), lambda recipe: layout_of(recipe).vpp == 1),
-        ),
-        message="overlap_param_gather_with_optimizer_step does nothing without overlap_param_gather and VPP",
-        nearest=fixed(overlap_param_gather_with_optimizer_step=False),
-        source="megatron/training/arguments.py:1072",
-        versions="an error on Megatron-LM's command line only",
-        breaking=example(overlap_param_gather_with_optimizer_step=True),
-        passing=example(
-            overlap_param_gather_with_optimizer_step=True,
-            overlap_param_gather=True,
-            pipeline_model_parallel_size=2,
-            virtual_pipeline_model_parallel_size=2,
-        ),
-    ),
-    Rule(
-        id="instances-need-sharding",
-        knobs=("num_distributed_optimizer_instances", "use_distributed_optimizer"),
-        broken=all_of(above_one("num_distributed_optimizer_instances"), off("use_distributed_optimizer")),
-        message="{num_distributed_optimizer_instances} optimizer instances without the distributed optimizer",
-        nearest=fixed(num_distributed_optimizer_instances=1),
-        source="megatron/core/distributed/distributed_data_parallel.py:360",
-        breaking=example(num_distributed_optimizer_instances=2, use_distributed_optimizer=False),
-        passing=example(num_distributed_optimizer_instances=2),
-    ),
-    Rule(
-        id="fsdp-connections",
-        knobs=("use_megatron_fsdp", CONNECTIONS),
-        broken=all_of(on("use_megatron_fsdp"), among(CONNECTIONS, 1)),
-        message="Megatron FSDP with one device connection",
-        nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=32),
-        source="megatron/training/arguments.py:1167",
-        breaking=example(use_megatron_fsdp=True, CUDA_DEVICE_MAX_CONNECTIONS=1),
-        passing=example(use_megatron_fsdp=True, CUDA_DEVICE_MAX_CONNECTIONS=32),
-    ),
-    Rule(
-        id="fsdp-interleaved-overlap",
-        knobs=(OVERLAP, "use_megatron_fsdp"),
-        broken=all_of(_ep_overlap, on("use_megatron_fsdp"), lambda recipe: layout_of(recipe).vpp > 1),
-        message="EP communication overlap with Megatron FSDP and VPP {vpp}",
+        knobs=(OVERLAP, PP),
+        broken=all_of(_ep_overlap, _mtp_without_pipeline),
+        message="EP communication overlap with an MTP layer and without a pipeline: Megatron-Core before 0.18 refuses "
+        "it",
         nearest=_no_ep_overlap,
-        source="megatron/core/pipeline_parallel/combined_1f1b.py:211",
+        source="megatron-core 0.16.1 transformer_config.py:1890; gone in 0.18.0",
+        versions="0.16 and 0.17",
+        breaking=example(model={"mtp_num_layers": 1}, overlap_moe_expert_parallel_comm=True),
+        passing=example(model={"mtp_num_layers": 1}, overlap_moe_expert_parallel_comm=True, **PIPELINE),
+    ),
+    Rule(
+        id="ep-overlap-local-graphs",
+        kind=FindingKind.WARNING,
+        knobs=(OVERLAP, "cuda_graph_impl"),
+        broken=all_of(_ep_overlap, among("cuda_graph_impl", "local")),
+        message="EP communication overlap with local graphs: Megatron-Core before 0.18 refuses every graph but those "
+        "of Transformer Engine",
+        nearest=fixed(cuda_graph_impl="transformer_engine"),
+        source="megatron-core 0.16.1 transformer_config.py:1896; loosened in 0.18.0",
+        versions="0.16 and 0.17",
         breaking=example(
             overlap_moe_expert_parallel_comm=True,
-            use_megatron_fsdp=True,
-            pipeline_model_parallel_size=2,
-            virtual_pipeline_model_parallel_size=2,
+            cuda_graph_impl="local",
+            cuda_graph_scope=("attn",),
+            use_te_rng_tracker=True,
         ),
-        passing=example(overlap_moe_expert_parallel_comm=True, use_megatron_fsdp=True),
+        passing=example(
+            overlap_moe_expert_parallel_comm=True,
+            cuda_graph_impl="transformer_engine",
+            cuda_graph_scope=("attn",),
+            use_te_rng_tracker=True,
+        ),
+    ),
+    Rule(
+        id="ncclep-overlap-offload",
+        knobs=(OVERLAP, "moe_flex_dispatcher_backend", "offload_modules"),
+        broken=all_of(
+            _ep_overlap,
+            among("moe_token_dispatcher_type", "flex"),
+            among("moe_flex_dispatcher_backend", "ncclep"),
+            on("fine_grained_activation_offloading"),
+            lists("offload_modules", "expert_fc1"),
+        ),
+        message="EP communication overlap over NCCL EP with expert_fc1 offloaded: the overlap frees what is to be "
+        "moved",
+        nearest=without("offload_modules", "expert_fc1"),
+        source="transformer_config.py:3058",
+        versions="0.19 and later",
+        breaking=example(
+            offload_modules=("core_attn", "expert_fc1"),
+            **_NCCLEP_OFFLOAD,
+        ),
+        passing=example(offload_modules=("core_attn",), **_NCCLEP_OFFLOAD),
+    ),
+    Rule(
+        id="early-release-needs-overlap",
+        knobs=(EARLY, OVERLAP),
+        broken=all_of(on(EARLY), off(OVERLAP)),
+        message="ep_overlap_early_attn_memory_release without EP communication overlap",
+        nearest=fixed(ep_overlap_early_attn_memory_release=False),
+        source="transformer_config.py:3097",
+        breaking=example(ep_overlap_early_attn_memory_release=True),
+        passing=example(ep_overlap_early_attn_memory_release=True, overlap_moe_expert_parallel_comm=True),
+    ),
+    Rule(
+        id="dispatch-backward-alone",
+        knobs=(BACKWARD, OVERLAP, "delay_wgrad_compute"),
+        broken=all_of(on(BACKWARD), any_of(on(OVERLAP), on("delay_wgrad_compute"))),
+        message="overlap_dispatch_backward_with_experts_wgrad beside EP communication overlap or delay_wgrad_compute: "
+        "they are two ways to the same end",
+        nearest=fixed(overlap_dispatch_backward_with_experts_wgrad=False),
+        source="transformer_config.py:3086",
+        versions="0.18 and later",
+        breaking=example(overlap_dispatch_backward_with_experts_wgrad=True, overlap_moe_expert_parallel_comm=True),
+        passing=example(overlap_dispatch_backward_with_experts_wgrad=True),
     ),
 )

@@ -1,9 +1,10 @@
-"""Pipeline stages: layers that come out even, interleaving, explicit layouts, micro batches enough to fill them."""
+"""Pipeline stages: layers that come out even, interleaving, micro batches enough to fill it."""
 
-from trainer.recipe.layout import layers_by_stage, layout_of, pipeline_stages, stages_of
-from trainer.recipe.predicates import Test, above_one, all_of, any_of, negated, on
+from trainer.recipe.layout import layers_by_stage, layout_of
+from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, negated, off, on
+from trainer.recipe.rules.examples import PIPELINE
 from trainer.recipe.rules.nearest import PP, VPP, chunks, closest, divisors, no_interleaving, size_where
-from trainer.recipe.rules.rule import Rule, Suggestion, example, fixed
+from trainer.recipe.rules.rule import LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
 from trainer.recipe.schema import Recipe
 
 LAYOUT = "pipeline_model_parallel_layout"
@@ -14,15 +15,21 @@ UNEVEN = (
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
-_uneven: Test = any_of(*map(on, UNEVEN))
+uneven: Test = any_of(*map(on, UNEVEN))
 
 
 def _interleaved(recipe: Recipe) -> bool:
     return layout_of(recipe).vpp > 1
 
 
-def _no_uneven(recipe: Recipe) -> Suggestion:
+def no_uneven(recipe: Recipe) -> Suggestion:
     return {name: None if name.startswith("num") else False for name in UNEVEN if recipe.knob(name)}
+
+
+def _no_chunks(recipe: Recipe) -> Suggestion:
+    """No interleaving, and no layout where that is what asks for it."""
+    layout: Suggestion = {LAYOUT: None} if recipe.knob(LAYOUT) else {}
+    return layout | no_interleaving(recipe)
 
 
 def _even(recipe: Recipe, pp: int) -> bool:
@@ -31,6 +38,9 @@ def _even(recipe: Recipe, pp: int) -> bool:
 
 
 def _middle_uneven(recipe: Recipe) -> bool:
+    if layout_of(recipe).pp == 1:
+        written = [recipe.knob(name) for name in UNEVEN[:2] if recipe.knob(name)]
+        return written != [recipe.architecture.num_layers]  # no stage is left for layers in the middle
     counts = layers_by_stage(recipe)
     return sum(counts) != recipe.architecture.num_layers or min(counts) < 1
 
@@ -41,29 +51,6 @@ def _chunks_uneven(recipe: Recipe) -> bool:
     extra[-1] += recipe.knob(UNEVEN[3])
     counts = zip(layers_by_stage(recipe), extra, strict=True)
     return any((layers + more) % layout_of(recipe).vpp for layers, more in counts)
-
-
-def _layout_text_broken(recipe: Recipe) -> bool:
-    try:
-        stages = pipeline_stages(recipe.knob(LAYOUT))
-    except ValueError:
-        return True
-    text, model = "".join(stages), recipe.architecture
-    counts = (text.count("t"), text.count("m"), text.count("E"), text.count("L"))
-    return (
-        counts != (model.num_layers, model.mtp_num_layers or 0, 1, 1)
-        or text[0] != "E"
-        or text[-1] != "L"
-        or "mt" in text
-    )
-
-
-def _readable_layout(recipe: Recipe) -> bool:
-    return bool(recipe.knob(LAYOUT)) and not _layout_text_broken(recipe)
-
-
-def _stages(recipe: Recipe) -> int:
-    return len(stages_of(recipe))
 
 
 def _group(recipe: Recipe) -> int:
@@ -99,7 +86,7 @@ ROWS = (
         ),
         message="{num_layers} layers do not divide over PP {pp}",
         nearest=size_where(PP, _even),
-        source="megatron/training/arguments.py:998",
+        source="megatron/core/transformer/transformer_block.py:155; megatron/training/arguments.py:998",
         breaking=example(model={"num_layers": 7, "moe_layer_freq": 1}, pipeline_model_parallel_size=2),
         passing=example(
             model={"num_layers": 7, "moe_layer_freq": 1},
@@ -110,10 +97,10 @@ ROWS = (
     Rule(
         id="uneven-stages",
         knobs=UNEVEN[:2],
-        broken=all_of(negated(on(LAYOUT)), any_of(*map(on, UNEVEN[:2])), above_one(PP), _middle_uneven),
+        broken=all_of(negated(on(LAYOUT)), any_of(*map(on, UNEVEN[:2])), _middle_uneven),
         message="{num_layers} layers over PP {pp} with {num_layers_in_first_pipeline_stage} in the first stage and "
         "{num_layers_in_last_pipeline_stage} in the last leave the middle ones uneven",
-        nearest=_no_uneven,
+        nearest=no_uneven,
         source="transformer_config.py:2351",
         breaking=example(
             expert_model_parallel_size=4, pipeline_model_parallel_size=4, num_layers_in_first_pipeline_stage=1
@@ -123,27 +110,11 @@ ROWS = (
         ),
     ),
     Rule(
-        id="one-way-to-split",
-        knobs=(LAYOUT, *UNEVEN),
-        broken=any_of(all_of(on(LAYOUT), _uneven), all_of(any_of(*map(on, UNEVEN[:2])), any_of(*map(on, UNEVEN[2:])))),
-        message="the pipeline is split in more than one way: a layout, first and last stages, and counting embedding "
-        "and loss as layers exclude each other",
-        nearest=_no_uneven,
-        source="transformer_config.py:2236",
-        breaking=example(
-            pipeline_model_parallel_size=2,
-            pipeline_model_parallel_layout="Et*4|t*4L",
-            account_for_embedding_in_pipeline_split=True,
-            account_for_loss_in_pipeline_split=True,
-        ),
-        passing=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*4|t*4L"),
-    ),
-    Rule(
         id="vpp-needs-pp",
         knobs=(VPP, PP),
-        broken=all_of(above_one(VPP), negated(above_one(PP))),
+        broken=all_of(_interleaved, negated(above_one(PP))),
         message="VPP {vpp} without a pipeline (PP 1)",
-        nearest=no_interleaving,
+        nearest=_no_chunks,
         source="megatron/core/parallel_state.py:830",
         breaking=example(virtual_pipeline_model_parallel_size=2, overlap_p2p_comm=True),
         passing=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2, overlap_p2p_comm=True),
@@ -159,49 +130,6 @@ ROWS = (
         passing=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=4, overlap_p2p_comm=True),
     ),
     Rule(
-        id="layout-text",
-        knobs=(LAYOUT,),
-        broken=all_of(on(LAYOUT), _layout_text_broken),
-        message="layout {pipeline_model_parallel_layout} is not: one E first, {num_layers} t, then the "
-        "{mtp_num_layers} m of the model, one L last",
-        nearest=fixed(pipeline_model_parallel_layout=None),
-        source="pipeline_parallel_layer_layout.py:97",
-        breaking=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*4|t*3L"),
-        passing=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*3|t*5L"),
-    ),
-    Rule(
-        id="layout-stages",
-        knobs=(LAYOUT, PP),
-        broken=all_of(_readable_layout, lambda recipe: _stages(recipe) % layout_of(recipe).pp != 0),
-        message="the layout's stages are no multiple of PP {pp}",
-        nearest=fixed(pipeline_model_parallel_layout=None),
-        source="megatron/training/arguments.py:946",
-        breaking=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*4|t*3|tL"),
-        passing=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*2|t*2|t*2|t*2L"),
-    ),
-    Rule(
-        id="layout-chunks",
-        knobs=(LAYOUT, VPP),
-        broken=all_of(
-            _readable_layout,
-            on(VPP),
-            lambda recipe: _stages(recipe) != layout_of(recipe).pp * recipe.knob(VPP),
-        ),
-        message="the layout's stages are not PP {pp} · VPP {virtual_pipeline_model_parallel_size}",
-        nearest=fixed(virtual_pipeline_model_parallel_size=None),
-        source="transformer_config.py:2281",
-        breaking=example(
-            pipeline_model_parallel_size=2,
-            virtual_pipeline_model_parallel_size=4,
-            pipeline_model_parallel_layout="Et*2|t*2|t*2|t*2L",
-        ),
-        passing=example(
-            pipeline_model_parallel_size=2,
-            virtual_pipeline_model_parallel_size=2,
-            pipeline_model_parallel_layout="Et*2|t*2|t*2|t*2L",
-        ),
-    ),
-    Rule(
         id="p2p-overlap-needs-vpp",
         knobs=("overlap_p2p_comm", VPP),
         broken=all_of(on("overlap_p2p_comm"), above_one(PP), negated(_interleaved)),
@@ -210,6 +138,43 @@ ROWS = (
         source="megatron/core/pipeline_parallel/schedules.py:2183",
         breaking=example(pipeline_model_parallel_size=2, overlap_p2p_comm=True),
         passing=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2, overlap_p2p_comm=True),
+    ),
+    Rule(
+        id="p2p-overlap-idle",
+        kind=FindingKind.AUTOSET,
+        binds=LM_AND_BRIDGE,
+        knobs=("overlap_p2p_comm", PP),
+        broken=all_of(on("overlap_p2p_comm"), negated(above_one(PP))),
+        message="overlap_p2p_comm without a pipeline: the launchers set it to false",
+        nearest=fixed(overlap_p2p_comm=False),
+        source="megatron/training/arguments.py:1012; src/megatron/bridge/training/comm_overlap.py:456",
+        breaking=example(overlap_p2p_comm=True),
+        passing=example(**PIPELINE),
+    ),
+    Rule(
+        id="vpp-one",
+        kind=FindingKind.AUTOSET,
+        binds=MEGATRON_LM,
+        knobs=(VPP,),
+        broken=among(VPP, 1),
+        message="VPP 1 is no interleaving: Megatron-LM sets it to null",
+        nearest=fixed(virtual_pipeline_model_parallel_size=None),
+        source="megatron/training/arguments.py:847",
+        breaking=example(virtual_pipeline_model_parallel_size=1),
+        passing=example(**PIPELINE),
+    ),
+    Rule(
+        id="vpp-two-stages",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        knobs=(VPP, PP, "overlap_p2p_comm"),
+        broken=all_of(_interleaved, among(PP, 2), off("overlap_p2p_comm")),
+        message="interleaving over PP 2 without overlap_p2p_comm: Megatron-LM wants more than two stages then; "
+        "Megatron-Bridge switches the overlap on",
+        nearest=fixed(overlap_p2p_comm=True),
+        source="megatron/training/arguments.py:1008",
+        breaking=example(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2),
+        passing=example(**PIPELINE),
     ),
     Rule(
         id="interleaving-filled",

@@ -1,8 +1,8 @@
 """Number formats: FP8 and FP4 recipes that suit the GPU, FP8 parameters, dtypes of the optimizer's state."""
 
 from trainer.recipe.layout import layers_by_stage
-from trainer.recipe.predicates import all_of, among, any_of, fp4, fp8, negated, off, on, on_gpu
-from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed
+from trainer.recipe.predicates import all_of, among, fp8, negated, off, on, on_gpu
+from trainer.recipe.rules.rule import BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
 from trainer.recipe.schema import Recipe
 
 STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
@@ -34,11 +34,15 @@ def _bf16_ends(recipe: Recipe) -> Suggestion:
 ROWS = (
     Rule(
         id="format-suits-gpu",
+        kind=FindingKind.WARNING,
         knobs=("precision",),
         broken=all_of(among("precision", "mxfp8", "nvfp4"), lambda recipe: _architecture(recipe) == "hopper"),
-        message="{precision} on Hopper: its block scales are a Blackwell format",
+        message="{precision} on Hopper: Megatron-Core takes the recipe, Transformer Engine stops the first step of it "
+        "(compute capability 10.0 is needed); nothing will be trained",
         nearest=fixed(precision="fp8_blockwise"),
-        source="Transformer Engine: MXFP8BlockScaling and NVFP4 need compute capability 10.0",
+        source="Transformer Engine, pytorch/fp8.py: MXFP8BlockScaling and NVFP4BlockScaling need compute capability "
+        "10.0",
+        versions="all; a check of Transformer Engine, not of Megatron-Core",
         breaking=example(precision="mxfp8"),
         passing=example(precision="fp8_blockwise"),
     ),
@@ -67,7 +71,7 @@ ROWS = (
     Rule(
         id="fp8-params-need-fp8",
         knobs=(PARAM_GATHER, "precision"),
-        broken=all_of(on(PARAM_GATHER), negated(any_of(fp8, fp4))),
+        broken=all_of(on(PARAM_GATHER), negated(fp8)),
         message="fp8_param_gather in {precision}",
         nearest=fixed(fp8_param_gather=False, reuse_grad_buf_for_mxfp8_param_ag=False),
         source="transformer_config.py:1567",
@@ -76,6 +80,7 @@ ROWS = (
     ),
     Rule(
         id="fp8-params-need-sharding",
+        binds=MEGATRON_LM,
         knobs=(PARAM_GATHER, "use_distributed_optimizer"),
         broken=all_of(on(PARAM_GATHER), off("use_distributed_optimizer"), off("use_megatron_fsdp")),
         message="fp8_param_gather without the distributed optimizer: no parameters are gathered",
@@ -86,6 +91,7 @@ ROWS = (
     ),
     Rule(
         id="mxfp8-params-reuse",
+        binds=BRIDGE,
         knobs=(PARAM_GATHER, REUSE),
         broken=all_of(on(PARAM_GATHER), among("precision", "mxfp8"), off(REUSE), off("use_megatron_fsdp")),
         message="fp8_param_gather with mxfp8 without reuse_grad_buf_for_mxfp8_param_ag",
@@ -112,7 +118,8 @@ ROWS = (
         broken=all_of(on(REUSE), on("overlap_param_gather_with_optimizer_step")),
         message="reuse_grad_buf_for_mxfp8_param_ag with overlap_param_gather_with_optimizer_step",
         nearest=fixed(overlap_param_gather_with_optimizer_step=False),
-        source="optimizer_config.py:428",
+        source="megatron/core/optimizer/optimizer_config.py:428",
+        versions="0.19 and later; before, nothing refuses it",
         breaking=example(
             cluster={"gpu": "b200"},
             precision="mxfp8",
@@ -170,6 +177,7 @@ ROWS = (
     ),
     Rule(
         id="low-gradients-reduced-in-fp32",
+        binds=MEGATRON_LM,
         knobs=("main_grads_dtype", "grad_reduce_in_fp32"),
         broken=all_of(
             on("grad_reduce_in_fp32"),
@@ -181,5 +189,33 @@ ROWS = (
         source="megatron/training/arguments.py:1211",
         breaking=example(main_grads_dtype="bfloat16", use_precision_aware_optimizer=True, grad_reduce_in_fp32=True),
         passing=example(main_grads_dtype="bfloat16", use_precision_aware_optimizer=True, grad_reduce_in_fp32=False),
+    ),
+    Rule(
+        id="mxfp8-memory",
+        kind=FindingKind.WARNING,
+        knobs=("precision", PARAM_GATHER, REUSE),
+        broken=all_of(among("precision", "mxfp8"), off(PARAM_GATHER), off("use_megatron_fsdp")),
+        message="mxfp8 without fp8_param_gather: parameters are kept in bf16 and in MXFP8, rows and columns, which "
+        "takes much more memory",
+        nearest=fixed(fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True),
+        source="megatron/core/optimizer/optimizer_config.py:421",
+        breaking=example(cluster={"gpu": "b200"}, precision="mxfp8"),
+        passing=example(
+            cluster={"gpu": "b200"}, precision="mxfp8", fp8_param_gather=True, reuse_grad_buf_for_mxfp8_param_ag=True
+        ),
+    ),
+    Rule(
+        id="te-cross-entropy",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        knobs=("cross_entropy_loss_fusion", "cross_entropy_fusion_impl"),
+        broken=all_of(on("cross_entropy_loss_fusion"), among("cross_entropy_fusion_impl", "te"), on_gpu),
+        message="the te cross entropy: Megatron-LM's command line refuses it since 0.19, Megatron-Core warns, "
+        "Megatron-Bridge's own recipes use it",
+        nearest=fixed(cross_entropy_fusion_impl="native"),
+        source="megatron/training/arguments.py:1700; megatron/core/model_parallel_config.py:538",
+        versions="0.19 and later",
+        breaking=example(cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te"),
+        passing=example(cross_entropy_loss_fusion=True),
     ),
 )

@@ -1,42 +1,56 @@
-"""Activation recompute: what full and selective need, and modules that exist in the model."""
+"""Activation recompute: what full and selective need, how layers are grouped, saved activations spread over TP."""
 
-from trainer.recipe.layout import layers_by_stage
+from typing import Any
+
+from trainer.recipe.layout import layers_of_ranks
 from trainer.recipe.predicates import (
+    above_one,
     all_of,
     among,
     any_of,
-    has_dense_layers,
-    has_shared_experts,
-    is_moe,
     negated,
     off,
     on,
-    recomputed,
 )
-from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
+from trainer.recipe.rules.examples import DENSE, TP2
+from trainer.recipe.rules.nearest import TP
+from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
 from trainer.recipe.schema import Recipe
 
 GRANULARITY = "recompute_granularity"
-MODULES = "recompute_modules"
 METHOD = "recompute_method"
 LAYERS = "recompute_num_layers"
+DISTRIBUTED = "distribute_saved_activations"
 _full = among(GRANULARITY, "full")
 _selective = among(GRANULARITY, "selective")
+_DISTRIBUTED: dict[str, Any] = {
+    "distribute_saved_activations": True,
+    "tensor_model_parallel_size": 2,
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
 
 
-def _is_mla(recipe: Recipe) -> bool:
-    return recipe.architecture.multi_latent_attention
+def _chunks(recipe: Recipe) -> list[int]:
+    """Layers of every chunk of every pipeline rank: recompute counts within one."""
+    return [len(layers) for rank in layers_of_ranks(recipe) for layers in rank]
 
 
 def _most(recipe: Recipe) -> int:
-    return max(1, *layers_by_stage(recipe))
+    return max(1, *_chunks(recipe))
 
 
-def _grouped(recipe: Recipe) -> Suggestion:
-    """Grouped GEMM, or another choice of modules where a CPU in fp32 has none."""
-    if recipe.hardware.is_cpu and recipe.training.precision == "fp32":
-        return without(MODULES, "moe_act")(recipe)
-    return {"moe_grouped_gemm": True}
+def _groups_overrun(recipe: Recipe) -> bool:
+    group = recipe.knob(LAYERS)
+    return bool(group) and any(layers % group for layers in _chunks(recipe))
+
+
+def _group(recipe: Recipe) -> Suggestion:
+    """The size next below that divides every chunk."""
+    chunks = _chunks(recipe)
+    fitting = [size for size in range(1, recipe.knob(LAYERS)) if not any(layers % size for layers in chunks)]
+    return {LAYERS: max(fitting, default=1)}
 
 
 ROWS = (
@@ -62,139 +76,74 @@ ROWS = (
     ),
     Rule(
         id="recompute-layers-exist",
+        kind=FindingKind.WARNING,
         knobs=(LAYERS,),
-        broken=all_of(_full, lambda recipe: (recipe.knob(LAYERS) or 0) > _most(recipe)),
-        message="recompute_num_layers {recompute_num_layers} exceeds the layers a pipeline rank holds",
+        broken=all_of(_full, among(METHOD, "block"), lambda recipe: (recipe.knob(LAYERS) or 0) > _most(recipe)),
+        message="recompute_num_layers {recompute_num_layers} exceeds the layers of every chunk of the pipeline: all "
+        "are recomputed",
         nearest=lambda recipe: {LAYERS: _most(recipe)},
-        source="transformer_config.py: between 1 and num_layers_per_pipeline_rank",
+        source="megatron/core/transformer/transformer_block.py: a layer is recomputed while its index is smaller",
         breaking=example(recompute_granularity="full", recompute_method="block", recompute_num_layers=9),
         passing=example(recompute_granularity="full", recompute_method="block", recompute_num_layers=8),
     ),
     Rule(
         id="selective-without-layers",
         knobs=(GRANULARITY, LAYERS, METHOD),
-        broken=all_of(_selective, any_of(on(LAYERS), on(METHOD))),
-        message="selective recompute with recompute_num_layers or recompute_method, which belong to full",
-        nearest=fixed(recompute_num_layers=None, recompute_method=None),
+        broken=all_of(_selective, on(LAYERS)),
+        message="selective recompute with recompute_num_layers {recompute_num_layers}, which belongs to full",
+        nearest=fixed(recompute_num_layers=None),
         source="transformer_config.py:1931",
         breaking=example(recompute_granularity="selective", recompute_num_layers=1),
         passing=example(recompute_granularity="selective"),
     ),
     Rule(
-        id="modules-without-selective",
-        kind=FindingKind.WARNING,
-        knobs=(GRANULARITY, MODULES),
-        broken=all_of(on(MODULES), negated(_selective)),
-        message="recompute_modules {recompute_modules} do nothing: recompute_granularity is {recompute_granularity}",
-        nearest=fixed(recompute_granularity="selective", recompute_method=None, recompute_num_layers=None),
-        source="transformer_config.py: read only when selective; four published recipes carry them in vain",
-        breaking=example(recompute_modules=("layernorm",)),
-        passing=example(recompute_modules=("layernorm",), recompute_granularity="selective"),
+        id="selective-without-method",
+        binds=MEGATRON_LM,
+        knobs=(GRANULARITY, METHOD),
+        broken=all_of(_selective, on(METHOD)),
+        message="selective recompute with recompute_method {recompute_method}, which belongs to full",
+        nearest=fixed(recompute_method=None),
+        source="megatron/training/arguments.py:1427",
+        breaking=example(recompute_granularity="selective", recompute_method="uniform"),
+        passing=example(recompute_granularity="selective"),
     ),
     Rule(
-        id="moe-act-needs-grouped",
-        knobs=(MODULES, "moe_grouped_gemm"),
-        broken=all_of(recomputed("moe_act"), is_moe, off("moe_grouped_gemm")),
-        message="moe_act is recomputed without moe_grouped_gemm",
-        nearest=_grouped,
-        source="transformer_config.py:1966",
-        breaking=example(recompute_granularity="selective", recompute_modules=("moe_act",), moe_grouped_gemm=False),
-        passing=example(recompute_granularity="selective", recompute_modules=("moe_act",)),
-    ),
-    Rule(
-        id="mla-up-proj-needs-mla",
-        knobs=(MODULES,),
-        broken=all_of(recomputed("mla_up_proj"), negated(_is_mla)),
-        message="mla_up_proj is recomputed in a model without multi-latent attention",
-        nearest=without(MODULES, "mla_up_proj"),
-        source="transformer_config.py:1971",
-        breaking=example(recompute_granularity="selective", recompute_modules=("mla_up_proj", "layernorm")),
-        passing=example(recompute_granularity="selective", recompute_modules=("layernorm",)),
-    ),
-    Rule(
-        id="moe-modules-need-experts",
-        knobs=(MODULES,),
-        broken=all_of(recomputed("moe", "moe_act", "shared_experts"), negated(is_moe)),
-        message="recompute_modules {recompute_modules} name experts, and the model has none",
-        nearest=without(MODULES, "moe", "moe_act", "shared_experts"),
-        source="megatron/core/transformer/moe/moe_layer.py reads them",
-        breaking=example(
-            model={"num_moe_experts": None},
-            expert_model_parallel_size=1,
-            recompute_granularity="selective",
-            recompute_modules=("moe", "mlp"),
-        ),
-        passing=example(recompute_granularity="selective", recompute_modules=("moe", "mlp")),
-    ),
-    Rule(
-        id="shared-experts-exist",
-        kind=FindingKind.WARNING,
-        knobs=(MODULES,),
-        broken=all_of(recomputed("shared_experts"), is_moe, negated(has_shared_experts)),
-        message="shared_experts are recomputed in a model that has none",
-        nearest=without(MODULES, "shared_experts"),
-        source="megatron/core/transformer/moe/moe_layer.py reads it where shared experts are built",
-        breaking=example(
-            model={"moe_shared_expert_intermediate_size": None},
-            recompute_granularity="selective",
-            recompute_modules=("shared_experts", "layernorm"),
-        ),
-        passing=example(recompute_granularity="selective", recompute_modules=("shared_experts", "layernorm")),
-    ),
-    Rule(
-        id="dense-mlp-exists",
-        kind=FindingKind.WARNING,
-        knobs=(MODULES,),
-        broken=all_of(recomputed("mlp"), negated(has_dense_layers)),
-        message="mlp is recomputed in a model without dense layers: it covers those only",
-        nearest=without(MODULES, "mlp"),
-        source="megatron/core/transformer/transformer_layer.py: recompute_mlp acts on MLP that is no MoE layer",
-        breaking=example(
-            model={"moe_layer_freq": 1}, recompute_granularity="selective", recompute_modules=("mlp", "layernorm")
-        ),
-        passing=example(recompute_granularity="selective", recompute_modules=("mlp", "layernorm")),
-    ),
-    Rule(
-        id="shared-recompute-overlap",
-        knobs=(MODULES, "moe_shared_expert_overlap"),
-        broken=all_of(recomputed("shared_experts"), has_shared_experts, on("moe_shared_expert_overlap")),
-        message="shared_experts are recomputed and overlapped at once",
-        nearest=without(MODULES, "shared_experts"),
-        source="transformer_config.py:1997",
-        breaking=example(
-            recompute_granularity="selective",
-            recompute_modules=("shared_experts", "layernorm"),
-            moe_shared_expert_overlap=True,
-        ),
-        passing=example(recompute_granularity="selective", recompute_modules=("shared_experts", "layernorm")),
-    ),
-    Rule(
-        id="delayed-scaling-recompute",
-        knobs=(MODULES, "precision"),
-        broken=all_of(recomputed("moe_act", "layernorm"), among("precision", "fp8_delayed")),
-        message="moe_act or layernorm is recomputed under delayed FP8 scaling",
-        nearest=without(MODULES, "moe_act", "layernorm"),
-        source="transformer_config.py:2004",
-        breaking=example(
-            precision="fp8_delayed", recompute_granularity="selective", recompute_modules=("layernorm", "mlp")
-        ),
-        passing=example(
-            precision="fp8_current", recompute_granularity="selective", recompute_modules=("layernorm", "mlp")
-        ),
+        id="recompute-groups",
+        knobs=(LAYERS, METHOD),
+        broken=all_of(_full, among(METHOD, "uniform"), _groups_overrun),
+        message="uniform recompute in groups of {recompute_num_layers} layers does not divide every chunk of the "
+        "pipeline: the last group runs past its layers",
+        nearest=_group,
+        source="megatron/core/transformer/transformer_block.py:539: layers index to index + group, without a limit",
+        breaking=example(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=3),
+        passing=example(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=4),
     ),
     Rule(
         id="distributed-saved-activations",
-        knobs=("distribute_saved_activations", "sequence_parallel"),
-        broken=all_of(on("distribute_saved_activations"), any_of(on("sequence_parallel"), negated(_full))),
-        message="distribute_saved_activations needs full recompute without sequence_parallel",
+        knobs=(DISTRIBUTED, "sequence_parallel"),
+        broken=all_of(on(DISTRIBUTED), on("sequence_parallel"), any_of(_full, _selective)),
+        message="distribute_saved_activations with sequence_parallel, which spreads them already",
         nearest=fixed(distribute_saved_activations=False),
         source="transformer_config.py:1937",
-        breaking=example(distribute_saved_activations=True),
-        passing=example(
+        breaking=example(
             distribute_saved_activations=True,
             recompute_granularity="full",
             recompute_method="uniform",
             recompute_num_layers=1,
+            **TP2,
         ),
+        passing=example(model=DENSE, expert_model_parallel_size=1, **_DISTRIBUTED),
+    ),
+    Rule(
+        id="distributed-saved-full",
+        binds=MEGATRON_LM,
+        knobs=(DISTRIBUTED, GRANULARITY, TP),
+        broken=all_of(on(DISTRIBUTED), off("sequence_parallel"), any_of(negated(_full), negated(above_one(TP)))),
+        message="distribute_saved_activations needs full recompute and TP above 1: there is nothing to spread over TP "
+        "{tp}",
+        nearest=fixed(distribute_saved_activations=False),
+        source="megatron/training/arguments.py:1411",
+        breaking=example(distribute_saved_activations=True),
+        passing=example(model=DENSE, expert_model_parallel_size=1, **_DISTRIBUTED),
     ),
 )

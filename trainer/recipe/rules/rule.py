@@ -22,6 +22,21 @@ class FindingKind(StrEnum):
     FALLBACK = "fallback"  # Megatron does something else instead
 
 
+class Launcher(StrEnum):
+    """Who reads the recipe where a rule holds. What Megatron-Core says, every launcher says."""
+
+    CORE = "core"
+    MEGATRON_LM = "megatron-lm"  # the command line of pretrain_gpt.py
+    MEGATRON_BRIDGE = "megatron-bridge"
+    OURS = "moe-autotune"
+
+
+CORE = (Launcher.CORE,)
+MEGATRON_LM = (Launcher.MEGATRON_LM,)
+BRIDGE = (Launcher.MEGATRON_BRIDGE,)
+LM_AND_BRIDGE = (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One broken rule. `suggestion` gives knobs the nearest values that satisfy it, {} when no knob can."""
@@ -32,6 +47,8 @@ class Finding:
     hint: str
     knobs: tuple[str, ...]
     source: str
+    binds: tuple[Launcher, ...] = CORE
+    versions: str = "all"
     suggestion: Suggestion = field(default_factory=dict)
 
 
@@ -75,8 +92,12 @@ class Rule:
     """One row. `broken` is the violating condition; `message` a template over knobs, the model's fields and the
     parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} when none can.
 
-    `source` cites Megatron's own file and line, or the measurement it came from; `versions` says
-    where it holds. `breaking` and `passing` are examples: the conformance tests run every one.
+    It is an error when the newest Megatron-Core, or a launcher, refuses the recipe or trains it wrongly, and no other
+    launcher is known to run it. What only older releases, or one launcher of two, refuse is a warning that says so.
+
+    `source` cites Megatron's own file and line (Megatron-LM main d98e8a64, Megatron-Bridge 067f987d; a release where
+    it says one), or the measurement it came from; `versions` says which Megatron-Core releases it holds for, `binds`
+    which launchers. `breaking` and `passing` are examples: the conformance tests run every one.
     """
 
     id: str
@@ -88,6 +109,7 @@ class Rule:
     breaking: Example
     passing: Example
     kind: FindingKind = FindingKind.ERROR
+    binds: tuple[Launcher, ...] = CORE
     versions: str = "all"
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 
@@ -102,6 +124,8 @@ class Rule:
             hint=set_hint(suggestion) if suggestion else self.hint,
             knobs=self.knobs,
             source=self.source,
+            binds=self.binds,
+            versions=self.versions,
             suggestion=suggestion,
         )
 
@@ -123,7 +147,7 @@ class _Facts(dict[str, Any]):
             return _plain(self._recipe.knob(name))
         if name in Layout.__dataclass_fields__:
             return getattr(layout_of(self._recipe), name)
-        parts = (self._recipe.architecture, self._recipe.burst, self._recipe)
+        parts = (self._recipe.architecture, self._recipe.cluster, self._recipe.burst, self._recipe)
         return _plain(next(getattr(part, name) for part in parts if hasattr(part, name)))
 
 

@@ -1,0 +1,92 @@
+"""Our rules beside the installed Megatron-Core: thousands of recipes, one verdict.
+
+A rule is compared where Megatron-Core can say something before a model is built. What it cannot see then, and what
+releases judge differently, stands in `trainer/recipe/rules/comparison.csv`, each with its reason; a disagreement that
+no row explains fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("megatron.core")
+
+from tests.trainer.engines.megatron_verdict import Refusal, refusal, transformer_engine_played
+from tests.trainer.recipe import tuned_recipes
+from tests.trainer.recipe.mutants import mutants
+from trainer.recipe.rules import RULES, Finding, FindingKind, check
+from trainer.recipe.schema import Recipe
+from trainer.recipe.tables import read_table
+
+pytestmark = pytest.mark.megatron
+
+CASES = 12_000
+MOST_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
+TUNED = Path(__file__).parents[4] / "shared" / "facts" / "tuned_recipes.json"
+ROWS = read_table("rules/comparison.csv")
+
+
+def release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
+
+
+INSTALLED = release(version("megatron-core"))
+UNSEEN = {row["rule"] for row in ROWS if row["relation"] == "unseen"}
+NOT_YET = {row["rule"] for row in ROWS if row["relation"] == "newer" and release(row["release"]) > INSTALLED}
+OLDER = [row for row in ROWS if row["relation"] == "older" and release(row["release"]) > INSTALLED]
+
+
+def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
+    """What one side sees and the other does not; None when they agree or the table explains it."""
+    errors = {finding.rule for finding in findings if finding.kind is FindingKind.ERROR}
+    seen = errors - UNSEEN - NOT_YET
+    if said is None:
+        return f"only ours: {', '.join(sorted(seen))}" if seen else None
+    told = {finding.rule for finding in findings}
+    explained = any(row["rule"] in told and row["says"] in said.what for row in OLDER)
+    return None if seen or explained else f"only Megatron-Core's: {said.place} {said.what}"
+
+
+def recipes() -> list[Recipe]:
+    """Examples of every rule, mutants of the plain recipe and, where they are here, of hand-tuned ones."""
+    rows = json.loads(TUNED.read_text()) if TUNED.exists() else []
+    small = [tuned_recipes.recipe_of_row(row) for row in rows if row["num_gpus"] <= MOST_RANKS]
+    made = [recipe for recipe in mutants(CASES, seed=20261121, also=small) if not recipe.hardware.is_cpu]
+    return sorted(made, key=lambda recipe: recipe.world_size)  # a group of fake ranks is made once a size
+
+
+def test_the_rules_and_megatron_core_agree_on_thousands_of_recipes() -> None:
+    counts: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    fired: Counter[str] = Counter()
+    with transformer_engine_played():
+        for recipe in recipes():
+            findings, said = check(recipe), refusal(recipe)
+            errors = {finding.rule for finding in findings if finding.kind is FindingKind.ERROR}
+            fired.update(errors)
+            counts[f"{'illegal' if errors else 'legal'} here, {'refused' if said else 'taken'} there"] += 1
+            if problem := disagreement(findings, said):
+                found[problem] += 1
+    print(f"\nmegatron-core {version('megatron-core')}: {counts.total()} recipes, {dict(counts)}")
+    print(f"{len(fired)} error rules fired; {len(UNSEEN)} unseen, {len(NOT_YET)} not yet there, {len(OLDER)} older")
+    assert not found
+    assert counts["legal here, taken there"] > CASES / 5
+    assert counts["illegal here, refused there"] > CASES / 5
+    errors_of_gpus = {rule.id for rule in RULES if rule.kind is FindingKind.ERROR and not rule.id.startswith("cpu-")}
+    assert errors_of_gpus <= set(fired)
+
+
+def test_the_table_of_differences_names_rules_that_exist_and_says_why() -> None:
+    kinds = {rule.id: rule.kind for rule in RULES}
+    for row in ROWS:
+        assert row["relation"] in ("unseen", "newer", "older"), row
+        assert row["why"], row
+        assert (kinds[row["rule"]] is FindingKind.ERROR) == (row["relation"] != "older"), row
+        assert bool(row["release"]) == (row["relation"] != "unseen"), row
+        assert bool(row["says"]) == (row["relation"] == "older"), row

@@ -1,0 +1,27 @@
+"""Every rule of the public collection is a rule of ours, or is said not to be one and why."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trainer.recipe.rules import RULES
+from trainer.recipe.tables import read_table
+
+COLLECTION = Path(__file__).parents[4] / "shared" / "facts" / "rules.md"
+ROWS = read_table("rules/coverage.csv")
+
+
+def test_every_collected_rule_is_accounted_for_once() -> None:
+    if not COLLECTION.exists():
+        pytest.skip(f"{COLLECTION} is not here")
+    collected = re.findall(r"^\| (R\d+) \|", COLLECTION.read_text(), re.MULTILINE)
+    assert len(collected) == 310
+    assert [row["collected"] for row in ROWS] == collected
+
+
+def test_an_account_names_rules_that_exist_or_says_why_there_is_none() -> None:
+    known = {rule.id for rule in RULES}
+    for row in ROWS:
+        assert set(row["rules"].split()) <= known, row
+        assert row["rules"] or row["why_not"], row

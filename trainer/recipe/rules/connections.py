@@ -1,0 +1,65 @@
+"""Device connections (CUDA_DEVICE_MAX_CONNECTIONS): one orders TP and CP kernels, many let EP dispatch overlap."""
+
+from trainer.recipe.predicates import above_one, all_of, among, any_of, negated, off, on, on_cpu
+from trainer.recipe.rules.nearest import CP, TP
+from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
+from trainer.recipe.schema import Recipe
+
+OVERLAP = "overlap_moe_expert_parallel_comm"
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+_ep_overlap = all_of(on(OVERLAP), negated(on_cpu))
+
+
+def _is_hopper(recipe: Recipe) -> bool:
+    return recipe.hardware.architecture == "hopper"
+
+
+_wants_one = all_of(_is_hopper, any_of(above_one(TP), above_one(CP)))
+
+ROWS = (
+    Rule(
+        id="ep-overlap-connections",
+        binds=MEGATRON_LM,
+        kind=FindingKind.WARNING,
+        knobs=(OVERLAP, CONNECTIONS),
+        broken=all_of(_ep_overlap, among(CONNECTIONS, 1)),
+        message="EP communication overlap with one device connection: the queue lets little overlap (+3.7 % against "
+        "+7.8 % with 32)",
+        nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=32),
+        source="megatron/training/arguments.py:1468; measured in Megatron-LM#6311",
+        breaking=example(overlap_moe_expert_parallel_comm=True, CUDA_DEVICE_MAX_CONNECTIONS=1),
+        passing=example(overlap_moe_expert_parallel_comm=True, CUDA_DEVICE_MAX_CONNECTIONS=32),
+    ),
+    Rule(
+        id="hopper-connections",
+        binds=MEGATRON_LM,
+        kind=FindingKind.WARNING,
+        knobs=(CONNECTIONS,),
+        broken=all_of(
+            _wants_one,
+            off(OVERLAP),
+            off("use_megatron_fsdp"),
+            negated(among(CONNECTIONS, 1, None)),
+        ),
+        message="TP or CP on Hopper with {CUDA_DEVICE_MAX_CONNECTIONS} device connections: Megatron-LM wants 1",
+        nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=1),
+        source="megatron/training/arguments.py:1478",
+        breaking=example(context_parallel_size=2, CUDA_DEVICE_MAX_CONNECTIONS=8),
+        passing=example(context_parallel_size=2, CUDA_DEVICE_MAX_CONNECTIONS=1),
+    ),
+    Rule(
+        id="connections-conflict",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        knobs=(CONNECTIONS, OVERLAP),
+        broken=all_of(_wants_one, any_of(_ep_overlap, on("use_megatron_fsdp"))),
+        message="TP {tp} or CP {cp} on Hopper wants one device connection, EP communication overlap and Megatron FSDP "
+        "want several: no value of CUDA_DEVICE_MAX_CONNECTIONS suits both",
+        hint="measure with 1 and with 32 and keep the faster one",
+        source="megatron/training/arguments.py:1458, :1468",
+        breaking=example(
+            context_parallel_size=2, overlap_moe_expert_parallel_comm=True, CUDA_DEVICE_MAX_CONNECTIONS=32
+        ),
+        passing=example(overlap_moe_expert_parallel_comm=True, CUDA_DEVICE_MAX_CONNECTIONS=32),
+    ),
+)
