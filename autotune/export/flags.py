@@ -49,21 +49,42 @@ MODEL_FLAGS = {
     "qk_pos_emb_head_dim": "--qk-pos-emb-head-dim",
     "v_head_dim": "--v-head-dim",
     "mtp_num_layers": "--mtp-num-layers",
+    "normalization": "--normalization",
+    "position_embedding_type": "--position-embedding-type",
+    "attention_dropout": "--attention-dropout",
+    "hidden_dropout": "--hidden-dropout",
+}
+# Fields that few models move from Megatron's default: written where one does.
+RARE_MODEL_FLAGS = {
+    name: "--" + name.replace("_", "-")
+    for name in (
+        "softmax_type",
+        "window_size",
+        "window_attn_skip_freq",
+        "moe_latent_size",
+        "make_vocab_size_divisible_by",
+        "experimental_attention_variant",
+        "linear_attention_freq",
+        "linear_conv_kernel_dim",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "mamba_state_dim",
+        "mamba_num_groups",
+    )
 }
 MODEL_SWITCHES = {
     "multi_latent_attention": ("--multi-latent-attention", "--rope-type", "rope"),
     "gated_linear_unit": ("--swiglu",),
     "qk_layernorm": ("--qk-layernorm",),
     "untie_embeddings_and_output_weights": ("--untie-embeddings-and-output-weights",),
+    "add_qkv_bias": ("--add-qkv-bias",),
+    "attention_output_gate": ("--attention-output-gate",),
+    "moe_shared_expert_gate": ("--moe-shared-expert-gate",),
 }
-# What a burst fixes for every model, so that the exported job computes what was measured.
-AS_MEASURED = (
-    ("--normalization", "RMSNorm"),
-    ("--disable-bias-linear",),
-    ("--position-embedding-type", "rope"),
-    ("--attention-dropout", "0.0"),
-    ("--hidden-dropout", "0.0"),
-)
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "fp32": (),
@@ -128,7 +149,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
 
 
 def model_words(recipe: Recipe) -> list[tuple[str, ...]]:
-    """The architecture, a group of words a line, followed by what every burst fixes."""
+    """The architecture, a group of words a line."""
     model = recipe.architecture
     written = model.model_dump()
     lines: list[tuple[str, ...]] = [
@@ -139,8 +160,15 @@ def model_words(recipe: Recipe) -> list[tuple[str, ...]]:
     if model.num_moe_experts is not None:
         lines += [("--moe-router-topk", str(model.moe_router_topk)), ("--moe-layer-freq", _layer_frequency(recipe))]
         lines += [("--moe-router-score-function", model.moe_router_score_function), ("--moe-aux-loss-coeff", "0.01")]
+    moved = model.model_dump(exclude_defaults=True)
+    lines += [(flag, _listed(moved[name])) for name, flag in RARE_MODEL_FLAGS.items() if name in moved]
     switches = [words for name, words in MODEL_SWITCHES.items() if written[name]]
-    return [*lines, *switches, *AS_MEASURED, ("--max-position-embeddings", str(recipe.training.seq_length))]
+    biases = [] if model.add_bias_linear else [("--disable-bias-linear",)]
+    return [*lines, *switches, *biases, ("--max-position-embeddings", str(recipe.training.seq_length))]
+
+
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _layer_frequency(recipe: Recipe) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.recipe.layout import layers_of_ranks, pipeline_stages
+from trainer.recipe.layout import layers_of_ranks, mtp_layers_of_ranks, pipeline_stages
 from trainer.recipe.schema import Recipe
 
 Floats = NDArray[np.float64]
@@ -56,6 +56,7 @@ class Stages:
     mtp: Floats  # multi-token-prediction layers, of the model's last kind
     embeds: Flags  # the first rank holds the token embedding
     heads: Flags  # the last rank holds the output head and the loss
+    norms: Flags  # the rank of the last decoder layer holds the final norm; without MTP, that of the head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,19 +183,28 @@ def _pieces(text: str | None) -> float:
 def _stacked(recipes: Sequence[Recipe]) -> Stages:
     """Stages [R, P] of recipes of one model."""
     model = recipes[0].architecture
-    flags, mtp = model.moe_layers, float(model.mtp_num_layers or 0)
+    flags = model.moe_layers
     splits = [layers_of_ranks(recipe) for recipe in recipes]
     sizes = np.array([len(split) for split in splits])[:, None]
     shape = (len(recipes), int(sizes.max()))
-    dense, moe = np.zeros(shape), np.zeros(shape)
+    dense, moe, mtp = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    last = [_rank_of_last_layer(split) for split in splits]
     for row, split in enumerate(splits):
+        mtp[row, : len(split)] = mtp_layers_of_ranks(recipes[row])
         for rank, chunks in enumerate(split):
             kinds = [flags[layer] for chunk in chunks for layer in chunk]
             moe[row, rank] = sum(kinds)
             dense[row, rank] = len(kinds) - sum(kinds)
     numbers = np.broadcast_to(np.arange(shape[1])[None, :], shape)
     heads = numbers == sizes - 1
-    return Stages(exists=numbers < sizes, dense=dense, moe=moe, mtp=heads * mtp, embeds=numbers == 0, heads=heads)
+    norms = numbers == np.array(last)[:, None] if model.mtp_num_layers else heads
+    return Stages(exists=numbers < sizes, dense=dense, moe=moe, mtp=mtp, embeds=numbers == 0, heads=heads, norms=norms)
+
+
+def _rank_of_last_layer(split: list[list[list[int]]]) -> int:
+    """Of layers by [PP][VPP]; the last rank of a model without layers."""
+    ends = [max((layer for chunk in chunks for layer in chunk), default=-1) for chunks in split]
+    return max(range(len(ends)), key=lambda rank: (ends[rank], rank))
 
 
 def one(recipe: Recipe) -> Candidates:

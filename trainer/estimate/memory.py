@@ -14,9 +14,10 @@ import numpy as np
 from trainer.estimate.activations import kept, routed, saved_by_tensor
 from trainer.estimate.bound import margin, unbalanced
 from trainer.estimate.candidates import Candidates, Floats, Integers, one
+from trainer.estimate.held import held_parameters
 from trainer.estimate.memory_constants import constant
 from trainer.estimate.schedule import in_flight
-from trainer.estimate.state import parameters_of, state_bytes
+from trainer.estimate.state import state_bytes
 from trainer.estimate.transients import backward_of_a_layer, logits, rebuilt
 from trainer.recipe.schema import Recipe
 
@@ -91,7 +92,7 @@ def _bytes_by_part(candidates: Candidates) -> tuple[dict[str, Floats], Floats]:
     beside = workspace if on_cpu else np.maximum(workspace - loss, 0.0)
     moving = {"activations": activations, "logits": loss, "workspace": beside}
     unfused = _unfused(candidates)
-    state = state_bytes(candidates, parameters_of(candidates))
+    state = state_bytes(candidates, held_parameters(candidates))
     parts = state | {name: size * unfused for name, size in moving.items()} | {"buffers": _buffers(candidates)}
     return parts, routed_bytes * unfused
 

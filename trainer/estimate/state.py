@@ -6,52 +6,16 @@ and what Megatron-Core's DistributedDataParallel, DistributedOptimizer and Megat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
-from trainer.estimate.parameters import layer_parameters, mtp_parameters
+from trainer.estimate.held import HeldParameters
 
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
 QUANTIZED_BYTES = 1.0  # of each of the two copies of a quantized weight
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parameters:
-    """Parameters one rank holds, [N, P]: `dense` are sharded over DP·CP by the optimizer, `experts` over EDP."""
-
-    dense: Floats
-    experts: Floats
-    linear: Floats  # of all, those in linear layers that FP8 and FP4 quantize
-
-
-def parameters_of(candidates: Candidates) -> Parameters:
-    model, stages = candidates.base.architecture, candidates.stages
-    tp, shares = candidates.tp[..., None], (candidates.ep * candidates.etp)[..., None]
-    kinds = {
-        "dense": layer_parameters(model, is_moe=False),
-        "moe": layer_parameters(model, is_moe=True) if model.num_moe_experts else None,
-        "mtp": mtp_parameters(model) if model.mtp_num_layers else None,
-    }
-    dense = linear = experts = np.zeros(stages.exists.shape)
-    for name, each in kinds.items():
-        if each is None:
-            continue
-        count = getattr(stages, name)
-        dense = dense + count * (each.split / tp + each.whole)
-        linear = linear + count * (each.split / tp + each.experts / shares)
-        experts = experts + count * each.experts / shares
-    tied = (candidates.pp == 1)[..., None] & (not model.untie_embeddings_and_output_weights)
-    mtp_embeds = (stages.mtp > 0) & ~stages.embeds
-    tables = stages.embeds.astype(float) + (stages.heads & ~tied) + mtp_embeds
-    dense = dense + tables * model.vocab_size * model.hidden_size / tp
-    if model.position_embedding_type == "learned_absolute":
-        dense = dense + stages.embeds * candidates.number("seq_length")[..., None] * model.hidden_size
-    return Parameters(dense=dense, experts=experts, linear=linear)
-
-
-def state_bytes(candidates: Candidates, held: Parameters) -> dict[str, Floats]:
+def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Floats]:
     """Bytes by part, each [N, P]."""
     fsdp, sharded = candidates.on("use_megatron_fsdp"), shards_optimizer(candidates)
     strategy = candidates.column("data_parallel_sharding_strategy")
@@ -73,7 +37,7 @@ def state_bytes(candidates: Candidates, held: Parameters) -> dict[str, Floats]:
     }
 
 
-def shares_of(candidates: Candidates, held: Parameters) -> Floats:
+def shares_of(candidates: Candidates, held: HeldParameters) -> Floats:
     """Parameters of one shard [N, P]: dense over DP·CP, experts over EDP, each within an optimizer instance."""
     instances = candidates.number("num_distributed_optimizer_instances", none=1.0)
     over_dense = candidates.dp * candidates.cp / instances
@@ -85,11 +49,11 @@ def shards_optimizer(candidates: Candidates) -> Flags:
     return candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
 
 
-def _held(held: Parameters, bytes_each: Floats, split: Flags, shared: Floats) -> Floats:
+def _held(held: HeldParameters, bytes_each: Floats, split: Flags, shared: Floats) -> Floats:
     return bytes_each[..., None] * np.where(split[..., None], shared, held.dense + held.experts)
 
 
-def _quantized_copies(candidates: Candidates, held: Parameters, quantized: Floats) -> Floats:
+def _quantized_copies(candidates: Candidates, held: HeldParameters, quantized: Floats) -> Floats:
     return quantized[..., None] * held.linear
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,10 +45,29 @@ class Architecture(Section):
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"  # learnable: attention sinks
     untie_embeddings_and_output_weights: bool = True
     add_bias_linear: bool = False
+    add_qkv_bias: bool = False
     normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
     position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
     hidden_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    attention_output_gate: bool = False
+    # (left, right) tokens a query sees; every N-th layer (or those of the tuple) sees all
+    window_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
+    window_attn_skip_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[int, ...], Field(strict=False)] | None = None
+    moe_shared_expert_gate: bool = False
+    moe_latent_size: int | None = Field(default=None, gt=0)  # experts work in this width; None: in the hidden one
+    make_vocab_size_divisible_by: int | None = Field(default=None, gt=0)  # times TP; None: vocab_size as it is
+    experimental_attention_variant: Literal["gated_delta_net"] | None = None
+    linear_attention_freq: int | None = Field(default=None, gt=0)  # N: every N-th layer keeps full attention
+    linear_conv_kernel_dim: int = Field(default=4, gt=0)
+    linear_key_head_dim: int = Field(default=128, gt=0)
+    linear_value_head_dim: int = Field(default=128, gt=0)
+    linear_num_key_heads: int = Field(default=16, gt=0)
+    linear_num_value_heads: int = Field(default=32, gt=0)
+    mamba_num_heads: int | None = Field(default=None, gt=0)  # None: 2·hidden / mamba_head_dim
+    mamba_head_dim: int = Field(default=64, gt=0)
+    mamba_state_dim: int = Field(default=128, gt=0)
+    mamba_num_groups: int = Field(default=8, gt=0)
     hybrid: str | None = None  # a layer pattern that GPTModel cannot build (Mamba, gated delta net): said, not run
 
     @property
@@ -58,3 +78,47 @@ class Architecture(Section):
         if isinstance(self.moe_layer_freq, tuple):
             return tuple(bool(flag) for flag in self.moe_layer_freq)
         return tuple(layer % self.moe_layer_freq == 0 for layer in range(self.num_layers))
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """LayerKind[L]: what mixes tokens and what feeds forward in each layer.
+
+        Source: Megatron-Core `get_linear_attention_pattern`; `mamba_hybrid_layer_allocation.py` for the letters.
+        """
+        letters = HYBRID_LETTERS.match(self.hybrid or "")
+        if letters and len(letters[0]) == self.num_layers:
+            return tuple(_OF_LETTER[letter] for letter in letters[0])
+        every = self.linear_attention_freq if self.experimental_attention_variant else None
+        return tuple(
+            LayerKind(
+                mixer="gated_delta_net" if every and (layer + 1) % every else "attention",
+                feed="moe" if is_moe else "dense",
+            )
+            for layer, is_moe in enumerate(self.moe_layers)
+        )
+
+    @property
+    def windowed_layers(self) -> tuple[bool, ...]:
+        """bool[L]: which layers see a window only. Source: Megatron-Core `is_layer_window_attention`."""
+        skip = self.window_attn_skip_freq
+        if self.window_size is None:
+            return (False,) * self.num_layers
+        if isinstance(skip, tuple):
+            return tuple(bool(flag) for flag in skip)
+        return tuple(skip is None or (layer + 1) % skip != 0 for layer in range(self.num_layers))
+
+
+class LayerKind(NamedTuple):
+    """A layer of a hybrid model may have only one of both: the other is `none`, and so is its norm."""
+
+    mixer: Literal["attention", "gated_delta_net", "mamba", "none"]
+    feed: Literal["dense", "moe", "none"]
+
+
+HYBRID_LETTERS = re.compile(r"[ME*-]+")  # of Megatron-Core's hybrid pattern, at the start of `hybrid`
+_OF_LETTER = {
+    "M": LayerKind("mamba", "none"),
+    "*": LayerKind("attention", "none"),
+    "E": LayerKind("none", "moe"),
+    "-": LayerKind("none", "dense"),
+}

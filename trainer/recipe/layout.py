@@ -91,6 +91,14 @@ def layers_of_ranks(recipe: Recipe) -> list[list[list[int]]]:
     return ranks
 
 
+def mtp_layers_of_ranks(recipe: Recipe) -> list[int]:
+    """Multi-token-prediction layers of each pipeline rank (int[PP]): on the last one, or where a layout says."""
+    pp = layout_of(recipe).pp
+    if stages := stages_of(recipe):
+        return [sum(stage.count("m") for stage in stages[rank::pp]) for rank in range(pp)]
+    return [0] * (pp - 1) + [recipe.architecture.mtp_num_layers or 0]
+
+
 def _chunked(by_rank: list[int], chunks: int) -> list[int]:
     """Layers of every stage in order, each rank's spread evenly over its chunks, the first ones fuller."""
     return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks) for layers in by_rank]

@@ -1,16 +1,19 @@
-"""Model presets: one row of `models.csv` each, with its sources, as an `Architecture`."""
+"""Model presets: one row of `models.csv` each, with its sources, as an `Architecture`.
+
+Sizes that most models have are columns; what few have stands in `more_fields`, as JSON in Megatron-Core's names.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import Any
 
-from trainer.recipe.architecture import Architecture
+from trainer.recipe.architecture import HYBRID_LETTERS, Architecture
 from trainer.recipe.tables import read_table
 
 _TERM = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
-_HYBRID_LETTERS = re.compile(r"[ME*]+")  # Mamba, mixture of experts, attention
 
 # Megatron-Core's field -> the table's column, where both hold one positive whole number (0 means absent)
 _INTEGERS = {
@@ -54,7 +57,7 @@ def parse_layer_freq(pattern: str) -> int | tuple[int, ...]:
 
 def _hybrid(pattern: str) -> dict[str, Any]:
     """Fields of a pattern that mixes other layers with attention; {} when it does not."""
-    letters = _HYBRID_LETTERS.match(pattern)
+    letters = HYBRID_LETTERS.match(pattern)
     if letters and pattern[0] == "M":
         return {"hybrid": pattern, "moe_layer_freq": tuple(int(letter == "E") for letter in letters[0])}
     return {"hybrid": pattern, "moe_layer_freq": 1} if pattern.startswith("all ") else {}
@@ -79,7 +82,7 @@ def _architecture(row: dict[str, str]) -> Architecture:
         moe_router_score_function="sigmoid" if row["score_fn"] == "sigmoid" else "softmax",
         gated_linear_unit=not row["gated_mlp"].startswith("no"),
         qk_layernorm=row["qk_layernorm"] == "yes",
-        softmax_type="learnable" if "attention sinks" in row["notes"] else "vanilla",
+        **json.loads(row["more_fields"] or "{}"),
     )
 
 

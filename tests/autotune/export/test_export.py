@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autotune.export import TARGETS, export
-from autotune.export.flags import MODEL_FLAGS, PRECISIONS
+from autotune.export.flags import MODEL_FLAGS, MODEL_SWITCHES, PRECISIONS, RARE_MODEL_FLAGS
 from autotune.export.megatron_bridge import PRECISIONS as BRIDGE_PRECISIONS
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe, load_recipe
@@ -172,8 +172,8 @@ def test_every_field_of_the_architecture_is_spelled() -> None:
         "qk_layernorm": "--qk-layernorm",
         "untie_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
     }
-    grouped_or_hybrid = {"num_query_groups", "hybrid"}
-    assert set(Architecture.model_fields) == set(MODEL_FLAGS) | set(by_hand) | grouped_or_hybrid
+    where_asked = {"num_query_groups", "hybrid", "add_bias_linear", *MODEL_SWITCHES, *RARE_MODEL_FLAGS}
+    assert set(Architecture.model_fields) == set(MODEL_FLAGS) | set(by_hand) | where_asked
     assert all(flag in text for flag in by_hand.values())
     assert "--group-query-attention --num-query-groups 4" in export(load_qwen(), "megatron-lm")
 
@@ -208,3 +208,12 @@ def test_an_unknown_target_names_the_nearest() -> None:
 def test_slurm_says_what_to_do_instead() -> None:
     with pytest.raises(BadInputError, match="export megatron-lm, and start its last line with srun"):
         export(recipe(), "slurm")
+
+
+def test_what_few_models_have_is_spelled_where_they_have_it() -> None:
+    oss = Recipe.model_validate({"name": "oss", "model": "gpt-oss-20b", "cluster": {"gpu": "h100", "nodes": 2}})
+    text = export(oss, "megatron-lm")
+    assert "--softmax-type learnable" in text
+    assert "--window-size 128,0" in text
+    assert "--disable-bias-linear" not in text
+    assert "--softmax-type" not in export(recipe(), "megatron-lm")

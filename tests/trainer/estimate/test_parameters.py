@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.estimate.parameters import layer_parameters, total_parameters
+from trainer.estimate.parameters import layer_parameters, total_parameters, vocabulary
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.models import presets
 from trainer.recipe.tables import read_table
@@ -15,6 +15,24 @@ COMPUTED = [name for name, row in ROWS.items() if row["computed_total_B_no_mtp"]
 def test_the_total_agrees_with_the_computed_one(name: str) -> None:
     computed = float(ROWS[name]["computed_total_B_no_mtp"])
     assert total_parameters(presets()[name], mtp=False) / 1e9 == pytest.approx(computed, rel=0.01)
+
+
+# Published in words: Qwen3-Next as 80B, Nemotron 3 Nano as 31.6B (its name says 30B). GPTModel cannot build them.
+@pytest.mark.parametrize(("name", "billions"), [("qwen3-next-80b-a3b", 80), ("nemotron-3-nano-30b-a3b", 31.6)])
+def test_hybrid_models_have_their_published_totals(name: str, billions: float) -> None:
+    assert total_parameters(presets()[name], mtp=False) / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_the_mean_layers_of_a_hybrid_model_add_up_to_it() -> None:
+    model = presets()["nemotron-3-nano-30b-a3b"]
+    layers = sum(layer_parameters(model, is_moe=is_moe).total for is_moe in model.moe_layers)
+    ends = 2 * model.vocab_size * model.hidden_size + model.hidden_size
+    assert layers + ends == pytest.approx(total_parameters(model), rel=1e-12)
+
+
+def test_the_vocabulary_is_padded_where_the_model_says_so() -> None:
+    model = presets()["deepseek-v3"].model_copy(update={"make_vocab_size_divisible_by": 128})
+    assert [int(vocabulary(model, tp)) for tp in (1, 8)] == [129280, 130048]
 
 
 def test_deepseek_v3_with_mtp_agrees_with_the_published_total() -> None:

@@ -32,7 +32,10 @@ def supported(config_class: type, fields: dict[str, Any]) -> tuple[dict[str, Any
 
 
 def legacy_grouped_gemm(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without Transformer Engine, 0.16.1 reaches grouped GEMM only through its legacy GroupedMLP."""
+    """Without Transformer Engine, 0.16.1 reaches grouped GEMM only through its legacy GroupedMLP, which has no bias:
+    with biases the experts run one after another."""
+    if fields.get("add_bias_linear"):
+        return {**fields, "moe_grouped_gemm": False}
     if fields.get("moe_grouped_gemm") and grouped_gemm_module() is not None:
         return {**fields, "moe_use_legacy_grouped_gemm": True}
     return fields

@@ -30,6 +30,18 @@ PRECISIONS: dict[str, tuple[torch.dtype, bool, dict[str, str]]] = {
 }
 
 
+# fields of the architecture that Megatron takes elsewhere, or that `_architecture_fields` spells out
+NOT_OF_THE_CONFIG = {
+    "vocab_size",
+    "make_vocab_size_divisible_by",
+    "position_embedding_type",
+    "hybrid",
+    "untie_embeddings_and_output_weights",
+    "multi_latent_attention",
+}
+LISTS = {"moe_layer_freq", "window_attn_skip_freq"}  # Megatron takes no tuple for them
+
+
 @dataclass(frozen=True, kw_only=True)
 class MegatronConfigs:
     """`unknown` names knobs that the installed Megatron-Core has no field for; they did not act."""
@@ -116,17 +128,10 @@ def _as_dtype(name: str, value: Any) -> Any:
 def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
     model = recipe.architecture
     written = model.model_dump(exclude_none=True)
-    not_config = {
-        "vocab_size",
-        "hybrid",
-        "untie_embeddings_and_output_weights",
-        "multi_latent_attention",
-        "position_embedding_type",
-    }
-    fields = {k: v for k, v in written.items() if k not in not_config}
-    if isinstance(model.moe_layer_freq, tuple):
-        fields["moe_layer_freq"] = list(model.moe_layer_freq)
-    fields.setdefault("ffn_hidden_size", model.moe_ffn_hidden_size or 4 * model.hidden_size)
+    fields = {name: value for name, value in written.items() if name not in NOT_OF_THE_CONFIG}
+    for name in LISTS & fields.keys():
+        fields[name] = list(fields[name]) if isinstance(fields[name], tuple) else fields[name]
+    fields.setdefault("ffn_hidden_size", 4 * model.hidden_size)
     if model.multi_latent_attention:
         fields |= {"multi_latent_attention": True, "rope_type": "rope", "q_lora_rank": model.q_lora_rank}
     if model.num_moe_experts is not None:

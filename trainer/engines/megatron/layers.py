@@ -7,17 +7,22 @@ MLA and context parallel. Used on CPUs, and on GPUs without Transformer Engine.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 
-class SequenceParallelRMSNorm(torch.nn.RMSNorm):
-    """RMSNorm whose weight says that it is sequence parallel: `finalize_model_grads` reads that and reduces it."""
+class SequenceParallelNorm:
+    """The norm of the config, whose parameters say that they are sequence parallel: `finalize_model_grads` reads
+    that and reduces their gradients."""
 
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.weight.sequence_parallel = config.sequence_parallel
+    def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+        kind = torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm
+        norm = kind(hidden_size, eps=eps, dtype=config.params_dtype)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
 
 
 class SdpaCoreAttention(torch.nn.Module):
@@ -86,13 +91,25 @@ def _causal_mask_of_zigzag(length: int, group: Any) -> Any:
     return mask.to(torch.cuda.current_device())
 
 
-def local_layers(spec: Any) -> Any:
-    """The spec (ModuleSpec, submodules dataclass or list) with the two refusing modules replaced, in place."""
+@dataclass(frozen=True, kw_only=True)
+class LocalModules:
+    """What replaces modules of Megatron's local specs. `down_projection` None: MLA's stay as the spec has them."""
+
+    core_attention: type
+    down_projection: type | None = None
+
+
+TRAINABLE = LocalModules(core_attention=SdpaCoreAttention)
+_DOWN_PROJECTIONS = ("linear_q_down_proj", "linear_kv_down_proj")
+
+
+def local_layers(spec: Any, modules: LocalModules = TRAINABLE) -> Any:
+    """The spec (ModuleSpec, submodules dataclass or list) with the refusing modules replaced, in place."""
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
-    replacements = {WrappedTorchNorm: SequenceParallelRMSNorm, DotProductAttention: SdpaCoreAttention}
+    replacements = {WrappedTorchNorm: SequenceParallelNorm, DotProductAttention: modules.core_attention}
 
     def walk(node: Any) -> Any:
         if isinstance(node, type):
@@ -103,7 +120,8 @@ def local_layers(spec: Any) -> Any:
             node.module, node.submodules = walk(node.module), walk(node.submodules)
         elif dataclasses.is_dataclass(node):
             for field in dataclasses.fields(node):
-                setattr(node, field.name, walk(getattr(node, field.name)))
+                whole = modules.down_projection if field.name in _DOWN_PROJECTIONS else None
+                setattr(node, field.name, whole or walk(getattr(node, field.name)))
         return node
 
     return walk(spec)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.engines.megatron import layers
 from trainer.engines.megatron.config import MegatronConfigs
+from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers
+from trainer.estimate.parameters import vocabulary
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -42,10 +45,9 @@ def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine:
     from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
     from megatron.core.optimizer import get_megatron_optimizer
 
-    config = configs.transformer
-    stages = layout_of(recipe).vpp
+    config, stages = configs.transformer, layout_of(recipe).vpp
     one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
-    bare = [_gpt_chunk(recipe, config, stage if stages > 1 else None, transformer_engine) for stage in range(stages)]
+    bare = build_chunks(recipe, config, local=None if transformer_engine else TRAINABLE)
     chunks = [
         DistributedDataParallel(config, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
         for index, chunk in enumerate(bare)
@@ -69,24 +71,37 @@ def _one_or_list(values: list[Any]) -> Any:
     return values if len(values) > 1 else values[0]
 
 
-def _gpt_chunk(recipe: Recipe, config: Any, vp_stage: int | None, transformer_engine: bool) -> Any:
+def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> list[Any]:
+    """One GPTModel a virtual pipeline stage of this rank; of Transformer Engine's layers where `local` is None."""
+    stages = layout_of(recipe).vpp
+    spec = functools.partial(_layer_specs, config, local)
+    return [_gpt_chunk(recipe, config, stage if stages > 1 else None, spec) for stage in range(stages)]
+
+
+def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) -> tuple[Any, Any]:
+    """Of the decoder, and of multi-token prediction where this stage has it."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+
+    kind = {"use_transformer_engine": local is None, "vp_stage": vp_stage}
+    decoder = get_gpt_decoder_block_spec(config, **kind)
+    mtp = get_gpt_mtp_block_spec(config, decoder, **kind) if config.mtp_num_layers else None
+    if local is None:
+        return decoder, mtp
+    return local_layers(decoder, local), local_layers(mtp, local)
+
+
+def _gpt_chunk(recipe: Recipe, config: Any, vp_stage: int | None, layer_specs: Callable[[Any], Any]) -> Any:
     import torch
     from megatron.core import parallel_state
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.module import Float16Module
 
-    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=transformer_engine, vp_stage=vp_stage)
-    if not transformer_engine:
-        spec = layers.local_layers(spec)
-    mtp = None
-    if config.mtp_num_layers:
-        mtp = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=transformer_engine, vp_stage=vp_stage)
+    spec, mtp = layer_specs(vp_stage)
     at = {"ignore_virtual": False, "vp_stage": vp_stage} if vp_stage is not None else {}
     model = GPTModel(
         config,
         spec,
-        recipe.architecture.vocab_size,
+        int(vocabulary(recipe.architecture, config.tensor_model_parallel_size)),
         recipe.training.seq_length,
         pre_process=parallel_state.is_pipeline_first_stage(**at),
         post_process=parallel_state.is_pipeline_last_stage(**at),

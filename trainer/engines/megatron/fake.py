@@ -1,0 +1,176 @@
+"""One rank of a job of any size in one process, without a GPU: silent process groups, tensors without data.
+
+`with fake_world(recipe, rank=0):` Megatron-Core builds and trains on fake tensors (shapes, types and lifetimes are
+real, values are not) over torch's fake process group. What it asks of values is answered as if all ranks were alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from trainer.engines.megatron import compat
+from trainer.engines.megatron.cpu import megatron_on_cpu
+from trainer.engines.megatron.layers import LocalModules
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
+
+
+def first_rank_of(recipe: Recipe, pp_rank: int) -> int:
+    """The first rank of a pipeline rank: in Megatron's order tp-cp-ep-dp-pp the pipeline varies slowest."""
+    return pp_rank * (recipe.world_size // layout_of(recipe).pp)
+
+
+@contextlib.contextmanager
+def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
+    """Megatron's parallel state as `rank` sees it. What Megatron refuses raises as it raises it."""
+    from megatron.core import parallel_state, tensor_parallel
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    sizes, chunks = recipe.parallelism, layout_of(recipe).vpp
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=recipe.world_size)
+    try:
+        parallel_state.initialize_model_parallel(
+            sizes.tensor_model_parallel_size,
+            sizes.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+            context_parallel_size=sizes.context_parallel_size,
+            expert_model_parallel_size=sizes.expert_model_parallel_size,
+            expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
+            num_distributed_optimizer_instances=recipe.knob("num_distributed_optimizer_instances"),
+            create_gloo_process_groups=False,
+        )
+        tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
+        yield
+    finally:
+        tensor_parallel.get_cuda_rng_tracker().reset()
+        compat.clear_global_state()
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def fake_tensors() -> Iterator[None]:
+    """For the time of the block tensors have no data, and Megatron's questions about data are answered."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with megatron_on_cpu(), FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
+        for patch in _patches():
+            stack.enter_context(patch)
+        yield
+
+
+@contextlib.contextmanager
+def fake_world(recipe: Recipe, *, rank: int) -> Iterator[None]:
+    """Both, for building and training one rank's model."""
+    with megatron_on_cpu(), fake_process_groups(recipe, rank=rank), fake_tensors():
+        yield
+
+
+def _patches() -> Iterator[Any]:
+    """What needs values or a kernel that fake tensors do not have."""
+    import megatron.core.distributed.param_and_grad_buffer as buffers
+    import megatron.core.optimizer as optimizer
+    import megatron.core.tensor_parallel.random as mrandom
+    import megatron.core.transformer.multi_latent_attention as mla
+
+    yield mock.patch.object(torch.nn.Module, "bfloat16", _to_bfloat16)
+    for name in ("Adam", "AdamW"):  # what Megatron falls back to without Transformer Engine and apex
+        yield mock.patch.object(torch.optim, name, ShapesOfAdam)
+    yield mock.patch.object(dist, "all_gather_object", _as_if_all_were_alike)
+    yield mock.patch.object(optimizer.ChainedOptimizer, "get_grad_norm", return_value=0.0)
+    yield mock.patch.object(mrandom.CudaRNGStatesTracker, "fork", return_value=contextlib.nullcontext())
+    yield mock.patch.object(buffers, "_coalescing_manager", _uncoalesced)
+    grouped_gemm = compat.grouped_gemm_module()
+    if grouped_gemm is not None:
+        yield mock.patch.object(grouped_gemm, "ops", GroupedGemmOfShapes)
+    yield mock.patch.object(mla, "TELinear", DuplicatedLinear)  # Megatron asks for the type to say how it is built
+
+
+def _to_bfloat16(module: Any) -> Any:
+    """`Module.bfloat16()` swaps tensors, which fake parameters with weak references refuse."""
+    for part in module.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is not None and parameter.dtype == torch.float32:
+                converted = torch.nn.Parameter(parameter.data.bfloat16(), requires_grad=parameter.requires_grad)
+                converted.__dict__.update(parameter.__dict__)
+                part._parameters[name] = converted
+    return module
+
+
+def _as_if_all_were_alike(gathered: list[Any], value: Any, group: Any = None) -> None:
+    gathered[:] = [value] * len(gathered)
+
+
+@contextlib.contextmanager
+def _uncoalesced(*_: Any, **__: Any) -> Iterator[Any]:
+    """Coalesced collectives have no fake kernel; single ones have."""
+    yield types.SimpleNamespace(wait=lambda: None)
+
+
+class ShapesOfAdam(torch.optim.AdamW):
+    """Fused Adam's state: two moments a parameter, updated in place, no temporaries."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if parameter.grad is not None and not state:
+                    state.update(exp_avg=torch.empty_like(parameter), exp_avg_sq=torch.empty_like(parameter), step=0)
+
+
+class GroupedGemmOfShapes:
+    """`grouped_gemm.ops`: one product for all experts has the shape and the FLOPs of one each."""
+
+    @staticmethod
+    def gmm(tokens: Any, weights: Any, tokens_per_expert: Any, trans_b: bool = False) -> Any:
+        """tokens [T, K], weights [E, K, N] (or [E, N, K] with trans_b) → [T, N]."""
+        return tokens @ (weights[0].t() if trans_b else weights[0])
+
+
+class DuplicatedLinear(torch.nn.Module):
+    """Transformer Engine's linear layer in parallel mode `duplicated`: every TP rank has all of it."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **_: Any) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(output_size, input_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel
+
+    def forward(self, tokens: Any) -> tuple[Any, None]:
+        return torch.nn.functional.linear(tokens, self.weight), None
+
+
+class FlashAttention(torch.nn.Module):
+    """Core attention by the tensors that a fused kernel keeps: queries, keys, values, output and log-sum-exp."""
+
+    def __init__(self, config: Any, *_: Any, pg_collection: Any = None, **__: Any) -> None:
+        super().__init__()
+        if config.softmax_type == "learnable":
+            heads = config.num_attention_heads // config.tensor_model_parallel_size
+            self.softmax_offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
+
+    def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+        """query, key [s, b, h, d], value [s, b, h, dv] → [s, b, h·dv]."""
+        return _KeptByFlash.apply(query, key, value)
+
+
+AS_ON_GPUS = LocalModules(core_attention=FlashAttention, down_projection=DuplicatedLinear)
+
+
+class _KeptByFlash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
+        length, batch, heads, _ = query.shape
+        output = query.new_empty(length, batch, heads * value.size(-1))
+        ctx.save_for_backward(query, key, value, output, query.new_empty(batch, heads, length, dtype=torch.float32))
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, _: Any) -> Any:
+        query, key, value, _output, _sum = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)

@@ -1,0 +1,65 @@
+"""How many parameters each rank holds, by pipeline rank: what weights, gradients and optimizer state multiply.
+
+Shapes: N rows, P pipeline ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.parameters import (
+    LayerParameters,
+    layer_parameters,
+    mtp_parameters,
+    norm_parameters,
+    position_parameters,
+    table_parameters,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldParameters:
+    """[N, P] each. `dense` are alike on all DP·CP ranks, `experts` on all expert-data-parallel ranks; `linear`
+    are those of both that stand in linear layers between the embedding and the head, which FP8 and FP4 quantize."""
+
+    dense: Floats
+    experts: Floats
+    linear: Floats
+
+
+def held_parameters(candidates: Candidates) -> HeldParameters:
+    """Exact for models of attention layers; in hybrid models the mean layer stands for each."""
+    model, stages = candidates.base.architecture, candidates.stages
+    tp, ep, etp = (size[..., None] for size in (candidates.tp, candidates.ep, candidates.etp))
+    dense = experts = linear = np.zeros(stages.exists.shape)
+    for name, layer in _layers(candidates).items():
+        number = getattr(stages, name)
+        dense = dense + number * layer.dense_of_rank(tp)
+        experts = experts + number * layer.experts_of_rank(ep, etp)
+        linear = linear + number * (layer.split / tp + layer.experts_of_rank(ep, etp))
+    at_once = stages.exists & (candidates.pp == 1)[..., None]  # one rank embeds and has the head
+    tied = at_once & (not model.untie_embeddings_and_output_weights)
+    copies = (stages.mtp > 0) & ~stages.embeds  # MTP embeds its tokens again
+    tables = stages.embeds.astype(float) + (stages.heads & ~tied) + copies
+    positions = (stages.embeds | copies) * _positions(candidates)
+    ends = tables * table_parameters(model, tp) + stages.norms * norm_parameters(model, model.hidden_size) + positions
+    return HeldParameters(dense=dense + ends, experts=experts, linear=linear)
+
+
+def _layers(candidates: Candidates) -> dict[str, LayerParameters]:
+    """One layer of each kind the model has, by the name of its number in `Stages`."""
+    model = candidates.base.architecture
+    kinds = {"dense": layer_parameters(model, is_moe=False)}
+    if model.num_moe_experts:
+        kinds["moe"] = layer_parameters(model, is_moe=True)
+    if model.mtp_num_layers:
+        kinds["mtp"] = mtp_parameters(model)
+    return kinds
+
+
+def _positions(candidates: Candidates) -> Floats:
+    sequence = candidates.column("seq_length")
+    return sequence.each(lambda length: float(position_parameters(candidates.base.architecture, length)))[..., None]
