@@ -62,3 +62,13 @@ def test_ranks_on_other_machines_are_refused_and_none_is_started(
     with pytest.raises(ToolError, match="local"):
         MegatronEngine(tmp_path / "engine").run(Burst(number=1, recipe=recipe, folder=tmp_path / "burst"))
     assert not (tmp_path / "engine").exists()
+
+
+def test_attention_that_the_local_layers_do_not_have_needs_transformer_engine() -> None:
+    sinks = Recipe.model_validate(
+        {"name": "r", "model": "gpt-oss-20b", "cluster": {"gpu": "h100", "nodes": 1, "gpus_per_node": 8}}
+    )
+    said = missing_transformer_engine(sinks)
+    assert said is not None
+    assert "softmax_type: learnable" in said
+    assert "window_size" in said

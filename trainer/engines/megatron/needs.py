@@ -32,6 +32,9 @@ NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
     "attention_backend": ("flash", "fused"),
 }
 
+# fields of the architecture that the layers standing in for its attention do not have
+FIELDS_THAT_NEED_TRANSFORMER_ENGINE = ("softmax_type", "window_size", "moe_latent_size")
+
 
 @dataclass(frozen=True, kw_only=True)
 class NotDriven:
@@ -70,6 +73,8 @@ def missing_transformer_engine(recipe: Recipe) -> str | None:
         for knob, value in asked.items()
         if (value in NEED_TRANSFORMER_ENGINE[knob] if NEED_TRANSFORMER_ENGINE[knob] else value)
     ]
+    moved = recipe.architecture.model_dump(exclude_defaults=True)
+    needing += [f"{field}: {moved[field]}" for field in FIELDS_THAT_NEED_TRANSFORMER_ENGINE if field in moved]
     if not needing:
         return None
     return (
