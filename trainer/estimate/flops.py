@@ -1,35 +1,94 @@
 """Model FLOPs of a step, as Megatron's throughput line counts them.
 
-6 × (active parameters, output head included) a token, plus causal attention counted half: forward and backward,
-never recompute. Source: the FLOP convention of arXiv 2603.07685 and Megatron-LM `num_floating_point_operations`;
-its published figures come out within 0.02 %. Norms are counted with the weights (0.002 %).
+Six a weight of every matrix product a token meets (multiply and add, in the forward pass and twice in the backward
+pass), plus attention over the positions it sees: half the sequence on average, or its window. No norms, no router,
+no recompute. Source: Megatron-LM `num_floating_point_operations`; held against the ratios of published TFLOPS to
+tokens/s. arXiv 2603.07685 counts the router too (DeepSeek-V3: +0.25 %).
 """
 
 from __future__ import annotations
 
-from trainer.estimate.parameters import LayerParameters, attention_channels, layer_parameters, mtp_parameters
+from collections import Counter
+from collections.abc import Callable
+
+from trainer.estimate.parameters import attention_channels, dense_width, expert_width
 from trainer.recipe.architecture import Architecture
 
-FLOPS_PER_PARAMETER = 6.0  # multiply and add, in the forward pass and twice in the backward pass
+FLOPS_PER_WEIGHT = 6.0
+SCAN_PASSES = 3.5  # of Mamba's state, as weights a token: 7 operations each in the published count
+DELTA_PASSES = 4.0  # of gated delta net's state: decay, read, write, query
 
 
 def model_flops_per_token(model: Architecture, seq_length: int) -> float:
     """FLOPs to train on one token, MTP layers and their heads included."""
-    mtp = model.mtp_num_layers or 0
-    active = sum(_active(model, layer_parameters(model, is_moe=is_moe)) for is_moe in model.moe_layers)
-    active += mtp * _active(model, mtp_parameters(model))
-    active += (1 + mtp) * model.hidden_size * model.vocab_size
-    attention = (model.num_layers + mtp) * _causal_attention(model, seq_length)
-    return FLOPS_PER_PARAMETER * (active + attention)
+    hidden, mtp = model.hidden_size, model.mtp_num_layers or 0
+    layers = Counter(zip(model.layer_kinds, model.windowed_layers, strict=True))
+    layers[model.layer_kinds[-1], False] += mtp
+    weights = sum(
+        number * (MIXERS[kind.mixer](model, _seen(model, seq_length, windowed=windowed)) + FEEDS[kind.feed](model))
+        for (kind, windowed), number in layers.items()
+    )
+    weights += mtp * 2 * hidden * hidden + (1 + mtp) * hidden * model.vocab_size
+    return FLOPS_PER_WEIGHT * weights
 
 
-def _active(model: Architecture, layer: LayerParameters) -> float:
-    """Parameters that one token meets: of the routed experts, the top-k."""
-    routed = model.moe_router_topk / model.num_moe_experts if model.num_moe_experts else 0.0
-    return layer.split + layer.whole + layer.experts * routed
+def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:
+    """Positions a token attends to, on average over a causal sequence."""
+    if not windowed or model.window_size is None or not 0 < model.window_size[0] < seq_length:
+        return seq_length / 2
+    window = model.window_size[0]
+    return window - window * window / (2 * seq_length)
 
 
-def _causal_attention(model: Architecture, seq_length: int) -> float:
-    """Scores and weighted values of one layer, half of the square, as parameter-equivalents a token."""
-    query, _, value = attention_channels(model)
-    return seq_length / 2 * (query + (value if model.multi_latent_attention else query))
+def _attention(model: Architecture, seen: float) -> float:
+    query, key, value = attention_channels(model)
+    hidden, output = model.hidden_size, value if model.multi_latent_attention else query
+    scores = seen * (query + output)
+    if not model.multi_latent_attention:
+        return hidden * (query * (2 if model.attention_output_gate else 1) + key + value) + query * hidden + scores
+    q_rank, kv_rank, rope = model.q_lora_rank, model.kv_lora_rank or 0, model.qk_pos_emb_head_dim or 0
+    queries = (hidden + query) * q_rank if q_rank else hidden * query
+    latents = hidden * (kv_rank + rope) + kv_rank * (key - model.num_attention_heads * rope + value)
+    return queries + latents + output * hidden + scores
+
+
+def _gated_delta_net(model: Architecture, _: float) -> float:
+    heads = model.linear_num_value_heads
+    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
+    values = heads * model.linear_value_head_dim
+    convolution = (keys + values) * model.linear_conv_kernel_dim
+    state = DELTA_PASSES * values * model.linear_key_head_dim
+    return model.hidden_size * (keys + 3 * values + 2 * heads) + convolution + state
+
+
+def _mamba(model: Architecture, _: float) -> float:
+    """Published counts take the inner width as twice the hidden one, whatever the heads make it."""
+    hidden, inner = model.hidden_size, 2 * model.hidden_size
+    heads = model.mamba_num_heads or inner // model.mamba_head_dim
+    states = 2 * model.mamba_num_groups * model.mamba_state_dim
+    return hidden * (3 * inner + states + heads) + SCAN_PASSES * inner * model.mamba_state_dim
+
+
+def _dense(model: Architecture) -> float:
+    return _matrices(model) * model.hidden_size * dense_width(model)
+
+
+def _moe(model: Architecture) -> float:
+    hidden, seen = model.hidden_size, model.moe_latent_size or model.hidden_size
+    routed = model.moe_router_topk * seen * expert_width(model)
+    shared = hidden * (model.moe_shared_expert_intermediate_size or 0)
+    latent = 2 * hidden * seen if model.moe_latent_size else 0
+    return _matrices(model) * (routed + shared) + latent
+
+
+def _matrices(model: Architecture) -> int:
+    return 3 if model.gated_linear_unit else 2
+
+
+MIXERS: dict[str, Callable[[Architecture, float], float]] = {
+    "attention": _attention,
+    "gated_delta_net": _gated_delta_net,
+    "mamba": _mamba,
+    "none": lambda _model, _seen: 0.0,
+}
+FEEDS: dict[str, Callable[[Architecture], float]] = {"dense": _dense, "moe": _moe, "none": lambda _: 0.0}
