@@ -44,8 +44,9 @@ def wide_bytes(candidates: Candidates) -> Floats:
 
 
 def narrow_bytes(candidates: Candidates) -> Floats:
-    """Of one entry of the inputs of linear layers, which are kept quantized."""
-    return np.where(quantizes(candidates), 1.0, wide_bytes(candidates))
+    """Of one entry of the inputs of linear layers, which are kept quantized; a scale for 16 entries with NVFP4."""
+    fp4 = np.where(candidates.among("precision", "nvfp4"), 0.5 + 1 / 16, 1.0)
+    return np.where(quantizes(candidates), fp4, wide_bytes(candidates))
 
 
 def along(candidates: Candidates) -> Floats:
@@ -63,27 +64,44 @@ def _attention(candidates: Candidates) -> Tensors:
     model, tp = candidates.base.architecture, candidates.tp
     wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
     hidden = model.hidden_size / along(candidates)
-    query, key, value = attention_channels(model)
+    query, _, value = attention_channels(model)
     heads, output = model.num_attention_heads, value if model.multi_latent_attention else query
     scores = heads / tp * candidates.number("seq_length") * keeps_scores(candidates)
     dropped = (MASK_BYTES + wide) * (model.attention_dropout > 0)
-    normed = model.qk_layernorm and not model.multi_latent_attention
-    return {
+    inputs = _latent_inputs(candidates) if model.multi_latent_attention else _direct_inputs(candidates)
+    return inputs | {
         "residual": hidden * wide,
-        "attention_norm": hidden * narrow,
-        "latents": _latent_channels(candidates) * (wide + narrow) / along(candidates),
-        "queries_keys_values": (query + key + value) * wide / tp,
-        "unrotated": (query + key + value) * wide / tp * normed,
         "scores": scores * (wide + dropped),
         "attention_output": output * wide / tp + heads * STATISTICS_BYTES / tp,
+        "attention_quantized": output * narrow / tp * candidates.among("precision", "fp8_delayed"),
     }
 
 
-def _latent_channels(candidates: Candidates) -> float:
+def _direct_inputs(candidates: Candidates) -> Tensors:
+    """Queries, keys and values by one projection, which the first norm is fused with."""
     model = candidates.base.architecture
-    if not model.multi_latent_attention:
-        return 0.0
-    return float((model.q_lora_rank or 0) + (model.kv_lora_rank or 0))
+    query, key, value = attention_channels(model)
+    wide = wide_bytes(candidates) / candidates.tp
+    return {
+        "attention_norm": model.hidden_size / along(candidates) * narrow_bytes(candidates),
+        "queries_keys_values": (query + key + value) * wide,
+        "unrotated": (query + key) * wide * model.qk_layernorm,
+    }
+
+
+def _latent_inputs(candidates: Candidates) -> Tensors:
+    """MLA: compressed first; the norms of the compressed are fused with the up projections."""
+    model = candidates.base.architecture
+    query, key, value = attention_channels(model)
+    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+    latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0)) / along(candidates)
+    copies = np.where(quantizes(candidates), 2.0, 1.0)
+    return {
+        "latent_norm": model.hidden_size / along(candidates) * narrow * copies,
+        "latents": latent * wide,
+        "latents_normed": latent * narrow,
+        "up_projected": (query + key + value) * wide / candidates.tp,
+    }
 
 
 def _between(candidates: Candidates) -> Tensors:
@@ -93,7 +111,6 @@ def _between(candidates: Candidates) -> Tensors:
     return {
         "attention_dropout_mask": mask,
         "mlp_residual": hidden * wide_bytes(candidates),
-        "mlp_norm": hidden * narrow_bytes(candidates),
         "mlp_dropout_mask": mask,
     }
 
@@ -103,6 +120,7 @@ def _dense(candidates: Candidates) -> Tensors:
     width = dense_width(model) / candidates.tp
     gate = 2 if model.gated_linear_unit else 1
     return {
+        "mlp_norm_fused": model.hidden_size / along(candidates) * narrow_bytes(candidates),
         "dense_hidden": gate * width * wide_bytes(candidates),
         "dense_activation": width * narrow_bytes(candidates),
     }
@@ -117,6 +135,7 @@ def _experts(candidates: Candidates) -> Tensors:
     width = expert_width(model) / candidates.etp
     unfused = not model.gated_linear_unit  # only the gated activation has a kernel that weighs by probability
     return {
+        "mlp_norm": model.hidden_size / along(candidates) * wide,
         "shared_hidden": gate * shared * wide,
         "shared_activation": shared * narrow,
         "router": (model.num_moe_experts or 0) * (4 * ROUTER_TENSORS + MASK_BYTES) / along(candidates),
@@ -134,13 +153,22 @@ def copies_of_a_token(candidates: Candidates) -> Floats:
     return candidates.base.architecture.moe_router_topk * candidates.etp / along(candidates) * capacity
 
 
-def gone(candidates: Candidates, column: str) -> dict[str, Flags]:
-    """Which tensors selective recompute (`recompute`) or fine-grained offload (`offload`) does not keep."""
-    knob, switch = {
-        "recompute": ("recompute_modules", candidates.among("recompute_granularity", "selective")),
-        "offload": ("offload_modules", candidates.on("fine_grained_activation_offloading")),
-    }[column]
-    default = ("core_attn",) if column == "recompute" else ()
+# column of the table -> (the knob that lists modules, what null means, when the knob acts)
+ACTING: dict[str, tuple[str, tuple[str, ...], Callable[[Candidates], Flags]]] = {
+    "recompute": ("recompute_modules", ("core_attn",), lambda c: c.among("recompute_granularity", "selective")),
+    "offload": ("offload_modules", (), lambda c: c.on("fine_grained_activation_offloading")),
+    "graph": (
+        "cuda_graph_scope",
+        ("attn", "mlp", "moe"),  # whole layers
+        lambda c: ~c.among("cuda_graph_impl", "none", "full_iteration"),
+    ),
+}
+
+
+def named(candidates: Candidates, column: str) -> dict[str, Flags]:
+    """Which tensors selective recompute drops, fine-grained offload moves (`offload`), or CUDA graphs own (`graph`)."""
+    knob, default, acts = ACTING[column]
+    switch = acts(candidates)
     return {
         tensor: switch & candidates.where(knob, _names_any_of(row[column].split(), default))
         for tensor, row in tensor_table().items()
@@ -151,10 +179,18 @@ def _names_any_of(modules: list[str], default: tuple[str, ...]) -> Callable[[tup
     return lambda words: not set(modules).isdisjoint(default if words is None else words)
 
 
+def select(tensors: Tensors, flags: dict[str, Flags]) -> Tensors:
+    return {name: np.where(flags[name], size, 0.0) for name, size in tensors.items()}
+
+
 def kept(candidates: Candidates, saved: Tensors) -> Tensors:
     """What of `saved` stays on the device after selective recompute and fine-grained offload."""
-    recomputed, offloaded = gone(candidates, "recompute"), gone(candidates, "offload")
+    recomputed, offloaded = named(candidates, "recompute"), named(candidates, "offload")
     return {name: np.where(recomputed[name] | offloaded[name], 0.0, size) for name, size in saved.items()}
+
+
+def total(tensors: Tensors) -> Floats:
+    return sum(tensors.values(), np.zeros(()))
 
 
 def routed(tensors: Tensors) -> Floats:

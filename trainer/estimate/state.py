@@ -32,7 +32,8 @@ def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Float
         "optimizer": _held(held, moment_bytes(candidates), sharded, shared),
     }
     return {
-        name: size * (1 - on_host)[..., None] if name in ("master_weights", "optimizer") else size
+        # Megatron's hybrid optimizer copies master weights to the host and keeps its own
+        name: size * (1 - on_host)[..., None] if name == "optimizer" else size
         for name, size in state.items()
     }
 

@@ -12,9 +12,13 @@ from trainer.estimate.activations import (
     along,
     copies_of_a_token,
     keeps_scores,
+    named,
+    select,
+    total,
     wide_bytes,
 )
 from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.memory_constants import constant
 
 FP32 = 4.0
 
@@ -41,7 +45,8 @@ def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool)
     model = candidates.base.architecture
     hidden = model.hidden_size * wide
     scores = model.num_attention_heads / candidates.tp * candidates.number("seq_length") * keeps_scores(candidates)
-    attention = saved["queries_keys_values"] + saved["attention_output"] + 2 * scores * wide
+    read = saved["up_projected" if model.multi_latent_attention else "queries_keys_values"]
+    attention = read + saved["attention_output"] + 2 * scores * wide
     if not is_moe:
         return np.maximum(attention, 1.5 * saved["dense_hidden"] + hidden)
     experts = saved["expert_hidden"] * 1.5 + copies_of_a_token(candidates) * hidden
@@ -59,10 +64,10 @@ def dispatch(candidates: Candidates) -> Floats:
 
 
 def rebuilt(candidates: Candidates, saved: Tensors, left: Tensors) -> Floats:
-    """What recompute brings back at a time: a checkpoint's layers whole, or one layer's dropped tensors."""
-    full, selective = (candidates.among("recompute_granularity", word) for word in ("full", "selective"))
+    """What comes back at a time: a checkpoint's layers whole, or one layer's recomputed and offloaded tensors."""
+    full = candidates.among("recompute_granularity", "full")
     uniform = ~candidates.among("recompute_method", "block")
     layers = np.where(uniform, candidates.number("recompute_num_layers", none=1.0), 1.0)
-    whole = sum(saved.values(), np.zeros(()))
-    dropped = whole - sum(left.values(), np.zeros(()))
-    return full * layers * whole + selective * dropped
+    moved = total(select(saved, named(candidates, "offload")))
+    on_the_way = (constant("offload_layers") - 1) * moved  # one layer's are in use, the next one's are coming
+    return np.where(full, layers * total(saved), total(saved) - total(left) + on_the_way)
