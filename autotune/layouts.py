@@ -63,7 +63,7 @@ def _layout(recipe: Recipe) -> Layout:
         data_parallel_size=recipe.data_parallel_size,
         peak_gib=estimate.peak_gib,
         upper_gib=estimate.upper_gib,
-        fits=limit is None or estimate.peak_gib <= limit,
+        fits=limit is None or estimate.peak_gib + estimate.outside_gib <= limit,
     )
 
 

@@ -8,23 +8,38 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from autotune.quantities import gib
+from trainer.estimate.bound import calibrations
 from trainer.estimate.memory import estimate_memory
 from trainer.recipe import Recipe
 
+SHOWN_GIB = 0.0005  # parts below would read as 0.000
 
-def memory_document(recipe: Recipe) -> dict[str, Any]:
-    """The `memory` part of `estimate --json`, GiB of the hottest rank; `fits` is true where no limit is
-    known."""
-    estimate = estimate_memory(recipe)
+
+def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> dict[str, Any]:
+    """The `memory` part of `estimate --json`, GiB of the hottest rank.
+
+    `fits` is by the upper bound and `may_fit` by the point, both with what a GPU holds beside the allocator; both are
+    true where no limit is known. `imbalance`: tokens of the hottest expert rank over the mean, for the bound.
+    """
+    estimate = estimate_memory(recipe, imbalance=imbalance)
     limit = recipe.memory_limit_gib
     return {
         "limit_gib": limit,
         "peak_gib": estimate.peak_gib,
         "upper_gib": estimate.upper_gib,
-        "fits": limit is None or estimate.peak_gib <= limit,
+        "outside_gib": estimate.outside_gib,
+        "fits": limit is None or estimate.upper_gib + estimate.outside_gib <= limit,
+        "may_fit": limit is None or estimate.peak_gib + estimate.outside_gib <= limit,
         "hottest": estimate.hottest,
         "by_part": estimate.by_part,
+        "calibration": _calibration(recipe),
     }
+
+
+def _calibration(recipe: Recipe) -> dict[str, Any]:
+    """How many measured runs of the recipe's kind of model the estimate was held against, and its errors."""
+    known = calibrations()["dense" if recipe.architecture.num_moe_experts is None else "MoE"]
+    return {"rows": known.rows, "error_pct": {"median": known.median_pct, "p90": known.p90_pct}}
 
 
 def show_memory(memory: dict[str, Any]) -> None:
@@ -32,7 +47,8 @@ def show_memory(memory: dict[str, Any]) -> None:
     console = Console()
     table = Table("part", Column("GiB", justify="right"), box=None)
     for part, size in sorted(memory["by_part"].items(), key=lambda item: -item[1]):
-        table.add_row(part, f"{size:.3f}")
+        if size >= SHOWN_GIB:
+            table.add_row(part, f"{size:.3f}")
     console.print(table)
     peak = f"estimated peak {gib(memory['peak_gib'])} a rank, {gib(memory['upper_gib'])} at worst"
     console.print(f"{peak}, {_against_limit(memory)}", highlight=False)
@@ -43,5 +59,8 @@ def _against_limit(memory: dict[str, Any]) -> str:
     limit = memory["limit_gib"]
     if not limit:
         return "no limit known"
-    tight = "may not fit" if memory["upper_gib"] > limit else "fits"
-    return f"limit {gib(limit)}: {tight if memory['fits'] else 'does not fit'}"
+    outside = memory.get("outside_gib", 0.0)
+    beside = f" less {gib(outside)} for context and communication" if outside else ""
+    fits = memory["upper_gib"] + outside <= limit
+    tight = "may not fit" if memory["peak_gib"] + outside <= limit else "does not fit"
+    return f"limit {gib(limit)}{beside}: {'fits' if fits else tight}"

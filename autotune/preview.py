@@ -61,7 +61,7 @@ def first_proposals(recipe: Recipe, memory: dict[str, Any], seed: int) -> list[P
 
 def _expected(recipe: Recipe, memory: dict[str, Any]) -> Trial:
     """The base recipe's trial as estimated: out of memory when the estimate is over the limit."""
-    fits = memory["fits"]
+    fits = memory["may_fit"]
     failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
     return Trial(
         number=0,

@@ -32,5 +32,5 @@ def check(recipe: RecipeName) -> Answer:
         "memory": memory,
         "nearest": None if nearest is None else {"changes": changes, "yaml": nearest.to_yaml()},
     }
-    fits = memory is None or memory["fits"]
+    fits = memory is None or memory["may_fit"]
     return Answer(code=DONE if legal and fits else NO_RECIPE, document=document)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.estimate.bound import margin, unbalanced
+from trainer.estimate.bound import margin, never_measured, unbalanced
 from trainer.estimate.buffers import buffer_bytes, outside_bytes
 from trainer.estimate.candidates import Candidates, Floats, Integers, one
 from trainer.estimate.held import held_parameters
@@ -58,6 +58,14 @@ class MemoryEstimate:
         return sum(self.by_part.values())
 
 
+def _distance(candidates: Candidates) -> tuple[str, ...]:
+    """What of a recipe no calibrated run has, in words."""
+    if candidates.base.hardware.is_cpu:
+        return ON_CPU
+    unknown = [name for name, flags in never_measured(candidates).items() if flags.any()]
+    return (f"no calibrated run has {', '.join(unknown)}: upper_gib is wider for it",) if unknown else ()
+
+
 def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> MemoryTable:
     """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound."""
     parts, routed_bytes = _bytes_by_part(candidates)
@@ -70,7 +78,7 @@ def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> Memo
     peak, routed_gib = needed[rows, hottest], np.broadcast_to(routed_bytes / GIB, shape)[rows, hottest]
     ratio = constant("imbalance") if imbalance is None else imbalance
     upper = peak + np.maximum(0.0, ratio - 1) * routed_gib * unbalanced(candidates)
-    upper = upper * (1 + margin(candidates)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
+    upper = upper * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
     return MemoryTable(
         by_part=by_part,
         peak_gib=peak,
@@ -81,16 +89,20 @@ def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> Memo
     )
 
 
-def estimate_memory(recipe: Recipe) -> MemoryEstimate:
-    """The estimate for the pipeline rank that needs most; all its tensor, context and data ranks are alike."""
-    found = memory_of(one(recipe))
+def estimate_memory(recipe: Recipe, *, imbalance: float | None = None) -> MemoryEstimate:
+    """The estimate for the pipeline rank that needs most; all its tensor, context and data ranks are alike.
+
+    `imbalance`: as `memory_of`.
+    """
+    candidates = one(recipe)
+    found = memory_of(candidates, imbalance=imbalance)
     rank = int(found.hottest[0])
     return MemoryEstimate(
         by_part={name: float(sizes[0, rank]) for name, sizes in found.by_part.items()},
         upper_gib=float(found.upper_gib[0]),
         outside_gib=float(found.outside_gib[0]),
         hottest={"pp_rank": rank},
-        assumptions=ASSUMPTIONS + (ON_CPU if recipe.hardware.is_cpu else ()),
+        assumptions=(*ASSUMPTIONS, *_distance(candidates)),
     )
 
 

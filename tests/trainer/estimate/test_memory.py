@@ -182,3 +182,11 @@ def test_a_larger_imbalance_moves_the_bound_and_not_the_point() -> None:
     even, uneven = (memory_of(one(deepseek_v3()), imbalance=ratio) for ratio in (1.0, 2.0))
     assert even.peak_gib == uneven.peak_gib
     assert even.upper_gib < uneven.upper_gib
+
+
+def test_what_was_never_measured_widens_the_bound_and_is_said() -> None:
+    recipes = (deepseek_v3(), deepseek_v3().replace({"precision": "nvfp4"}))
+    known, unknown = (estimate_memory(recipe, imbalance=1.0) for recipe in recipes)
+    assert unknown.upper_gib / unknown.peak_gib > known.upper_gib / known.peak_gib
+    assert any("nvfp4" in said for said in unknown.assumptions)
+    assert not any("nvfp4" in said for said in known.assumptions)

@@ -1,0 +1,99 @@
+"""How good the estimates are: every figure the documentation claims of them.
+
+    python -m benchmarks.estimate_accuracy memory [--facts ../shared/facts] [--write]
+
+`--write` makes `trainer/estimate/memory_calibration.csv` again, which every estimate quotes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+from benchmarks.golden_runs import golden_runs
+from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, groups, judge
+
+FACTS = Path("../shared/facts")
+CALIBRATION = Path(__file__).parents[1] / "trainer" / "estimate" / "memory_calibration.csv"
+WORST = 0.08  # errors printed one by one
+
+
+def memory(facts: Path, *, write: bool) -> None:
+    console = Console(width=150)
+    runs = list(golden_runs(facts / "golden_runs.csv"))
+    left_out = Counter(run.left_out for run in runs if run.left_out)
+    console.print(f"{len(runs)} measured runs; left out: " + ", ".join(f"{n} {why}" for why, n in left_out.items()))
+    by_rank = error_by_rank(runs)
+    said = ", ".join(f"{name} {value:.1f} %" for name, value in by_rank.items())
+    console.print(f"median |error| of pipelined runs by the rank taken for the measured one: {said}")
+    judged = judge(runs)
+    moe, dense = ([each for each in judged if each.run.is_moe is wanted] for wanted in (True, False))
+    for name, group in (("MoE", moe), ("dense", dense)):
+        _print_group(console, name, group)
+    _print_rows(console, f"runs above {LARGE_GIB:.0f} GiB", [each for each in judged if each.measured > LARGE_GIB])
+    _print_rows(console, f"errors above {WORST:.0%}", [each for each in judged if abs(each.error) > WORST])
+    _print_features(console, judged)
+    if write:
+        _write(judged)
+
+
+def _print_group(console: Console, name: str, judged: Sequence[Judged]) -> None:
+    found, (held, above) = calibration(judged), coverage(judged)
+    console.print(
+        f"{name}: {found.rows} runs of {found.cases} cases, peak |error| median {found.median_pct:.1f} %, "
+        f"90th percentile {found.p90_pct:.1f} %, bound holds in {held:.1%}, {above:.1%} above the measurement"
+    )
+    resting = 100 * np.abs([each.resting / (each.run.resting_bytes / 2**30) - 1 for each in judged])
+    moving = [(each.peak - each.resting) / ((each.run.peak_bytes - each.run.resting_bytes) / 2**30) for each in judged]
+    errors = 100 * np.abs(np.array(moving) - 1)
+    console.print(
+        f"  at rest (weights, gradients, optimizer, buffers): median {np.median(resting):.1f} %, 90th percentile "
+        f"{np.percentile(resting, 90):.1f} %; moving (activations, loss, backward): median {np.median(errors):.1f} %, "
+        f"90th percentile {np.percentile(errors, 90):.1f} %"
+    )
+
+
+def _print_rows(console: Console, title: str, judged: Sequence[Judged]) -> None:
+    columns = [Column(name, justify="right") for name in ("measured GiB", "estimate", "error", "bound")]
+    table = Table("case", "platform", *columns, box=None, title=title, title_justify="left")
+    for each in sorted(judged, key=lambda each: -each.measured):
+        figures = (f"{each.measured:.2f}", f"{each.peak:.2f}", f"{each.error:+.1%}", f"{each.upper:.2f}")
+        table.add_row(each.run.case[:90], each.run.platform, *figures)
+    console.print(table)
+
+
+def _print_features(console: Console, judged: Sequence[Judged]) -> None:
+    columns = [Column(name, justify="right") for name in ("runs", "cases", "median %", "p90 %", "largest GiB")]
+    table = Table("group", *columns, box=None, title="calibration", title_justify="left")
+    for name, found in groups(judged).items():
+        table.add_row(name, *(str(value) for value in asdict(found).values()))
+    console.print(table)
+
+
+def _write(judged: Sequence[Judged]) -> None:
+    rows = [{"group": name, **asdict(found)} for name, found in groups(judged).items()]
+    with CALIBRATION.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["memory"])
+    parser.add_argument("--facts", type=Path, default=FACTS)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    memory(given.facts, write=given.write)
+
+
+if __name__ == "__main__":
+    main()
