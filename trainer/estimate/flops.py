@@ -8,28 +8,51 @@ tokens/s. arXiv 2603.07685 counts the router too (DeepSeek-V3: +0.25 %).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 from trainer.estimate.parameters import attention_channels, dense_width, expert_width
-from trainer.recipe.architecture import Architecture
+from trainer.recipe.architecture import Architecture, LayerKind
 
 FLOPS_PER_WEIGHT = 6.0
 SCAN_PASSES = 3.5  # of Mamba's state, as weights a token: 7 operations each in the published count
 DELTA_PASSES = 4.0  # of gated delta net's state: decay, read, write, query
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerFlops:
+    """To train on one token: each decoder layer, one MTP layer, the output head."""
+
+    layers: tuple[float, ...]
+    mtp: float
+    head: float
+
+
+@cache
+def layer_flops(model: Architecture, seq_length: int) -> LayerFlops:
+    kinds = list(zip(model.layer_kinds, model.windowed_layers, strict=True))
+    each = {
+        (kind, windowed): FLOPS_PER_WEIGHT * _layer(model, kind, _seen(model, seq_length, windowed=windowed))
+        for kind, windowed in set(kinds)
+    }
+    last = _layer(model, kinds[-1][0], _seen(model, seq_length, windowed=False))
+    return LayerFlops(
+        layers=tuple(each[kind] for kind in kinds),
+        mtp=FLOPS_PER_WEIGHT * (last + 2 * model.hidden_size**2),
+        head=FLOPS_PER_WEIGHT * model.hidden_size * model.vocab_size,
+    )
+
+
+def _layer(model: Architecture, kind: LayerKind, seen: float) -> float:
+    """Weights, and scores as weights, that one token meets."""
+    return MIXERS[kind.mixer](model, seen) + FEEDS[kind.feed](model)
+
+
 def model_flops_per_token(model: Architecture, seq_length: int) -> float:
     """FLOPs to train on one token, MTP layers and their heads included."""
-    hidden, mtp = model.hidden_size, model.mtp_num_layers or 0
-    layers = Counter(zip(model.layer_kinds, model.windowed_layers, strict=True))
-    layers[model.layer_kinds[-1], False] += mtp
-    weights = sum(
-        number * (MIXERS[kind.mixer](model, _seen(model, seq_length, windowed=windowed)) + FEEDS[kind.feed](model))
-        for (kind, windowed), number in layers.items()
-    )
-    weights += mtp * 2 * hidden * hidden + (1 + mtp) * hidden * model.vocab_size
-    return FLOPS_PER_WEIGHT * weights
+    flops, mtp = layer_flops(model, seq_length), model.mtp_num_layers or 0
+    return sum(flops.layers) + mtp * flops.mtp + (1 + mtp) * flops.head
 
 
 def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:

@@ -274,7 +274,7 @@ def _column(values: Floats) -> Floats:
 
 
 def _head(candidates: Candidates, values: Constants) -> Floats:
-    """Output head and loss on the last rank, MTP's own heads and projections included, [N, P]."""
+    """Output head and loss on the last rank, MTP's logits included, and MTP's projections where it is, [N, P]."""
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
     # The head stays in BF16 in every precision
@@ -282,7 +282,7 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
     head = flops * model.vocab_size * model.hidden_size / bf16
     projection = flops * 2 * model.hidden_size**2 / rate
-    return held.heads * _column(head) * (1 + held.mtp) + held.mtp * _column(projection)
+    return held.heads * _column(head) * (1 + (model.mtp_num_layers or 0)) + held.mtp * _column(projection)
 
 
 def _bf16(candidates: Candidates, values: Constants) -> Floats:

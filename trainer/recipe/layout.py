@@ -17,34 +17,55 @@ _GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
 _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Layout:
-    world: int
-    tp: int
-    pp: int
-    cp: int
-    dp: int  # rounded down where the layout is illegal, at least 1
-    ep: int
-    etp: int
-    edp: int  # likewise
-    vpp: int  # model chunks a rank holds, 1 without interleaving
+    """The sizes of one recipe, each worked out when it is asked for: who asks for TP depends on nothing else."""
+
+    recipe: Recipe
+
+    @property
+    def world(self) -> int:
+        return self.recipe.world_size
+
+    @property
+    def tp(self) -> int:
+        return self.recipe.parallelism.tensor_model_parallel_size
+
+    @property
+    def pp(self) -> int:
+        return self.recipe.parallelism.pipeline_model_parallel_size
+
+    @property
+    def cp(self) -> int:
+        return self.recipe.parallelism.context_parallel_size
+
+    @property
+    def dp(self) -> int:
+        """Rounded down where the layout is illegal, at least 1."""
+        return self.recipe.data_parallel_size
+
+    @property
+    def ep(self) -> int:
+        return self.recipe.parallelism.expert_model_parallel_size
+
+    @property
+    def etp(self) -> int:
+        return self.recipe.expert_tensor_parallel_size
+
+    @property
+    def edp(self) -> int:
+        """Rounded down where the layout is illegal, at least 1."""
+        return max(1, self.world // (self.etp * self.ep * self.pp))
+
+    @property
+    def vpp(self) -> int:
+        """Model chunks a rank holds, 1 without interleaving."""
+        written = self.recipe.parallelism.virtual_pipeline_model_parallel_size
+        return written or max(1, len(stages_of(self.recipe)) // self.pp)
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    sizes = recipe.parallelism
-    world, pp, etp = recipe.world_size, sizes.pipeline_model_parallel_size, recipe.expert_tensor_parallel_size
-    ep = sizes.expert_model_parallel_size
-    return Layout(
-        world=world,
-        tp=sizes.tensor_model_parallel_size,
-        pp=pp,
-        cp=sizes.context_parallel_size,
-        dp=recipe.data_parallel_size,
-        ep=ep,
-        etp=etp,
-        edp=max(1, world // (etp * ep * pp)),
-        vpp=sizes.virtual_pipeline_model_parallel_size or max(1, len(stages_of(recipe)) // pp),
-    )
+    return Layout(recipe)
 
 
 def pipeline_stages(text: str) -> list[str]:

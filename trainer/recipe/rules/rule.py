@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.layout import Layout, layout_of
+from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import Test
 from trainer.recipe.schema import Recipe
 
+SIZES = ("world", "tp", "pp", "cp", "dp", "ep", "etp", "edp", "vpp")  # of a Layout, as messages name them
 Suggestion = dict[str, Any]  # knob -> nearest valid value
 
 
@@ -145,7 +146,7 @@ class _Facts(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in KNOBS:
             return _plain(self._recipe.knob(name))
-        if name in Layout.__dataclass_fields__:
+        if name in SIZES:
             return getattr(layout_of(self._recipe), name)
         parts = (self._recipe.architecture, self._recipe.cluster, self._recipe.burst, self._recipe)
         return _plain(next(getattr(part, name) for part in parts if hasattr(part, name)))

@@ -1,0 +1,142 @@
+"""Every rule over columns: which rows of a table break it, by the rule's own predicate.
+
+A rule reads few knobs. Which ones is seen by watching it: its predicate is asked once for every different combination of
+the columns it was seen to read, and the answer holds for all rows that share them. So a rule that is added is known here
+too, and the verdict is that of `trainer.recipe.rules.check` by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Integers
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules.check import RULES
+from trainer.recipe.rules.rule import FindingKind, Rule
+from trainer.recipe.schema import Recipe
+
+ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
+
+
+def broken(
+    candidates: Candidates, *, rules: Sequence[Rule] = ERRORS, undecided: frozenset[str] = frozenset()
+) -> tuple[dict[str, Flags], tuple[Rule, ...]]:
+    """({rule id: bool[N]} of the rules that some row breaks, the rules left open).
+
+    A rule that reads a knob of `undecided` cannot be judged yet, and is left open.
+    """
+    verdicts: dict[str, Flags] = {}
+    left_open: list[Rule] = []
+    for rule in rules:
+        try:
+            verdict = _verdict(rule, candidates, undecided)
+        except _UndecidedError:
+            left_open.append(rule)
+            continue
+        if verdict.any():
+            verdicts[rule.id] = verdict
+    return verdicts, tuple(left_open)
+
+
+def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> Flags:
+    """bool[N]. The columns read are found on the way: a new one starts over with finer combinations."""
+    read: set[str] = set()
+    while True:
+        names = sorted(read)
+        kinds, rows = _combinations(candidates, names)
+        answers: list[bool] = []
+        for kind in kinds:
+            row = _Row(candidates.base, dict(zip(names, kind, strict=True)), candidates, undecided)
+            answers.append(bool(rule.broken(cast(Recipe, row))))
+            if row.read > read:
+                read |= row.read
+                break
+        else:
+            return np.array(answers, dtype=bool)[rows]
+
+
+def _combinations(candidates: Candidates, names: Sequence[str]) -> tuple[list[tuple[Any, ...]], Integers]:
+    """The different values these columns have together, and which of them each row has, [N]."""
+    if not names:
+        return [()], np.zeros(candidates.count, dtype=np.int64)
+    columns = [candidates.columns[name] for name in names]
+    sizes = tuple(len(column.choices) for column in columns)
+    flat = np.ravel_multi_index(tuple(column.codes for column in columns), sizes)
+    kinds, rows = np.unique(flat, return_inverse=True)
+    codes = np.stack(np.unravel_index(kinds, sizes), axis=1)
+    values = [tuple(column.choices[code] for column, code in zip(columns, kind, strict=True)) for kind in codes]
+    return values, rows.reshape(-1)
+
+
+class _UndecidedError(Exception):
+    """A predicate asked for a knob that is not chosen yet."""
+
+
+class _Row:
+    """One row as rules see a recipe: the base's, but for the columns, and it remembers which of those were asked for.
+
+    A column whose value is not known yet is answered with the table's first choice: the caller starts over anyway.
+    """
+
+    def __init__(
+        self, base: Recipe, values: Mapping[str, Any], candidates: Candidates, undecided: frozenset[str]
+    ) -> None:
+        self._base, self._values, self._undecided = base, values, undecided
+        self._columns = candidates.columns
+        self.read: set[str] = set(values)
+        self.architecture, self.hardware, self.world_size = base.architecture, base.hardware, base.world_size
+        self.training, self.parallelism = _Part(self), _Part(self)
+        self.knobs = _Written(self, base)
+
+    def knob(self, name: str) -> Any:
+        if name in self._undecided:
+            raise _UndecidedError
+        if name in self._columns:
+            self.read.add(name)
+            return self._values.get(name, self._columns[name].choices[0])
+        return self._base.knob(name)
+
+    def __getattr__(self, name: str) -> Any:
+        """Sizes that follow from knobs, as a recipe works them out; the rest is the base's."""
+        own = getattr(Recipe, name, None)
+        return own.fget(self) if isinstance(own, property) else getattr(self._base, name)
+
+    def has(self, name: str) -> bool:
+        """As after `Recipe.replace`: every column is written."""
+        if name in self._undecided:
+            raise _UndecidedError
+        return name in self._columns
+
+
+class _Part:
+    """`recipe.training` and `recipe.parallelism`: knobs by attribute."""
+
+    def __init__(self, row: _Row) -> None:
+        self._row = row
+
+    def __getattr__(self, name: str) -> Any:
+        return self._row.knob(name)
+
+
+class _Written(Mapping[str, Any]):
+    """`recipe.knobs`: what is written, not what holds by default."""
+
+    def __init__(self, row: _Row, base: Recipe) -> None:
+        self._row, self._base = row, base
+
+    def __contains__(self, name: object) -> bool:
+        return self._row.has(str(name)) or name in self._base.knobs
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return self._row.knob(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, knob in KNOBS.items() if knob.section == "knobs" and name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

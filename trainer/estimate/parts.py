@@ -1,0 +1,19 @@
+"""The parts that a step's time and a rank's memory are shown in, in drawing order, with their words."""
+
+from __future__ import annotations
+
+# Of TimeTable.by_part, those that add up to the step; the others count hidden communication too.
+STEP_PARTS = {
+    "compute_s": "compute",
+    "head_s": "output head and loss",
+    "recompute_s": "recompute",
+    "ep_exposed_s": "EP exposed",
+    "tp_exposed_s": "TP exposed",
+    "cp_exposed_s": "CP exposed",
+    "pp_exposed_s": "PP sends exposed",
+    "dp_exposed_s": "DP exposed",
+    "pp_bubble_s": "pipeline bubble",
+    "host_s": "host",
+    "sync_s": "waiting for other ranks",
+    "optimizer_s": "optimizer",
+}
