@@ -143,8 +143,10 @@ def _of_sizes(found: Search, sizes: tuple[int, ...]) -> Flags:
     """bool[L]: the layouts of these TP, PP, VPP, CP, EP and ETP."""
     table = found.layouts
     columns = (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp)
-    matches = [column == size for column, size in zip(columns, sizes, strict=True)]
-    return np.broadcast_to(np.logical_and.reduce(matches), table.count)
+    matching = np.ones(table.count, dtype=bool)
+    for column, size in zip(columns, sizes, strict=True):
+        matching &= column == size
+    return matching
 
 
 def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:

@@ -1,8 +1,8 @@
 """Every rule over columns: which rows of a table break it, by the rule's own predicate.
 
-A rule reads few knobs. Which ones is seen by watching it: its predicate is asked once for every different combination of
-the columns it was seen to read, and the answer holds for all rows that share them. So a rule that is added is known here
-too, and the verdict is that of `trainer.recipe.rules.check` by construction.
+A rule reads few knobs. Which ones is seen by watching it: its predicate is asked once for every different combination
+of the columns it was seen to read, and the answer holds for all rows that share them. So a rule that is added is known
+here too, and the verdict is that of `trainer.recipe.rules.check` by construction.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Row:
     def __getattr__(self, name: str) -> Any:
         """Sizes that follow from knobs, as a recipe works them out; the rest is the base's."""
         own = getattr(Recipe, name, None)
-        return own.fget(self) if isinstance(own, property) else getattr(self._base, name)
+        return own.fget(self) if isinstance(own, property) and own.fget else getattr(self._base, name)
 
     def has(self, name: str) -> bool:
         """As after `Recipe.replace`: every column is written."""

@@ -1,8 +1,8 @@
 """The best legal settings of a model on a cluster by estimate: what `moe-autotune plan` shows.
 
-In stages, each over columns: layouts are cut down by the rules; what is left is crossed with recompute and estimated at a
-reference dispatcher; the fastest that fit are crossed with dispatchers, overlap and graphs and estimated as they are. Fits
-means by the upper bound. What is shown has passed `trainer.recipe.rules.check` itself.
+In stages, each over columns: layouts are cut down by the rules; what is left is crossed with recompute and estimated
+at a reference dispatcher; the fastest that fit are crossed with dispatchers, overlap and graphs and estimated as they
+are. Fits means by the upper bound. What is shown has passed `trainer.recipe.rules.check` itself.
 
 Shapes: N rows of a table; all estimates are [N].
 """
@@ -64,7 +64,7 @@ class Search:
 
     @property
     def legal(self) -> Flags:
-        return ~np.logical_or.reduce([np.zeros(self.layouts.count, dtype=bool), *self.broken.values()])
+        return _none(self.broken, self.layouts.count)
 
 
 def search(recipe: Recipe) -> Search:
@@ -88,7 +88,11 @@ def search(recipe: Recipe) -> Search:
 
 
 def _none(verdicts: dict[str, Flags], count: int) -> Flags:
-    return ~np.logical_or.reduce([np.zeros(count, dtype=bool), *verdicts.values()])
+    """bool[count]: the rows that break no rule."""
+    none = np.ones(count, dtype=bool)
+    for verdict in verdicts.values():
+        none &= ~verdict
+    return none
 
 
 def _outline(

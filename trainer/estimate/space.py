@@ -1,7 +1,7 @@
 """What a plan chooses among: layouts (sizes, pipeline split, micro batch) and settings (recompute, dispatch, graphs).
 
-Both are tables of `Candidates`; what a row may not do is for the rules to say (`legality.py`), not left out here. Sizes are
-those a cluster of this size could have; frozen knobs keep the recipe's own value, and everything here is
+Both are tables of `Candidates`; what a row may not do is for the rules to say (`legality.py`), not left out here. Sizes
+are those a cluster of this size could have; frozen knobs keep the recipe's own value, and everything here is
 training-equivalent unless `tune.allow` lets precision move.
 """
 
@@ -150,7 +150,7 @@ def _tensor(base: Recipe) -> list[int]:
 
 def _context(base: Recipe) -> list[int]:
     most = max(1, base.training.seq_length // LEAST_SHARE)
-    return _sizes(base, CP, [size for size in _powers(min(most, base.world_size))])
+    return _sizes(base, CP, _powers(min(most, base.world_size)))
 
 
 def _experts(base: Recipe) -> list[int]:
@@ -193,7 +193,7 @@ def _splits(base: Recipe) -> Iterator[Option]:
 
 
 def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
-    """The even split where layers divide, a balanced layout where they do not or loss and MTP weigh on the last rank."""
+    """The even split where layers divide, and layouts that balance loss and MTP on the last rank."""
     model, stages = base.architecture, pp * vpp
     if model.num_layers % stages == 0:
         yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: None}
@@ -209,7 +209,9 @@ def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[
     return {name: values for name, values in columns.items() if len(set(values)) > 1 or values[0] != base.knob(name)}
 
 
-def crossed(left: Candidates, right: Candidates, rows: np.ndarray[Any, Any], options: np.ndarray[Any, Any]) -> Candidates:
+def crossed(
+    left: Candidates, right: Candidates, rows: np.ndarray[Any, Any], options: np.ndarray[Any, Any]
+) -> Candidates:
     """Rows of one table beside rows of another: pairs given by two indices of one length."""
     columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in left.columns.items()}
     columns |= {name: Column(choices=c.choices, codes=c.codes[options]) for name, c in right.columns.items()}

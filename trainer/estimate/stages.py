@@ -1,7 +1,7 @@
 """How layers are laid over pipeline stages where they do not divide: balanced layouts in Megatron's own text.
 
-The loss stands last, multi-token prediction with it or in the stage before. Decoder layers go, one by one, to the pipeline
-rank that has least to do, and there to the chunk that has least: the fullest rank is what a step waits for.
+The loss stands last, multi-token prediction with it or in the stage before. Decoder layers go, one by one, to the
+pipeline rank that has least to do, and there to the chunk that has least: a step waits for the fullest rank.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def _laid(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) 
     flops = layer_flops(model, seq_length)
     loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]
     counts = [0] * len(stages)
+    after_mtp = next((stage for stage, text in enumerate(stages) if "m" in text), len(stages) - 1) + 1
     for _ in range(model.num_layers):
-        rank = min(range(pp), key=lambda rank: (sum(loads[rank::pp]), -rank))
-        stage = min(range(rank, len(stages), pp), key=loads.__getitem__)
+        open_to = {rank: range(rank, after_mtp, pp) for rank in range(min(pp, after_mtp))}
+        rank = min(open_to, key=lambda rank: (sum(loads[rank::pp]), -rank))
+        stage = min(open_to[rank], key=loads.__getitem__)
         loads[stage] += 1.0
         counts[stage] += 1
     return ["t" * count + stage for count, stage in zip(counts, stages, strict=True)]
