@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from benchmarks.golden_runs import golden_runs
-from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, groups, judge
+from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, fit_all, groups, judge
 
 FACTS = Path("../shared/facts")
 CALIBRATION = Path(__file__).parents[1] / "trainer" / "estimate" / "memory_calibration.csv"
@@ -34,6 +34,11 @@ def memory(facts: Path, *, write: bool) -> None:
     by_rank = error_by_rank(runs)
     said = ", ".join(f"{name} {value:.1f} %" for name, value in by_rank.items())
     console.print(f"median |error| of pipelined runs by the rank taken for the measured one: {said}")
+    fit = fit_all(runs)
+    console.print(
+        f"fitted: workspaces {1024 * fit.blas_workspace:.0f} MiB, expected imbalance {fit.expected_imbalance:.2f}, "
+        f"margin {fit.margin:.3f}"
+    )
     judged = judge(runs)
     moe, dense = ([each for each in judged if each.run.is_moe is wanted] for wanted in (True, False))
     for name, group in (("MoE", moe), ("dense", dense)):

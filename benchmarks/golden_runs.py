@@ -28,7 +28,7 @@ AMPERE = ("dgx_a100", "")  # rows without a platform equal those of A100
 # Transformer Engine's workspace of a stream is 4 MiB there and 32 on what we estimate for
 AMPERE_LESS_BYTES = 28 * 2**20
 GROUPED_STREAMS = 4
-KINDS = ("gpt", "moe")
+KINDS = ("gpt", "moe", "hybrid", "nemotron")
 RENAMED = {  # Megatron-LM's flag -> the knob's name
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
@@ -77,6 +77,8 @@ def _left_out(row: dict[str, str], flags: dict[str, Any]) -> str:
     """Why a row is none for us; "" for one that is."""
     if row["test_suite"] not in KINDS:
         return f"{row['test_suite']} model"
+    if "flextron" in flags:
+        return "flexible widths"
     if "perform_rl_step" in flags or "grpo" in row["test_case"]:
         return "reinforcement learning, with an inference engine beside"
     if flags.get("optimizer", "adam") != "adam":
@@ -129,6 +131,11 @@ def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
     if experts := flags.get("num_experts"):
         fields["num_moe_experts"] = experts
         fields["moe_layer_freq"] = parse_layer_freq(str(flags.get("moe_layer_freq", "all")).strip("()"))
+    pattern = flags.get("hybrid_layer_pattern") or flags.get("hybrid_override_pattern")
+    if pattern:
+        letters = pattern.split("/")[0].replace("|", "")  # what follows are MTP layers
+        fields |= {"hybrid": letters, "num_layers": len(letters)}
+        fields["moe_layer_freq"] = tuple(int(letter == "E") for letter in letters)
     if not fields.get("multi_latent_attention"):
         for name in ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
             fields.pop(name, None)
@@ -140,7 +147,7 @@ def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
         "untie_embeddings_and_output_weights": bool(flags.get("untie_embeddings_and_output_weights")),
         "add_bias_linear": not flags.get("disable_bias_linear", False),
         "normalization": flags.get("normalization", "LayerNorm"),
-        "position_embedding_type": "rope" if rope else "learned_absolute",
+        "position_embedding_type": "rope" if rope else flags.get("position_embedding_type", "learned_absolute"),
         "hidden_dropout": flags.get("hidden_dropout", 0.1),
         "attention_dropout": flags.get("attention_dropout", 0.1),
     }
@@ -155,6 +162,9 @@ def _precision(flags: dict[str, Any]) -> str:
 def _parallelism(row: dict[str, str], flags: dict[str, Any]) -> dict[str, Any]:
     tp, pp = flags.get("tensor_model_parallel_size", 1), flags.get("pipeline_model_parallel_size", 1)
     vpp = flags.get("num_virtual_stages_per_pipeline_rank")
+    pattern = (flags.get("hybrid_layer_pattern") or "").split("/")[0]
+    if "|" in pattern:
+        vpp = len(pattern.split("|")) // pp
     if each := flags.get("num_layers_per_virtual_pipeline_stage"):
         vpp = flags["num_layers"] // pp // each
     return {

@@ -7,12 +7,12 @@ platforms; the others are counted from Megatron-Core's and Transformer Engine's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from benchmarks.golden_runs import GoldenRun
-from trainer.estimate.bound import FEATURES, Calibration
+from trainer.estimate.bound import FEATURES, Calibration, margin, unbalanced
 from trainer.estimate.candidates import Floats, one
 from trainer.estimate.memory import MemoryTable, memory_of
 from trainer.estimate.memory_constants import constant
@@ -42,47 +42,75 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fit:
+    """The constants that these runs fixed, `memory.csv`'s names. `margin` is a share, `blas_workspace` GiB."""
+
+    blas_workspace: float
+    expected_imbalance: float
+    margin: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Predicted:
+    """GiB of the measured rank, without torch's own workspaces and with an even load of experts."""
+
     run: GoldenRun
-    table: MemoryTable
     resting: float
-    peak: float
-    uneven: float  # what the imbalance adds
+    moving: float
+    routed: float  # where nothing forces an even load
     widened: float  # share that the bound adds for what was never measured
+
+    def peak(self, fit: Fit) -> float:
+        return self.resting + fit.blas_workspace + self.moving + (fit.expected_imbalance - 1) * self.routed
+
+    def upper(self, fit: Fit) -> float:
+        worst = self.peak(fit) + (constant("imbalance") - fit.expected_imbalance) * self.routed
+        return worst * (1 + fit.margin + self.widened)
 
 
 def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
     """Every run that has a recipe, by leave-one-case-out."""
     predicted = [_predicted(run) for run in runs if run.recipe]
-    cases = sorted({each.run.case for each in predicted})
     found = []
-    for case in cases:
-        others = [each for each in predicted if each.run.case != case]
-        small_gib = _small_buffers(others)
-        margin = _margin(others, small_gib)
-        found += [_judged(each, small_gib, margin) for each in predicted if each.run.case == case]
+    for case in sorted({each.run.case for each in predicted}):
+        fit = fitted([each for each in predicted if each.run.case != case])
+        found += [
+            Judged(run=each.run, resting=each.resting + fit.blas_workspace, peak=each.peak(fit), upper=each.upper(fit))
+            for each in predicted
+            if each.run.case == case
+        ]
     return found
+
+
+def fit_all(runs: Iterable[GoldenRun]) -> Fit:
+    """What `memory.csv` is to hold."""
+    return fitted([_predicted(run) for run in runs if run.recipe])
+
+
+def fitted(runs: Sequence[_Predicted]) -> Fit:
+    """Workspaces by resting memory, the load by peaks of experts' runs, both medians; the margin covers the peaks."""
+    small = float(np.median([each.run.resting_bytes / GIB - each.resting for each in runs]))
+    even = Fit(blas_workspace=small, expected_imbalance=1.0)
+    short = [(each.run.peak_bytes / GIB - each.peak(even)) / each.routed for each in runs if each.routed]
+    uneven = Fit(blas_workspace=small, expected_imbalance=1 + max(0.0, float(np.median(short))))
+    over = [each.run.peak_bytes / GIB / each.upper(uneven) - 1 for each in runs]
+    return replace(uneven, margin=max(0.0, float(np.quantile(over, COVERED))))
 
 
 def _predicted(run: GoldenRun) -> _Predicted:
     assert run.recipe is not None
-    table = memory_of(one(run.recipe))
+    candidates = one(run.recipe)
+    table = memory_of(candidates)
     parts = {name: float(sizes[0, -1]) for name, sizes in table.by_part.items()}
-    resting = sum(parts[name] for name in RESTING)
-    hottest = float(table.peak_gib[0])
-    ratio = float(table.upper_gib[0]) / hottest
-    uneven = (
-        (constant("imbalance") - 1) * float(table.routed_gib[0])
-        if run.recipe.knob("expert_model_parallel_size") > 1
-        else 0.0
-    )
+    uneven = bool(unbalanced(candidates).any())
+    routed = float(table.routed_gib[0]) * uneven
+    parts["activations"] -= (constant("expected_imbalance") - 1) * routed
     return _Predicted(
         run=run,
-        table=table,
-        resting=resting,
-        peak=resting + _moving(parts),
-        uneven=uneven,
-        widened=ratio / (1 + uneven / hottest) - 1 - constant("margin"),
+        resting=sum(parts[name] for name in RESTING) - constant("blas_workspace") / 1024,
+        moving=_moving(parts),
+        routed=routed,
+        widened=float(margin(candidates, table.peak_gib)[0]) - constant("margin"),
     )
 
 
@@ -90,32 +118,6 @@ def _moving(parts: dict[str, float]) -> float:
     """What the allocator counts beside the resting parts: what a graph owns only while it is captured, and then
     neither loss nor eager activations live."""
     return max(parts["cuda_graphs"], parts["activations"] + parts["logits"] + parts["workspace"])
-
-
-def _small_buffers(runs: Sequence[_Predicted]) -> float:
-    """GiB that resting memory is above its closed form without `blas_workspace`, the median."""
-    fixed = constant("blas_workspace") / 1024
-    return float(np.median([each.run.resting_bytes / GIB - each.resting + fixed for each in runs]))
-
-
-def _margin(runs: Sequence[_Predicted], small_gib: float) -> float:
-    """The share above point and imbalance that covers the runs."""
-    over = [each.run.peak_bytes / GIB / (_peak(each, small_gib) + each.uneven) - 1 - each.widened for each in runs]
-    return max(0.0, float(np.quantile(over, COVERED)))
-
-
-def _peak(each: _Predicted, small_gib: float) -> float:
-    return each.peak - constant("blas_workspace") / 1024 + small_gib
-
-
-def _judged(each: _Predicted, small_gib: float, margin: float) -> Judged:
-    peak = _peak(each, small_gib)
-    return Judged(
-        run=each.run,
-        resting=each.resting - each.peak + peak,
-        peak=peak,
-        upper=(peak + each.uneven) * (1 + margin + each.widened),
-    )
 
 
 def calibration(judged: Sequence[Judged]) -> Calibration:
@@ -154,17 +156,20 @@ def coverage(judged: Sequence[Judged]) -> tuple[float, float]:
 def error_by_rank(runs: Iterable[GoldenRun]) -> dict[str, float]:
     """Median |error| of the peak of pipelined runs, in percent, if the first, the hottest or the last rank was
     measured."""
-    pipelined = [_predicted(run) for run in runs if run.recipe and run.recipe.knob("pipeline_model_parallel_size") > 1]
+    pipelined = [run for run in runs if run.recipe and run.recipe.knob("pipeline_model_parallel_size") > 1]
+    needs = [sum(_table(run).by_part.values(), np.zeros(1))[0] for run in pipelined]
+    measured = np.array([run.peak_bytes / GIB for run in pipelined])
     picks: dict[str, Callable[[Floats], float]] = {
-        "first": lambda needs: float(needs[0]),
-        "hottest": lambda needs: float(needs.max()),
-        "last": lambda needs: float(needs[-1]),
+        "first": lambda need: float(need[0]),
+        "hottest": lambda need: float(need.max()),
+        "last": lambda need: float(need[-1]),
     }
-    found = {}
-    for name, pick in picks.items():
-        errors = [
-            abs(pick(sum(each.table.by_part.values(), np.zeros(1))[0]) / (each.run.peak_bytes / GIB) - 1)
-            for each in pipelined
-        ]
-        found[name] = 100 * float(np.median(errors))
-    return found
+    return {
+        name: 100 * float(np.median(np.abs(np.array([pick(need) for need in needs]) / measured - 1)))
+        for name, pick in picks.items()
+    }
+
+
+def _table(run: GoldenRun) -> MemoryTable:
+    assert run.recipe is not None
+    return memory_of(one(run.recipe))

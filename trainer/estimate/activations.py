@@ -9,6 +9,7 @@ rows share one value.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -16,8 +17,10 @@ from importlib.resources import files
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.linear_mixers import delta_net_entries, mamba_entries
 from trainer.estimate.parameters import attention_channels, dense_width, expert_width
 from trainer.estimate.state import quantizes
+from trainer.recipe.architecture import LayerKind
 
 Tensors = dict[str, Floats]
 MASK_BYTES = 1.0  # of one entry of a dropout mask
@@ -33,9 +36,16 @@ def tensor_table() -> dict[str, dict[str, str]]:
 
 
 def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
-    """Bytes a token, by tensor, before recompute and offload."""
-    feed_forward = _experts(candidates) if is_moe else _dense(candidates)
-    return _attention(candidates) | _between(candidates) | feed_forward
+    """Bytes a token of one layer, with experts or without, by tensor, before recompute and offload. Of a hybrid model
+    the mean of its layers of that kind, as `layer_parameters`."""
+    model = candidates.base.architecture
+    kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
+    kinds = kinds or [LayerKind("attention", "moe" if is_moe else "dense")]
+    mean: Tensors = {}
+    for kind, times in Counter(kinds).items():
+        for name, size in (MIXERS[kind.mixer](candidates) | FEEDS[kind.feed](candidates)).items():
+            mean[name] = mean.get(name, np.zeros(())) + size * (times / len(kinds))
+    return mean
 
 
 def wide_bytes(candidates: Candidates) -> Floats:
@@ -74,6 +84,7 @@ def _attention(candidates: Candidates) -> Tensors:
         "scores": scores * (wide + dropped),
         "attention_output": output * wide / tp + heads * STATISTICS_BYTES / tp,
         "attention_quantized": output * narrow / tp * candidates.among("precision", "fp8_delayed"),
+        "attention_dropout_mask": hidden * MASK_BYTES * (model.hidden_dropout > 0),
     }
 
 
@@ -104,14 +115,28 @@ def _latent_inputs(candidates: Candidates) -> Tensors:
     }
 
 
-def _between(candidates: Candidates) -> Tensors:
+def _linear(entries: Callable[[Candidates], Tensors], normed: str) -> Callable[[Candidates], Tensors]:
+    """A mixer without attention, its first norm fused with its projection; `normed` is the input of its last one."""
+
+    def tensors(candidates: Candidates) -> Tensors:
+        wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+        hidden = candidates.base.architecture.hidden_size / along(candidates)
+        own = {name: size * (narrow if name == normed else wide) for name, size in entries(candidates).items()}
+        return own | {"residual": hidden * wide, "attention_norm": hidden * narrow}
+
+    return tensors
+
+
+def _nothing(candidates: Candidates) -> Tensors:
+    return {}
+
+
+def _second_residual(candidates: Candidates) -> Tensors:
     model = candidates.base.architecture
     hidden = model.hidden_size / along(candidates)
-    mask = hidden * MASK_BYTES * (model.hidden_dropout > 0)
     return {
-        "attention_dropout_mask": mask,
         "mlp_residual": hidden * wide_bytes(candidates),
-        "mlp_dropout_mask": mask,
+        "mlp_dropout_mask": hidden * MASK_BYTES * (model.hidden_dropout > 0),
     }
 
 
@@ -119,7 +144,7 @@ def _dense(candidates: Candidates) -> Tensors:
     model = candidates.base.architecture
     width = dense_width(model) / candidates.tp
     gate = 2 if model.gated_linear_unit else 1
-    return {
+    return _second_residual(candidates) | {
         "mlp_norm_fused": model.hidden_size / along(candidates) * narrow_bytes(candidates),
         "dense_hidden": gate * width * wide_bytes(candidates),
         "dense_activation": width * narrow_bytes(candidates),
@@ -133,8 +158,8 @@ def _experts(candidates: Candidates) -> Tensors:
     shared = (model.moe_shared_expert_intermediate_size or 0) / candidates.tp
     copies = copies_of_a_token(candidates)
     width = expert_width(model) / candidates.etp
-    unfused = not model.gated_linear_unit  # only the gated activation has a kernel that weighs by probability
-    return {
+    unfused = not model.gated_linear_unit and not model.use_fused_weighted_squared_relu
+    return _second_residual(candidates) | {
         "mlp_norm": model.hidden_size / along(candidates) * wide,
         "shared_hidden": gate * shared * wide,
         "shared_activation": shared * narrow,
@@ -144,6 +169,15 @@ def _experts(candidates: Candidates) -> Tensors:
         "expert_unweighted": copies * width * wide * unfused,
         "expert_activation": copies * width * narrow,
     }
+
+
+MIXERS: dict[str, Callable[[Candidates], Tensors]] = {
+    "attention": _attention,
+    "mamba": _linear(mamba_entries, "mamba_normed"),
+    "gated_delta_net": _linear(delta_net_entries, "delta_normed"),
+    "none": _nothing,
+}
+FEEDS: dict[str, Callable[[Candidates], Tensors]] = {"dense": _dense, "moe": _experts, "none": _nothing}
 
 
 def copies_of_a_token(candidates: Candidates) -> Floats:

@@ -84,6 +84,7 @@ def margin(candidates: Candidates, peak_gib: Floats) -> Floats:
 
 
 def unbalanced(candidates: Candidates) -> Flags:
-    """Experts' load depends on the tokens: more than one expert rank, and nothing forces or pads it even."""
+    """Experts' load depends on the tokens: more than one expert rank, and nothing forces or pads it even. A CPU's
+    factors were measured with whatever load there was."""
     forced = candidates.on("moe_router_force_load_balancing") | candidates.on("moe_pad_expert_input_to_capacity")
-    return (candidates.ep > 1) & ~forced
+    return (candidates.ep > 1) & ~forced & (not candidates.base.hardware.is_cpu)

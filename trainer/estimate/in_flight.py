@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.estimate.activations import Tensors, kept, named, routed, saved_by_tensor, select, total
+from trainer.estimate.activations import Tensors, along, kept, named, routed, saved_by_tensor, select, total, wide_bytes
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory_constants import constant
 from trainer.estimate.transients import backward_of_a_layer, rebuilt
@@ -50,12 +50,12 @@ def activation_bytes(candidates: Candidates) -> Held:
     share = whole / np.maximum(layers, 1.0) * _not_offloaded(candidates, layers)
     graphs = named(candidates, "graph")
     eager = graphed = grows = workspace = np.zeros(candidates.stages.exists.shape)
-    saved: Tensors = {}
+    hidden = candidates.base.architecture.hidden_size / along(candidates) * wide_bytes(candidates)
     for is_moe, count in kinds.items():
         saved = saved_by_tensor(candidates, is_moe=is_moe)
         left = kept(candidates, saved)
         captured = select(left, graphs)
-        static = _static(candidates, captured, saved["residual"])
+        static = _static(candidates, captured, hidden)
         eager = eager + count * (total(left) - total(captured))[..., None]
         graphed = graphed + count * (total(captured) + static)[..., None]
         grows = grows + count * routed(left)[..., None]
@@ -63,7 +63,7 @@ def activation_bytes(candidates: Candidates) -> Held:
         workspace = np.maximum(workspace, (count > 0) * moment[..., None])
     tokens = candidates.tokens[..., None]
     held = micro_batches_in_flight(candidates) * tokens
-    boundaries = inputs * saved["residual"][..., None]
+    boundaries = inputs * hidden[..., None]
     return Held(
         eager=(share * eager + boundaries) * held,
         graphed=share * graphed * held,

@@ -26,7 +26,7 @@ GIB = 2.0**30
 ASSUMPTIONS = (
     "the peak is that of torch's allocator; CUDA context and NCCL's own buffers are outside_gib",
     "expert outputs are not kept: probabilities are applied inside the activation",
-    "the point is for an even load of experts; upper_gib allows the imbalance",
+    "where nothing forces a balance of experts the point is for 1.18 times the mean load, upper_gib for 1.5 times",
 )
 ON_CPU = ("on CPUs activations take 2.2 times the fused form in fp32 and 3.4 times in bf16 (measured)",)
 
@@ -39,7 +39,7 @@ class MemoryTable:
     peak_gib: Floats  # [N]
     upper_gib: Floats  # [N]
     hottest: Integers  # [N], pipeline rank
-    routed_gib: Floats  # [N], the part of the hottest rank that grows with its experts' load
+    routed_gib: Floats  # [N], what routed tokens of an even load take on the hottest rank
     outside_gib: Floats  # [N], what a GPU holds beside torch's allocator: context, NCCL, the dispatcher's buffers
 
 
@@ -68,7 +68,8 @@ def _distance(candidates: Candidates) -> tuple[str, ...]:
 
 def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> MemoryTable:
     """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound."""
-    parts, routed_bytes = _bytes_by_part(candidates)
+    expected = np.where(unbalanced(candidates), constant("expected_imbalance"), 1.0)
+    parts, routed_bytes = _bytes_by_part(candidates, expected)
     shape = (candidates.count, candidates.stages.exists.shape[1])
     exists = candidates.stages.exists
     by_part = {name: np.broadcast_to(np.where(exists, size, 0.0) / GIB, shape) for name, size in parts.items()}
@@ -77,7 +78,7 @@ def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> Memo
     rows = np.arange(candidates.count)
     peak, routed_gib = needed[rows, hottest], np.broadcast_to(routed_bytes / GIB, shape)[rows, hottest]
     ratio = constant("imbalance") if imbalance is None else imbalance
-    upper = peak + np.maximum(0.0, ratio - 1) * routed_gib * unbalanced(candidates)
+    upper = peak + np.maximum(0.0, ratio - expected) * routed_gib * unbalanced(candidates)
     upper = upper * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
     return MemoryTable(
         by_part=by_part,
@@ -106,14 +107,15 @@ def estimate_memory(recipe: Recipe, *, imbalance: float | None = None) -> Memory
     )
 
 
-def _bytes_by_part(candidates: Candidates) -> tuple[dict[str, Floats], Floats]:
-    """(bytes by part, bytes of routed tokens among the activations), each [N, P]."""
+def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, Floats], Floats]:
+    """(bytes by part, bytes of routed tokens with an even load), each [N, P]. `expected`: load over the even, [N]."""
     held = activation_bytes(candidates)
     on_cpu = candidates.base.hardware.is_cpu
+    uneven = held.routed * (expected - 1)[..., None]
     loss = _loss(candidates)
     # The loss is over when the first layer runs backward; a CPU's factor was measured for the sum.
     beside = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)
-    moving = {"activations": held.eager, "cuda_graphs": held.graphed, "logits": loss, "workspace": beside}
+    moving = {"activations": held.eager + uneven, "cuda_graphs": held.graphed, "logits": loss, "workspace": beside}
     unfused = _unfused(candidates)
     parameters = held_parameters(candidates)
     state = state_bytes(candidates, parameters)

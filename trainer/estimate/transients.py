@@ -45,10 +45,10 @@ def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool)
     model = candidates.base.architecture
     hidden = model.hidden_size * wide
     scores = model.num_attention_heads / candidates.tp * candidates.number("seq_length") * keeps_scores(candidates)
-    read = saved["up_projected" if model.multi_latent_attention else "queries_keys_values"]
-    attention = read + saved["attention_output"] + 2 * scores * wide
+    read = saved.get("up_projected" if model.multi_latent_attention else "queries_keys_values", np.zeros(()))
+    attention = read + saved.get("attention_output", np.zeros(())) + 2 * scores * wide
     if not is_moe:
-        return np.maximum(attention, 1.5 * saved["dense_hidden"] + hidden)
+        return np.maximum(attention, 1.5 * saved.get("dense_hidden", np.zeros(())) + hidden)
     experts = saved["expert_hidden"] * 1.5 + copies_of_a_token(candidates) * hidden
     return np.maximum(attention, experts + dispatch(candidates))
 

@@ -43,6 +43,7 @@ class Architecture(Section):
     gated_linear_unit: bool = True
     qk_layernorm: bool = False
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"  # learnable: attention sinks
+    use_fused_weighted_squared_relu: bool = False  # experts' activation, in a kernel that weighs as it computes
     untie_embeddings_and_output_weights: bool = True
     add_bias_linear: bool = False
     add_qkv_bias: bool = False

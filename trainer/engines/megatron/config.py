@@ -126,6 +126,8 @@ def _as_dtype(name: str, value: Any) -> Any:
 
 
 def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
+    from megatron.core.activations import squared_relu
+
     model = recipe.architecture
     written = model.model_dump(exclude_none=True)
     fields = {name: value for name, value in written.items() if name not in NOT_OF_THE_CONFIG}
@@ -139,6 +141,8 @@ def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
         fields.setdefault("moe_ffn_hidden_size", fields["ffn_hidden_size"])
     if model.gated_linear_unit:
         fields["activation_func"] = torch.nn.functional.silu
+    if model.use_fused_weighted_squared_relu:
+        fields["activation_func"] = squared_relu
     return fields
 
 
