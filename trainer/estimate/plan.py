@@ -36,6 +36,7 @@ class Figures:
     tokens: Floats  # a second and GPU
     peak_gib: Floats
     upper_gib: Floats
+    outside_gib: Floats  # beside torch's allocator
 
     def take(self, rows: Any) -> Figures:
         return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
@@ -155,7 +156,7 @@ def _recompute_keys(candidates: Candidates) -> Integers:
 def _scored(candidates: Candidates, layout: Integers) -> Scored:
     figures = estimated(candidates)
     limit = candidates.base.memory_limit_gib
-    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.upper_gib <= limit
+    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.upper_gib + figures.outside_gib <= limit
     return Scored(candidates=candidates, figures=figures, fits=fits, layout=layout)
 
 
@@ -172,7 +173,12 @@ def _chunks(candidates: Candidates) -> Iterator[Figures]:
     for first in range(0, candidates.count, CHUNK):
         part = candidates.take(slice(first, first + CHUNK))
         memory, time = memory_of(part), time_of(part)
-        yield Figures(tokens=time.tokens_per_s_per_gpu, peak_gib=memory.peak_gib, upper_gib=memory.upper_gib)
+        yield Figures(
+            tokens=time.tokens_per_s_per_gpu,
+            peak_gib=memory.peak_gib,
+            upper_gib=memory.upper_gib,
+            outside_gib=memory.outside_gib,
+        )
 
 
 def _best_first(scored: Scored) -> Integers:
