@@ -1,4 +1,4 @@
-"""Runs every rule on a recipe, and walks from an illegal recipe to the nearest legal one."""
+"""Runs every rule on a recipe, and finds the nearest legal one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from trainer.recipe import rules
+from trainer.recipe.rules.repair import Repair
 from trainer.recipe.rules.rule import Finding, FindingKind, Rule
 from trainer.recipe.schema import Recipe
-
-MOST_STEPS = 24  # suggestions followed before giving up: a recipe so far off needs its author
 
 
 def _discovered() -> tuple[Rule, ...]:
@@ -19,6 +18,7 @@ def _discovered() -> tuple[Rule, ...]:
 
 
 RULES: tuple[Rule, ...] = _discovered()
+ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
 
 
 def check(recipe: Recipe) -> list[Finding]:
@@ -28,15 +28,11 @@ def check(recipe: Recipe) -> list[Finding]:
 
 
 def nearest_valid(recipe: Recipe) -> Recipe | None:
-    """A legal recipe near this one: follows the suggestion of the first error until none is left; None when stuck."""
-    seen = set()
-    for _ in range(MOST_STEPS):
-        errors = [finding for finding in check(recipe) if finding.kind is FindingKind.ERROR]
-        if not errors:
-            return recipe
-        state = recipe.to_yaml()
-        if state in seen or not errors[0].suggestion:
-            return None
-        seen.add(state)
-        recipe = recipe.replace(errors[0].suggestion)
-    return None
+    """The legal recipe with the fewest and smallest changes of knobs; None where no change of knobs makes it legal."""
+    changes = Repair(errors=errors_of, rules={rule.id: rule for rule in RULES}).changes(recipe)
+    return None if changes is None else recipe.replace(changes)
+
+
+def errors_of(recipe: Recipe) -> list[Finding]:
+    """What stops the recipe."""
+    return [finding for rule in ERRORS if (finding := rule.finding(recipe))]

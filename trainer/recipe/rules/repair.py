@@ -1,0 +1,169 @@
+"""The nearest legal recipe: the fewest and smallest knob changes that leave no error.
+
+Best first over sets of changes, each one cure longer than another: what a broken rule suggests, or another value of
+one of its knobs. The search is bounded; past the bound the suggestions are followed one by one and what turned out
+not to be needed is taken back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules.nearest import divisors
+from trainer.recipe.rules.rule import Finding, Rule, Suggestion
+from trainer.recipe.schema import Recipe
+
+MOST_CHECKED = 1500  # sets of changes looked at: about half a second
+MOST_STEPS = 24  # suggestions followed one by one: a recipe so far off needs its author
+# How much a change weighs, in changes of a knob that leaves training as it is
+NUMERICS_WEIGHT = 3
+FROZEN_WEIGHT = 12
+
+Errors = Callable[[Recipe], list[Finding]]
+Cost = tuple[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """`errors` are those a recipe has now, `rules` the rows by id."""
+
+    errors: Errors
+    rules: dict[str, Rule]
+
+    def changes(self, recipe: Recipe) -> Suggestion | None:
+        """The changes that lead to the nearest legal recipe, {} for a legal one; None where none was found."""
+        found = self._best_first(recipe)
+        return found if found is not None else self._followed(recipe)
+
+    def _best_first(self, recipe: Recipe) -> Suggestion | None:
+        """Sets of changes by what they cost and by how many errors apart from each other they leave at least."""
+        start: tuple[Cost, int, Suggestion, list[Finding]] = ((0, 0.0), 0, {}, self.errors(recipe))
+        queue, seen = [start], {_key({})}
+        while queue and len(seen) <= MOST_CHECKED:
+            _, _, changes, errors = heapq.heappop(queue)
+            if not errors:
+                return changes
+            for further in self._further(recipe, changes, errors):
+                if (key := _key(further)) not in seen:
+                    seen.add(key)
+                    left = self.errors(moved(recipe, further))
+                    weight, size = cost(recipe, further)
+                    heapq.heappush(queue, ((weight + apart(left), size), len(seen), further, left))
+        return None
+
+    def _further(self, recipe: Recipe, changes: Suggestion, errors: list[Finding]) -> Iterator[Suggestion]:
+        """The changes with one cure more of any error; what is back at its old value is no change."""
+        here = moved(recipe, changes)
+        for error in errors:
+            for cure in self._cures(here, error):
+                yield {name: value for name, value in (changes | cure).items() if recipe.knob(name) != value}
+
+    def _cures(self, recipe: Recipe, error: Finding) -> Iterator[Suggestion]:
+        """Changes after which this rule is no longer broken; the rule's own suggestion first."""
+        if not error.suggestion:
+            return
+        yield error.suggestion
+        rule = self.rules[error.rule]
+        for name in error.knobs:
+            for value in other_values(recipe, name):
+                if not rule.broken(moved(recipe, {name: value})):
+                    yield {name: value}
+
+    def _followed(self, recipe: Recipe) -> Suggestion | None:
+        """Suggestion after suggestion of the first error, without those changes that turned out not to be needed."""
+        changes: Suggestion = {}
+        for _ in range(MOST_STEPS):
+            errors = self.errors(moved(recipe, changes))
+            if not errors:
+                return self._needed(recipe, changes)
+            if not errors[0].suggestion:
+                return None
+            changes |= errors[0].suggestion
+        return None
+
+    def _needed(self, recipe: Recipe, changes: Suggestion) -> Suggestion:
+        for name in list(changes):
+            without = {other: value for other, value in changes.items() if other != name}
+            if recipe.knob(name) == changes[name] or not self.errors(moved(recipe, without)):
+                changes = without
+        return changes
+
+
+def _key(changes: Suggestion) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(changes.items(), key=lambda item: item[0]))
+
+
+def moved(recipe: Recipe, changes: Suggestion) -> Recipe:
+    """The recipe with these values, not validated: they come from the knobs' own domains."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        sections.setdefault(KNOBS[name].section, {})[name] = value
+    update: dict[str, Any] = {
+        section: getattr(recipe, section).model_copy(update=values)
+        for section, values in sections.items()
+        if section != "knobs"
+    }
+    if "knobs" in sections:
+        update["knobs"] = recipe.knobs | sections["knobs"]
+    return recipe.model_copy(update=update)
+
+
+def cost(recipe: Recipe, changes: Suggestion) -> Cost:
+    """Changes counted by weight (frozen knobs and those that change the numbers of training count for several), then
+    how far they go: factors of two, or one for a word."""
+    weight = sum(_weight(recipe, name) for name in changes)
+    return weight, sum(_size(recipe.knob(name), value) for name, value in changes.items())
+
+
+def _weight(recipe: Recipe, name: str) -> int:
+    if name in recipe.tune.freeze:
+        return FROZEN_WEIGHT
+    return 1 if KNOBS[name].numerics == "training-equivalent" else NUMERICS_WEIGHT
+
+
+def _size(here: Any, there: Any) -> float:
+    numbers = [value for value in (here, there) if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if len(numbers) == 2 and min(numbers) > 0:
+        return abs(math.log2(there / here))
+    if isinstance(here, tuple) and isinstance(there, tuple):
+        return float(len(set(here) ^ set(there)))
+    return 1.0
+
+
+def apart(errors: list[Finding]) -> int:
+    """How many of the errors share no knob with each other: so many changes are needed at least."""
+    taken: set[str] = set()
+    number = 0
+    for error in sorted(errors, key=lambda error: len(error.knobs)):
+        if taken.isdisjoint(error.knobs):
+            number += 1
+            taken.update(error.knobs)
+    return number
+
+
+def other_values(recipe: Recipe, name: str) -> list[Any]:
+    """Values one knob could take instead: every word, a list less one word, the sizes that divide something."""
+    knob, here = KNOBS[name], recipe.knob(name)
+    values: list[Any] = list(knob.values or ())
+    if knob.domain.kind == "any":
+        values = [tuple(word for word in here or () if word != dropped) for dropped in here or ()]
+    elif knob.domain.kind == "int":
+        values = _numbers(recipe, name)
+    if knob.domain.nullable:
+        values.append(None)
+    distinct = dict.fromkeys([*values, knob.default])
+    return [value for value in distinct if value != here and knob.domain.problem(value) is None]
+
+
+def _numbers(recipe: Recipe, name: str) -> list[int]:
+    here = recipe.knob(name) or 1
+    if KNOBS[name].section == "parallelism":
+        return divisors(recipe.world_size)
+    if name in ("micro_batch_size", "global_batch_size", "seq_length"):
+        return divisors(recipe.training.global_batch_size) if name == "micro_batch_size" else []
+    return [number for number in (here - 1, here + 1) if number > 0]
