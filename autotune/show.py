@@ -1,4 +1,4 @@
-"""Terminal output of `diagnose`, `compare`, `check` and `doctor`: the verdict first, then the figures behind it.
+"""Terminal output of `diagnose`, `compare` and `doctor`: the verdict first, then the figures behind it.
 
 A bar is made of letters, one kind of time each, so that it can be read without colour and copied into a mail;
 on a terminal the letters stand on the wall's colour. Everything fits 80 columns.
@@ -7,14 +7,14 @@ on a terminal the letters stand on the wall's colour. Everything fits 80 columns
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from analyzers.diagnosis import Analysis, Diagnosis, TraceReport, WallFinding
-from autotune.quantities import NONE, changes_text, counted, duration, gain, knob_value, percent
+from autotune.quantities import NONE, duration, gain, percent
 from autotune.segments import (
     KINDS,
     Family,
@@ -29,8 +29,6 @@ from autotune.segments import (
 
 if TYPE_CHECKING:
     from autotune.doctor import Found
-    from policies.trial import Changes
-    from trainer.recipe.rules import Finding
 
 BARS_SHOWN = 16  # of steps or ranks; the slowest where there are more
 BAR_COLUMNS = 42  # beside a label and a time, 80 in all
@@ -43,7 +41,6 @@ STYLES = {
     Family.WAIT: "black on white",
     Family.UNKNOWN: "white on bright_black",
 }
-KIND_STYLES = {"error": "bold red", "warning": "yellow", "autoset": "cyan", "fallback": "cyan"}
 
 
 def show_analysis(analysis: Analysis) -> None:
@@ -77,37 +74,6 @@ def show_comparison(before: Analysis, after: Analysis) -> None:
     console.print()
     _print_moves(console, a, b)
     _print_walls_moved(console, before.diagnosis, after.diagnosis)
-
-
-def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = None) -> None:
-    """Every broken rule with what to do, errors first, then the predicted memory where it is known."""
-    console = _console()
-    order = list(KIND_STYLES)
-    for finding in sorted(findings, key=lambda finding: order.index(finding.kind.value)):
-        console.print(
-            Text.assemble((finding.kind.value, KIND_STYLES[finding.kind.value]), f" {finding.rule}: {finding.message}")
-        )
-        missing = {knob: value for knob, value in finding.suggestion.items() if knob not in finding.hint}
-        nearest = ", ".join(f"{knob}: {knob_value(value)}" for knob, value in missing.items())
-        console.print(f"  → {finding.hint}" + (f" (nearest: {nearest})" if nearest else ""))
-        console.print(f"    {finding.source}", style="dim")
-    errors = sum(finding.kind.value == "error" for finding in findings)
-    counts = f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'remark')}"
-    console.print(counts if findings else "no rule is broken", style="bold")
-    if memory is not None:
-        from autotune.memory import show_memory
-
-        show_memory(memory)
-
-
-def show_nearest(changes: Changes | None) -> None:
-    """The changes that lead from an illegal recipe to the nearest legal one; None where none was found."""
-    said = (
-        "no legal recipe was found near this one"
-        if changes is None
-        else f"nearest legal recipe: {changes_text(changes)}"
-    )
-    _console().print(said)
 
 
 def show_doctor(found: Sequence[Found]) -> None:

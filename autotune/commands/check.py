@@ -1,22 +1,35 @@
 """`moe-autotune check`: every problem of a recipe at once, its predicted memory, and the nearest recipe
-without."""
+without. `--explain RULE` tells a rule instead."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, RecipeName
+from cyclopts import Parameter
+
+from autotune.commands.answer import DONE, NO_RECIPE, Answer
+
+RuleName = Annotated[str | None, Parameter(name="--explain", help="Tell a rule by its id: no recipe is needed.")]
+RecipeOrNone = Annotated[str | None, Parameter(help="A recipe file, or the name of a packaged example.")]
 
 
-def check(recipe: RecipeName) -> Answer:
+def check(recipe: RecipeOrNone = None, *, explain: RuleName = None) -> Answer:
     """Say everything that is wrong with a recipe, whether it should fit, and the nearest valid one."""
+    if explain is not None:
+        return _explained(explain)
+    if recipe is None:
+        raise _nothing_asked()
+    return _checked(recipe)
+
+
+def _checked(name: str) -> Answer:
+    from autotune.findings import show_findings, show_nearest
     from autotune.memory import memory_document
-    from autotune.show import show_findings, show_nearest
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind, nearest_valid
     from trainer.recipe.rules import check as findings_of
 
-    given = load_recipe(recipe)
+    given = load_recipe(name)
     findings = findings_of(given)
     legal = all(finding.kind is not FindingKind.ERROR for finding in findings)
     memory = memory_document(given) if legal else None
@@ -34,3 +47,27 @@ def check(recipe: RecipeName) -> Answer:
     }
     fits = memory is None or memory["may_fit"]
     return Answer(code=DONE if legal and fits else NO_RECIPE, document=document)
+
+
+def _explained(name: str) -> Answer:
+    """The page of one rule; BadInputError with the nearest ids where there is none of that name."""
+    from autotune.findings import rule_document, show_rule
+    from trainer.errors import BadInputError, Problem
+    from trainer.recipe.rules import RULES
+    from trainer.recipe.source import near
+
+    rules = {rule.id: rule for rule in RULES}
+    if name not in rules:
+        ids = near(name, rules)
+        hint = f"did you mean {', '.join(ids)}?" if ids else "`moe-autotune check RECIPE` names the rules it breaks"
+        raise BadInputError(Problem(where="--explain", what=f"there is no rule {name!r}", hint=hint))
+    page = rule_document(rules[name])
+    show_rule(page)
+    return Answer(code=DONE, document={"schema": 1, "rule": page})
+
+
+def _nothing_asked() -> Exception:
+    from trainer.errors import BadInputError, Problem
+
+    hint = "`moe-autotune check RECIPE`, or `moe-autotune check --explain RULE`"
+    return BadInputError(Problem(where="moe-autotune check", what="no recipe is named", hint=hint))

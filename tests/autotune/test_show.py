@@ -7,8 +7,9 @@ import pytest
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall
 from autotune.doctor import Found
+from autotune.findings import show_findings, show_nearest
 from autotune.memory import show_memory
-from autotune.show import BAR_COLUMNS, show_analysis, show_comparison, show_doctor, show_findings, show_nearest
+from autotune.show import BAR_COLUMNS, show_analysis, show_comparison, show_doctor
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from trainer.recipe.rules import Finding, FindingKind
 
@@ -99,7 +100,7 @@ def test_errors_come_before_remarks_with_what_to_do(capsys: pytest.CaptureFixtur
     error = finding(FindingKind.ERROR, "8 heads cannot be split by [TP=3]", {"tensor_model_parallel_size": 2})
     show_findings([remark, error])
     text = printed(capsys)
-    assert text.index("error R009: 8 heads cannot be split by [TP=3]") < text.index("autoset R009")
+    assert text.index("R009: 8 heads cannot be split by [TP=3]") < text.index("autoset: ")
     assert "→ choose a divisor (nearest: tensor_model_parallel_size: 2)" in text
     assert text.splitlines()[-1] == "1 error, 1 remark"
 
@@ -117,7 +118,7 @@ def test_the_nearest_recipe_is_told_by_its_changes(capsys: pytest.CaptureFixture
     show_nearest(None)
     assert printed(capsys).splitlines() == [
         "nearest legal recipe: context_parallel_size 3 → 2",
-        "no legal recipe was found near this one",
+        "no change of knobs makes this recipe legal: change the model or the cluster",
     ]
 
 

@@ -68,6 +68,13 @@ def layout_of(recipe: Recipe) -> Layout:
     return Layout(recipe)
 
 
+def grid_fits(recipe: Recipe) -> bool:
+    """Whether TP·PP·CP divides the ranks: only then is there a DP to count batches with."""
+    sizes = recipe.parallelism
+    group = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
+    return recipe.world_size % group == 0
+
+
 def pipeline_stages(text: str) -> list[str]:
     """Megatron's layout text as one string of E, t, m, L a stage: "Et*2|(t|)*2mL" → ["Ett", "t", "t", "mL"].
 

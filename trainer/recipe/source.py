@@ -46,6 +46,15 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     return lower[match[0]] if match else None
 
 
+def near(word: str, candidates: Iterable[str], *, most: int = 3) -> list[str]:
+    """The candidates that look like `word` or share a part of its name, the likeliest first; [] where none does."""
+    known = list(candidates)
+    alike = difflib.get_close_matches(word.lower(), known, n=most, cutoff=0.6)
+    parts = set(word.lower().replace("_", "-").split("-"))
+    sharing = [name for name in known if parts & set(name.split("-"))]
+    return list(dict.fromkeys([*alike, *sharing]))[:most]
+
+
 def read_source(path_or_example: str) -> Source:
     """BadInputError if there is no such file or example, or it is no YAML mapping with distinct keys."""
     if path_or_example in packaged_examples() and not Path(path_or_example).is_file():

@@ -73,6 +73,10 @@ MODELS: tuple[dict[str, Any], ...] = (
     {"mtp_num_layers": 1},
     {"mtp_num_layers": 2},
     {"moe_router_topk": 1},
+    {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 4, "linear_num_key_heads": 4},
+    {"add_bias_linear": True, "moe_shared_expert_intermediate_size": None},
+    {"attention_dropout": 0.1, "hidden_dropout": 0.1},
+    {"window_size": (128, 0), "softmax_type": "learnable", "moe_latent_size": 512},
     {"moe_router_num_groups": 4, "moe_router_group_topk": 2},
     {"moe_router_num_groups": 3, "moe_router_group_topk": 5},
     {

@@ -1,6 +1,6 @@
 """Batch and sequence over ranks: micro batches that come out whole, sequence shares that can be cut."""
 
-from trainer.recipe.layout import layout_of
+from trainer.recipe.layout import grid_fits, layout_of
 from trainer.recipe.predicates import above_one, all_of, among, on
 from trainer.recipe.rules.nearest import CP, TP, batch, size_where
 from trainer.recipe.rules.rule import Rule, example, fixed
@@ -8,7 +8,8 @@ from trainer.recipe.schema import Recipe
 
 
 def _batch_broken(recipe: Recipe) -> bool:
-    return bool(recipe.training.global_batch_size % (recipe.training.micro_batch_size * recipe.data_parallel_size))
+    together = recipe.training.micro_batch_size * recipe.data_parallel_size
+    return grid_fits(recipe) and recipe.training.global_batch_size % together != 0
 
 
 def _cuts(recipe: Recipe, cp: int) -> bool:

@@ -97,7 +97,7 @@ ROWS = (
     Rule(
         id="deepep-padding",
         knobs=(PAD, BACKEND),
-        broken=all_of(_flex, among(BACKEND, "deepep"), on(PAD)),
+        broken=all_of(among(DISPATCHER, "flex"), among(BACKEND, "deepep"), on(PAD)),
         message="DeepEP does not pad expert inputs to their capacity",
         nearest=fixed(moe_token_dispatcher_type="alltoall"),
         source="transformer_config.py:1759",

@@ -28,6 +28,8 @@ NO_GRAPHS = fixed(cuda_graph_impl="none")
 whole_iteration = any_of(among(IMPL, "full_iteration"), all_of(among(IMPL, "local"), lists(SCOPE, "full_iteration")))
 padded = all_of(on("moe_expert_capacity_factor"), on("moe_pad_expert_input_to_capacity"))
 
+_preprocess_graphed = all_of(has_graphs, lists(SCOPE, "moe_preprocess"), among("moe_token_dispatcher_type", "alltoall"))
+
 
 def _one_of_both(recipe: Recipe) -> bool:
     return len({"moe_router", "moe_preprocess"} & set(recipe.knob(SCOPE) or ())) == 1
@@ -109,22 +111,33 @@ ROWS = (
     ),
     Rule(
         id="graph-preprocess-syncs",
-        knobs=(SCOPE, "moe_token_dispatcher_type"),
-        broken=all_of(
-            has_graphs,
-            lists(SCOPE, "moe_preprocess"),
-            among("moe_token_dispatcher_type", "alltoall"),
-            any_of(
-                all_of(on("moe_expert_capacity_factor"), negated(padded)),
-                on("moe_router_padding_for_quantization"),
-            ),
-        ),
-        message="graph scope moe_preprocess where the alltoall dispatcher copies counts to the host (capacity without "
-        "padding, or router padding)",
+        knobs=(SCOPE, "moe_token_dispatcher_type", "moe_expert_capacity_factor"),
+        broken=all_of(_preprocess_graphed, on("moe_expert_capacity_factor"), negated(padded)),
+        message="graph scope moe_preprocess with a capacity and without padding to it: the alltoall dispatcher copies "
+        "counts to the host there, and a graph cannot wait",
         nearest=without(SCOPE, "moe_preprocess"),
         source="transformer_config.py:2850",
         breaking=example(**graphs(cuda_graph_scope=("moe_router", "moe_preprocess"), moe_expert_capacity_factor=1.0)),
         passing=example(**graphs(cuda_graph_scope=("moe_router", "moe_preprocess"))),
+    ),
+    Rule(
+        id="graph-preprocess-padding",
+        knobs=(SCOPE, "moe_token_dispatcher_type", "moe_router_padding_for_quantization"),
+        broken=all_of(_preprocess_graphed, on("moe_router_padding_for_quantization"), negated(padded)),
+        message="graph scope moe_preprocess with moe_router_padding_for_quantization: the alltoall dispatcher copies "
+        "counts to the host there, and a graph cannot wait (Megatron-Core checks the old name of the knob only)",
+        nearest=without(SCOPE, "moe_preprocess"),
+        source="transformer_config.py:2850; token_dispatcher.py, 0.16.1 :515",
+        breaking=example(
+            precision="fp8_current",
+            moe_router_padding_for_quantization=True,
+            **graphs(cuda_graph_scope=("moe_router", "moe_preprocess")),
+        ),
+        passing=example(
+            precision="fp8_current",
+            moe_router_padding_for_quantization=True,
+            **graphs(cuda_graph_scope=("attn", "moe_router")),
+        ),
     ),
     Rule(
         id="graph-moe-needs-experts",

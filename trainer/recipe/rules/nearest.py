@@ -16,6 +16,13 @@ CP = "context_parallel_size"
 EP = "expert_model_parallel_size"
 ETP = "expert_tensor_parallel_size"
 VPP = "virtual_pipeline_model_parallel_size"
+LAYOUT = "pipeline_model_parallel_layout"
+UNEVEN = (
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
 
 
 def divisors(number: int) -> list[int]:
@@ -45,7 +52,7 @@ def grid(recipe: Recipe) -> Suggestion:
 
     def cost(choice: tuple[int, int, int]) -> tuple[float, ...]:
         tp, pp, cp = choice
-        uneven = (model.num_attention_heads % tp > 0) + (model.num_layers % pp > 0)
+        uneven = (model.num_attention_heads % tp > 0) + (pp != now.pp and model.num_layers % pp > 0)
         uneven += recipe.training.seq_length % (2 * cp if cp > 1 else 1) > 0
         return uneven, *distance(choice, (now.tp, now.pp, now.cp))
 
@@ -81,6 +88,35 @@ def changed(recipe: Recipe, suggestion: Suggestion) -> Suggestion:
     if ETP in now:
         now[ETP] = recipe.expert_tensor_parallel_size
     return {name: value for name, value in suggestion.items() if now[name] != value}
+
+
+def stages(recipe: Recipe) -> Suggestion:
+    """PP that divides the layers where one is near; else a layout that spreads them over the stages there are."""
+    layers, pp = recipe.architecture.num_layers, layout_of(recipe).pp
+    near = [size for size in divisors(recipe.world_size) if layers % size == 0 and 0.5 <= size / pp <= 2]
+    return {PP: closest(pp, near)} if near else {LAYOUT: even_layout(recipe)} | no_uneven(recipe)
+
+
+def even_layout(recipe: Recipe) -> str:
+    """The layout text of as many stages as PP and VPP make, the first ones a layer fuller, MTP in the last."""
+    model, number = recipe.architecture, layout_of(recipe).pp * layout_of(recipe).vpp
+    each, over = divmod(model.num_layers, number)
+    first = _alike(each + 1, over) if over else ""
+    return "E" + first + _alike(each, number - over - 1) + _layers(each) + "m" * (model.mtp_num_layers or 0) + "L"
+
+
+def _alike(layers: int, number: int) -> str:
+    """Stages of as many layers, each with its end: "(t*2|)*3"."""
+    stage = f"{_layers(layers)}|"
+    return stage * number if number < 2 else f"({stage})*{number}"
+
+
+def _layers(number: int) -> str:
+    return f"t*{number}" if number > 1 else "t" * number
+
+
+def no_uneven(recipe: Recipe) -> Suggestion:
+    return {name: None if name.startswith("num") else False for name in UNEVEN if recipe.knob(name)}
 
 
 def chunks(recipe: Recipe) -> Suggestion:

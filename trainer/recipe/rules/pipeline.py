@@ -1,29 +1,29 @@
 """Pipeline stages: layers that come out even, interleaving, micro batches enough to fill it."""
 
-from trainer.recipe.layout import layers_by_stage, layout_of
+from trainer.recipe.layout import grid_fits, layers_by_stage, layout_of
 from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, negated, off, on
 from trainer.recipe.rules.examples import PIPELINE
-from trainer.recipe.rules.nearest import PP, VPP, chunks, closest, divisors, no_interleaving, size_where
+from trainer.recipe.rules.nearest import (
+    LAYOUT,
+    PP,
+    UNEVEN,
+    VPP,
+    chunks,
+    closest,
+    divisors,
+    no_interleaving,
+    no_uneven,
+    stages,
+)
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
 from trainer.recipe.schema import Recipe
 
-LAYOUT = "pipeline_model_parallel_layout"
 GROUP = "microbatch_group_size_per_vp_stage"
-UNEVEN = (
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-)
 uneven: Test = any_of(*map(on, UNEVEN))
 
 
 def _interleaved(recipe: Recipe) -> bool:
     return layout_of(recipe).vpp > 1
-
-
-def no_uneven(recipe: Recipe) -> Suggestion:
-    return {name: None if name.startswith("num") else False for name in UNEVEN if recipe.knob(name)}
 
 
 def _no_chunks(recipe: Recipe) -> Suggestion:
@@ -59,7 +59,7 @@ def _group(recipe: Recipe) -> int:
 
 def _schedule_broken(recipe: Recipe) -> bool:
     group, batches, pp = _group(recipe), recipe.num_microbatches, layout_of(recipe).pp
-    return _interleaved(recipe) and pp > 1 and not _fills(batches, group, pp)
+    return _interleaved(recipe) and pp > 1 and grid_fits(recipe) and not _fills(batches, group, pp)
 
 
 def _fills(batches: int, group: int, pp: int) -> bool:
@@ -80,12 +80,12 @@ def _fill(recipe: Recipe) -> Suggestion:
 ROWS = (
     Rule(
         id="layers-over-pp",
-        knobs=(PP,),
+        knobs=(PP, LAYOUT),
         broken=all_of(
             negated(on(LAYOUT)), negated(any_of(*map(on, UNEVEN[:2]))), lambda r: not _even(r, layout_of(r).pp)
         ),
         message="{num_layers} layers do not divide over PP {pp}",
-        nearest=size_where(PP, _even),
+        nearest=stages,
         source="megatron/core/transformer/transformer_block.py:155; megatron/training/arguments.py:998",
         breaking=example(model={"num_layers": 7, "moe_layer_freq": 1}, pipeline_model_parallel_size=2),
         passing=example(
@@ -121,7 +121,7 @@ ROWS = (
     ),
     Rule(
         id="layers-over-vpp",
-        knobs=(VPP,),
+        knobs=(VPP, LAYOUT),
         broken=all_of(negated(on(LAYOUT)), _interleaved, _chunks_uneven),
         message="the layers of a stage do not divide into VPP {vpp} chunks ({num_layers} layers over PP {pp})",
         nearest=chunks,

@@ -2,8 +2,8 @@
 
 from trainer.recipe.layout import layout_of, pipeline_stages, stages_of
 from trainer.recipe.predicates import all_of, any_of, on
-from trainer.recipe.rules.nearest import PP, VPP
-from trainer.recipe.rules.pipeline import LAYOUT, UNEVEN, no_uneven, uneven
+from trainer.recipe.rules.nearest import LAYOUT, PP, UNEVEN, VPP, no_uneven
+from trainer.recipe.rules.pipeline import uneven
 from trainer.recipe.rules.rule import Rule, example, fixed
 from trainer.recipe.schema import Recipe
 

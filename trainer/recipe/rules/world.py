@@ -1,17 +1,12 @@
 """Ranks into grids: attention's TP·PP·CP·DP and, apart from it, the experts' ETP·EP·PP·EDP."""
 
-from trainer.recipe.layout import layout_of
+from trainer.recipe.layout import grid_fits, layout_of
 from trainer.recipe.predicates import all_of, is_moe
 from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, closest, divisors, expert_grid, grid
 from trainer.recipe.rules.rule import Rule, Suggestion, example
 from trainer.recipe.schema import Recipe
 
 INSTANCES = "num_distributed_optimizer_instances"
-
-
-def _attention_grid_broken(recipe: Recipe) -> bool:
-    now = layout_of(recipe)
-    return now.world % (now.tp * now.pp * now.cp) != 0
 
 
 def _expert_grid_broken(recipe: Recipe) -> bool:
@@ -39,7 +34,7 @@ ROWS = (
     Rule(
         id="world-attention-grid",
         knobs=(TP, PP, CP),
-        broken=_attention_grid_broken,
+        broken=lambda recipe: not grid_fits(recipe),
         message="{world} ranks are no multiple of TP {tp} · PP {pp} · CP {cp}",
         nearest=grid,
         hint="change the number of nodes or GPUs",

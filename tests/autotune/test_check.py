@@ -1,0 +1,79 @@
+"""`check`: findings by kind, a rule's page, and what is said where there is nothing to explain."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from trainer.recipe.rules import RULES
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+def test_every_rule_has_a_page_with_both_examples(rule: object, capsys: pytest.CaptureFixture[str]) -> None:
+    name = rule.id  # type: ignore[attr-defined]
+    assert main(["check", "--explain", name]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    for part in (name, "it says", "what to do", "said by", "releases", "source", "breaks it", "passes"):
+        assert part in said
+    assert not re.search(r"\{\w+\}", said)
+
+
+def test_a_page_can_be_had_as_a_document(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--explain", "backend-without-flex", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["schema"] == 1
+    assert document["rule"]["kind"] == "fallback"
+    assert (
+        document["rule"]["because"]
+        == "this recipe asks for hybridep; without dispatcher flex it will silently run alltoall"
+    )
+    assert document["rule"]["breaking"] == {"knobs": {"moe_flex_dispatcher_backend": "hybridep"}}
+
+
+def test_a_rule_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--explain", "ep-overlap-mpt"]) == 2
+    assert "did you mean ep-overlap-mtp" in capsys.readouterr().err
+    assert main(["check", "--explain", "qqqq"]) == 2
+    assert "names the rules it breaks" in capsys.readouterr().err
+
+
+def test_a_check_of_nothing_says_what_it_wants(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check"]) == 2
+    assert "no recipe is named" in capsys.readouterr().err
+
+
+BAD = """
+name: bad
+model: qwen3-30b-a3b
+cluster: {gpu: h100, nodes: 2}
+parallelism: {tp: 2, ep: 8}
+knobs: {moe_flex_dispatcher_backend: hybridep, sequence_parallel: false}
+"""
+
+
+def test_findings_tell_the_launcher_and_the_releases(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.yaml").write_text(BAD)
+    assert main(["check", str(tmp_path / "bad.yaml"), "--json"]) == 1
+    findings = json.loads(capfd.readouterr().out)["findings"]
+    assert {"moe-tp-needs-sp", "backend-without-flex"} <= {finding["rule"] for finding in findings}
+    assert all(finding["binds"] and finding["versions"] for finding in findings)
+
+
+def test_what_stops_a_recipe_stands_before_what_it_silently_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_text(BAD)
+    assert main(["check", str(tmp_path / "bad.yaml")]) == 1
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert said.index("error: ") < said.index("fallback: ") < said.index("nearest legal recipe: sequence_parallel")
