@@ -18,8 +18,7 @@ from trainer.estimate.stages import balanced_layouts
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import has_dense_layers, has_shared_experts, is_moe
 from trainer.recipe.rules import FindingKind, check
-from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, VPP, divisors
-from trainer.recipe.rules.pipeline import UNEVEN
+from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, UNEVEN, VPP, divisors
 from trainer.recipe.schema import Recipe
 
 LAYOUT = "pipeline_model_parallel_layout"

@@ -146,7 +146,7 @@ ROWS = (
     Rule(
         id="ncclep-needs-flex",
         knobs=(BACKEND, DISPATCHER),
-        broken=all_of(is_moe, among(BACKEND, "ncclep"), negated(among(DISPATCHER, "flex"))),
+        broken=all_of(among(BACKEND, "ncclep"), negated(among(DISPATCHER, "flex"))),
         message="backend ncclep with dispatcher {moe_token_dispatcher_type}: it exists inside dispatcher flex only",
         nearest=fixed(moe_token_dispatcher_type="flex"),
         source="transformer_config.py:1766",

@@ -26,6 +26,9 @@ SCOPE = "cuda_graph_scope"
 MOE_SCOPES = ("moe", "moe_router", "moe_preprocess")
 NO_GRAPHS = fixed(cuda_graph_impl="none")
 whole_iteration = any_of(among(IMPL, "full_iteration"), all_of(among(IMPL, "local"), lists(SCOPE, "full_iteration")))
+_iteration_alone = any_of(
+    among(IMPL, "full_iteration"), all_of(among(IMPL, "local"), among(SCOPE, ("full_iteration",)))
+)
 padded = all_of(on("moe_expert_capacity_factor"), on("moe_pad_expert_input_to_capacity"))
 
 _preprocess_graphed = all_of(has_graphs, lists(SCOPE, "moe_preprocess"), among("moe_token_dispatcher_type", "alltoall"))
@@ -165,7 +168,7 @@ ROWS = (
     Rule(
         id="graph-full-recompute",
         knobs=(IMPL, SCOPE, "recompute_granularity"),
-        broken=all_of(has_graphs, negated(whole_iteration), among("recompute_granularity", "full")),
+        broken=all_of(has_graphs, negated(_iteration_alone), among("recompute_granularity", "full")),
         message="full recompute with graphs of parts of a layer: only a graph of the whole iteration can hold it",
         nearest=NO_GRAPHS,
         source="transformer_config.py:2858",
