@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,10 +21,14 @@ from rich.table import Column, Table
 
 from benchmarks.golden_runs import golden_runs
 from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, fit_all, groups, judge
+from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
+from trainer.estimate.candidates import table
+from trainer.estimate.memory import memory_of
 
 FACTS = Path("../shared/facts")
 CALIBRATION = Path(__file__).parents[1] / "trainer" / "estimate" / "memory_calibration.csv"
 WORST = 0.08  # errors printed one by one
+SPEED_ROWS = 100_000
 
 
 def memory(facts: Path, *, write: bool) -> None:
@@ -46,6 +51,13 @@ def memory(facts: Path, *, write: bool) -> None:
     _print_rows(console, f"runs above {LARGE_GIB:.0f} GiB", [each for each in judged if each.measured > LARGE_GIB])
     _print_rows(console, f"errors above {WORST:.0%}", [each for each in judged if abs(each.error) > WORST])
     _print_features(console, judged)
+    for title, rows in (
+        ("DeepSeek-V3, BF16, PP4 VPP4 EP64, a middle rank", breakdown()),
+        ("published savings on DeepSeek-V3, the same rank", savings()),
+        ("published peaks, used for nothing else", list(peaks())),
+    ):
+        _print_published(console, title, rows)
+    console.print(f"{_rows_per_s():,.0f} estimates a second on one core, {SPEED_ROWS:,} layouts of DeepSeek-V3 at once")
     if write:
         _write(judged)
 
@@ -68,19 +80,45 @@ def _print_group(console: Console, name: str, judged: Sequence[Judged]) -> None:
 
 def _print_rows(console: Console, title: str, judged: Sequence[Judged]) -> None:
     columns = [Column(name, justify="right") for name in ("measured GiB", "estimate", "error", "bound")]
-    table = Table("case", "platform", *columns, box=None, title=title, title_justify="left")
+    grid = Table("case", "platform", *columns, box=None, title=title, title_justify="left")
     for each in sorted(judged, key=lambda each: -each.measured):
         figures = (f"{each.measured:.2f}", f"{each.peak:.2f}", f"{each.error:+.1%}", f"{each.upper:.2f}")
-        table.add_row(each.run.case[:90], each.run.platform, *figures)
-    console.print(table)
+        grid.add_row(each.run.case[:90], each.run.platform, *figures)
+    console.print(grid)
 
 
 def _print_features(console: Console, judged: Sequence[Judged]) -> None:
     columns = [Column(name, justify="right") for name in ("runs", "cases", "median %", "p90 %", "largest GiB")]
-    table = Table("group", *columns, box=None, title="calibration", title_justify="left")
+    grid = Table("group", *columns, box=None, title="calibration", title_justify="left")
     for name, found in groups(judged).items():
-        table.add_row(name, *(str(value) for value in asdict(found).values()))
-    console.print(table)
+        grid.add_row(name, *(str(value) for value in asdict(found).values()))
+    console.print(grid)
+
+
+def _print_published(console: Console, title: str, rows: Sequence[Published]) -> None:
+    columns = [Column(name, justify="right") for name in ("published GiB", "ours", "error")]
+    grid = Table("what", *columns, "source", "why, or what was assumed", box=None, title=title, title_justify="left")
+    for row in rows:
+        grid.add_row(row.what, f"{row.published:.1f}", f"{row.ours:.1f}", f"{row.error:+.1%}", row.source, row.because)
+    console.print(grid)
+
+
+def _rows_per_s() -> float:
+    """Over random layouts of one model, split included."""
+    random = np.random.default_rng(0)
+    sizes = {"tensor": (1, 2, 4), "pipeline": (1, 2, 4, 8, 16), "expert": (8, 16, 32, 64), "context": (1, 2, 4)}
+    columns = {
+        f"{name}_{'parallel' if name == 'context' else 'model_parallel'}_size": random.choice(
+            values, SPEED_ROWS
+        ).tolist()
+        for name, values in sizes.items()
+    }
+    columns["recompute_granularity"] = random.choice(np.array([None, "selective", "full"]), SPEED_ROWS).tolist()
+    base = deepseek_v3().replace({"pipeline_model_parallel_layout": None})
+    rows = table(base, columns)
+    start = time.perf_counter()
+    memory_of(rows)
+    return SPEED_ROWS / (time.perf_counter() - start)
 
 
 def _write(judged: Sequence[Judged]) -> None:

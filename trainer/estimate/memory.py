@@ -18,7 +18,7 @@ from trainer.estimate.candidates import Candidates, Floats, Integers, one
 from trainer.estimate.held import held_parameters
 from trainer.estimate.in_flight import activation_bytes
 from trainer.estimate.memory_constants import constant
-from trainer.estimate.state import state_bytes
+from trainer.estimate.state import state_bytes, step_bytes
 from trainer.estimate.transients import logits
 from trainer.recipe.schema import Recipe
 
@@ -113,14 +113,22 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
     on_cpu = candidates.base.hardware.is_cpu
     uneven = held.routed * (expected - 1)[..., None]
     loss = _loss(candidates)
+    parameters = held_parameters(candidates)
     # The loss is over when the first layer runs backward; a CPU's factor was measured for the sum.
     beside = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)
-    moving = {"activations": held.eager + uneven, "cuda_graphs": held.graphed, "logits": loss, "workspace": beside}
+    moving = {
+        "activations": held.eager + uneven,
+        "cuda_graphs": held.graphed,
+        "logits": loss,
+        "workspace": beside,
+    }
     unfused = _unfused(candidates)
-    parameters = held_parameters(candidates)
-    state = state_bytes(candidates, parameters)
+    moving = {name: size * unfused for name, size in moving.items()}
+    if not on_cpu:  # the optimizer step comes when activations are gone: it counts for what it is above them
+        step = step_bytes(candidates, parameters) - sum(moving.values(), np.zeros(()))
+        moving["workspace"] = moving["workspace"] + np.maximum(step, 0.0)
     fixed = {"buffers": buffer_bytes(candidates, parameters)}
-    return state | {name: size * unfused for name, size in moving.items()} | fixed, held.routed * unfused
+    return state_bytes(candidates, parameters) | moving | fixed, held.routed * unfused
 
 
 def _unfused(candidates: Candidates) -> Floats:

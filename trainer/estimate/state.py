@@ -24,9 +24,10 @@ def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Float
     shared = shares_of(candidates, held)
     on_host = np.where(candidates.on("optimizer_cpu_offload"), candidates.number("optimizer_offload_fraction"), 0.0)
     quantized = quantized_weights(candidates)
+    linear = shared * held.linear / np.maximum(held.dense + held.experts, 1.0)
     state = {
         "weights": _held(held, weight_bytes(candidates), splits_weights, shared)
-        + _quantized_copies(candidates, held, quantized),
+        + quantized[..., None] * np.where(splits_weights[..., None], linear, held.linear),
         "gradients": _held(held, gradient_bytes(candidates), splits_gradients, shared),
         "master_weights": _held(held, master_bytes(candidates), sharded, shared),
         "optimizer": _held(held, moment_bytes(candidates), sharded, shared),
@@ -51,11 +52,8 @@ def shards_optimizer(candidates: Candidates) -> Flags:
 
 
 def _held(held: HeldParameters, bytes_each: Floats, split: Flags, shared: Floats) -> Floats:
-    return bytes_each[..., None] * np.where(split[..., None], shared, held.dense + held.experts)
-
-
-def _quantized_copies(candidates: Candidates, held: HeldParameters, quantized: Floats) -> Floats:
-    return quantized[..., None] * held.linear
+    bytes_of_all: Floats = bytes_each[..., None] * np.where(split[..., None], shared, held.dense + held.experts)
+    return bytes_of_all
 
 
 def quantized_weights(candidates: Candidates) -> Floats:
@@ -83,6 +81,13 @@ def gradient_bytes(candidates: Candidates) -> Floats:
     written = candidates.column("grad_reduce_in_fp32").each(lambda value: value is None or bool(value))
     lower = acting_dtype(candidates, "main_grads_dtype")
     return np.where(fp32 | written, lower, 2.0)
+
+
+def step_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
+    """What the optimizer step adds, [N, P]: a copy of its gradients where the buffer has another dtype."""
+    own, buffer = acting_dtype(candidates, "main_grads_dtype"), gradient_bytes(candidates)
+    copied = np.where(own == buffer, 0.0, own) * ~candidates.among("precision", "fp32")
+    return _held(held, copied, shards_optimizer(candidates), shares_of(candidates, held))
 
 
 def master_bytes(candidates: Candidates) -> Floats:
