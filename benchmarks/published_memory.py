@@ -193,6 +193,7 @@ BRIDGE = {  # what Megatron-Bridge's recipes set for every model
     "moe_router_dtype": "fp32",
 }
 GRADIENTS = "gradients reduced in bf16, as Megatron-Bridge's recipes do"
+MOONLIGHT = "settings unsaid: bf16 gradients and moments and an fp32 copy for the step fit best"
 FORCED = {"moe_router_force_load_balancing": True}
 HYBRID_EP = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
 OFFLOAD = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
@@ -226,13 +227,13 @@ def _runs() -> Iterator[tuple[str, float, Recipe, str]]:
     yield "GPT-OSS-120B 32 H100 TP2 PP4 EP8", 69.5, oss, GRADIENTS + "; 69 to 70 GB allocated, out of memory later"
     moonlight = LOW_MOMENTS | {"main_grads_dtype": "float32"}
     light = _run("moonlight-16b-a3b", 1, {"tp": 2, "ep": 8}, {"global_batch_size": 4}, **moonlight)
-    yield "Moonlight-16B 8 H100 TP2 EP8", 36.618, light, GRADIENTS + " and its moments in bf16"
+    yield "Moonlight-16B 8 H100 TP2 EP8", 36.618, light, MOONLIGHT
     recomputed = light.replace({"recompute_granularity": "selective", "recompute_modules": ("mla_up_proj",)})
-    yield "Moonlight-16B, mla_up_proj recomputed", 35.902, recomputed, GRADIENTS + " and its moments in bf16"
+    yield "Moonlight-16B, mla_up_proj recomputed", 35.902, recomputed, MOONLIGHT
     nano = {"global_batch_size": 16, "seq_length": 8192}
     scopes = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "mamba")}
     moe = {"recompute_granularity": "selective", "recompute_modules": ("moe",)}
     hybrid = _run("nemotron-3-nano-30b-a3b", 2, {"ep": 8}, nano, **HYBRID_EP, **scopes, **moe)
     yield "Nemotron-3-Nano 16 H100 EP8, moe recomputed", 64.653, hybrid, GRADIENTS
     eight = deepseek_v3(pp=8, ep=32, precision="mxfp8", **LOW_MOMENTS, **HYBRID_EP)
-    yield "DeepSeek-V3 256 Blackwell PP8 EP32 MXFP8", 169.0, eight, "no recompute, moments in bf16"
+    yield "DeepSeek-V3 Blackwell PP8 EP32 MXFP8", 169.0 / GB_TO_GIB, eight, "256 GPUs, no recompute, moments in bf16"
