@@ -93,6 +93,7 @@ def _choice(base: Recipe, choice: Choice, place: int) -> dict[str, Any]:
         "spread": choice.spread,
         "peak_gib": choice.peak_gib,
         "upper_gib": choice.upper_gib,
+        "outside_gib": choice.outside_gib,
         "fits": choice.fits,
         "hottest": {"pp_rank": choice.pp_rank},
         "time_by_part": choice.time_by_part,
@@ -157,7 +158,7 @@ def _table(shown: Sequence[Choice]) -> Table:
             significant(choice.tokens_per_s_per_gpu, 4),
             significant(choice.model_tflops_per_gpu),
             Text("█" * round(BAR * choice.tokens_per_s_per_gpu / fastest), style="cyan" if choice.fits else "red"),
-            Text(significant(choice.upper_gib), style="" if choice.fits else "red"),
+            Text(significant(choice.needs_gib), style="" if choice.fits else "red"),
         )
     return table
 
@@ -169,5 +170,5 @@ def _first(plan: Plan) -> str:
     return (
         f"\nfirst, against the recipe: {changes or 'nothing to change'}\n"
         f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU ± {first.spread:.0%}, "
-        f"peak {gib(first.peak_gib)}, at most {gib(first.upper_gib)} on pipeline rank {first.pp_rank}"
+        f"peak {gib(first.peak_gib)}, at most {gib(first.needs_gib)} on pipeline rank {first.pp_rank}"
     )

@@ -12,10 +12,10 @@ from trainer.estimate.candidates import Candidates, Flags, Integers
 from trainer.estimate.familiar import Familiar, familiar_to
 from trainer.estimate.memory import memory_of
 from trainer.estimate.parts import STEP_PARTS
-from trainer.estimate.plan import Scored, Search, best_of_each_layout, legal
+from trainer.estimate.plan import Scored, Search, best_of_each_layout, legal, of_sizes
 from trainer.estimate.stages import balanced_layouts
 from trainer.estimate.time import time_of
-from trainer.recipe.layout import Layout
+from trainer.recipe.layout import Layout, sizes_of
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.nearest import CP, EP, PP, TP
 from trainer.recipe.schema import Recipe
@@ -36,11 +36,17 @@ class Choice:
     spread: float  # relative half width of the interval
     peak_gib: float
     upper_gib: float
+    outside_gib: float  # what a GPU holds beside the allocator
     fits: bool
     pp_rank: int  # the hottest
     time_by_part: dict[str, float]  # seconds, of STEP_PARTS: they add up to the step
     memory_by_part: dict[str, float]
     because: str
+
+    @property
+    def needs_gib(self) -> float:
+        """What must fit below the limit."""
+        return self.upper_gib + self.outside_gib
 
     @property
     def layout(self) -> Layout:
@@ -84,13 +90,14 @@ def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
             spread=float(time.spread[i]),
             peak_gib=float(memory.peak_gib[i]),
             upper_gib=float(memory.upper_gib[i]),
+            outside_gib=float(memory.outside_gib[i]),
             fits=bool(scored.fits[row]),
             pp_rank=int(memory.hottest[i]),
             time_by_part=parts[i],
             memory_by_part={name: float(gib[i, memory.hottest[i]]) for name, gib in memory.by_part.items()},
             because=_reason(parts[i], parts[0] if i else None)
             if scored.fits[row]
-            else f"needs {memory.upper_gib[i]:.0f} GiB of {limit:g}",
+            else f"needs {memory.upper_gib[i] + memory.outside_gib[i]:.0f} GiB of {limit:g}",
         )
         for i, (row, recipe) in enumerate(recipes.items())
     ]
@@ -116,9 +123,11 @@ def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> st
 def missing(found: Search, shown: list[Choice]) -> list[Missing]:
     """The recipe's own layout, published starting points of the model, and sizes that no choice has."""
     named = [Familiar.own(found.base), *familiar_to(found.base)]
-    listed = {_sizes(choice.recipe) for choice in shown}
+    listed = {sizes_of(choice.recipe) for choice in shown}
     told = [
-        Missing(layout=f"{one.words} ({one.source})", because=_why(found, _of_sizes(found, one.sizes), one.sizes))
+        Missing(
+            layout=f"{one.words} ({one.source})", because=_why(found, of_sizes(found.layouts, one.sizes), one.sizes)
+        )
         for one in named
         if one.sizes not in listed
     ]
@@ -134,21 +143,6 @@ def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
                 yield Missing(layout=f"{word}{value}", because=_why(found, found.layouts.among(name, value), None))
 
 
-def _sizes(recipe: Recipe) -> tuple[int, ...]:
-    now = Layout(recipe)
-    return now.tp, now.pp, now.vpp, now.cp, now.ep, now.etp
-
-
-def _of_sizes(found: Search, sizes: tuple[int, ...]) -> Flags:
-    """bool[L]: the layouts of these TP, PP, VPP, CP, EP and ETP."""
-    table = found.layouts
-    columns = (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp)
-    matching = np.ones(table.count, dtype=bool)
-    for column, size in zip(columns, sizes, strict=True):
-        matching &= column == size
-    return matching
-
-
 def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
     """Why none of these layouts (bool[L]) is shown: no rule lets it, no recompute makes it fit, or it is slower."""
     if not places.any():
@@ -161,7 +155,7 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
         return "no recompute setting is legal with it"
     fitting = outlined[found.outlined.fits[outlined]]
     if not len(fitting):
-        return f"needs {found.outlined.figures.upper_gib[outlined].min():.0f} GiB of {limit:g} at least"
+        return f"needs {found.outlined.figures.needs_gib[outlined].min():.0f} GiB of {limit:g} at least"
     only_full = found.outlined.candidates.take(fitting).among("recompute_granularity", "full").all()
     return ("fits only with full recompute; " if only_full else "") + _slower(found, places, fitting)
 

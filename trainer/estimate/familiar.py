@@ -6,7 +6,7 @@ import csv
 from dataclasses import dataclass
 from importlib.resources import files
 
-from trainer.recipe.layout import layout_of
+from trainer.recipe.layout import sizes_of
 from trainer.recipe.schema import Recipe
 
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp")
@@ -19,8 +19,7 @@ class Familiar:
 
     @classmethod
     def own(cls, recipe: Recipe) -> Familiar:
-        now = layout_of(recipe)
-        return cls(sizes=(now.tp, now.pp, now.vpp, now.cp, now.ep, now.etp), source="the recipe's own")
+        return cls(sizes=sizes_of(recipe), source="the recipe's own")
 
     @property
     def words(self) -> str:

@@ -20,6 +20,7 @@ from trainer.estimate.legality import broken
 from trainer.estimate.memory import memory_of
 from trainer.estimate.space import crossed, foundation, layouts, recomputes, settings
 from trainer.estimate.time import time_of
+from trainer.recipe.layout import sizes_of
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.rule import Rule
 from trainer.recipe.schema import Recipe
@@ -34,9 +35,7 @@ class Figures:
     """What was estimated of every row, [N]."""
 
     tokens: Floats  # a second and GPU
-    peak_gib: Floats
-    upper_gib: Floats
-    outside_gib: Floats  # beside torch's allocator
+    needs_gib: Floats  # the upper bound of the hottest rank, with what a GPU holds beside the allocator
 
     def take(self, rows: Any) -> Figures:
         return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
@@ -131,8 +130,9 @@ def _references(choices: Candidates, options: Integers) -> Integers:
 def _finish(
     outlined: Scored, places: Candidates, choices: Candidates, options: Integers, rules: tuple[Rule, ...]
 ) -> Scored:
-    """The fastest that fit (the leanest where none does), each with every setting of its recompute."""
-    order = _best_first(outlined)[:FINALISTS]
+    """The fastest that fit (the leanest where none does) and the recipe's own layout, with every other setting."""
+    own = np.flatnonzero(of_sizes(places, sizes_of(places.base))[outlined.layout])
+    order = np.union1d(_best_first(outlined)[:FINALISTS], own)
     recompute = _recompute_keys(outlined.candidates.take(order))
     available = _recompute_keys(choices.take(options))
     pairs = [np.flatnonzero(available == key) for key in recompute]
@@ -156,7 +156,7 @@ def _recompute_keys(candidates: Candidates) -> Integers:
 def _scored(candidates: Candidates, layout: Integers) -> Scored:
     figures = estimated(candidates)
     limit = candidates.base.memory_limit_gib
-    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.upper_gib + figures.outside_gib <= limit
+    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.needs_gib <= limit
     return Scored(candidates=candidates, figures=figures, fits=fits, layout=layout)
 
 
@@ -173,19 +173,14 @@ def _chunks(candidates: Candidates) -> Iterator[Figures]:
     for first in range(0, candidates.count, CHUNK):
         part = candidates.take(slice(first, first + CHUNK))
         memory, time = memory_of(part), time_of(part)
-        yield Figures(
-            tokens=time.tokens_per_s_per_gpu,
-            peak_gib=memory.peak_gib,
-            upper_gib=memory.upper_gib,
-            outside_gib=memory.outside_gib,
-        )
+        yield Figures(tokens=time.tokens_per_s_per_gpu, needs_gib=memory.upper_gib + memory.outside_gib)
 
 
 def _best_first(scored: Scored) -> Integers:
     """What fits before what does not; by throughput what fits, by memory what does not."""
     figures, fits = scored.figures, scored.fits
     speed = -np.round(np.log(figures.tokens) / ALIKE)
-    return np.lexsort((figures.upper_gib, np.where(fits, speed, figures.upper_gib), ~fits))
+    return np.lexsort((figures.needs_gib, np.where(fits, speed, figures.needs_gib), ~fits))
 
 
 def best_of_each_layout(scored: Scored) -> Integers:
@@ -196,6 +191,15 @@ def best_of_each_layout(scored: Scored) -> Integers:
     keys = np.stack([np.broadcast_to(size, (len(order),)) for size in grid])
     _, first = np.unique(keys, axis=1, return_index=True)
     return order[np.sort(first)]
+
+
+def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:
+    """bool[N]: the rows of these TP, PP, VPP, CP, EP and ETP."""
+    columns = (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp)
+    matching = np.ones(table.count, dtype=bool)
+    for column, size in zip(columns, sizes, strict=True):
+        matching &= column == size
+    return matching
 
 
 def legal(recipe: Recipe) -> bool:

@@ -75,6 +75,12 @@ def grid_fits(recipe: Recipe) -> bool:
     return recipe.world_size % group == 0
 
 
+def sizes_of(recipe: Recipe) -> tuple[int, int, int, int, int, int]:
+    """TP, PP, VPP, CP, EP, ETP: what names a layout."""
+    now = layout_of(recipe)
+    return now.tp, now.pp, now.vpp, now.cp, now.ep, now.etp
+
+
 def pipeline_stages(text: str) -> list[str]:
     """Megatron's layout text as one string of E, t, m, L a stage: "Et*2|(t|)*2mL" → ["Ett", "t", "t", "mL"].
 

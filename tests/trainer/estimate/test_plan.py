@@ -35,7 +35,7 @@ def test_every_choice_is_legal_and_fits_by_the_upper_bound(found: Search) -> Non
     for choice in shown:
         assert not [finding for finding in check(choice.recipe) if finding.kind is FindingKind.ERROR]
         assert choice.fits
-        assert choice.upper_gib <= (choice.recipe.memory_limit_gib or np.inf)
+        assert choice.needs_gib <= (choice.recipe.memory_limit_gib or np.inf)
         assert choice.because
 
 
@@ -68,7 +68,7 @@ def test_the_staged_search_finds_what_trying_everything_finds() -> None:
     verdicts, _ = broken(every)
     every = every.take(~np.logical_or.reduce(list(verdicts.values())))
     figures = estimated(every)
-    best = figures.tokens[figures.upper_gib + figures.outside_gib <= (base.memory_limit_gib or np.inf)].max()
+    best = figures.tokens[figures.needs_gib <= (base.memory_limit_gib or np.inf)].max()
     shown = choices(search(recipe(cluster={"gpu": "h100", "nodes": 1})), 1)
     assert shown[0].tokens_per_s_per_gpu >= best * 0.997
 
@@ -105,7 +105,7 @@ def test_what_cannot_fit_says_how_much_it_needs() -> None:
     assert shown
     assert not any(choice.fits for choice in shown)
     assert all("GiB of 80" in choice.because for choice in shown)
-    needs = [choice.upper_gib for choice in shown]
+    needs = [choice.needs_gib for choice in shown]
     assert needs == sorted(needs)
 
 

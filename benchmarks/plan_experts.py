@@ -1,0 +1,133 @@
+"""Does `plan` agree with experts? NVIDIA's tuned layouts beside the first one planned for the same task.
+
+    python -m benchmarks.plan_experts [--limit N] [--every]
+
+A cell is a task of ../shared/facts/tuned_recipes.json: model, GPU, number of GPUs, precision, sequence, batch. The
+expert is the recipe of the cell that is predicted fastest; ours is planned from it, its other knobs kept. Judged is the
+expert's layout (TP, PP, VPP, CP, EP, ETP) with the best settings beside it; its own settings are printed too. Each
+exception says which parts of the time decide. Models and GPUs that stand in for others are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.planned import layout_words, setting_words
+from tests.trainer.recipe.tuned_recipes import GPUS, MODELS, recipe_of_row
+from trainer.estimate.choices import Choice, choices
+from trainer.estimate.memory import estimate_memory
+from trainer.estimate.parts import STEP_PARTS
+from trainer.estimate.plan import Search, of_sizes, search
+from trainer.estimate.time import estimate_time
+from trainer.recipe import Recipe
+from trainer.recipe.layout import sizes_of
+
+TABLE = Path(__file__).parents[2] / "shared" / "facts" / "tuned_recipes.json"
+SAME_MODEL = ("qwen3_vl_235b_a22b", "qwen3_vl_30b_a3b")  # trained as the language model of that name
+WITHIN = 0.10
+TARGET = 0.80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    cell: str
+    expert: Recipe
+    own: Recipe | None  # its layout with the best settings that fit
+    ours: Choice
+    rate: float  # predicted throughput of the expert's layout over ours; 0 where no setting makes it fit
+    as_written: float  # of the expert's recipe as it is, whether it fits by our bound or not
+    expert_fits: bool
+    slower: dict[str, float]  # parts that take longer than ours, in shares of our step
+
+
+def cells() -> dict[str, list[Recipe]]:
+    """Distinct recipes of every task, by its name."""
+    found: dict[str, dict[str, Recipe]] = defaultdict(dict)
+    for row in json.loads(TABLE.read_text()):
+        model = row["model"].lower().lstrip("_")
+        if row["gpu"] in GPUS or (model in MODELS and model not in SAME_MODEL):
+            continue
+        recipe = recipe_of_row(row)
+        found[_task(row, recipe)][recipe.digest()] = recipe
+    return {name: list(recipes.values()) for name, recipes in found.items()}
+
+
+def _task(row: dict[str, Any], recipe: Recipe) -> str:
+    model = row["model"].lower().lstrip("_").replace("_", "-").replace("-vl", "")
+    training = recipe.training
+    return (
+        f"{model} {recipe.world_size}x{recipe.cluster.gpu} {training.precision} {training.seq_length} "
+        f"x {training.global_batch_size}"
+    )
+
+
+def judged(cell: str, recipes: list[Recipe]) -> Judged | None:
+    """None where nothing fits by the upper bound."""
+    expert = max(recipes, key=lambda recipe: estimate_time(recipe).tokens_per_s_per_gpu)
+    found = search(expert)
+    shown = choices(found, 1)
+    if not shown or not shown[0].fits:
+        return None
+    ours, own = shown[0], _best_of_own(found)
+    time, memory = estimate_time(own or expert), estimate_memory(expert)
+    slower = {part: (time.by_part[part] - ours.time_by_part[part]) / ours.step_s for part in STEP_PARTS}
+    written = estimate_time(expert).tokens_per_s_per_gpu
+    return Judged(
+        cell=cell,
+        expert=expert,
+        own=own,
+        ours=ours,
+        rate=time.tokens_per_s_per_gpu / ours.tokens_per_s_per_gpu if own else 0.0,
+        as_written=written / ours.tokens_per_s_per_gpu,
+        expert_fits=memory.upper_gib + memory.outside_gib <= (expert.memory_limit_gib or float("inf")),
+        slower=dict(sorted(slower.items(), key=lambda item: -item[1])[:2]),
+    )
+
+
+def _best_of_own(found: Search) -> Recipe | None:
+    """The fastest settings that fit beside the recipe's own layout."""
+    finals = found.finals
+    rows = np.flatnonzero(of_sizes(finals.candidates, sizes_of(found.base)) & finals.fits)
+    return finals.candidates.recipe(int(rows[finals.figures.tokens[rows].argmax()])) if len(rows) else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=None, help="only so many cells, spread over the table")
+    parser.add_argument("--every", action="store_true", help="print the cells that agree too")
+    options = parser.parse_args()
+    tasks = cells()
+    names = sorted(tasks)
+    chosen = names if options.limit is None else names[:: max(1, len(names) // options.limit)]
+    results = [result for name in chosen if (result := judged(name, tasks[name]))]
+    for result in sorted(results, key=lambda result: result.rate):
+        if options.every or result.rate < 1 - WITHIN:
+            report(result)
+    agree = sum(result.rate >= 1 - WITHIN for result in results)
+    fit = sum(result.expert_fits for result in results)
+    print(f"{agree} of {len(results)} cells ({agree / len(results):.0%}, target {TARGET:.0%}): the expert's layout is "
+          f"predicted within {WITHIN:.0%} of our first")  # fmt: skip
+    written = sum(result.as_written >= 1 - WITHIN for result in results)
+    print(f"{written} of {len(results)} cells: so is the expert's recipe as it is written")
+    print(f"{fit} of {len(results)} expert recipes fit by our upper bound; {len(chosen) - len(results)} cells in which "
+          "nothing does are not counted")  # fmt: skip
+
+
+def report(result: Judged) -> None:
+    parts = ", ".join(f"{STEP_PARTS[part]} {share:+.1%}" for part, share in result.slower.items())
+    verdict = parts if result.own else f"fits with no setting by our upper bound; as written {parts}"
+    print(f"{result.rate - 1:+.0%} (as written {result.as_written - 1:+.0%})  {result.cell}: {verdict}")
+    for whose, recipe in (("expert", result.expert), ("replan", result.own), ("ours", result.ours.recipe)):
+        if recipe:
+            print(f"      {whose:7}{layout_words(recipe)}; {setting_words(recipe)}")
+
+
+if __name__ == "__main__":
+    main()
