@@ -51,10 +51,10 @@ def show_memory(memory: dict[str, Any]) -> None:
             table.add_row(part, f"{size:.3f}")
     console.print(table)
     peak = f"estimated peak {gib(memory['peak_gib'])} a rank, {gib(memory['upper_gib'])} at worst"
-    console.print(f"{peak}, {_against_limit(memory)}", highlight=False)
+    console.print(f"{peak}, {against_limit(memory)}", highlight=False)
 
 
-def _against_limit(memory: dict[str, Any]) -> str:
+def against_limit(memory: dict[str, Any]) -> str:
     """Whether the estimate fits, and whether its upper end does too."""
     limit = memory["limit_gib"]
     if not limit:

@@ -103,9 +103,9 @@ def _choice(base: Recipe, choice: Choice, place: int) -> dict[str, Any]:
 
 
 def layout_words(recipe: Recipe) -> str:
-    """`TP2 PP8 VPP4 EP64 · DP64 · micro batch 1`."""
+    """`TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
     now = Familiar.own(recipe).words
-    return f"{now} · DP{recipe.data_parallel_size} · micro batch {recipe.training.micro_batch_size}"
+    return f"{now} · DP{recipe.data_parallel_size} · MBS {recipe.training.micro_batch_size}"
 
 
 def setting_words(recipe: Recipe) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -14,6 +15,7 @@ TOOL_FAILED = 3
 INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 RecipeName = Annotated[str, Parameter(help="A recipe file, or the name of a packaged example.")]
+PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]
 StudyFolder = Annotated[str, Parameter(help="A folder that `moe-autotune run` made.")]
 
 

@@ -7,13 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, RecipeName
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, PageFile, RecipeName
 
 
 def plan(
     recipe: RecipeName,
     *,
     top: Annotated[int, Parameter(validator=Number(gt=0), help="How many layouts to show.")] = 10,
+    html: PageFile = None,
 ) -> Answer:
     """Rank every legal layout that fits by predicted throughput, and say why familiar ones are missing."""
     from autotune.planned import plan_document, planned, show_plan
@@ -21,4 +22,9 @@ def plan(
 
     found = planned(load_recipe(recipe), top=top)
     show_plan(found)
+    if html is not None:
+        from autotune.pages.plan import plan_page
+        from autotune.pages.write import write_page
+
+        write_page(html, plan_page(found))
     return Answer(code=DONE if found.fitting else NO_RECIPE, document=plan_document(found))

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from analyzers.diagnosis import Partition, TraceReport
-from autotune.quantities import duration, percent
+from autotune.pages.stacks import Piece, Stack, bar, legend
+from autotune.pages.svg import tag
+from autotune.quantities import duration
 from autotune.report.material import Material, fix_title, status_words
-from autotune.report.svg import box, drawing, place, tag
-from autotune.segments import KINDS, Kind, Segment, mean_segments, mean_step_us, segments, slowest, steps_of
+from autotune.segments import KINDS, Segment, mean_segments, mean_step_us, segments, slowest, steps_of
 from policies.trial import Trial
 
-BAR_PX = 24
 RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
-LABEL_FROM = 0.09  # share of a bar that has room for its figure; below WIDE_FROM only on wide pages
-WIDE_FROM = 0.16
 
 
 def step_bars(material: Material) -> Markup:
@@ -60,23 +58,11 @@ def _step_label(trace: TraceReport, step: Partition, index: int) -> str:
 
 def _bar(parts: Sequence[Segment], longest: float, label: str) -> Markup:
     """A label and the stacked bar below it; `longest` is the time that fills the width."""
-    total = sum(part.us for part in parts) or 1.0
-    drawn: list[Markup] = []
-    x = 0.0
-    for part in parts:
-        width = part.us / longest
-        share = percent(part.us / total)
-        drawn.append(
-            box(x, 0, x + width, BAR_PX, f"k-{part.kind.key}", title=f"{part.kind.words}: {duration(part.us)}, {share}")
-        )
-        if width >= LABEL_FROM:
-            class_ = f"in t-{part.kind.key}" + ("" if width >= WIDE_FROM else " wide")
-            drawn.append(
-                tag("text", percent(part.us / total, 0), x=place(x + width / 2), y=str(BAR_PX // 2 + 4), class_=class_)
-            )
-        x += width
-    said = ", ".join(f"{part.kind.words} {percent(part.us / total)}" for part in parts)
-    return tag("p", label, class_="bar-label") + drawing(drawn, height=BAR_PX, name=f"{label}: {said}", class_="bar")
+    return bar(Stack(label=label, pieces=tuple(map(_piece, parts))), longest=longest)
+
+
+def _piece(part: Segment) -> Piece:
+    return Piece(key=part.kind.key, words=part.kind.words, value=part.us, said=duration(part.us))
 
 
 def _legend(material: Material) -> Markup:
@@ -89,14 +75,4 @@ def _legend(material: Material) -> Markup:
         for step in steps_of(trace)
     ]
     seen = {segment.kind.key for step in steps for segment in segments(step)}
-    return _swatches([kind for kind in KINDS if kind.key in seen])
-
-
-def _swatches(kinds: Sequence[Kind]) -> Markup:
-    items = [
-        tag(
-            "li", tag("svg", box(0, 0, 1, 12, f"k-{kind.key}"), width="12", height="12", aria_hidden="true"), kind.words
-        )
-        for kind in kinds
-    ]
-    return tag("ul", *items, class_="legend")
+    return legend(Piece(key=kind.key, words=kind.words, value=1.0, said="") for kind in KINDS if kind.key in seen)

@@ -11,19 +11,15 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from autotune.judge import noise_gain
+from autotune.pages.svg import Axis, box, drawing, line, mark, numbers_below, tag
 from autotune.quantities import gib, percent, tokens_per_s
 from autotune.report.bars import step_bars
 from autotune.report.document import Measured
 from autotune.report.document import tokens_per_s as rate_of
 from autotune.report.material import Material, fix_title, memory_limit, status_words
-from autotune.report.svg import Axis, box, drawing, line, mark, numbers_below, tag
 from policies.trial import Status, Trial, Verdict
 
-BAR_PX = 24
 CHART_PX = 260
-RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
-LABEL_FROM = 0.09  # share of a bar that has room for its figure; below WIDE_FROM only on wide pages
-WIDE_FROM = 0.16
 
 
 def throughput(material: Material) -> Markup:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.report.material import Material, Section, Table
+from autotune.pages.tables import Table
+from autotune.report.material import Material, Section
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
 

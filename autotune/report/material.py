@@ -6,18 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.history import History
+from autotune.pages.tables import Table
 from autotune.report.document import Document, Measured, measured
 from autotune.report.path import PathStep, accepted_path
 from autotune.report.story import rate_unit
 from policies.fixes import FIXES
 from policies.trial import Status, Trial
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: tuple[int, ...] = ()  # indices of columns that hold figures
 
 
 @dataclass(frozen=True, kw_only=True)

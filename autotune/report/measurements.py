@@ -7,8 +7,9 @@ from statistics import median
 from autotune.judge import noise_gain
 from autotune.losses import disagreement
 from autotune.noise import cpu_cost, measure_noise, medians, wall_cost
+from autotune.pages.tables import Table
 from autotune.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
-from autotune.report.material import Material, Section, Table, memory_limit, status_words
+from autotune.report.material import Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
 from autotune.segments import Family, mean_segments, mean_step_us, slowest, steps_of
 from policies.legality import numerics_of

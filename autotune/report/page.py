@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from autotune.pages.render import render
 from autotune.quantities import changes_text, duration, percent
 from autotune.report.bars import rank_bars
 from autotune.report.figures import FIGURES
@@ -37,12 +35,12 @@ class TrialCard:
 
 def page(material: Material, tuned_yaml: str | None) -> str:
     """The page; `tuned_yaml` is the tuned recipe to show in it, None where nothing runs."""
-    return _template().render(
+    return render(
+        "page.html.j2",
         story=tell(material.history, material.document),
         sections=[(section, _figure(section, material)) for section in sections_of(material)],
         cards=[_card(trial) for trial in material.trials],
         tuned_yaml=tuned_yaml,
-        css=Markup(_text("page.css")),
     )
 
 
@@ -99,13 +97,3 @@ def _about(fix: str) -> tuple[str, ...]:
         return ()
     paragraphs = fix_page(fix).split("\n\n")
     return tuple(" ".join(paragraph.split()).replace("*", "").replace("`", "") for paragraph in paragraphs)
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_text("page.html.j2"))
-
-
-def _text(name: str) -> str:
-    return (files("autotune.report") / name).read_text(encoding="utf-8")

@@ -46,7 +46,7 @@ def test_people_see_rank_layout_settings_throughput_memory_and_why(
 ) -> None:
     assert main(["plan", "small.yaml", "--top", "3"]) == 0
     said = " ".join(capfd.readouterr().out.split())
-    for words in ("tokens/s/GPU", "micro batch", "recompute", "not shown", "EP", "legal layouts"):
+    for words in ("tokens/s/GPU", "MBS 1", "recompute", "not shown", "EP", "legal layouts"):
         assert words in said
 
 

@@ -21,6 +21,8 @@ from trainer.recipe.rules.nearest import CP, EP, PP, TP
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
+CLOUD = 300  # marks of layouts that fit
+BEYOND = 1.5  # times the limit: what needs more is no choice for anyone
 NAMED = 2  # parts of a step that a reason names
 NOTABLE = 0.005  # of a step: smaller differences are no reason
 
@@ -59,6 +61,36 @@ class Missing:
 
     layout: str
     because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A layout with its best settings: one mark of throughput against memory."""
+
+    recipe: Recipe
+    tokens: float  # a second and GPU
+    needs_gib: float
+    fits: bool
+
+
+def cloud(found: Search, *, most: int = CLOUD) -> list[Point]:
+    """The fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the limit."""
+    finals, outlined = found.finals, found.outlined
+    rows = best_of_each_layout(finals)
+    limit = found.base.memory_limit_gib or np.inf
+    over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
+    over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
+    _, first = np.unique(outlined.layout[over], return_index=True)
+    picked = [(finals, row) for row in rows[:most]] + [(outlined, row) for row in over[np.sort(first)][: most // 2]]
+    return [
+        Point(
+            recipe=scored.candidates.recipe(int(row)),
+            tokens=float(scored.figures.tokens[row]),
+            needs_gib=float(scored.figures.needs_gib[row]),
+            fits=bool(scored.fits[row]),
+        )
+        for scored, row in picked
+    ]
 
 
 def choices(found: Search, top: int) -> list[Choice]:

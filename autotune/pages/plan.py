@@ -1,0 +1,137 @@
+"""`plan --html`: every layout as a mark of throughput against memory, and the first ones by part."""
+
+from __future__ import annotations
+
+import math
+
+from markupsafe import Markup
+
+from autotune.pages.estimate import memory_pieces, model_name, time_pieces
+from autotune.pages.render import render
+from autotune.pages.stacks import Stack, bar, legend
+from autotune.pages.svg import Axis, drawing, line, place, round_step, tag
+from autotune.pages.tables import Table
+from autotune.planned import Plan, layout_words, setting_words
+from autotune.quantities import duration, gib, knob_value, percent, significant
+from trainer.estimate.choices import Choice, Point, cloud
+
+SCATTER_PX = 420
+BARS = 8  # choices whose parts are drawn
+
+
+def plan_page(plan: Plan) -> str:
+    recipe, first = plan.recipe, plan.choices[0] if plan.choices else None
+    drawn = plan.choices[:BARS]
+    return render(
+        "plan.html.j2",
+        name=recipe.name,
+        figure=f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU" if first else "no layout",
+        figure_note=f"predicted, ± {percent(first.spread, 0)}, for {layout_words(first.recipe)}" if first else "",
+        facts={
+            "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu}, sequence "
+            f"{recipe.training.seq_length:,}, global batch {recipe.training.global_batch_size:,}",
+            "First choice": setting_words(first.recipe) if first else "",
+            "What decides": first.because if first else "",
+            "Looked at": f"{plan.found.legal.sum():,} legal layouts in {plan.found.estimated:,} estimates; "
+            f"{plan.fitting:,} fit",
+            "The recipe": "; ".join(f"illegal as it is: {finding.message}" for finding in plan.findings),
+        },
+        scatter=_scatter(plan),
+        choices=_choices(plan),
+        time_figure=_bars(drawn, "time"),
+        memory_figure=_bars(drawn, "memory", limit=plan.limit_gib),
+        missing=Table(columns=("layout", "why"), rows=tuple((one.layout, one.because) for one in plan.missing)),
+        changes=_changes(plan),
+        assumptions=plan.assumptions,
+    )
+
+
+def _scatter(plan: Plan) -> Markup:
+    """Throughput upwards, memory to the right, the limit drawn; choices are numbered and can be reached by key."""
+    points = cloud(plan.found)
+    rates = [point.tokens for point in points] or [1.0]
+    axis = Axis(low=0.9 * min(rates), high=1.03 * max(rates), top=14, bottom=SCATTER_PX - 40)
+    needs = [point.needs_gib for point in points] or [1.0]
+    low, high = 0.95 * min(needs), 1.03 * max([*needs, plan.limit_gib or 0.0])
+    step = round_step((high - low) / 8)
+    parts = axis.grid()
+    for k in range(math.ceil(low / step), math.floor(high / step) + 1):
+        x = (k * step - low) / (high - low)
+        parts.append(tag("text", significant(k * step), x=place(x), y=str(SCATTER_PX - 22), class_="axis middle"))
+    parts.append(tag("text", "GiB a GPU at most", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
+    if plan.limit_gib is not None:
+        x = (plan.limit_gib - low) / (high - low)
+        parts.append(line(x, axis.top, x, axis.bottom, "limit"))
+        parts.append(tag("text", f"limit {plan.limit_gib:g} GiB", x=place(x), y="10", class_="axis middle"))
+    for point in points:
+        drawn = tag(
+            "circle",
+            cx=place((point.needs_gib - low) / (high - low)),
+            cy=f"{axis.y(point.tokens):.1f}",
+            r="4",
+            class_="point" if point.fits else "point over-limit",
+            data_tip=_tip(point),
+        )
+        parts.append(drawn)
+    for place_of, choice in enumerate(plan.choices, 1):
+        parts.append(_numbered(place_of, choice, axis, (choice.needs_gib - low) / (high - low)))
+    name = f"{len(points)} layouts by predicted throughput and memory; the tables below have the figures of the first"
+    return tag("p", "tokens/s/GPU", class_="unit") + drawing(parts, height=SCATTER_PX, name=name, class_="chart")
+
+
+def _tip(point: Point) -> str:
+    rate = f"{significant(point.tokens, 4)} tokens/s/GPU, {gib(point.needs_gib)} at most"
+    return f"{layout_words(point.recipe)}\n{setting_words(point.recipe)}\n{rate}"
+
+
+def _numbered(number: int, choice: Choice, axis: Axis, x: float) -> Markup:
+    point = Point(
+        recipe=choice.recipe, tokens=choice.tokens_per_s_per_gpu, needs_gib=choice.needs_gib, fits=choice.fits
+    )
+    return tag(
+        "circle",
+        cx=place(x),
+        cy=f"{axis.y(point.tokens):.1f}",
+        r="6",
+        class_="point chosen",
+        tabindex="0",
+        data_tip=f"{number}. {_tip(point)}",
+    )
+
+
+def _choices(plan: Plan) -> Table:
+    rows = [
+        (
+            str(number),
+            layout_words(choice.recipe),
+            setting_words(choice.recipe),
+            significant(choice.tokens_per_s_per_gpu, 4),
+            significant(choice.model_tflops_per_gpu),
+            duration(choice.step_s * 1e6),
+            significant(choice.needs_gib),
+            choice.because,
+        )
+        for number, choice in enumerate(plan.choices, 1)
+    ]
+    header = ("", "layout", "settings", "tokens/s/GPU", "TFLOPS", "step", "≤ GiB", "why")
+    return Table(columns=header, rows=tuple(rows), numbers=(3, 4, 5, 6))
+
+
+def _bars(choices: tuple[Choice, ...], what: str, *, limit: float | None = None) -> Markup:
+    """One bar a choice on one scale: its step by part, or what its hottest rank holds beside the limit."""
+    stacks = [
+        Stack(
+            label=f"{number}. {layout_words(choice.recipe)}",
+            pieces=time_pieces(choice.time_by_part) if what == "time" else memory_pieces(choice.memory_by_part),
+        )
+        for number, choice in enumerate(choices, 1)
+    ]
+    longest = max([*(stack.total for stack in stacks), limit or 0.0], default=1.0) * (1.02 if limit else 1.0)
+    bars = [bar(stack, longest=longest, mark=limit) for stack in stacks]
+    return legend(piece for stack in stacks for piece in stack.pieces) + Markup("").join(bars)
+
+
+def _changes(plan: Plan) -> Table:
+    changed = plan.recipe.diff(plan.choices[0].recipe) if plan.choices else {}
+    rows = tuple((knob, knob_value(was), knob_value(to)) for knob, (was, to) in changed.items())
+    return Table(columns=("knob", "recipe", "first choice"), rows=rows)

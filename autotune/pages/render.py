@@ -1,0 +1,33 @@
+"""From a template to the whole page: the style sheet is inside, and so is everything else."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+TEMPLATES = ("autotune.pages", "autotune.report")  # packages, searched in order
+
+
+def render(template: str, **values: Any) -> str:
+    """The page of a template of `TEMPLATES`. Names that the template asks for and `values` lacks raise."""
+    return _environment().get_template(template).render(css=Markup(_text("page.css")), **values)
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _text(name: str) -> str:
+    found = (files(package) / name for package in TEMPLATES)
+    return next(file for file in found if file.is_file()).read_text(encoding="utf-8")

@@ -1,0 +1,37 @@
+"""A page as a real browser sees it: headless Chromium without network, its document after scripts ran."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: `apt-get install chromium`")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--window-size=1200,1600",
+)
+
+
+def document_of(page: Path, profile: Path) -> str:
+    """The document of a file after its scripts have run."""
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def count(document: str, pattern: str) -> int:
+    return len(re.findall(pattern, document))
