@@ -1,0 +1,120 @@
+"""How fast is `plan`? Estimates a second on one core, a whole plan of 1,024 and 16,384 GPUs, and the memory it takes.
+
+    python -m benchmarks.plan_speed [--markdown]
+
+Each figure in a process of its own, with one thread, so that its peak memory is its own. For scale: SimuMax, which
+simulates one layout at a time, says 1.0 to 1.6 s for one estimate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from trainer.recipe import Recipe
+from trainer.recipe.load import recipe_from
+from trainer.recipe.source import Source
+
+MODEL, GPU = "deepseek-v3", "h100"
+PEER_ESTIMATES_A_S = 1 / 1.0  # SimuMax: 1.0–1.6 s for one estimate
+ONES = 200  # single estimates timed
+
+
+def recipe_of(gpus: int) -> Recipe:
+    """DeepSeek-V3 in FP8 with 8 sequences of 4K a GPU."""
+    data = {
+        "name": f"{MODEL}-{gpus}x{GPU}",
+        "model": MODEL,
+        "cluster": {"gpu": GPU, "nodes": gpus // 8},
+        "training": {"seq_length": 4096, "global_batch_size": 8 * gpus, "precision": "fp8_blockwise"},
+    }
+    return recipe_from(Source(name="benchmark", data=data))
+
+
+def plan_of(gpus: int) -> dict[str, float]:
+    """A whole plan as the command makes it, its reasons included."""
+    from autotune.planned import planned
+
+    began = time.perf_counter()
+    plan = planned(recipe_of(gpus), top=20)
+    elapsed = time.perf_counter() - began
+    return _with_memory({"seconds": elapsed, "estimates": plan.found.estimated, "layouts": plan.found.legal.sum()})
+
+
+def rate() -> dict[str, float]:
+    """Estimates a second of memory and time over a table of layouts, and one recipe at a time."""
+    from trainer.estimate.memory import estimate_memory
+    from trainer.estimate.plan import estimated
+    from trainer.estimate.space import foundation, layouts
+    from trainer.estimate.time import estimate_time
+
+    base = recipe_of(1024)
+    table = layouts(foundation(base))
+    estimated(table.take(slice(0, 100)))
+    began = time.perf_counter()
+    estimated(table)
+    elapsed = time.perf_counter() - began
+    single = []
+    for _ in range(ONES):
+        at = time.perf_counter()
+        estimate_memory(base)
+        estimate_time(base)
+        single.append(time.perf_counter() - at)
+    one_ms = 1e3 * statistics.median(single)
+    return _with_memory({"seconds": elapsed, "estimates": table.count, "one_ms": one_ms})
+
+
+def _with_memory(figures: dict[str, Any]) -> dict[str, float]:
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return {name: float(value) for name, value in figures.items()} | {"peak_gb": peak_gb}
+
+
+TASKS = {"rate": rate, "1024": lambda: plan_of(1024), "16384": lambda: plan_of(16384)}
+
+
+def measured(task: str) -> dict[str, float]:
+    """The task's figures, from a process that does nothing else."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", "benchmarks.plan_speed", "--task", task]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **threads})
+    return dict(json.loads(run.stdout))
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """(figure, measured, target)."""
+    over, small, large = (measured(task) for task in TASKS)
+    rate_s = over["estimates"] / over["seconds"]
+    peak_gb = max(over["peak_gb"], small["peak_gb"], large["peak_gb"])
+    return [
+        ("estimates a second on one core, over a table", f"{rate_s:,.0f} ({rate_s / PEER_ESTIMATES_A_S:,.0f}x "
+         "SimuMax's best)", "≥ 5,000"),
+        ("one recipe's memory and time", f"{over['one_ms']:.1f} ms", "–"),
+        ("`plan`, DeepSeek-V3 on 1,024 H100", f"{small['seconds']:.1f} s, {small['layouts']:,.0f} legal layouts, "
+         f"{small['estimates']:,.0f} estimates", "≤ 5 s"),
+        ("`plan`, DeepSeek-V3 on 16,384 H100", f"{large['seconds']:.1f} s, {large['layouts']:,.0f} legal layouts, "
+         f"{large['estimates']:,.0f} estimates", "≤ 30 s"),
+        ("peak memory of any of these processes", f"{peak_gb:.2f} GB", "≤ 1 GB"),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--markdown", action="store_true", help="as rows of a table")
+    parser.add_argument("--task", choices=list(TASKS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        print(json.dumps(TASKS[options.task]()))
+        return
+    for figure, value, target in rows():
+        print(f"| {figure} | {value} | {target} |" if options.markdown else f"{figure}: {value} (target {target})")
+
+
+if __name__ == "__main__":
+    main()
