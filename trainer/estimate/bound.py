@@ -83,6 +83,13 @@ def margin(candidates: Candidates, peak_gib: Floats) -> Floats:
     return constant("margin") + np.minimum(widened, constant("margin_most"))
 
 
+def most_load(candidates: Candidates) -> Floats:
+    """The load of a rank's experts over the mean that capacities let through, infinite without one."""
+    knobs = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
+    factors = [candidates.number(knob, none=np.inf) for knob in knobs]
+    return np.maximum(1.0, np.minimum(*factors))
+
+
 def unbalanced(candidates: Candidates) -> Flags:
     """Experts' load depends on the tokens: more than one expert rank, and nothing forces or pads it even. A CPU's
     factors were measured with whatever load there was."""

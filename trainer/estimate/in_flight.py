@@ -63,7 +63,8 @@ def activation_bytes(candidates: Candidates) -> Held:
         workspace = np.maximum(workspace, (count > 0) * moment[..., None])
     tokens = candidates.tokens[..., None]
     held = micro_batches_in_flight(candidates) * tokens
-    boundaries = inputs * hidden[..., None]
+    split = np.where(candidates.on("distribute_saved_activations"), candidates.tp, 1.0)
+    boundaries = inputs * (hidden / split)[..., None]
     return Held(
         eager=(share * eager + boundaries) * held,
         graphed=share * graphed * held,

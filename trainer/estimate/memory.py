@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainer.estimate.bound import margin, never_measured, unbalanced
+from trainer.estimate.bound import margin, most_load, never_measured, unbalanced
 from trainer.estimate.buffers import buffer_bytes, outside_bytes
 from trainer.estimate.candidates import Candidates, Floats, Integers, one
 from trainer.estimate.held import held_parameters
@@ -68,7 +68,8 @@ def _distance(candidates: Candidates) -> tuple[str, ...]:
 
 def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> MemoryTable:
     """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound."""
-    expected = np.where(unbalanced(candidates), constant("expected_imbalance"), 1.0)
+    most = most_load(candidates)
+    expected = np.where(unbalanced(candidates), np.minimum(constant("expected_imbalance"), most), 1.0)
     parts, routed_bytes = _bytes_by_part(candidates, expected)
     shape = (candidates.count, candidates.stages.exists.shape[1])
     exists = candidates.stages.exists
@@ -77,7 +78,7 @@ def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> Memo
     hottest = needed.argmax(axis=1)
     rows = np.arange(candidates.count)
     peak, routed_gib = needed[rows, hottest], np.broadcast_to(routed_bytes / GIB, shape)[rows, hottest]
-    ratio = constant("imbalance") if imbalance is None else imbalance
+    ratio = np.minimum(constant("imbalance") if imbalance is None else imbalance, most)
     upper = peak + np.maximum(0.0, ratio - expected) * routed_gib * unbalanced(candidates)
     upper = upper * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
     return MemoryTable(

@@ -192,3 +192,23 @@ def test_what_was_never_measured_widens_the_bound_and_is_said() -> None:
     assert unknown.upper_gib / unknown.peak_gib > known.upper_gib / known.peak_gib
     assert any("nvfp4" in said for said in unknown.assumptions)
     assert not any("nvfp4" in said for said in known.assumptions)
+
+
+def test_an_expert_capacity_bounds_the_imbalance() -> None:
+    natural = deepseek_v3().replace({"moe_router_force_load_balancing": False})
+    capped = memory_of(one(natural.replace({"moe_expert_capacity_factor": 1.1})))
+    assert capped.peak_gib < memory_of(one(natural)).peak_gib
+    assert capped.upper_gib < memory_of(one(natural)).upper_gib
+
+
+def test_the_optimizer_step_counts_where_activations_are_small() -> None:
+    tiny = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    fp32, bf16 = (estimate(grad_reduce_in_fp32=wide, **tiny).by_part for wide in (True, False))
+    assert bf16["gradients"] == pytest.approx(fp32["gradients"] / 2)
+    assert bf16["workspace"] >= fp32["workspace"]
+
+
+def test_splitting_saved_inputs_over_tensor_ranks_keeps_less() -> None:
+    tensor = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 4, **FULL}
+    whole, split = (estimate(distribute_saved_activations=over, **tensor) for over in (False, True))
+    assert split.by_part["activations"] < whole.by_part["activations"]
