@@ -13,6 +13,7 @@ from rich.text import Text
 from autotune.quantities import gib, knob_value, significant
 from trainer.estimate.choices import Choice, Missing, choices, missing
 from trainer.estimate.familiar import SIZES, Familiar
+from trainer.estimate.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.memory import estimate_memory
 from trainer.estimate.plan import Search, search
 from trainer.estimate.time import estimate_time
@@ -34,6 +35,7 @@ class Plan:
     choices: tuple[Choice, ...]
     missing: tuple[Missing, ...]
     findings: tuple[Finding, ...]
+    fewest_nodes: int | None = None  # that a setting fits on, where none fits on the recipe's
 
     @property
     def limit_gib(self) -> float | None:
@@ -58,7 +60,15 @@ def planned(recipe: Recipe, *, top: int) -> Plan:
     shown = choices(found, top)
     errors = tuple(finding for finding in check(recipe) if finding.kind is FindingKind.ERROR)
     told = missing(found, shown) if shown else []
-    return Plan(recipe=recipe, found=found, choices=tuple(shown), missing=tuple(told), findings=errors)
+    fits = bool(found.outlined.fits.any())
+    return Plan(
+        recipe=recipe,
+        found=found,
+        choices=tuple(shown),
+        missing=tuple(told),
+        findings=errors,
+        fewest_nodes=None if fits else fewest_nodes(recipe, above=recipe.cluster.nodes),
+    )
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -69,6 +79,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "legal": int(plan.found.legal.sum()),
         "fitting": plan.fitting,
         "estimated": plan.found.estimated,
+        "fewest_nodes": plan.recipe.cluster.nodes if plan.fitting else plan.fewest_nodes,
         "layouts": [_choice(plan.recipe, choice, place) for place, choice in enumerate(plan.choices, 1)],
         "excluded": {
             "by_rule": {rule: int(rows.sum()) for rule, rows in plan.found.broken.items()},
@@ -139,8 +150,21 @@ def show_plan(plan: Plan) -> None:
         console.print(table)
     for assumption in plan.assumptions:
         console.print(f"note: {assumption}", style="dim")
+    if not plan.fitting:
+        console.print(unfit_words(plan), style="yellow")
     against = f" in {gib(plan.limit_gib)} a rank" if plan.limit_gib is not None else f": {UNRANKED}"
     console.print(f"{plan.found.legal.sum()} legal layouts, {plan.fitting} fit by the upper bound{against}")
+
+
+def unfit_words(plan: Plan) -> str:
+    """What it would take, where nothing fits."""
+    each = plan.recipe.world_size // plan.recipe.cluster.nodes
+    if plan.fewest_nodes is None:
+        return f"nothing fits, and not with {MOST_GPUS:,} GPUs either: the least need is shown"
+    gpus = plan.fewest_nodes * each
+    return (
+        f"nothing fits on {plan.recipe.world_size:,} GPUs; by doublings {gpus:,} are the fewest on which something does"
+    )
 
 
 def _table(shown: Sequence[Choice]) -> Table:

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trainer.recipe import Recipe
@@ -76,7 +77,11 @@ def _with_memory(figures: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in figures.items()} | {"peak_gb": peak_gb}
 
 
-TASKS = {"rate": rate, "1024": lambda: plan_of(1024), "16384": lambda: plan_of(16384)}
+TASKS: dict[str, Callable[[], dict[str, float]]] = {
+    "rate": rate,
+    "1024": lambda: plan_of(1024),
+    "16384": lambda: plan_of(16384),
+}
 
 
 def measured(task: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ from autotune.pages.render import render
 from autotune.pages.stacks import Stack, bar, legend
 from autotune.pages.svg import Axis, drawing, line, place, round_step, tag
 from autotune.pages.tables import Table
-from autotune.planned import Plan, layout_words, setting_words
+from autotune.planned import Plan, layout_words, setting_words, unfit_words
 from autotune.quantities import duration, gib, knob_value, percent, significant
 from trainer.estimate.choices import Choice, Point, cloud
 
@@ -34,6 +34,7 @@ def plan_page(plan: Plan) -> str:
             "What decides": first.because if first else "",
             "Looked at": f"{plan.found.legal.sum():,} legal layouts in {plan.found.estimated:,} estimates; "
             f"{plan.fitting:,} fit",
+            "Too small": "" if plan.fitting else unfit_words(plan),
             "The recipe": "; ".join(f"illegal as it is: {finding.message}" for finding in plan.findings),
         },
         scatter=_scatter(plan),

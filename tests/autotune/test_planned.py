@@ -63,6 +63,7 @@ def test_a_plan_in_which_nothing_fits_ends_with_1(small: Path, capfd: pytest.Cap
     assert main(["plan", "small.yaml", "--json"]) == 1
     document = json.loads(capfd.readouterr().out)
     assert document["fitting"] == 0
+    assert document["fewest_nodes"] > 1
     assert not any(entry["fits"] for entry in document["layouts"])
 
 

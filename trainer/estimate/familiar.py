@@ -29,10 +29,11 @@ class Familiar:
 
 
 def familiar_to(recipe: Recipe) -> list[Familiar]:
-    """Starting points of this model on this kind of GPU, whatever the size of the cluster they were given for."""
+    """Starting points of this model and sequence on this kind of GPU, whatever the cluster they were given for."""
+    wanted = (recipe.model, recipe.cluster.gpu, recipe.training.seq_length)
     text = (files("trainer.estimate") / "familiar.csv").read_text(encoding="utf-8")
     return [
         Familiar(sizes=tuple(int(row[name]) for name in SIZES), source=f"{row['source']}, {row['gpus']} GPUs")
         for row in csv.DictReader(text.splitlines())
-        if row["model"] == recipe.model and row["gpu"] == recipe.cluster.gpu
+        if (row["model"], row["gpu"], int(row["seq_length"])) == wanted
     ]

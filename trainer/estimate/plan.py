@@ -67,23 +67,47 @@ class Search:
         return _none(self.broken, self.layouts.count)
 
 
-def search(recipe: Recipe) -> Search:
-    """Pure: of the recipe alone. Takes seconds for thousands of GPUs."""
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """The first stages: what is legal, and what each layout needs and gives with each recompute."""
+
+    layouts: Candidates
+    broken: dict[str, Flags]
+    settings: Candidates
+    options: Integers  # rows of the settings that no rule stands against by themselves
+    mixed: tuple[Rule, ...]  # rules that read layout and settings both
+    scored: Scored
+
+
+def outline(recipe: Recipe) -> Outline:
     base = foundation(recipe)
     places, choices = layouts(base), settings(base)
     verdicts, open_rules = broken(places, undecided=frozenset(choices.columns))
     good = np.flatnonzero(_none(verdicts, places.count))
     possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
     options = np.flatnonzero(_none(possible, choices.count))
-    outlined = _outline(base, places, good, choices, options, mixed)
-    finals = _finish(outlined, places, choices, options, mixed)
+    reference = _references(choices, options)
+    rows, picks = np.repeat(good, len(reference)), np.tile(reference, len(good))
+    crossing = crossed(places, choices, rows, picks)
+    # Only what recompute decides is judged yet: dispatcher, overlap and graphs are the reference's
+    others = frozenset(choices.columns) - frozenset(recomputes(base)[0])
+    forbidden, _ = broken(crossing, rules=mixed, undecided=others)
+    keep = _none(forbidden, crossing.count)
+    scored = _scored(crossing.take(keep), rows[keep])
+    return Outline(layouts=places, broken=verdicts, settings=choices, options=options, mixed=mixed, scored=scored)
+
+
+def search(recipe: Recipe) -> Search:
+    """Pure: of the recipe alone. Takes seconds for thousands of GPUs."""
+    first = outline(recipe)
+    finals = _finish(first)
     return Search(
-        base=base,
-        layouts=places,
-        broken=verdicts,
-        outlined=outlined,
+        base=first.layouts.base,
+        layouts=first.layouts,
+        broken=first.broken,
+        outlined=first.scored,
         finals=finals,
-        estimated=outlined.candidates.count + finals.candidates.count,
+        estimated=first.scored.candidates.count + finals.candidates.count,
     )
 
 
@@ -93,24 +117,6 @@ def _none(verdicts: dict[str, Flags], count: int) -> Flags:
     for verdict in verdicts.values():
         none &= ~verdict
     return none
-
-
-def _outline(
-    base: Recipe,
-    places: Candidates,
-    good: Integers,
-    choices: Candidates,
-    options: Integers,
-    rules: tuple[Rule, ...],
-) -> Scored:
-    """Every legal layout with every recompute that can stand beside the reference: one option for each."""
-    reference = _references(choices, options)
-    rows, picks = np.repeat(good, len(reference)), np.tile(reference, len(good))
-    crossing = crossed(places, choices, rows, picks)
-    others = frozenset(choices.columns) - frozenset(recomputes(base)[0])
-    verdicts, _ = broken(crossing, rules=rules, undecided=others)
-    keep = _none(verdicts, crossing.count)
-    return _scored(crossing.take(keep), rows[keep])
 
 
 def _references(choices: Candidates, options: Integers) -> Integers:
@@ -127,19 +133,18 @@ def _references(choices: Candidates, options: Integers) -> Integers:
     return np.sort(options[plain][::-1][last])
 
 
-def _finish(
-    outlined: Scored, places: Candidates, choices: Candidates, options: Integers, rules: tuple[Rule, ...]
-) -> Scored:
+def _finish(first: Outline) -> Scored:
     """The fastest that fit (the leanest where none does) and the recipe's own layout, with every other setting."""
-    own = np.flatnonzero(of_sizes(places, sizes_of(places.base))[outlined.layout])
+    outlined, choices = first.scored, first.settings
+    own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
     order = np.union1d(_best_first(outlined)[:FINALISTS], own)
     recompute = _recompute_keys(outlined.candidates.take(order))
-    available = _recompute_keys(choices.take(options))
+    available = _recompute_keys(choices.take(first.options))
     pairs = [np.flatnonzero(available == key) for key in recompute]
     rows = np.repeat(outlined.layout[order], [len(found) for found in pairs])
-    picks = options[np.concatenate(pairs)] if pairs else options[:0]
-    crossing = crossed(places, choices, rows, picks)
-    verdicts, _ = broken(crossing, rules=rules)
+    picks = first.options[np.concatenate(pairs)] if pairs else first.options[:0]
+    crossing = crossed(first.layouts, choices, rows, picks)
+    verdicts, _ = broken(crossing, rules=first.mixed)
     keep = _none(verdicts, crossing.count)
     return _scored(crossing.take(keep), rows[keep])
 

@@ -27,7 +27,7 @@ SIZES = (TP, PP, VPP, CP, EP, ETP)
 MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # beyond, no published recipe has gone
 CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP worth a try
 MICRO_BATCHES = (1, 2, 4, 8)
-LEAST_SHARE = 2048  # tokens of a sequence that a context rank keeps at least: below, communication cannot hide
+LEAST_SHARE = 4096  # tokens of a sequence a context rank keeps: CP is worth it from about 8K, near seq/4096 (guides)
 Option = dict[str, Any]
 
 # Switched on where they are legal and not frozen: they cost nothing that an estimate or a published recipe would show.
@@ -148,7 +148,9 @@ def _tensor(base: Recipe) -> list[int]:
 
 
 def _context(base: Recipe) -> list[int]:
-    most = max(1, base.training.seq_length // LEAST_SHARE)
+    """Up to sequence / LEAST_SHARE, and further only where there are more ranks than sequences to give them."""
+    training = base.training
+    most = max(1, training.seq_length // LEAST_SHARE, base.world_size // training.global_batch_size)
     return _sizes(base, CP, _powers(min(most, base.world_size)))
 
 

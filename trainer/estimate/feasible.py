@@ -1,0 +1,19 @@
+"""How many nodes a model needs at all: the fewest on which some legal setting fits by the upper bound."""
+
+from __future__ import annotations
+
+from trainer.estimate.plan import outline
+from trainer.recipe.schema import Recipe
+
+MOST_GPUS = 16384
+
+
+def fewest_nodes(recipe: Recipe, *, above: int = 0) -> int | None:
+    """In doublings from one node, more than `above`; None where not even MOST_GPUS are enough. Batch and model stay."""
+    nodes, each = 1, recipe.world_size // recipe.cluster.nodes
+    while nodes * each <= MOST_GPUS:
+        cluster = recipe.cluster.model_copy(update={"nodes": nodes})
+        if nodes > above and outline(recipe.model_copy(update={"cluster": cluster})).scored.fits.any():
+            return nodes
+        nodes *= 2
+    return None
