@@ -1,8 +1,10 @@
 """How good the estimates are: every figure the documentation claims of them.
 
     python -m benchmarks.estimate_accuracy memory [--facts ../shared/facts] [--write]
+    python -m benchmarks.estimate_accuracy time [--facts ../shared/facts] [--write]
 
-`--write` makes `trainer/estimate/memory_calibration.csv` again, which every estimate quotes.
+`--write` makes the tables again that every estimate quotes: `trainer/estimate/memory_calibration.csv`; for the time
+`time_calibration.csv` and the fitted values of `constants.csv` (some minutes).
 """
 
 from __future__ import annotations
@@ -22,11 +24,19 @@ from rich.table import Column, Table
 from benchmarks.golden_runs import golden_runs
 from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, fit_all, groups, judge
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
-from trainer.estimate.candidates import table
+from benchmarks.published_runs import Run, cells, read_pairs, read_runs
+from benchmarks.time_accuracy import accuracy, baseline, rank_correlations
+from benchmarks.time_accuracy import groups as time_groups
+from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out, write_constants
+from trainer.estimate.candidates import Floats, table
 from trainer.estimate.memory import memory_of
 
 FACTS = Path("../shared/facts")
-CALIBRATION = Path(__file__).parents[1] / "trainer" / "estimate" / "memory_calibration.csv"
+TABLES = Path(__file__).parents[1] / "trainer" / "estimate"
+CALIBRATION = TABLES / "memory_calibration.csv"
+PEERS = (
+    "published peers: Primus 7.4 % mean over 4 rows, one of them MoE; SimuMax -13.5 to +0.1 %; Calculon 3.65 % (dense)"
+)
 WORST = 0.08  # errors printed one by one
 SPEED_ROWS = 100_000
 
@@ -122,8 +132,73 @@ def _rows_per_s() -> float:
 
 
 def _write(judged: Sequence[Judged]) -> None:
-    rows = [{"group": name, **asdict(found)} for name, found in groups(judged).items()]
-    with CALIBRATION.open("w", encoding="utf-8", newline="") as file:
+    _write_rows(CALIBRATION, [{"group": name, **asdict(found)} for name, found in groups(judged).items()])
+
+
+def step_time(facts: Path, *, write: bool) -> None:
+    console = Console(width=150)
+    runs, left_out = read_runs(facts=facts)
+    console.print(
+        f"{len(runs)} published runs of {len({run.cell for run in runs})} cells (a model on a GPU); left out:"
+    )
+    for why, count in Counter(each.why for each in left_out).most_common():
+        console.print(f"  {count:4} {why}", highlight=False)
+    # Matched pairs are fitted to beside the runs, and judged by nothing
+    fit = Fit([*runs, *read_pairs(facts=facts)])
+    theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
+    judged = slice(len(runs))
+    held_out, fitted = leave_one_cell_out(fit, theta)[judged], fit.errors(theta)[judged]
+    _print_accuracy(console, runs, {"cell left out": held_out, "fitted": fitted, "baseline": baseline(runs)})
+    console.print(PEERS, highlight=False)
+    _print_cells(console, runs, held_out)
+    _print_pairs(console, fit, theta, len(runs))
+    if write:
+        _write_rows(
+            TABLES / "time_calibration.csv",
+            [{"group": name, **asdict(found)} for name, found in time_groups(runs, held_out).items()],
+        )
+        write_constants(TABLES / "constants.csv", fit, theta)
+
+
+def _print_accuracy(console: Console, runs: Sequence[Run], errors: dict[str, Floats]) -> None:
+    columns = [Column(name, justify="right") for name in ("runs", "median", "p90", "bias", "rank correlation")]
+    table = Table("", "constants", *columns, box=None, title="|error| of TFLOPS/GPU", title_justify="left")
+    for kind, keep in (("MoE", True), ("dense", False), ("all", None)):
+        chosen = [index for index, run in enumerate(runs) if keep is None or run.moe is keep]
+        for name, each in errors.items():
+            found = accuracy([runs[index] for index in chosen], each[chosen])
+            rank = "" if found.rank is None else f"{found.rank:.2f}"
+            table.add_row(
+                kind, name, str(found.rows), f"{found.median:.1%}", f"{found.p90:.1%}", f"{found.bias:+.1%}", rank
+            )
+    console.print(table)
+
+
+def _print_cells(console: Console, runs: Sequence[Run], errors: Floats) -> None:
+    columns = [Column(name, justify="right") for name in ("runs", "median error", "worst", "rank correlation")]
+    table = Table("cell, left out", *columns, box=None)
+    ranks, at = dict(rank_correlations(runs, errors)), {run.row: index for index, run in enumerate(runs)}
+    for cell, members in cells(list(runs)):
+        relative = np.expm1([errors[at[run.row]] for run in members])
+        worst = relative[np.argmax(np.abs(relative))]
+        rank = f"{ranks[cell]:.2f}" if cell in ranks else ""
+        table.add_row(cell, str(len(members)), f"{np.median(relative):+.1%}", f"{worst:+.1%}", rank)
+    console.print(table)
+
+
+def _print_pairs(console: Console, fit: Fit, theta: Floats, judged: int) -> None:
+    """Matched A/B measurements: how much faster, measured and by the model."""
+    errors = fit.errors(theta)
+    for index in range(judged, len(fit.runs), 2):
+        before, after = fit.runs[index : index + 2]
+        measured = after.tokens_per_s_per_gpu / before.tokens_per_s_per_gpu - 1
+        ours = (1 + measured) * float(np.exp(errors[index + 1] - errors[index])) - 1
+        name = before.row.split()[0]
+        console.print(f"{name}: EP overlap gives {measured:+.1%} measured, {ours:+.1%} by the model", highlight=False)
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -131,11 +206,11 @@ def _write(judged: Sequence[Judged]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["memory"])
+    parser.add_argument("part", choices=["memory", "time"])
     parser.add_argument("--facts", type=Path, default=FACTS)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    memory(given.facts, write=given.write)
+    {"memory": memory, "time": step_time}[given.part](given.facts, write=given.write)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,17 @@ and bounds. `leave_one_cell_out` predicts every cell from the constants fitted w
 
 from __future__ import annotations
 
+import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.published_runs import Run
 from trainer.estimate.candidates import Candidates, Floats, table
-from trainer.estimate.constants import Constant, constant_table
+from trainer.estimate.constants import constant_table
 from trainer.estimate.time import time_of
 from trainer.recipe.knobs import KNOBS
 
@@ -47,6 +49,7 @@ class Fit:
         self.trust = np.array([1.0 if run.trusted else LOW_TRUST_WEIGHT for run in runs])
         self.fitted = [row for row in constant_table().values() if row.low is not None]
         self.prior = np.log([max(row.prior, 1e-6) for row in self.fitted])
+        self.start = np.log([max(row.value, 1e-6) for row in self.fitted])
         self.low = np.log([max(row.low or 0.0, 1e-6) for row in self.fitted])
         self.high = np.log([row.high or 1.0 for row in self.fitted])
 
@@ -89,7 +92,7 @@ class Fit:
                     break
                 free &= ~out
             theta = np.clip(theta + np.clip(step, -LONGEST_STEP, LONGEST_STEP), self.low, self.high)
-            if np.abs(step).max() < 1e-3:
+            if np.abs(step).max() < 3e-3:
                 break
         return theta
 
@@ -120,5 +123,13 @@ def leave_one_cell_out(fit: Fit, theta: Floats) -> Floats:
     return errors
 
 
-def fitted_constants(fit: Fit, theta: Floats) -> dict[Constant, float]:
-    return {row: float(np.exp(t)) for row, t in zip(fit.fitted, theta, strict=True)}
+def write_constants(path: Path, fit: Fit, theta: Floats) -> None:
+    """The table of constants with the fitted values in place."""
+    values = {row.name: float(np.exp(t)) for row, t in zip(fit.fitted, theta, strict=True)}
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in sorted(rows, key=lambda row: row["name"]):
+            writer.writerow(row | ({"value": f"{values[row['name']]:.4g}"} if row["name"] in values else {}))

@@ -55,6 +55,13 @@ def model_flops_per_token(model: Architecture, seq_length: int) -> float:
     return sum(flops.layers) + mtp * flops.mtp + (1 + mtp) * flops.head
 
 
+def mean_attended(model: Architecture, seq_length: int) -> float:
+    """Positions a token attends to in a layer, on average over all layers; those without attention count none."""
+    layers = zip(model.layer_kinds, model.windowed_layers, strict=True)
+    attended = (_seen(model, seq_length, windowed=windowed) for kind, windowed in layers if kind.mixer == "attention")
+    return sum(attended) / model.num_layers
+
+
 def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:
     """Positions a token attends to, on average over a causal sequence."""
     if not windowed or model.window_size is None or not 0 < model.window_size[0] < seq_length:

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.constants import Constants
+from trainer.estimate.flops import mean_attended
 from trainer.estimate.parameters import attention_channels, dense_width, expert_width, layer_parameters
 from trainer.estimate.software import Release
 from trainer.recipe.architecture import Architecture
@@ -163,7 +164,8 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     model, architecture = candidates.base.architecture, candidates.base.hardware.architecture
     query, _, value = attention_channels(model)
     width = query + (value if model.multi_latent_attention else query)
-    flops = MULTIPLY_ADD * candidates.tokens * candidates.number("seq_length") / 2 * width / candidates.tp
+    seen = candidates.column("seq_length").each(lambda length: mean_attended(model, int(length)))
+    flops = MULTIPLY_ADD * candidates.tokens * seen * width / candidates.tp
     # Exponentials, not products, bound heads narrower than those the rates were measured with
     flops = flops * max(1.0, REFERENCE_HEAD * model.num_attention_heads / query)
     if architecture == "cpu":
@@ -175,18 +177,7 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     for way in ("forward", "backward"):
         near, far = (constants[f"attention_tflops.{architecture}.{way}{end}"] for end in ("", "_long"))
         rates.append((near + place * (far - near)) * faster)
-    scores = _scores(candidates, constants)
-    return flops / rates[0] + scores / 3, ATTENTION_BACKWARD * flops / rates[1] + scores * 2 / 3
-
-
-def _scores(candidates: Candidates, constants: Constants) -> Floats:
-    """Seconds that the matrix of scores costs, forward and backward, where it goes through memory: fused BF16 kernels
-    take no learnable softmax (Transformer Engine falls back to its unfused attention)."""
-    model = candidates.base.architecture
-    elements = candidates.tokens * candidates.number("seq_length") * model.num_attention_heads / candidates.tp
-    unfused = (model.softmax_type == "learnable") & ~candidates.on("fp8_dot_product_attention")
-    passes = constants["unfused_attention_passes"]
-    return np.where(unfused, passes * elements * 2.0 / _memory_rate(candidates, constants), 0.0)
+    return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
 
 
 def _memory_rate(candidates: Candidates, constants: Constants) -> float:
@@ -216,7 +207,7 @@ def _memory_bound(
     norms = 10.0 * model.hidden_size + 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
     activation = (rows * width + shared) * (gates + 1)
     permute = constants["permute_passes"] * 2.0 * (topk + 1) * model.hidden_size if is_moe else np.zeros(())
-    if is_moe and getattr(model, "add_bias_linear", False):
+    if is_moe and model.add_bias_linear:
         activation = activation + constants["bias_passes"] * topk * (gates * width + model.hidden_size)
     inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
     narrow = candidates.column("precision").each(lambda precision: float(precision in QUANTIZED))
@@ -252,18 +243,21 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     left = constants["host_graphed"]
     attention = np.where(captured & _captures(candidates, "attn"), left, 1.0)
     router = np.where(captured & _captures(candidates, "moe_router"), left, 1.0)
-    seconds: Floats = constants["host_layer_us"] * attention
+    quantized = candidates.column("precision").each(lambda p: constants["host_fp8"] if p in QUANTIZED else 1.0)
+    seconds: Floats = constants["host_layer_us"] * attention * quantized
     if is_moe:
         unfused = constants["host_unfused_permute"] * ~candidates.on("moe_permute_fusion")
         unfused = unfused + constants["host_unfused_router"] * ~candidates.on("moe_router_fusion")
         held = experts / candidates.ep * np.where(_fused(candidates, constants, release) < 1, 0.0, 1.0)
-        seconds = seconds + constants["host_moe_us"] * router * (1 + unfused) + constants["host_expert_us"] * held
-    quantized = candidates.column("precision").each(lambda p: constants["host_fp8"] if p in QUANTIZED else 1.0)
+        padded = np.where(candidates.on("moe_pad_expert_input_to_capacity"), constants["host_padded"], 1.0)
+        routed = constants["host_moe_us"] * router * (1 + unfused) * quantized
+        seconds = seconds + (routed + constants["host_expert_us"] * held) * padded
     slow = constants["host_grace"] if hardware.name.startswith("gb") else 1.0
     unbound = np.where(candidates.among("cpu_affinity", "none"), 1.0 + constants["host_unbound"], 1.0)
     whole = np.where(candidates.among("cuda_graph_impl", "full_iteration"), constants["host_captured"], 1.0)
     again = 1 + constants["host_recompute"] * _recomputed_modules(candidates)
-    result: Floats = seconds * quantized * slow * unbound * whole * again * constants[f"overhead.{release.name}"] * 1e-6
+    halves = np.where(candidates.on("overlap_moe_expert_parallel_comm"), 1 + constants["host_overlap"], 1.0)
+    result: Floats = seconds * slow * unbound * whole * again * halves * constants[f"overhead.{release.name}"] * 1e-6
     return result
 
 

@@ -1,0 +1,117 @@
+"""How good the step-time estimate is, on published runs of models and GPUs it was not fitted to.
+
+Every cell (a model on a GPU) is predicted from constants fitted to the other cells. Beside it a baseline of one
+parameter: a constant share of the peak per GPU family and precision, fitted without the cell too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.published_runs import Run, cells
+from trainer.estimate.candidates import Flags, Floats, one
+from trainer.estimate.flops import model_flops_per_token
+from trainer.estimate.time_bound import TIME_FEATURES, TimeCalibration
+from trainer.recipe.hardware import peak_tflops
+
+SEVERAL = 3  # different configurations that make a rank correlation worth stating
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Relative errors of predicted tokens/s/GPU (which are those of TFLOPS/GPU), and the rank correlation of cells."""
+
+    rows: int
+    median: float
+    p90: float
+    bias: float
+    rank: float | None  # mean over cells with several configurations
+
+
+def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
+    """`errors`: log(predicted / measured), a run each."""
+    relative = np.expm1(errors)
+    ranks = [rank for _, rank in rank_correlations(runs, errors)]
+    return Accuracy(
+        rows=len(runs),
+        median=float(np.median(np.abs(relative))),
+        p90=float(np.quantile(np.abs(relative), 0.9)),
+        bias=float(np.median(relative)),
+        rank=float(np.mean(ranks)) if ranks else None,
+    )
+
+
+def rank_correlations(runs: Sequence[Run], errors: Floats) -> list[tuple[str, float]]:
+    """Spearman's coefficient of predicted against measured throughput inside each cell with several configurations.
+
+    Runs of one configuration on several releases are one point, their geometric mean.
+    """
+    at = {run.row: index for index, run in enumerate(runs)}
+    found = []
+    for cell, members in cells(list(runs)):
+        points: dict[str, list[tuple[float, float]]] = {}
+        for run in members:
+            measured = float(np.log(run.model_tflops_per_gpu))
+            points.setdefault(run.recipe.digest(), []).append((measured, measured + float(errors[at[run.row]])))
+        if len(points) < SEVERAL:
+            continue
+        means = np.array([np.mean(pairs, axis=0) for pairs in points.values()])
+        found.append((cell, spearman(means[:, 0], means[:, 1])))
+    return found
+
+
+def spearman(a: Floats, b: Floats) -> float:
+    """Spearman's coefficient; 0 where one side has no order at all."""
+    ranks_a, ranks_b = (_ranks(values) - _ranks(values).mean() for values in (a, b))
+    norm = np.sqrt((ranks_a**2).sum() * (ranks_b**2).sum())
+    return float((ranks_a * ranks_b).sum() / norm) if norm else 0.0
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks, ties sharing their mean."""
+    order = np.sort(values)
+    return (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right") - 1) / 2
+
+
+def baseline(runs: Sequence[Run]) -> Floats:
+    """log(predicted / measured) of a constant share of the peak per GPU family and precision, cell left out."""
+    share = np.array([_share_of_peak(run) for run in runs])
+    errors = np.zeros(len(runs))
+    kinds = [(run.recipe.hardware.architecture, run.recipe.training.precision) for run in runs]
+    for index, run in enumerate(runs):
+        others = [i for i, other in enumerate(runs) if kinds[i] == kinds[index] and other.cell != run.cell]
+        others = others or [i for i, other in enumerate(runs) if other.cell != run.cell]
+        errors[index] = np.log(np.median(share[others]) / share[index])
+    return errors
+
+
+def _share_of_peak(run: Run) -> float:
+    per_token = model_flops_per_token(run.recipe.architecture, run.recipe.training.seq_length) / 1e12
+    return run.tokens_per_s_per_gpu * per_token / (peak_tflops(run.recipe) or 1.0)
+
+
+def groups(runs: Sequence[Run], errors: Floats) -> dict[str, TimeCalibration]:
+    """Errors of every group of runs that an estimate quotes: MoE, dense, all, and those that have a feature."""
+    tables = [one(run.recipe) for run in runs]
+    members = {
+        "all": [True] * len(runs),
+        "MoE": [run.moe for run in runs],
+        "dense": [not run.moe for run in runs],
+    } | {name: [bool(np.any(has(table))) for table in tables] for name, has in TIME_FEATURES.items()}
+    return {name: _calibration(runs, errors, np.array(inside)) for name, inside in members.items()}
+
+
+def _calibration(runs: Sequence[Run], errors: Floats, inside: Flags) -> TimeCalibration:
+    chosen = [run for run, kept in zip(runs, inside, strict=True) if kept]
+    relative = 100 * np.abs(np.expm1(errors[inside]))
+    return TimeCalibration(
+        rows=len(chosen),
+        cells=len({run.cell for run in chosen}),
+        median_pct=round(float(np.median(relative)), 1) if chosen else 0.0,
+        p90_pct=round(float(np.quantile(relative, 0.9)), 1) if chosen else 0.0,
+        longest=max((float(run.recipe.training.seq_length) for run in chosen), default=0.0),
+        ranks=max((float(run.recipe.world_size) for run in chosen), default=0.0),
+    )
