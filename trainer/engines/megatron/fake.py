@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -56,10 +56,10 @@ def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """For the time of the block tensors have no data, and Megatron's questions about data are answered."""
+    """Inside `megatron_on_cpu()`: tensors have no data, and Megatron's questions about data are answered."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with megatron_on_cpu(), FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
+    with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
         for patch in _patches():
             stack.enter_context(patch)
         yield
@@ -67,7 +67,7 @@ def fake_tensors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fake_world(recipe: Recipe, *, rank: int) -> Iterator[None]:
-    """Both, for building and training one rank's model."""
+    """Everything that building and training one rank's model needs."""
     with megatron_on_cpu(), fake_process_groups(recipe, rank=rank), fake_tensors():
         yield
 
@@ -76,16 +76,23 @@ def _patches() -> Iterator[Any]:
     """What needs values or a kernel that fake tensors do not have."""
     import megatron.core.distributed.param_and_grad_buffer as buffers
     import megatron.core.optimizer as optimizer
+    import megatron.core.optimizer.distrib_optimizer as distrib_optimizer
     import megatron.core.tensor_parallel.random as mrandom
     import megatron.core.transformer.multi_latent_attention as mla
+    from megatron.core.transformer.moe.experts import SequentialMLP
 
     yield mock.patch.object(torch.nn.Module, "bfloat16", _to_bfloat16)
-    for name in ("Adam", "AdamW"):  # what Megatron falls back to without Transformer Engine and apex
-        yield mock.patch.object(torch.optim, name, ShapesOfAdam)
+    # recomputed outputs are copied storage to storage, which the fake mode would remember for ever
+    yield mock.patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
+    for module in (optimizer, distrib_optimizer):
+        yield mock.patch.object(module, "Adam", AdamOfShapes)
+    yield mock.patch.object(optimizer, "USING_PYTORCH_OPTIMIZER", False)
+    yield mock.patch.object(optimizer, "is_te_min_version", return_value=True)
     yield mock.patch.object(dist, "all_gather_object", _as_if_all_were_alike)
     yield mock.patch.object(optimizer.ChainedOptimizer, "get_grad_norm", return_value=0.0)
     yield mock.patch.object(mrandom.CudaRNGStatesTracker, "fork", return_value=contextlib.nullcontext())
     yield mock.patch.object(buffers, "_coalescing_manager", _uncoalesced)
+    yield mock.patch.object(SequentialMLP, "forward", _with_even_shares(SequentialMLP.forward))
     grouped_gemm = compat.grouped_gemm_module()
     if grouped_gemm is not None:
         yield mock.patch.object(grouped_gemm, "ops", GroupedGemmOfShapes)
@@ -113,15 +120,53 @@ def _uncoalesced(*_: Any, **__: Any) -> Iterator[Any]:
     yield types.SimpleNamespace(wait=lambda: None)
 
 
-class ShapesOfAdam(torch.optim.AdamW):
-    """Fused Adam's state: two moments a parameter, updated in place, no temporaries."""
+def _with_even_shares(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Experts one after another ask how many tokens each has, which is a value."""
+
+    def evenly(experts: Any, tokens: Any, _: Any, probabilities: Any) -> Any:
+        number = experts.num_local_experts
+        shares = types.SimpleNamespace(tolist=lambda: [tokens.size(0) // number] * number)
+        return forward(experts, tokens, shares, probabilities)
+
+    return evenly
+
+
+class AdamOfShapes(torch.optim.Optimizer):
+    """Transformer Engine's FusedAdam by what it keeps: two moments a parameter, and the master weight where Megatron
+    leaves that to it; of bf16 parameters only the lower half, if remainders are stored. It works in place."""
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float,
+        weight_decay: float,
+        exp_avg_dtype: Any = torch.float32,
+        exp_avg_sq_dtype: Any = torch.float32,
+        master_weights: bool = False,
+        master_weight_dtype: Any = torch.float32,
+        store_param_remainders: bool = False,
+        **_: Any,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self._kept = {"exp_avg": exp_avg_dtype, "exp_avg_sq": exp_avg_sq_dtype}
+        if master_weights:
+            halved = store_param_remainders and master_weight_dtype == torch.float32
+            self._kept["master_param"] = torch.int16 if halved else master_weight_dtype
+
+    def initialize_state(self, parameter: Any, *_: Any) -> None:
+        self.state[parameter] = {name: torch.empty_like(parameter, dtype=dtype) for name, dtype in self._kept.items()}
 
     def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
+        """In place."""
+
+
+def create_state(optimizer: Any) -> None:
+    """The state that a first step would create, in every optimizer of a chain."""
+    for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
+        for group in chained.optimizer.param_groups:
             for parameter in group["params"]:
-                state = self.state[parameter]
-                if parameter.grad is not None and not state:
-                    state.update(exp_avg=torch.empty_like(parameter), exp_avg_sq=torch.empty_like(parameter), step=0)
+                chained.optimizer.initialize_state(parameter)
 
 
 class GroupedGemmOfShapes:

@@ -42,24 +42,36 @@ def _drop_graph(holder: Any) -> None:
 
 def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine: bool) -> TrainableModel:
     """Needs the parallel state initialised."""
-    from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
     from megatron.core.optimizer import get_megatron_optimizer
 
-    config, stages = configs.transformer, layout_of(recipe).vpp
-    one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
-    bare = build_chunks(recipe, config, local=None if transformer_engine else TRAINABLE)
-    chunks = [
-        DistributedDataParallel(config, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
-        for index, chunk in enumerate(bare)
-    ]
+    bare = build_chunks(recipe, configs.transformer, local=None if transformer_engine else TRAINABLE)
+    chunks = in_ddp(configs, bare)
     for chunk in chunks:
         chunk.broadcast_params()
-    optimizer = get_megatron_optimizer(configs.optimizer, chunks)
+    return trainable(configs, chunks, get_megatron_optimizer(configs.optimizer, chunks))
+
+
+def in_ddp(configs: MegatronConfigs, bare: list[Any]) -> list[Any]:
+    """Each chunk in Megatron's DDP, with its buffers of gradients."""
+    from megatron.core.distributed import DistributedDataParallel
+
+    one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
+    return [
+        DistributedDataParallel(configs.transformer, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
+        for index, chunk in enumerate(bare)
+    ]
+
+
+def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> TrainableModel:
+    """The parts together, and what Megatron's schedules call told to the config."""
+    from megatron.core.distributed import finalize_model_grads
+
+    config = configs.transformer
     config.finalize_model_grads_func = finalize_model_grads
     config.grad_scale_func = optimizer.scale_loss
     if configs.ddp.overlap_grad_reduce:
         config.no_sync_func = _one_or_list([chunk.no_sync for chunk in chunks])
-        if stages > 1 and configs.ddp.align_param_gather:
+        if len(chunks) > 1 and configs.ddp.align_param_gather:
             config.grad_sync_func = _one_or_list([chunk.start_grad_sync for chunk in chunks])
     if configs.ddp.overlap_param_gather and configs.ddp.align_param_gather:
         config.param_sync_func = _one_or_list([chunk.start_param_sync for chunk in chunks])
@@ -80,11 +92,18 @@ def build_chunks(recipe: Recipe, config: Any, *, local: LocalModules | None) -> 
 
 def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) -> tuple[Any, Any]:
     """Of the decoder, and of multi-token prediction where this stage has it."""
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_decoder_block_spec,
+        get_gpt_decoder_layer_specs,
+        get_gpt_mtp_block_spec,
+    )
 
     kind = {"use_transformer_engine": local is None, "vp_stage": vp_stage}
     decoder = get_gpt_decoder_block_spec(config, **kind)
-    mtp = get_gpt_mtp_block_spec(config, decoder, **kind) if config.mtp_num_layers else None
+    mtp = None
+    if config.mtp_num_layers:  # a stage of MTP alone has no decoder layer to copy: then the model's last one
+        alike = decoder if decoder.layer_specs else get_gpt_decoder_layer_specs(config, local is None)[-1]
+        mtp = get_gpt_mtp_block_spec(config, alike, **kind)
     if local is None:
         return decoder, mtp
     return local_layers(decoder, local), local_layers(mtp, local)

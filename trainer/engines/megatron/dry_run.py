@@ -1,0 +1,228 @@
+"""A dry run: the real Megatron-Core model, DDP, optimizer and schedule of one rank, on fake tensors, in this process.
+
+`python -m trainer.engines.megatron.dry_run` reads {"recipe", "pp_rank"} on stdin and writes one JSON document on
+stdout (see `trainer.estimate.dry_run`, the tuner's side, which starts it). Bytes are those of one pipeline rank; its
+tensor, context and data ranks are alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainer.engines.megatron.stand_ins import substitutes
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of, stages_of
+
+PROCESS_GROUPS, CONFIGURATION, MODEL, OPTIMIZER, STEP = (
+    "process groups",
+    "configuration",
+    "model",
+    "optimizer",
+    "step",
+)
+OPTIMIZER_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+
+
+class NotFollowed(Exception):
+    """Something that fake tensors cannot show; it says nothing about the layout."""
+
+
+class Account:
+    """What is known so far, whatever ends the run: the phase, and live bytes after each part was made."""
+
+    def __init__(self) -> None:
+        from trainer.engines.megatron.live_bytes import LiveBytes
+
+        self.phase = PROCESS_GROUPS
+        self.bytes: dict[str, int] = {}
+        self.live = LiveBytes()
+        self.parameters = {"dense": 0, "experts": 0}
+        self._before = 0
+
+    def enter(self, phase: str) -> None:
+        self.phase = self.live.phase = phase
+
+    def made(self, part: str) -> None:
+        """All that came to life since the last part belongs to this one."""
+        self.bytes[part] = self.live.live - self._before
+        self._before = self.live.live
+
+
+def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
+    """The document of one rank. What Megatron refuses is told in `refused`, what a dry run cannot follow in
+    `stopped`; neither is raised."""
+    from trainer.engines.megatron.fake import first_rank_of
+
+    start, account = time.perf_counter(), Account()
+    refused = stopped = None
+    rank = first_rank_of(recipe, pp_rank)
+    try:
+        _through_all_phases(recipe.replace(substitutes(recipe)), rank, account)
+    except Exception as error:
+        said = {"phase": account.phase, "error": type(error).__name__, "message": str(error).strip()}
+        if _is_ours(error):
+            stopped = said | {"where": _where(error)}
+        else:
+            refused = said | {"where": _where(error)}
+    return {
+        "pp_rank": pp_rank,
+        "rank": rank,
+        "refused": refused,
+        "stopped": stopped,
+        "parameters": account.parameters,
+        "bytes": account.bytes,
+        "peak_bytes": account.live.peak,
+        "peak_phase": account.live.peak_phase,
+        "microbatches": microbatches_of(recipe),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def microbatches_of(recipe: Recipe) -> int:
+    """Enough for as many in flight as there ever are; all of them would only repeat that."""
+    now = layout_of(recipe)
+    group = max(now.pp, recipe.knob("microbatch_group_size_per_vp_stage") or now.pp)
+    return int(min(recipe.num_microbatches, 2 * group if now.vpp > 1 else now.pp + 1))
+
+
+def _through_all_phases(recipe: Recipe, rank: int, account: Account) -> None:
+    from megatron.core.optimizer import get_megatron_optimizer
+
+    from trainer.engines.megatron.cpu import megatron_on_cpu
+    from trainer.engines.megatron.fake import AS_ON_GPUS, create_state, fake_process_groups, fake_tensors
+    from trainer.engines.megatron.model import build_chunks, in_ddp, trainable
+
+    with megatron_on_cpu(), fake_process_groups(recipe, rank=rank):
+        account.enter(CONFIGURATION)
+        configs = _configs(recipe)
+        with fake_tensors(), account.live.counting():
+            account.enter(MODEL)
+            bare = build_chunks(recipe, configs.transformer, local=AS_ON_GPUS)
+            account.parameters = _counted(bare)
+            account.made("weights")
+            chunks = in_ddp(configs, bare)
+            account.made("gradients")
+            account.enter(OPTIMIZER)
+            optimizer = get_megatron_optimizer(configs.optimizer, chunks, use_gloo_process_groups=False)
+            account.made("master_weights")
+            create_state(optimizer)
+            account.made("optimizer")
+            account.enter(STEP)
+            model = trainable(configs, chunks, optimizer)
+            _send_even_shapes(recipe, configs.transformer, rank)
+            _step(recipe, model)
+            model.release()
+
+
+def _configs(recipe: Recipe) -> Any:
+    """Megatron's configurations. The precision-aware optimizer is asked for after its check for Transformer Engine,
+    whose Adam `fake.AdamOfShapes` stands for."""
+    import torch
+
+    from trainer.engines.megatron.config import build_configs
+
+    aware = recipe.knob("use_precision_aware_optimizer")
+    plain = {"use_precision_aware_optimizer": False, **dict.fromkeys(OPTIMIZER_DTYPES, "float32")}
+    configs = build_configs(recipe.replace(plain) if aware else recipe, transformer_engine=False)
+    configs.transformer.perform_initialization = False
+    configs.optimizer.clip_grad = 0.0  # the norm is a value
+    if aware:
+        configs.optimizer.use_precision_aware_optimizer = True
+        configs.optimizer.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True
+        configs.optimizer.store_param_remainders = recipe.knob("store_param_remainders")
+        for name in OPTIMIZER_DTYPES:
+            setattr(configs.optimizer, name, getattr(torch, recipe.knob(name)))
+    return configs
+
+
+def _send_even_shapes(recipe: Recipe, config: Any, rank: int) -> None:
+    """With MTP in a stage of its own, ranks tell each other shapes, which are values. All but the two at its end
+    exchange the usual ones. Raises NotFollowed on those."""
+    stages, now = stages_of(recipe), layout_of(recipe)
+    alone = [index for index, stage in enumerate(stages) if "m" in stage and "L" not in stage]
+    pp_rank = rank // (now.world // now.pp)
+    if any(pp_rank in (index % now.pp, (index + 1) % now.pp) for index in alone):
+        raise NotFollowed("the stage of multi-token prediction and the head's exchange shapes that are values")
+    config.mtp_standalone = False
+
+
+def _counted(chunks: list[Any]) -> dict[str, int]:
+    """Parameters by who shares them; without expert parallelism Megatron marks none as an expert's."""
+    counts = {"dense": 0, "experts": 0}
+    for chunk in chunks:
+        for parameter in chunk.parameters():
+            counts["dense" if getattr(parameter, "allreduce", True) else "experts"] += parameter.numel()
+    return counts
+
+
+def _step(recipe: Recipe, model: Any) -> None:
+    """One optimizer step of Megatron's own schedule."""
+    import torch
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    training, one = recipe.training, len(model.chunks) == 1
+    share = training.seq_length // recipe.parallelism.context_parallel_size
+    tokens = torch.zeros(training.micro_batch_size, share, dtype=torch.long)
+
+    def forward(_: Any, chunk: Any) -> tuple[Any, Callable[[Any], Any]]:
+        return chunk(tokens, tokens, None, labels=tokens), _mean
+
+    for chunk in model.chunks:
+        chunk.zero_grad_buffer()
+    model.optimizer.zero_grad()
+    get_forward_backward_func()(
+        forward_step_func=forward,
+        data_iterator=iter(()) if one else [iter(()) for _ in model.chunks],
+        model=model.chunks[0] if one else model.chunks,
+        num_microbatches=microbatches_of(recipe),
+        seq_length=training.seq_length,
+        micro_batch_size=training.micro_batch_size,
+        forward_only=False,
+    )
+    model.optimizer.step()
+
+
+def _mean(output: Any) -> tuple[Any, dict[str, Any]]:
+    loss = output.float().mean()
+    return loss, {"loss": loss.detach()}
+
+
+def _is_ours(error: Exception) -> bool:
+    """A limit of fake tensors or of this machine's packages, which says nothing about the layout."""
+    if isinstance(error, (NotFollowed, ImportError)) or type(error).__module__.startswith("torch._subclasses"):
+        return True
+    return any(word in str(error) for word in ("Transformer Engine", "TransformerEngine", "transformer_engine"))
+
+
+def _where(error: Exception) -> str:
+    """The innermost line of Megatron-Core that was running."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/megatron/core/" in frame.filename]
+    if not frames:
+        return ""
+    return f"megatron/core/{frames[-1].filename.split('/megatron/core/')[-1]}:{frames[-1].lineno}"
+
+
+@contextlib.contextmanager
+def _stdout_for_the_document() -> Iterator[Any]:
+    """What libraries print goes to stderr."""
+    with os.fdopen(os.dup(1), "w") as document:
+        os.dup2(2, 1)
+        yield document
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    with _stdout_for_the_document() as document:
+        answer = run(Recipe.model_validate(asked["recipe"]), pp_rank=asked["pp_rank"])
+        json.dump(answer, document)
+
+
+if __name__ == "__main__":
+    main()

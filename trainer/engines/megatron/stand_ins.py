@@ -1,0 +1,100 @@
+"""What a dry run does otherwise than the recipe asks, and what it cannot know: said, so that nothing is dropped.
+
+Imports no torch: the tuner's side reads the table too, to hold the dry run against the closed form of the same recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.recipe import Recipe
+from trainer.recipe.identity import effective
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """A knob that the dry run sets to `runs` where the recipe asks for something `unlike` it."""
+
+    knob: str
+    runs: Any
+    why: str
+    unlike: Callable[[Any], bool] = bool
+
+
+NO_TRANSFORMER_ENGINE = "needs Transformer Engine's kernels"
+EVEN_LOAD = "shapes must not depend on routing: every expert gets its even share, as if it were its capacity"
+OTHER_MEMORY = "moves memory that a dry run does not follow"
+STAND_INS = (
+    StandIn(
+        knob="precision",
+        runs="bf16",
+        why="quantized weights and inputs need Transformer Engine",
+        unlike=lambda value: value not in ("fp32", "bf16"),
+    ),
+    StandIn(
+        knob="moe_token_dispatcher_type",
+        runs="alltoall",
+        why="DeepEP and Hybrid-EP need a GPU; all-gather has no static shapes",
+        unlike=lambda value: value != "alltoall",
+    ),
+    StandIn(knob="moe_expert_capacity_factor", runs=1.0, why=EVEN_LOAD, unlike=lambda value: value is None),
+    StandIn(knob="moe_pad_expert_input_to_capacity", runs=True, why=EVEN_LOAD, unlike=lambda value: not value),
+    StandIn(
+        knob="moe_router_load_balancing_type",
+        runs="aux_loss",
+        why="Sinkhorn goes with no capacity",
+        unlike=lambda value: value == "sinkhorn",
+    ),
+    StandIn(
+        knob="cuda_graph_impl", runs="none", why="graphs are captured on a GPU", unlike=lambda value: value != "none"
+    ),
+    StandIn(knob="cross_entropy_fusion_impl", runs="native", why=NO_TRANSFORMER_ENGINE, unlike=lambda v: v != "native"),
+    StandIn(knob="use_megatron_fsdp", runs=False, why="the model stands in Megatron's DDP"),
+    StandIn(knob="optimizer_cpu_offload", runs=False, why=OTHER_MEMORY),
+    StandIn(knob="cpu_offloading", runs=False, why=OTHER_MEMORY),
+    StandIn(knob="fine_grained_activation_offloading", runs=False, why=OTHER_MEMORY),
+    StandIn(knob="overlap_moe_expert_parallel_comm", runs=False, why="its schedule runs on CUDA streams"),
+    *(
+        StandIn(knob=knob, runs=False, why=NO_TRANSFORMER_ENGINE)
+        for knob in (
+            "fp8_param_gather",
+            "tp_comm_overlap",
+            "moe_permute_fusion",
+            "moe_router_fusion",
+            "delay_wgrad_compute",
+            "use_te_rng_tracker",
+            "use_transformer_engine_op_fuser",
+            "moe_router_padding_for_quantization",
+            "nccl_ub",
+        )
+    ),
+)
+CANNOT_KNOW = (
+    "which activations fused kernels keep: layers are Megatron-Core's local ones, with attention as a flash kernel's",
+    "the load of the fullest expert: every expert gets its even share",
+    "the allocator's slack, CUDA context, NCCL buffers, workspaces of matrix products",
+    "time: tensors have no data",
+)
+
+
+def substitutes(recipe: Recipe) -> dict[str, Any]:
+    """Knobs of the dry run that differ from the recipe's."""
+    return {row.knob: row.runs for row in STAND_INS if _asked(recipe, row)}
+
+
+def substituted(recipe: Recipe) -> list[dict[str, Any]]:
+    """Each of them with what was asked for and why it was not run, as the document tells it."""
+    return [
+        {"knob": row.knob, "asked": recipe.knob(row.knob), "ran": row.runs, "why": row.why}
+        for row in STAND_INS
+        if _asked(recipe, row)
+    ]
+
+
+def _asked(recipe: Recipe, row: StandIn) -> bool:
+    moe_only = row.why is EVEN_LOAD or row.knob == "moe_token_dispatcher_type"
+    if moe_only and recipe.architecture.num_moe_experts is None:
+        return False
+    return row.unlike(recipe.knob(row.knob) if row.why is EVEN_LOAD else effective(recipe, row.knob))
