@@ -16,7 +16,7 @@ import numpy as np
 
 from trainer.estimate.activations import along, copies_of_a_token, saved_by_tensor, wide_bytes
 from trainer.estimate.candidates import one
-from trainer.estimate.in_flight import micro_batches_in_flight
+from trainer.estimate.in_flight import forwards_held, layers_in_flight
 from trainer.estimate.memory import memory_of
 from trainer.recipe import Recipe
 
@@ -78,7 +78,7 @@ def expert_outputs_gib(recipe: Recipe) -> float:
     """What the experts' outputs would take on the middle rank, were they kept for a later weighing."""
     candidates = one(recipe)
     each = copies_of_a_token(candidates) * recipe.architecture.hidden_size * wide_bytes(candidates)
-    held = micro_batches_in_flight(candidates)[..., MIDDLE] * candidates.stages.moe[0, MIDDLE]
+    held = layers_in_flight(candidates, forwards_held(candidates)[0])[True][0, MIDDLE]
     return float(each * candidates.tokens * held) / GIB
 
 

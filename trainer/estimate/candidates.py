@@ -53,7 +53,11 @@ class Stages:
     exists: Flags
     dense: Floats  # decoder layers without experts
     moe: Floats
-    mtp: Floats  # multi-token-prediction layers, of the model's last kind
+    dense_first: Floats  # of them, those of the rank's first chunk
+    dense_last: Floats  # and of its last
+    moe_first: Floats
+    moe_last: Floats
+    mtp: Floats  # multi-token-prediction layers, of the model's last kind; in the rank's last chunk
     embeds: Flags  # the first rank holds the token embedding
     heads: Flags  # the last rank holds the output head and the loss
     norms: Flags  # the rank of the last decoder layer holds the final norm; without MTP, that of the head
@@ -187,18 +191,36 @@ def _stacked(recipes: Sequence[Recipe]) -> Stages:
     splits = [layers_of_ranks(recipe) for recipe in recipes]
     sizes = np.array([len(split) for split in splits])[:, None]
     shape = (len(recipes), int(sizes.max()))
-    dense, moe, mtp = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    mtp = np.zeros(shape)
+    moe, moe_first, moe_last = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    all_of, first, end = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     last = [_rank_of_last_layer(split) for split in splits]
     for row, split in enumerate(splits):
         mtp[row, : len(split)] = mtp_layers_of_ranks(recipes[row])
         for rank, chunks in enumerate(split):
-            kinds = [flags[layer] for chunk in chunks for layer in chunk]
-            moe[row, rank] = sum(kinds)
-            dense[row, rank] = len(kinds) - sum(kinds)
+            with_experts = [sum(flags[layer] for layer in chunk) for chunk in chunks]
+            moe[row, rank], moe_first[row, rank], moe_last[row, rank] = (
+                sum(with_experts),
+                with_experts[0],
+                with_experts[-1],
+            )
+            all_of[row, rank], first[row, rank], end[row, rank] = sum(map(len, chunks)), len(chunks[0]), len(chunks[-1])
     numbers = np.broadcast_to(np.arange(shape[1])[None, :], shape)
     heads = numbers == sizes - 1
     norms = numbers == np.array(last)[:, None] if model.mtp_num_layers else heads
-    return Stages(exists=numbers < sizes, dense=dense, moe=moe, mtp=mtp, embeds=numbers == 0, heads=heads, norms=norms)
+    return Stages(
+        exists=numbers < sizes,
+        dense=all_of - moe,
+        moe=moe,
+        dense_first=first - moe_first,
+        dense_last=end - moe_last,
+        moe_first=moe_first,
+        moe_last=moe_last,
+        mtp=mtp,
+        embeds=numbers == 0,
+        heads=heads,
+        norms=norms,
+    )
 
 
 def _rank_of_last_layer(split: list[list[list[int]]]) -> int:
