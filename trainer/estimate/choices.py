@@ -214,7 +214,8 @@ def _illegal(found: Search, places: Flags) -> str:
 def _unsearched(base: Recipe, sizes: tuple[int, ...] | None) -> str:
     if sizes is None:
         return "not searched"
-    return _first_error(_with_sizes(base, sizes)) or "not searched: too small a share of the sequence, or frozen"
+    cannot = _first_error(_with_sizes(base, sizes))
+    return cannot or "not searched: it moves what is frozen, or cuts sequence or layers finer than is worth it"
 
 
 def _with_sizes(base: Recipe, sizes: tuple[int, ...]) -> Recipe:

@@ -198,7 +198,7 @@ def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
     model, stages = base.architecture, pp * vpp
     if model.num_layers % stages == 0:
         yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: None}
-    if pp > 1 and (vpp == 1 or vpp & (vpp - 1) == 0 or model.num_layers % stages == 0 or vpp == 3):
+    if pp > 1:
         for text in balanced_layouts(model, base.training.seq_length, pp=pp, vpp=vpp):
             yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: text}
 

@@ -1,0 +1,130 @@
+"""docs/long-context.md: what `plan` proposes from 4K to 256K, and how many GPUs it takes at all.
+
+python -m benchmarks.long_context > docs/long-context.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autotune.planned import Plan, planned, setting_words
+from autotune.quantities import significant
+from trainer.estimate.choices import Choice
+from trainer.estimate.familiar import Familiar, familiar_to
+from trainer.estimate.feasible import fewest_nodes
+from trainer.recipe import Recipe
+from trainer.recipe.load import recipe_from
+from trainer.recipe.source import Source
+
+SEQUENCES = (4096, 32768, 131072, 262144)
+SHOWN = 3  # layouts of each sequence
+HEADER = """\
+# Long context: what `plan` proposes
+
+Made by `python -m benchmarks.long_context > docs/long-context.md`; predicted, nothing here was measured. A step has
+the same number of tokens at every length, so that the global batch shrinks as the sequence grows. *Share* is the tokens
+of a sequence that one GPU keeps, sequence / (CP · TP); guides want 4K to 8K of it, data parallelism kept alive,
+selective recompute before full, and attention never recomputed at great length. *Fewest GPUs* is the smallest doubling
+of nodes on which anything fits by the upper bound.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    title: str
+    model: str
+    gpu: str
+    nodes: int
+    precision: str
+    tokens: int  # of a step
+
+    def recipe(self, sequence: int) -> Recipe:
+        data = {
+            "name": f"{self.model}-{sequence}",
+            "model": self.model,
+            "cluster": {"gpu": self.gpu, "nodes": self.nodes},
+            "training": {
+                "seq_length": sequence,
+                "global_batch_size": self.tokens // sequence,
+                "precision": self.precision,
+            },
+        }
+        return recipe_from(Source(name="long context", data=data))
+
+
+CASES = (
+    Case(
+        title="DeepSeek-V3 on 1,024 H100, FP8 blockwise",
+        model="deepseek-v3",
+        gpu="h100",
+        nodes=128,
+        precision="fp8_blockwise",
+        tokens=2**25,
+    ),
+    Case(
+        title="Qwen3-235B-A22B on 256 GB200, BF16",
+        model="qwen3-235b-a22b",
+        gpu="gb200",
+        nodes=64,
+        precision="bf16",
+        tokens=2**24,
+    ),
+)
+COLUMNS = ("sequence", "batch", "layout", "share", "DP", "settings", "tokens/s/GPU", "TFLOPS", "≤ GiB")
+
+
+def lines(case: Case) -> Iterator[str]:
+    """The section of one case."""
+    yield f"\n## {case.title}\n"
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield f"|{'---|' * len(COLUMNS)}"
+    notes = []
+    for sequence in SEQUENCES:
+        recipe = case.recipe(sequence)
+        plan = planned(recipe, top=SHOWN)
+        yield from (_row(choice, first=not place) for place, choice in enumerate(plan.choices))
+        notes.append(f"- {sequence // 1024}K: {_feasible(recipe)}{_seeds(plan)}")
+    yield ""
+    yield from notes
+
+
+def _row(choice: Choice, *, first: bool) -> str:
+    recipe, now = choice.recipe, choice.layout
+    training = recipe.training
+    cells = (
+        f"{training.seq_length // 1024}K" if first else "",
+        f"{training.global_batch_size:,}" if first else "",
+        Familiar.own(recipe).words + (f", MBS {training.micro_batch_size}" if training.micro_batch_size > 1 else ""),
+        f"{training.seq_length // (now.cp * now.tp) / 1024:g}K",
+        str(now.dp),
+        setting_words(recipe).removeprefix(f"{training.precision}, "),
+        significant(choice.tokens_per_s_per_gpu, 4),
+        significant(choice.model_tflops_per_gpu),
+        significant(choice.needs_gib),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _feasible(recipe: Recipe) -> str:
+    nodes = fewest_nodes(recipe)
+    if nodes is None:
+        return "no number of GPUs is enough."
+    return f"{nodes * recipe.world_size // recipe.cluster.nodes:,} GPUs are the fewest that fit."
+
+
+def _seeds(plan: Plan) -> str:
+    """What became of the published starting points of this length."""
+    names = [f"{seed.words} ({seed.source})" for seed in familiar_to(plan.recipe)]
+    return "".join(f" {one.layout}: {one.because}." for one in plan.missing if one.layout in names)
+
+
+def main() -> None:
+    print(HEADER, end="")
+    for case in CASES:
+        for line in lines(case):
+            print(line)
+
+
+if __name__ == "__main__":
+    main()
