@@ -15,6 +15,7 @@ from trainer.estimate.candidates import one
 from trainer.estimate.memory import MemoryEstimate, estimate_memory, memory_of
 from trainer.estimate.parts import MEMORY_PARTS, STEP_PARTS, memory_order
 from trainer.estimate.time import TimeEstimate, estimate_time
+from trainer.estimate.time_bound import time_calibration
 from trainer.recipe import Recipe
 
 SCHEMA = 1
@@ -71,8 +72,9 @@ def estimate_document(
     *,
     imbalance: float | None,
 ) -> dict[str, Any]:
-    """`estimate --json`."""
-    figures = memory_document(recipe, imbalance=imbalance)
+    """`estimate --json`. Memory and time say each what they were held against; for the whole, the weaker one: time."""
+    figures, known = memory_document(recipe, imbalance=imbalance), time_calibration(one(recipe))
+    timed = {"rows": known.rows, "error_pct": {"median": known.median_pct, "p90": known.p90_pct}}
     return {
         "schema": SCHEMA,
         "memory": figures | {"by_pp_rank": by_rank},
@@ -82,8 +84,9 @@ def estimate_document(
             "model_tflops_per_gpu": time.model_tflops_per_gpu,
             "spread": time.spread,
             "by_part": time.by_part,
+            "calibration": timed,
         },
-        "calibration": figures["calibration"],
+        "calibration": timed,
         "assumptions": [*memory.assumptions, *time.assumptions],
     }
 
@@ -107,12 +110,13 @@ def show_estimate(estimate: Estimate) -> None:
 
 
 def calibration_words(estimate: Estimate) -> str:
-    known = estimate.document["memory"]["calibration"]
-    errors = known["error_pct"]
-    return (
-        f"calibration: memory against {known['rows']} measured runs, error {errors['median']:g} % in the median, "
-        f"{errors['p90']:g} % at the 90th percentile"
-    )
+    """Median and 90th percentile of the errors against runs that were left out of the fit."""
+    said = []
+    for what in ("memory", "time"):
+        known = estimate.document[what]["calibration"]
+        errors = known["error_pct"]
+        said.append(f"{what} off by {errors['median']:g} %, one in ten by {errors['p90']:g} %, in {known['rows']} runs")
+    return "calibration: " + "; ".join(said)
 
 
 def _memory_table(estimate: Estimate) -> Table:

@@ -44,6 +44,7 @@ def test_the_document_has_every_field_of_the_contract(small: str, capfd: pytest.
     assert sum(time["by_part"][name] for name in STEP_PARTS) == pytest.approx(time["step_s"])
     assert time["tokens_per_s_per_gpu"] > 0
     assert time["model_tflops_per_gpu"] > 0
+    assert memory["calibration"]["rows"] > 0
     assert document["calibration"]["rows"] > 0
     assert set(document["calibration"]["error_pct"]) == {"median", "p90"}
     assert document["assumptions"]
