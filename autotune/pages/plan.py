@@ -58,7 +58,7 @@ def _scatter(plan: Plan) -> Markup:
     parts = axis.grid()
     for k in range(math.ceil(low / step), math.floor(high / step) + 1):
         x = (k * step - low) / (high - low)
-        parts.append(tag("text", significant(k * step), x=place(x), y=str(SCATTER_PX - 22), class_="axis middle"))
+        parts.append(tag("text", f"{k * step:g}", x=place(x), y=str(SCATTER_PX - 22), class_="axis middle"))
     parts.append(tag("text", "GiB a GPU at most", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
     if plan.limit_gib is not None:
         x = (plan.limit_gib - low) / (high - low)
