@@ -7,7 +7,7 @@ from typing import Any
 from trainer.recipe import Recipe
 
 
-def recipe_of(model: Any, *, gpus: int = 1, sizes: dict[str, int] | None = None, **training: Any) -> Recipe:
+def recipe_of(model: Any, *, gpus: int = 1, sizes: dict[str, Any] | None = None, **training: Any) -> Recipe:
     document = {
         "name": "held",
         "model": model,

@@ -95,7 +95,8 @@ def test_random_models_have_as_many_parameters_as_we_say(first: int) -> None:
 
 @pytest.mark.parametrize("name", BUILDABLE)
 def test_every_preset_has_as_many_parameters_as_we_say(name: str) -> None:
-    assert sum(counted(recipe_of(name))) == total_parameters(presets()[name])
+    recipe = recipe_of(name, sizes={"moe_grouped_gemm": True})  # one weight for all experts is built faster
+    assert sum(counted(recipe)) == total_parameters(presets()[name])
 
 
 @pytest.mark.parametrize(("model", "gpus", "sizes"), LAYOUTS)
