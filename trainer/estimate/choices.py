@@ -10,14 +10,17 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Integers
 from trainer.estimate.familiar import Familiar, familiar_to
+from trainer.estimate.legality import KINDS
 from trainer.estimate.memory import memory_of
 from trainer.estimate.parts import STEP_PARTS
-from trainer.estimate.plan import Scored, Search, best_of_each_layout, legal, of_sizes
+from trainer.estimate.plan import Scored, Search, best_of_each_layout, of_sizes
 from trainer.estimate.stages import balanced_layouts
 from trainer.estimate.time import time_of
+from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import Layout, sizes_of
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.nearest import CP, EP, PP, TP
+from trainer.recipe.rules.rule import Finding
 from trainer.recipe.schema import Recipe
 
 AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
@@ -98,12 +101,26 @@ def choices(found: Search, top: int) -> list[Choice]:
     rows = best_of_each_layout(found.finals)
     recipes: dict[int, Recipe] = {}
     for row in rows:
-        recipe = found.finals.candidates.recipe(int(row))
-        if legal(recipe):
+        recipe = _written_out(found.finals.candidates.recipe(int(row)))
+        if not _broken(recipe, found.standing):
             recipes[int(row)] = recipe
         if len(recipes) == top:
             break
     return _told(found.finals, recipes)
+
+
+def _written_out(recipe: Recipe) -> Recipe:
+    """With the environment that Megatron-Bridge's own scripts would set beside it."""
+    for finding in check(recipe):
+        environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
+        if finding.kind is FindingKind.AUTOSET and environment:
+            recipe = recipe.replace(finding.suggestion)
+    return recipe
+
+
+def _broken(recipe: Recipe, standing: frozenset[str]) -> list[Finding]:
+    """What keeps a recipe from being a choice, without what stands whatever is chosen."""
+    return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
 
 
 def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
@@ -178,7 +195,7 @@ def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
 def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
     """Why none of these layouts (bool[L]) is shown: no rule lets it, no recompute makes it fit, or it is slower."""
     if not places.any():
-        return _unsearched(found.base, sizes)
+        return _unsearched(found, sizes)
     if not (places & found.legal).any():
         return _illegal(found, places)
     limit = found.base.memory_limit_gib
@@ -208,13 +225,13 @@ def _illegal(found: Search, places: Flags) -> str:
     """The rule in the way of the layout that breaks fewest."""
     broken = np.sum([verdict.astype(int) for verdict in found.broken.values()], axis=0)
     rows = np.flatnonzero(places)
-    return _first_error(found.layouts.recipe(int(rows[broken[rows].argmin()])))
+    return _first_broken(found.layouts.recipe(int(rows[broken[rows].argmin()])), found.standing)
 
 
-def _unsearched(base: Recipe, sizes: tuple[int, ...] | None) -> str:
+def _unsearched(found: Search, sizes: tuple[int, ...] | None) -> str:
     if sizes is None:
         return "not searched"
-    cannot = _first_error(_with_sizes(base, sizes))
+    cannot = _first_broken(_with_sizes(found.base, sizes), found.standing)
     return cannot or "not searched: it moves what is frozen, or cuts sequence or layers finer than is worth it"
 
 
@@ -228,6 +245,6 @@ def _with_sizes(base: Recipe, sizes: tuple[int, ...]) -> Recipe:
     return base.replace(changes | {"pipeline_model_parallel_layout": text, "sequence_parallel": tp > 1})
 
 
-def _first_error(recipe: Recipe) -> str:
-    errors = [finding for finding in check(recipe) if finding.kind is FindingKind.ERROR]
-    return f"illegal: {errors[0].message} [{errors[0].rule}]" if errors else ""
+def _first_broken(recipe: Recipe, standing: frozenset[str]) -> str:
+    findings = _broken(recipe, standing)
+    return f"illegal: {findings[0].message} [{findings[0].rule}]" if findings else ""

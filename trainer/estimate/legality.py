@@ -19,6 +19,9 @@ from trainer.recipe.rules.rule import FindingKind, Rule
 from trainer.recipe.schema import Recipe
 
 ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
+# What a plan keeps to: what does not run, and what would silently run as something else, is no choice.
+KINDS = (FindingKind.ERROR, FindingKind.FALLBACK)
+BINDING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind in KINDS)
 
 
 def broken(

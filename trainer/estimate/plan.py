@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Floats, Integers
-from trainer.estimate.legality import broken
+from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
+from trainer.estimate.legality import BINDING, broken
 from trainer.estimate.memory import memory_of
 from trainer.estimate.space import crossed, foundation, layouts, recomputes, settings
 from trainer.estimate.time import time_of
 from trainer.recipe.layout import sizes_of
-from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.rule import Rule
 from trainer.recipe.schema import Recipe
 
@@ -60,6 +59,7 @@ class Search:
     broken: dict[str, Flags]  # by rule, of the layouts: before any setting is chosen
     outlined: Scored  # legal layouts x recompute, at the reference dispatcher
     finals: Scored  # the best of those x every setting
+    standing: frozenset[str]  # rules that the recipe breaks whatever is chosen
     estimated: int
 
     @property
@@ -76,13 +76,16 @@ class Outline:
     settings: Candidates
     options: Integers  # rows of the settings that no rule stands against by themselves
     mixed: tuple[Rule, ...]  # rules that read layout and settings both
+    standing: frozenset[str]  # rules that the recipe breaks whatever is chosen: said, and set aside
     scored: Scored
 
 
 def outline(recipe: Recipe) -> Outline:
     base = foundation(recipe)
     places, choices = layouts(base), settings(base)
-    verdicts, open_rules = broken(places, undecided=frozenset(choices.columns))
+    standing, _ = broken(one(base), rules=BINDING, undecided=frozenset({*places.columns, *choices.columns}))
+    rules = [rule for rule in BINDING if rule.id not in standing]
+    verdicts, open_rules = broken(places, rules=rules, undecided=frozenset(choices.columns))
     good = np.flatnonzero(_none(verdicts, places.count))
     possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
     options = np.flatnonzero(_none(possible, choices.count))
@@ -94,7 +97,15 @@ def outline(recipe: Recipe) -> Outline:
     forbidden, _ = broken(crossing, rules=mixed, undecided=others)
     keep = _none(forbidden, crossing.count)
     scored = _scored(crossing.take(keep), rows[keep])
-    return Outline(layouts=places, broken=verdicts, settings=choices, options=options, mixed=mixed, scored=scored)
+    return Outline(
+        layouts=places,
+        broken=verdicts,
+        settings=choices,
+        options=options,
+        mixed=mixed,
+        standing=frozenset(standing),
+        scored=scored,
+    )
 
 
 def search(recipe: Recipe) -> Search:
@@ -107,6 +118,7 @@ def search(recipe: Recipe) -> Search:
         broken=first.broken,
         outlined=first.scored,
         finals=finals,
+        standing=first.standing,
         estimated=first.scored.candidates.count + finals.candidates.count,
     )
 
@@ -205,7 +217,3 @@ def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:
     for column, size in zip(columns, sizes, strict=True):
         matching &= column == size
     return matching
-
-
-def legal(recipe: Recipe) -> bool:
-    return not any(finding.kind is FindingKind.ERROR for finding in check(recipe))

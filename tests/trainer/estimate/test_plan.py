@@ -121,6 +121,21 @@ def test_an_illegal_recipe_is_planned_all_the_same() -> None:
     assert choices(search(illegal), 1)[0].fits
 
 
+def test_a_choice_runs_as_it_is_written() -> None:
+    """Nothing of it would silently run as something else, and the environment it counts on is in it."""
+    for choice in choices(search(recipe(model="qwen3-235b-a22b", cluster={"gpu": "gb200", "nodes": 16})), 5):
+        kinds = {finding.kind for finding in check(choice.recipe)}
+        assert FindingKind.FALLBACK not in kinds
+        assert FindingKind.AUTOSET not in kinds
+
+
+def test_what_no_choice_can_cure_is_set_aside() -> None:
+    """GPTModel cannot build this model's layers whatever the layout: its layouts are ranked all the same."""
+    found = search(recipe(model="nemotron-3-nano-30b-a3b"))
+    assert found.standing == {"hybrid-model"}
+    assert choices(found, 1)[0].fits
+
+
 def test_a_model_that_no_preset_knows_is_planned_by_its_fields() -> None:
     fields = {"num_layers": 30, "hidden_size": 3072, "num_attention_heads": 24, "vocab_size": 100000}
     unknown = recipe(model=fields | {"num_moe_experts": 48, "moe_router_topk": 4, "moe_ffn_hidden_size": 1024})
