@@ -79,6 +79,7 @@ RARE_MODEL_FLAGS = {
 MODEL_SWITCHES = {
     "multi_latent_attention": ("--multi-latent-attention", "--rope-type", "rope"),
     "gated_linear_unit": ("--swiglu",),
+    "use_fused_weighted_squared_relu": ("--squared-relu", "--use-fused-weighted-squared-relu"),
     "qk_layernorm": ("--qk-layernorm",),
     "untie_embeddings_and_output_weights": ("--untie-embeddings-and-output-weights",),
     "add_qkv_bias": ("--add-qkv-bias",),
