@@ -103,7 +103,7 @@ def _predicted(run: GoldenRun) -> _Predicted:
     table = memory_of(candidates)
     parts = {name: float(sizes[0, -1]) for name, sizes in table.by_part.items()}
     uneven = bool(unbalanced(candidates).any())
-    routed = float(table.routed_gib[0]) * uneven
+    routed = float(table.routed_gib[0, -1]) * uneven
     parts["activations"] -= (constant("expected_imbalance") - 1) * routed
     return _Predicted(
         run=run,

@@ -26,7 +26,7 @@ GIB = 2.0**30
 ASSUMPTIONS = (
     "the peak is that of torch's allocator; CUDA context and NCCL's own buffers are outside_gib",
     "expert outputs are not kept: probabilities are applied inside the activation",
-    "where nothing forces a balance of experts the point is for 1.19 times the mean load, upper_gib for 1.5 times",
+    "where nothing forces a balance of experts the point is for 1.2 times the mean load, upper_gib for 1.5 times",
 )
 ON_CPU = ("on CPUs activations take 2.2 times the fused form in fp32 and 3.4 times in bf16 (measured)",)
 
@@ -39,7 +39,7 @@ class MemoryTable:
     peak_gib: Floats  # [N]
     upper_gib: Floats  # [N]
     hottest: Integers  # [N], pipeline rank
-    routed_gib: Floats  # [N], what routed tokens of an even load take on the hottest rank
+    routed_gib: Floats  # [N, P], what routed tokens of an even load take
     outside_gib: Floats  # [N], what a GPU holds beside torch's allocator: context, NCCL, the dispatcher's buffers
 
 
@@ -76,11 +76,12 @@ def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> Memo
     by_part = {name: np.broadcast_to(np.where(exists, size, 0.0) / GIB, shape) for name, size in parts.items()}
     needed = sum(by_part.values(), np.zeros(shape))
     hottest = needed.argmax(axis=1)
-    rows = np.arange(candidates.count)
-    peak, routed_gib = needed[rows, hottest], np.broadcast_to(routed_bytes / GIB, shape)[rows, hottest]
+    peak = needed[np.arange(candidates.count), hottest]
+    routed_gib = np.broadcast_to(np.where(exists, routed_bytes, 0.0) / GIB, shape)
     ratio = np.minimum(constant("imbalance") if imbalance is None else imbalance, most)
-    upper = peak + np.maximum(0.0, ratio - expected) * routed_gib * unbalanced(candidates)
-    upper = upper * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
+    over = np.maximum(0.0, ratio - expected) * unbalanced(candidates)
+    worst = (needed + over[..., None] * routed_gib).max(axis=1)
+    upper = worst * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
     return MemoryTable(
         by_part=by_part,
         peak_gib=peak,
