@@ -11,6 +11,7 @@ from trainer.estimate.memory import MemoryEstimate, estimate_memory, memory_of
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
+from trainer.recipe.schema import Cluster
 
 
 def estimate(**knobs: Any) -> MemoryEstimate:
@@ -210,3 +211,12 @@ def test_an_uneven_first_chunk_weighs_more_than_an_even_share() -> None:
     )
     assert first.by_part["weights"].sum() == pytest.approx(last.by_part["weights"].sum())
     assert first.by_part["activations"][0, 0] > last.by_part["activations"][0, 0]
+
+
+def test_blackwell_keeps_one_copy_of_weights_with_one_scale() -> None:
+    def weights(gpu: str, precision: str) -> float:
+        recipe = deepseek_v3().model_copy(update={"cluster": Cluster(gpu=gpu, nodes=64, gpus_per_node=4)})
+        return estimate_memory(recipe.replace({"precision": precision})).by_part["weights"]
+
+    assert weights("gb200", "fp8_current") < weights("h100", "fp8_current")
+    assert weights("gb200", "mxfp8") == weights("h100", "fp8_current")
