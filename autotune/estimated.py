@@ -19,7 +19,7 @@ from trainer.estimate.time_bound import time_calibration
 from trainer.recipe import Recipe
 
 SCHEMA = 1
-BAR = 30  # characters of the longest bar
+BAR = 26  # characters of the longest bar; a rank's is twice as long
 SHOWN = 0.0005  # shares below would read as 0.0 %
 GLYPHS = "█▓▒░▚▞▤▥▦"  # of the parts of memory, in drawing order
 
@@ -138,13 +138,13 @@ def _rank_table(estimate: Estimate) -> Table:
     longest = max(*totals, estimate.limit_gib or 0.0, 1e-9)
     table = Table(_right("pipeline rank"), _right("GiB"), "", box=None)
     for rank, (parts, total) in enumerate(zip(estimate.by_rank, totals, strict=True)):
-        bar, done = Text(), 0.0
+        bar, done = "", 0.0
         for glyph, name in zip(GLYPHS, names, strict=False):
-            start = round(done / longest * 2 * BAR)
             done += parts[name]
-            bar.append(glyph * (round(done / longest * 2 * BAR) - start), style="cyan")
-        bar.pad_right(max(0, 2 * BAR - len(bar)))
-        table.add_row(str(rank), f"{total:.1f}", bar.append("│ limit" if estimate.limit_gib and not rank else "│"))
+            bar += glyph * (round(done / longest * 2 * BAR) - len(bar))
+        at = round((estimate.limit_gib or 0.0) / longest * 2 * BAR)
+        bar = f"{bar[:at].ljust(at)}│{bar[at:]}" if at else bar
+        table.add_row(str(rank), f"{total:.1f}", Text(bar, style="cyan"))
     return table
 
 
@@ -152,7 +152,8 @@ def _letters(estimate: Estimate) -> str:
     """What the letters of the ranks' bars mean, those that occur."""
     names = [name for name in estimate.by_rank[0] if any(parts[name] for parts in estimate.by_rank)]
     glyphs = dict(zip(estimate.by_rank[0], GLYPHS, strict=False))
-    return "  ".join(f"{glyphs.get(name, '')} {MEMORY_PARTS.get(name, name)}" for name in names)
+    letters = [f"{glyphs.get(name, '')} {MEMORY_PARTS.get(name, name)}" for name in names]
+    return "  ".join([*letters, f"│ limit {gib(estimate.limit_gib)}"] if estimate.limit_gib else letters)
 
 
 def _time_table(estimate: Estimate) -> Table:

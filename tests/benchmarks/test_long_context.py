@@ -1,0 +1,39 @@
+"""docs/long-context.md is what its command prints: every model at every length, with its feasibility."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.long_context import CASES, COLUMNS, HEADER, SEQUENCES, SHOWN, Case
+
+PAGE = (Path(__file__).parents[2] / "docs" / "long-context.md").read_text(encoding="utf-8")
+
+
+def test_the_page_begins_with_how_it_is_made() -> None:
+    assert PAGE.startswith(HEADER)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)
+def test_every_length_has_its_layouts_and_says_how_many_gpus_it_takes(case: Case) -> None:
+    section = PAGE.split(f"## {case.title}\n")[1].split("\n## ")[0]
+    assert f"| {' | '.join(COLUMNS)} |" in section
+    for sequence in SEQUENCES:
+        assert re.search(rf"^\| {sequence // 1024}K \| {case.tokens // sequence:,} \|", section, re.MULTILINE)
+        assert re.search(rf"^- {sequence // 1024}K: .*GPUs", section, re.MULTILINE)
+    assert section.count("\n| ") == 1 + SHOWN * len(SEQUENCES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.model)
+def test_what_is_proposed_follows_the_rules_of_thumb(case: Case) -> None:
+    """2K to 8K tokens of a sequence on a GPU, data parallelism alive, attention never recomputed, nothing in full."""
+    section = PAGE.split(f"## {case.title}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if re.match(r"\| (\d+K| )", line)]
+    for row in rows:
+        first, share, dp, settings = row[0].strip(), *row[-6:-3]
+        assert 2 <= float(share.removesuffix("K")) <= 8
+        assert int(dp) > (1 if first else 0)
+        assert "core_attn" not in settings
+        assert "recompute full" not in settings
