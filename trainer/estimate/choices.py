@@ -13,7 +13,7 @@ from trainer.estimate.familiar import Familiar, familiar_to
 from trainer.estimate.legality import KINDS
 from trainer.estimate.memory import memory_of
 from trainer.estimate.parts import STEP_PARTS
-from trainer.estimate.plan import Scored, Search, best_of_each_layout, of_sizes
+from trainer.estimate.plan import Scored, Search, of_sizes
 from trainer.estimate.stages import balanced_layouts
 from trainer.estimate.time import time_of
 from trainer.recipe.knobs import KNOBS
@@ -79,12 +79,13 @@ class Point:
 def cloud(found: Search, *, most: int = CLOUD) -> list[Point]:
     """The fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the limit."""
     finals, outlined = found.finals, found.outlined
-    rows = best_of_each_layout(finals)
     limit = found.base.memory_limit_gib or np.inf
     over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
     over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
     _, first = np.unique(outlined.layout[over], return_index=True)
-    picked = [(finals, row) for row in rows[:most]] + [(outlined, row) for row in over[np.sort(first)][: most // 2]]
+    picked = [(finals, row) for row in found.ranking[:most]] + [
+        (outlined, row) for row in over[np.sort(first)][: most // 2]
+    ]
     return [
         Point(
             recipe=scored.candidates.recipe(int(row)),
@@ -98,9 +99,8 @@ def cloud(found: Search, *, most: int = CLOUD) -> list[Point]:
 
 def choices(found: Search, top: int) -> list[Choice]:
     """The best settings of the best layouts, each checked by the rules as a recipe."""
-    rows = best_of_each_layout(found.finals)
     recipes: dict[int, Recipe] = {}
-    for row in rows:
+    for row in found.ranking:
         recipe = _written_out(found.finals.candidates.recipe(int(row)))
         if not _broken(recipe, found.standing):
             recipes[int(row)] = recipe
@@ -210,7 +210,7 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
 
 
 def _slower(found: Search, places: Flags, fitting: Integers) -> str:
-    first = found.finals.candidates.take(best_of_each_layout(found.finals)[:1])
+    first = found.finals.candidates.take(found.ranking[:1])
     finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits)
     scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
     best = rows[[scored.figures.tokens[rows].argmax()]]

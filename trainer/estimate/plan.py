@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,11 @@ class Search:
     @property
     def legal(self) -> Flags:
         return _none(self.broken, self.layouts.count)
+
+    @cached_property
+    def ranking(self) -> Integers:
+        """Rows of the finals, best first, one for each layout."""
+        return best_of_each_layout(self.finals)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 from trainer.estimate.choices import choices, missing
 from trainer.estimate.memory import estimate_memory
-from trainer.estimate.plan import Search, best_of_each_layout, search
+from trainer.estimate.plan import Search, search
 from trainer.estimate.time import estimate_time
 from trainer.recipe import load_recipe
 from trainer.recipe.load import recipe_from
@@ -145,4 +145,4 @@ def test_a_model_that_no_preset_knows_is_planned_by_its_fields() -> None:
 def test_a_cpu_without_a_known_limit_takes_everything_as_fitting() -> None:
     found = search(load_recipe("cpu-moe"))
     assert found.outlined.fits.all()
-    assert len(best_of_each_layout(found.finals)) > 1
+    assert len(found.ranking) > 1
