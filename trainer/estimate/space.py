@@ -86,7 +86,12 @@ def recomputes(base: Recipe) -> list[Option]:
         shared = ("shared_experts",) * has_shared_experts(base)
         sets += [("moe",), ("moe", *small[1:]), (*small, *shared)]
     options = [_recompute(None), *(_recompute("selective", modules) for modules in dict.fromkeys(sets))]
-    return _with_own(base, [*options, _recompute("full")])
+    return _with_own(base, [*options, full_recompute()])
+
+
+def full_recompute() -> Option:
+    """Every layer anew from its input: what needs least memory of all."""
+    return _recompute("full")
 
 
 def _recompute(granularity: str | None, modules: tuple[str, ...] | None = None) -> Option:
