@@ -30,10 +30,9 @@ def test_every_length_has_its_layouts_and_says_how_many_gpus_it_takes(case: Case
 def test_what_is_proposed_follows_the_rules_of_thumb(case: Case) -> None:
     """2K to 8K tokens of a sequence on a GPU, data parallelism alive, attention never recomputed, nothing in full."""
     section = PAGE.split(f"## {case.title}\n")[1].split("\n## ")[0]
-    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if re.match(r"\| (\d+K| )", line)]
-    for row in rows:
-        first, share, dp, settings = row[0].strip(), *row[-6:-3]
+    for line in filter(re.compile(r"\| (\d+K| )").match, section.splitlines()):
+        share, dp, settings = line.split(" | ")[3:6]
         assert 2 <= float(share.removesuffix("K")) <= 8
-        assert int(dp) > (1 if first else 0)
+        assert int(dp) > 1 or line.startswith("|  |")  # of the first choice
         assert "core_attn" not in settings
         assert "recompute full" not in settings
