@@ -25,9 +25,9 @@ HEADER = """\
 Made by `python -m benchmarks.long_context > docs/long-context.md`; predicted, nothing here was measured. A step has
 the same number of tokens at every length, so that the global batch shrinks as the sequence grows. *Share* is the tokens
 of a sequence that one GPU keeps, sequence / (CP · TP); guides want 4K to 8K of it, data parallelism kept alive,
-selective recompute before full, and attention never recomputed at great length. Where CP stays below sequence / 4096, TP
-has taken its place inside a node: it also divides the keys and values that context ranks exchange, which latent
-attention sends uncompressed. *Fewest GPUs* is the smallest doubling of nodes on which anything fits by the upper bound.
+selective recompute before full, and attention never recomputed at great length. Where CP stays below sequence / 4096,
+TP has taken its place inside a node: it also divides the keys and values that context ranks exchange, which latent
+attention sends uncompressed. *Fewest GPUs* is the smallest doubling of nodes on which anything fits.
 """
 
 
