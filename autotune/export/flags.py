@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.recipe import Recipe
-from trainer.recipe.identity import acts
+from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob
 
 Spell = Callable[[Recipe, Any], tuple[str, ...]]
@@ -77,7 +77,12 @@ RARE_MODEL_FLAGS = {
     )
 }
 MODEL_SWITCHES = {
-    "multi_latent_attention": ("--multi-latent-attention", "--rope-type", "rope"),
+    "multi_latent_attention": (
+        "--multi-latent-attention",
+        "--rope-type",
+        "rope",
+        "--no-rope-fusion",
+    ),  # fused: yarn only
     "gated_linear_unit": ("--swiglu",),
     "use_fused_weighted_squared_relu": ("--squared-relu", "--use-fused-weighted-squared-relu"),
     "qk_layernorm": ("--qk-layernorm",),
@@ -123,7 +128,14 @@ def _align_param_gather(recipe: Recipe, value: bool) -> tuple[str, ...]:
     return ("--no-align-param-gather",) if not value and interleaved and recipe.knob("overlap_param_gather") else ()
 
 
+def _granularity(recipe: Recipe, value: str | None) -> tuple[str, ...]:
+    """Selective recompute of no module is none: left to its default, Megatron-LM would recompute core_attn."""
+    acting = effective(recipe, "recompute_granularity")
+    return () if acting is None else ("--recompute-granularity", acting)
+
+
 SPELLED: dict[str, Spell] = {
+    "recompute_granularity": _granularity,
     "precision": lambda recipe, value: PRECISIONS[value],
     "grad_reduce_in_fp32": _grad_reduce,
     "virtual_pipeline_model_parallel_size": _virtual_stages,
@@ -189,7 +201,7 @@ def _spelling(recipe: Recipe, knob: Knob) -> Spelling:
     if knob.name in SPELLED:
         words = SPELLED[knob.name](recipe, value)
         return Spelling(knob=knob.name, words=words, why_not="" if words else AT_DEFAULT)
-    if (knob.default_from == "megatron" and value == knob.default) or value is None:
+    if (knob.default_from == "megatron" and value == knob.default) or value in (None, ()):
         return Spelling(knob=knob.name, why_not=AT_DEFAULT)
     if knob.megatron_lm is None or value is False:
         at_rest = value == knob.default

@@ -66,6 +66,8 @@ MODELS: tuple[dict[str, Any], ...] = (
     {},
     {},
     {"num_moe_experts": None},
+    {"num_moe_experts": None, "moe_layer_freq": 1},
+    {"num_moe_experts": None, "moe_ffn_hidden_size": None, "moe_shared_expert_intermediate_size": None},
     {"moe_layer_freq": 1, "num_layers": 7},
     {"moe_layer_freq": 2},
     {"num_attention_heads": 24, "num_query_groups": 6},

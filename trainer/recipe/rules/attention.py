@@ -222,4 +222,16 @@ ROWS = (
         breaking=example(transformer_impl="local", delay_wgrad_compute=True, overlap_moe_expert_parallel_comm=True),
         passing=example(delay_wgrad_compute=True, overlap_moe_expert_parallel_comm=True),
     ),
+    Rule(
+        id="local-attention-spec",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        knobs=("attention_backend",),
+        broken=all_of(among("attention_backend", "local"), on_gpu),
+        message="attention_backend local: Megatron-LM takes it with its local layer specification only",
+        hint="add --spec local, or take unfused",
+        source="megatron/training/arguments.py of 0.19.0 :435",
+        breaking=example(attention_backend="local"),
+        passing=example(attention_backend="unfused"),
+    ),
 )

@@ -39,9 +39,10 @@ ROWS = (
             _wants_one,
             off(OVERLAP),
             off("use_megatron_fsdp"),
-            negated(among(CONNECTIONS, 1, None)),
+            negated(among(CONNECTIONS, 1)),
         ),
-        message="TP or CP on Hopper with {CUDA_DEVICE_MAX_CONNECTIONS} device connections: Megatron-LM wants 1",
+        message="TP or CP on Hopper with CUDA_DEVICE_MAX_CONNECTIONS {CUDA_DEVICE_MAX_CONNECTIONS}: Megatron-LM "
+        "refuses all but 1, which keeps communication in its place beside compute",
         nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=1),
         source="megatron/training/arguments.py:1478",
         breaking=example(context_parallel_size=2, CUDA_DEVICE_MAX_CONNECTIONS=8),

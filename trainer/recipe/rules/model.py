@@ -50,6 +50,21 @@ def _mla_incomplete(recipe: Recipe) -> bool:
     return model.multi_latent_attention and None in needed
 
 
+def _idle_expert_width(recipe: Recipe) -> bool:
+    return not is_moe(recipe) and recipe.architecture.moe_ffn_hidden_size is not None
+
+
+def _mixed(recipe: Recipe) -> bool:
+    """The layer pattern leaves some layers dense."""
+    frequency = recipe.architecture.moe_layer_freq
+    return frequency > 1 if isinstance(frequency, int) else 0 in frequency
+
+
+def _head_width_broken(recipe: Recipe) -> bool:
+    model = recipe.architecture
+    return model.kv_channels is None and model.hidden_size % model.num_attention_heads != 0
+
+
 def _mla_grouped(recipe: Recipe) -> bool:
     model = recipe.architecture
     return model.multi_latent_attention and model.num_query_groups not in (None, model.num_attention_heads)
@@ -212,16 +227,40 @@ ROWS = (
     ),
     Rule(
         id="expert-width-needs-experts",
+        knobs=(),
+        broken=all_of(_idle_expert_width, negated(_mixed)),
+        message="moe_ffn_hidden_size {moe_ffn_hidden_size} in a model without experts",
+        hint="remove model.moe_ffn_hidden_size, or write model.num_moe_experts",
+        source="transformer_config.py:1610; 0.16.1 :1060",
+        breaking=example(model={"num_moe_experts": None, "moe_layer_freq": 1}, expert_model_parallel_size=1),
+        passing=example(model=DENSE, expert_model_parallel_size=1),
+    ),
+    Rule(
+        id="expert-width-in-mixed",
         kind=FindingKind.WARNING,
         knobs=(),
-        broken=lambda recipe: not is_moe(recipe) and recipe.architecture.moe_ffn_hidden_size is not None,
+        broken=all_of(_idle_expert_width, _mixed),
         message="moe_ffn_hidden_size {moe_ffn_hidden_size} in a model without experts: Megatron-Core before 0.18 "
-        "refuses it",
+        "refuses it, and later ones take it for the layer pattern's sake",
         hint="remove model.moe_ffn_hidden_size, or write model.num_moe_experts",
-        source="megatron-core 0.16.1 transformer_config.py:1060; gone in 0.18.0",
+        source="megatron-core 0.16.1 transformer_config.py:1060; loosened in 0.18.0",
         versions="0.16 and 0.17",
         breaking=example(model={"num_moe_experts": None}, expert_model_parallel_size=1),
         passing=example(model=DENSE, expert_model_parallel_size=1),
+    ),
+    Rule(
+        id="head-width",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        knobs=(),
+        broken=_head_width_broken,
+        message="hidden size {hidden_size} is no multiple of {num_attention_heads} heads: Megatron-LM refuses it, "
+        "Megatron-Core rounds the width of a head down without a word",
+        hint="write model.kv_channels",
+        source="megatron/training/arguments.py of 0.19.0 :1292; transformer_config.py: hidden_size // "
+        "num_attention_heads",
+        breaking=example(model={"num_attention_heads": 24, "num_query_groups": 8}),
+        passing=example(model={"num_attention_heads": 24, "num_query_groups": 8, "kv_channels": 64}),
     ),
     Rule(
         id="mla-groups",
