@@ -11,7 +11,7 @@ INSTANCES = "num_distributed_optimizer_instances"
 
 def _expert_grid_broken(recipe: Recipe) -> bool:
     now = layout_of(recipe)
-    return is_moe(recipe) and now.world % (now.etp * now.ep * now.pp) != 0
+    return now.world % (now.etp * now.ep * now.pp) != 0
 
 
 def _single_replicas(recipe: Recipe) -> bool:
@@ -21,7 +21,7 @@ def _single_replicas(recipe: Recipe) -> bool:
 
 def _instances_broken(recipe: Recipe) -> bool:
     now, instances = layout_of(recipe), recipe.knob(INSTANCES)
-    return bool(now.dp * now.cp % instances or (is_moe(recipe) and now.edp % instances))
+    return bool(now.dp * now.cp % instances or now.edp % instances)
 
 
 def _instances(recipe: Recipe) -> Suggestion:
