@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -47,57 +49,64 @@ def plan_page(plan: Plan) -> str:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Frame:
+    """Where a mark goes: throughput upwards, memory to the right from `low` to `high` GiB."""
+
+    axis: Axis
+    low: float
+    high: float
+
+    def x(self, needs_gib: float) -> float:
+        return (needs_gib - self.low) / (self.high - self.low)
+
+    def mark(self, tokens: float, needs_gib: float, **attributes: str) -> Markup:
+        return tag("circle", cx=place(self.x(needs_gib)), cy=f"{self.axis.y(tokens):.1f}", **attributes)
+
+
 def _scatter(plan: Plan) -> Markup:
-    """Throughput upwards, memory to the right, the limit drawn; choices are numbered and can be reached by key."""
+    """Every layout as a mark, the limit drawn; the choices on top, to be reached by key."""
     points = cloud(plan.found)
-    rates = [point.tokens for point in points] or [1.0]
-    axis = Axis(low=0.9 * min(rates), high=1.03 * max(rates), top=14, bottom=SCATTER_PX - 40)
-    needs = [point.needs_gib for point in points] or [1.0]
-    low, high = 0.95 * min(needs), 1.03 * max([*needs, plan.limit_gib or 0.0])
-    step = round_step((high - low) / 8)
-    parts = axis.grid()
-    for k in range(math.ceil(low / step), math.floor(high / step) + 1):
-        x = (k * step - low) / (high - low)
-        parts.append(tag("text", f"{k * step:g}", x=place(x), y=str(SCATTER_PX - 22), class_="axis middle"))
-    parts.append(tag("text", "GiB a GPU at most", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
-    if plan.limit_gib is not None:
-        x = (plan.limit_gib - low) / (high - low)
-        parts.append(line(x, axis.top, x, axis.bottom, "limit"))
-        parts.append(tag("text", f"limit {plan.limit_gib:g} GiB", x=place(x), y="10", class_="axis middle"))
+    frame = _frame(points, plan.limit_gib)
+    parts = [*frame.axis.grid(), *_memory_axis(frame, plan.limit_gib)]
     for point in points:
-        drawn = tag(
-            "circle",
-            cx=place((point.needs_gib - low) / (high - low)),
-            cy=f"{axis.y(point.tokens):.1f}",
-            r="4",
-            class_="point" if point.fits else "point over-limit",
-            data_tip=_tip(point),
-        )
-        parts.append(drawn)
-    for place_of, choice in enumerate(plan.choices, 1):
-        parts.append(_numbered(place_of, choice, axis, (choice.needs_gib - low) / (high - low)))
+        class_ = "point" if point.fits else "point over-limit"
+        parts.append(frame.mark(point.tokens, point.needs_gib, r="4", class_=class_, data_tip=_tip(point)))
+    for number, choice in enumerate(plan.choices, 1):
+        rate, needs = choice.tokens_per_s_per_gpu, choice.needs_gib
+        point = Point(recipe=choice.recipe, tokens=rate, needs_gib=needs, fits=choice.fits)
+        tip = f"{number}. {_tip(point)}"
+        parts.append(frame.mark(rate, needs, r="6", class_="point chosen", tabindex="0", data_tip=tip))
     name = f"{len(points)} layouts by predicted throughput and memory; the tables below have the figures of the first"
     return tag("p", "tokens/s/GPU", class_="unit") + drawing(parts, height=SCATTER_PX, name=name, class_="chart")
+
+
+def _frame(points: Sequence[Point], limit_gib: float | None) -> _Frame:
+    rates = [point.tokens for point in points] or [1.0]
+    needs = [point.needs_gib for point in points] or [1.0]
+    return _Frame(
+        axis=Axis(low=0.9 * min(rates), high=1.03 * max(rates), top=14, bottom=SCATTER_PX - 40),
+        low=0.95 * min(needs),
+        high=1.03 * max([*needs, limit_gib or 0.0]),
+    )
+
+
+def _memory_axis(frame: _Frame, limit_gib: float | None) -> list[Markup]:
+    step = round_step((frame.high - frame.low) / 8)
+    ticks = [k * step for k in range(math.ceil(frame.low / step), math.floor(frame.high / step) + 1)]
+    y = str(SCATTER_PX - 22)
+    parts = [tag("text", f"{tick:g}", x=place(frame.x(tick)), y=y, class_="axis middle") for tick in ticks]
+    parts.append(tag("text", "GiB a GPU at most", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
+    if limit_gib is not None:
+        x = frame.x(limit_gib)
+        parts.append(line(x, frame.axis.top, x, frame.axis.bottom, "limit"))
+        parts.append(tag("text", f"limit {limit_gib:g} GiB", x=place(x), y="10", class_="axis middle"))
+    return parts
 
 
 def _tip(point: Point) -> str:
     rate = f"{significant(point.tokens, 4)} tokens/s/GPU, {gib(point.needs_gib)} at most"
     return f"{layout_words(point.recipe)}\n{setting_words(point.recipe)}\n{rate}"
-
-
-def _numbered(number: int, choice: Choice, axis: Axis, x: float) -> Markup:
-    point = Point(
-        recipe=choice.recipe, tokens=choice.tokens_per_s_per_gpu, needs_gib=choice.needs_gib, fits=choice.fits
-    )
-    return tag(
-        "circle",
-        cx=place(x),
-        cy=f"{axis.y(point.tokens):.1f}",
-        r="6",
-        class_="point chosen",
-        tabindex="0",
-        data_tip=f"{number}. {_tip(point)}",
-    )
 
 
 def _choices(plan: Plan) -> Table:
