@@ -40,7 +40,7 @@ def show_dry_run(found: DryRun) -> None:
         console.print(f"The dry run of {rank} cannot go on: {_said(found.stopped)}", highlight=False, soft_wrap=True)
     else:
         took = f"{found.microbatches} micro batches, {found.seconds:.0f} s"
-        console.print(f"Megatron-Core builds and steps {rank}: {took}", highlight=False)
+        console.print(f"Megatron-Core builds and steps {rank}: {took}", highlight=False, soft_wrap=True)
     if found.by_part_gib:
         _print_parts(console, found)
     for row in found.stand_ins:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -80,19 +81,26 @@ def run(recipe: Recipe, *, pp_rank: int) -> dict[str, Any]:
         "bytes": account.bytes,
         "peak_bytes": account.live.peak,
         "peak_phase": account.live.peak_phase,
-        "microbatches": microbatches_of(recipe),
+        "microbatches": microbatches_of(recipe, pp_rank),
         "seconds": time.perf_counter() - start,
     }
 
 
-def microbatches_of(recipe: Recipe) -> int:
-    """Enough for as many in flight as there ever are; all of them would only repeat that."""
-    now = layout_of(recipe)
-    group = max(now.pp, recipe.knob("microbatch_group_size_per_vp_stage") or now.pp)
-    return int(min(recipe.num_microbatches, 2 * group if now.vpp > 1 else now.pp + 1))
+def microbatches_of(recipe: Recipe, pp_rank: int) -> int:
+    """Enough for the most that this rank ever has in flight, and one more: the others would only repeat that.
+
+    Interleaved schedules take whole groups. Source: Megatron-Core `get_pp_rank_microbatches`.
+    """
+    now, ahead = layout_of(recipe), layout_of(recipe).pp - pp_rank - 1
+    if now.vpp == 1:
+        return int(min(recipe.num_microbatches, ahead + 2))
+    group = recipe.knob("microbatch_group_size_per_vp_stage") or now.pp
+    chunks = 2 * ahead + (now.vpp - 1) * group + 2
+    return int(min(recipe.num_microbatches, group * math.ceil(chunks / (now.vpp * group))))
 
 
 def _through_all_phases(recipe: Recipe, rank: int, account: Account) -> None:
+    from megatron.core import parallel_state
     from megatron.core.optimizer import get_megatron_optimizer
 
     from trainer.engines.megatron.cpu import megatron_on_cpu
@@ -117,7 +125,7 @@ def _through_all_phases(recipe: Recipe, rank: int, account: Account) -> None:
             account.enter(STEP)
             model = trainable(configs, chunks, optimizer)
             _send_even_shapes(recipe, configs.transformer, rank)
-            _step(recipe, model)
+            _step(recipe, model, microbatches_of(recipe, parallel_state.get_pipeline_model_parallel_rank()))
             model.release()
 
 
@@ -162,7 +170,7 @@ def _counted(chunks: list[Any]) -> dict[str, int]:
     return counts
 
 
-def _step(recipe: Recipe, model: Any) -> None:
+def _step(recipe: Recipe, model: Any, microbatches: int) -> None:
     """One optimizer step of Megatron's own schedule."""
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -181,7 +189,7 @@ def _step(recipe: Recipe, model: Any) -> None:
         forward_step_func=forward,
         data_iterator=iter(()) if one else [iter(()) for _ in model.chunks],
         model=model.chunks[0] if one else model.chunks,
-        num_microbatches=microbatches_of(recipe),
+        num_microbatches=microbatches,
         seq_length=training.seq_length,
         micro_batch_size=training.micro_batch_size,
         forward_only=False,
