@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.trainer.estimate.real_model import recipe_of
-from trainer.engines.megatron import dry_run
+from tests.trainer.recipe import tuned_recipes
+from trainer.engines.megatron import dry_run, fake
 from trainer.engines.megatron.stand_ins import substituted, substitutes
 from trainer.estimate.candidates import one
 from trainer.estimate.dry_run import GIB, STATE
@@ -19,6 +22,7 @@ from trainer.recipe.layout import layout_of
 
 pytestmark = pytest.mark.megatron
 
+TUNED = Path(__file__).parents[4] / "shared" / "facts" / "tuned_recipes.json"
 MODEL: dict[str, Any] = {
     "num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "vocab_size": 2048,
     "ffn_hidden_size": 512, "num_moe_experts": 8, "moe_ffn_hidden_size": 256,
@@ -76,6 +80,21 @@ def test_a_rank_holds_what_the_closed_form_says(added: dict[str, Any], gpus: int
         ours = sum(float(closed[part][0, pp_rank]) for part in STATE)
         assert real == pytest.approx(ours, rel=0.005)
         assert told["peak_bytes"] > sum(told["bytes"].values())
+
+
+def test_no_configuration_of_a_tuned_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's hand-tuned recipes all run on Megatron-Core; of each layout one is configured, none is built."""
+    if not TUNED.exists():
+        pytest.skip(f"{TUNED} is not here")
+
+    def no_further() -> None:
+        raise dry_run.NotFollowed("configured")
+
+    monkeypatch.setattr(fake, "fake_tensors", no_further)
+    recipes = (tuned_recipes.recipe_of_row(row) for row in json.loads(TUNED.read_text()))
+    layouts = {(r.architecture, r.parallelism, str(r.knobs)): r for r in recipes if r.architecture.hybrid is None}
+    refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in layouts.values()}
+    assert {name: why for name, why in refused.items() if why} == {}
 
 
 def test_recomputation_frees_what_it_recomputes() -> None:

@@ -136,6 +136,8 @@ def _configs(recipe: Recipe) -> Any:
 
     from trainer.engines.megatron.config import build_configs
 
+    if recipe.architecture.add_bias_linear and "moe_act" in (recipe.knob("recompute_modules") or ()):
+        raise NotFollowed("moe_act is recomputed in grouped experts, which only Transformer Engine has with biases")
     aware = recipe.knob("use_precision_aware_optimizer")
     plain = {"use_precision_aware_optimizer": False, **dict.fromkeys(OPTIMIZER_DTYPES, "float32")}
     configs = build_configs(recipe.replace(plain) if aware else recipe, transformer_engine=False)

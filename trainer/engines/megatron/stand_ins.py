@@ -60,6 +60,7 @@ STAND_INS = (
         StandIn(knob=knob, runs=False, why=NO_TRANSFORMER_ENGINE)
         for knob in (
             "fp8_param_gather",
+            "reuse_grad_buf_for_mxfp8_param_ag",
             "tp_comm_overlap",
             "moe_permute_fusion",
             "moe_router_fusion",
