@@ -146,6 +146,10 @@ SPELLED: dict[str, Spell] = {
     "exp_avg_dtype": _dtype("--exp-avg-dtype"),
     "exp_avg_sq_dtype": _dtype("--exp-avg-sq-dtype"),
     "cpu_offloading": lambda recipe, value: (),  # said by --cpu-offloading-num-layers
+    # Megatron-LM refuses any other checkpoint format beside it, whether it writes one or not
+    "use_megatron_fsdp": lambda recipe, value: (
+        ("--use-megatron-fsdp", "--ckpt-format", "fsdp_dtensor") if value else ()
+    ),
 }
 
 
