@@ -53,9 +53,10 @@ class Estimate:
         return against_limit(self.document["memory"])
 
 
-def estimated(recipe: Recipe, *, imbalance: float | None = None) -> Estimate:
-    """Everything of one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the bound."""
-    memory, time = estimate_memory(recipe, imbalance=imbalance), estimate_time(recipe)
+def estimated(recipe: Recipe, *, imbalance: float | None = None, release: str | None = None) -> Estimate:
+    """Everything of one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the bound;
+    `release`: a row of software.csv, None for the latest."""
+    memory, time = estimate_memory(recipe, imbalance=imbalance), estimate_time(recipe, release=release)
     by_part = memory_of(one(recipe)).by_part
     names = memory_order(list(by_part))
     ranks = range(recipe.parallelism.pipeline_model_parallel_size)
@@ -83,6 +84,7 @@ def estimate_document(
             "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
             "model_tflops_per_gpu": time.model_tflops_per_gpu,
             "spread": time.spread,
+            "software": time.release,
             "by_part": time.by_part,
             "calibration": timed,
         },

@@ -2,8 +2,9 @@
 
 A row is used when it is a pre-training run whose model and layout are known. Which knobs a run had is seldom
 published; where the row is silent they are those of NVIDIA's current recipe for the same model, GPU and precision
-(tuned_recipes.json), less what its release did not have yet (`LATER`). Every row that is left out is counted with its
-reason. A cell is a model on a GPU.
+(tuned_recipes.json), less what its release did not have yet: before NeMo 26.06 no recipe captured whole iterations or
+ran attention in FP8, and none hid dispatch on NVL72 (arXiv 2603.07685, app. B.2). Every row that is left out is counted
+with its reason. A cell is a model on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,6 @@ PRECISIONS = {
     "nvfp4": "nvfp4",
 }
 TUNED_PRECISIONS = {"fp8_current": "fp8_cs", "mxfp8": "fp8_mx", "bf16": "bf16", "nvfp4": "nvfp4"}
-NOT_YET = {  # before NeMo 26.06 no recipe captured whole iterations, nor hid dispatch on Blackwell (paper, App. B.2)
-    "cuda_graph_impl": {"full_iteration": "transformer_engine"},
-}
 COUNTS_AGREE = 0.025  # integer-rounded tokens move TFLOP a token by up to 1.8 %
 # DeepSeek-V3's stages in NVIDIA's recipes, by (stages, with MTP): printed for 16 and in the GB200 guide for 32.
 DEEPSEEK_STAGES = {
@@ -131,7 +129,7 @@ def read_runs(*, facts: Path = FACTS) -> tuple[list[Run], list[LeftOut]]:
         if why:
             left.append(LeftOut(row=row["row_id"], why=why))
         else:
-            runs.append(_run(row))
+            runs.append(_run(row, facts))
     return runs, left
 
 
@@ -145,11 +143,13 @@ _HYBRIDEP = {
     "moe_permute_fusion": True,
 }
 _ALLTOALL = {"moe_token_dispatcher_type": "alltoall", "cuda_graph_impl": "none", "moe_permute_fusion": False}
+GUIDE_LAST = "P0738"
 PAIRS: tuple[tuple[str, dict[str, Any]], ...] = (("E001", _HYBRIDEP), ("E007", _ALLTOALL))
 
 
 def read_pairs(*, facts: Path = FACTS) -> list[Run]:
-    """Qwen3-30B on 16 H100 (BF16, EP16, micro batch 1, global batch 1024, even load), without and with EP overlap."""
+    """Qwen3-30B on 16 H100 (BF16, EP16, micro batch 1, global batch 1024, even load), without and with EP overlap; and
+    DeepSeek-V3 on 256 GB200, where overlap was "net negative" (E074): read as no gain over the guide's last step."""
     with (facts / "effects.csv").open(encoding="utf-8") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     runs = []
@@ -157,7 +157,9 @@ def read_pairs(*, facts: Path = FACTS) -> list[Run]:
         for side, overlap in (("before", False), ("after", True)):
             seconds = float(rows[name][side]) * (1e-3 if rows[name]["unit"] == "ms" else 1.0)
             runs.append(_pair_run(f"{name} {side}", knobs | {"overlap_moe_expert_parallel_comm": overlap}, seconds))
-    return runs
+    last = next(run for run in read_runs(facts=facts)[0] if run.row == GUIDE_LAST)
+    overlapped = last.recipe.replace({"overlap_moe_expert_parallel_comm": True})
+    return [*runs, replace(last, row="E074 before"), replace(last, row="E074 after", recipe=overlapped)]
 
 
 def _pair_run(name: str, knobs: dict[str, Any], step_s: float) -> Run:
@@ -221,8 +223,8 @@ def _repeated(row: dict[str, str], seen: set[tuple[Any, ...]]) -> str | None:
     return None
 
 
-def _run(row: dict[str, str]) -> Run:
-    recipe = _recipe(row)
+def _run(row: dict[str, str], facts: Path) -> Run:
+    recipe = _recipe(row, facts)
     tflops = float(row["model_tflops_per_gpu"])
     counted = float(row["derived_tflop_per_token"] or 0)
     ours = model_flops_per_token(recipe.architecture, recipe.training.seq_length) / 1e12
@@ -240,7 +242,7 @@ def _run(row: dict[str, str]) -> Run:
     )
 
 
-def _recipe(row: dict[str, str]) -> Recipe:
+def _recipe(row: dict[str, str], facts: Path) -> Recipe:
     key, gpu = row["model_key"], row["gpu"]
     sizes = {name: int(float(row[column] or 1)) for name, column in _SIZES.items()}
     precision = _precision(row)
@@ -251,7 +253,7 @@ def _recipe(row: dict[str, str]) -> Recipe:
             model = model.model_copy(update={"mtp_num_layers": None})
     else:
         model = _dense(DENSE[key])
-    knobs = _knobs(row, model, precision, sizes)
+    knobs = _knobs(row, model, precision, sizes, facts)
     return Recipe.model_validate(
         {
             "name": row["row_id"],
@@ -308,16 +310,16 @@ def _precision(row: dict[str, str]) -> str:
 
 
 @cache
-def _tuned() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((FACTS / "tuned_recipes.json").read_text(encoding="utf-8"))
+def _tuned(facts: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((facts / "tuned_recipes.json").read_text(encoding="utf-8"))
     return [row for row in rows if row.get("dispatcher") and "dev" not in row["id"] and "fsdp" not in row["id"]]
 
 
-def _current(row: dict[str, str], precision: str, sizes: dict[str, int]) -> dict[str, Any]:
+def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
     """Knobs of NVIDIA's current recipe for this model, GPU and precision: the one nearest in layout."""
     fp8 = "fp8_cs" if precision.startswith("fp8") else TUNED_PRECISIONS.get(precision, precision)
     key = row["model_key"].replace("qwen3-30b-a3b", "qwen3_30b_a3b").replace("qwen3_vl", "qwen3")
-    same = [tuned for tuned in _tuned() if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]
+    same = [tuned for tuned in _tuned(facts) if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]
     same = [tuned for tuned in same if tuned["precision"] == fp8] or same
     if not same:
         return {}
@@ -328,12 +330,12 @@ def _current(row: dict[str, str], precision: str, sizes: dict[str, int]) -> dict
     return knobs_of(min(same, key=distance))
 
 
-def _knobs(row: dict[str, str], model: Any, precision: str, sizes: dict[str, int]) -> dict[str, Any]:
+def _knobs(row: dict[str, str], model: Any, precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
     if row["model_key"] in DENSE:
         knobs: dict[str, Any] = {"cpu_affinity": "spread"}
     else:
         knobs = {"moe_permute_fusion": True, "moe_router_fusion": True, "cpu_affinity": "spread"}
-        knobs |= _current(row, precision, sizes)
+        knobs |= _current(row, precision, sizes, facts)
         knobs["moe_router_force_load_balancing"] = "natural" not in row["routing"]
         knobs["moe_grouped_gemm"] = True
     knobs["sequence_parallel"] = sizes["tp"] > 1

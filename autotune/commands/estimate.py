@@ -19,6 +19,9 @@ def estimate(
             validator=Number(gte=1), help="Tokens of the hottest expert rank over the mean, for the upper bound."
         ),
     ] = None,
+    software: Annotated[
+        str | None, Parameter(help="A software release by its NeMo number, such as 26.04; else the latest known.")
+    ] = None,
     html: PageFile = None,
     dry_run: Annotated[
         bool, Parameter(negative=(), help="Build and step one rank with Megatron-Core itself, without a GPU.")
@@ -34,11 +37,12 @@ def estimate(
     from trainer.recipe import load_recipe
 
     given = load_recipe(recipe)
+    release = _release(software)
     tried = asked_of_megatron(given, asked=dry_run, pp_rank=pp_rank)  # before our rules: its words are the answer
     if any(found.refused for found in tried.values()):
         return Answer(code=NO_RECIPE, document={"schema": 1, **tried})
     refuse_illegal(given, where=recipe)
-    found = estimated(given, imbalance=imbalance)
+    found = estimated(given, imbalance=imbalance, release=release)
     show_estimate(found)
     if html is not None:
         from autotune.pages.estimate import estimate_page
@@ -46,3 +50,17 @@ def estimate(
 
         write_page(html, estimate_page(found))
     return Answer(document=found.document | tried)
+
+
+def _release(named: str | None) -> str | None:
+    """The row of software.csv that was asked for. BadInputError for a release that has none."""
+    from trainer.errors import BadInputError, Problem
+    from trainer.estimate.software import release_named, releases
+
+    try:
+        return None if named is None else release_named(named)
+    except KeyError:
+        problem = Problem(
+            where="--software", what=f"no release {named!r} is known", hint=f"there are {', '.join(releases())}"
+        )
+        raise BadInputError(problem) from None

@@ -151,6 +151,7 @@ def test_a_bad_trace_ends_with_2_and_says_what_to_do(
         (["run", "cpu-moe", "--resume"], "no study of this recipe to resume"),
         (["run", "cpu-moe", "--resume", "--study", "nowhere"], "not a study"),
         (["run", "cpu-mo"], "cpu-moe"),
+        (["estimate", "cpu-moe", "--software", "24.01"], "26.06"),
         (["diagnose"], "no trace is named"),
         (["diagnose", "nowhere.json"], "nowhere.json"),
         (["compare", "a.json", "b.json"], "a.json"),

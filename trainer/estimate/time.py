@@ -51,6 +51,7 @@ class TimeEstimate:
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float
     spread: float
+    release: str  # a row of software.csv
     assumptions: tuple[str, ...]
 
 
@@ -107,14 +108,17 @@ def estimate_time(recipe: Recipe, *, release: str | None = None) -> TimeEstimate
         tokens_per_s_per_gpu=float(table.tokens_per_s_per_gpu[0]),
         model_tflops_per_gpu=float(table.model_tflops_per_gpu[0]),
         spread=float(table.spread[0]),
+        release=release or latest(),
         assumptions=_assumptions(candidates, release or latest()),
     )
 
 
 def _assumptions(candidates: Candidates, release: str) -> tuple[str, ...]:
-    said = [f"software of NeMo {release}; releases are rows of software.csv"]
+    said = [f"step time with the software of NeMo {release}"]
     if bool(unbalanced(candidates).any()):
-        said.append("nothing forces a balance of experts: the hottest rank gets 1.25 times the mean")
+        said.append(
+            "nothing forces a balance of experts: in every layer ranks wait for one with 1.25 times the mean load"
+        )
     if candidates.base.architecture.hybrid or candidates.base.architecture.experimental_attention_variant:
         said.append("of Mamba and gated delta net layers the products are counted, not the scans")
     return (*said, *distance(candidates))
