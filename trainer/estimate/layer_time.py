@@ -59,7 +59,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     busy = compute * np.where(overlapped & (ep > 0), 1 + values["ep_contention"], 1.0)
     tp = _tensor_parallel(candidates, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
-    cp = _context_parallel(candidates)
+    cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
     full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
     host = host_s(candidates, values, release, is_moe=is_moe)
     return LayerTime(
@@ -70,7 +70,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
         tp=tp * (1 + full / (1 + TP_BACKWARD)),
         tp_exposed=tp_exposed * (1 + full / (1 + TP_BACKWARD)),
         cp=cp,
-        cp_exposed=np.maximum(cp * values["cp_exposed"], cp - forward.attention - forward.attention_backward),
+        cp_exposed=cp_exposed,
         host=host,
     )
 
@@ -136,10 +136,20 @@ def _tensor_parallel(candidates: Candidates, *, is_moe: bool) -> Floats:
     return one_way * passes * (1 + TP_BACKWARD)
 
 
-def _context_parallel(candidates: Candidates) -> Floats:
-    """Keys and values of the other ranks' pieces, once in forward and with their gradients in backward."""
+def _context_parallel(candidates: Candidates, values: Constants, attention: Floats) -> tuple[Floats, Floats]:
+    """(whole, exposed) seconds of what context ranks exchange, forward and backward.
+
+    `p2p` passes keys and values around the ring beside attention, and their gradients back; `all_gather` moves as much
+    before attention; `a2a` deals heads out for sequence, queries and outputs too, and back, in front of and behind it.
+    """
     model = candidates.base.architecture
-    _, key, value = attention_channels(model)
-    gb = candidates.tokens * (candidates.cp - 1) * (key + value) / candidates.tp * 2 / GB
-    one_way = collective_s(candidates, gb, candidates.cp, stride=candidates.tp)
-    return one_way * 3.0
+    query, key, value = attention_channels(model)
+    output = value if model.multi_latent_attention else query
+    share = 2.0 / candidates.tp / GB
+    ring = candidates.tokens * (candidates.cp - 1) * (key + value) * share
+    dealt = candidates.tokens * (candidates.cp - 1) / candidates.cp * (query + key + value + output) * share
+    deals = candidates.among("cp_comm_type", "a2a")
+    one_way = collective_s(candidates, np.where(deals, dealt, ring), candidates.cp, stride=candidates.tp)
+    whole = one_way * np.where(deals, 2.0, 3.0)  # gradients of keys and values travel with the values
+    beside = np.maximum(whole * values["cp_exposed"], whole - attention)
+    return whole, np.where(candidates.among("cp_comm_type", None, "p2p"), beside, whole)

@@ -97,6 +97,15 @@ def test_overlap_hides_part_of_dispatch_and_never_all() -> None:
     assert 0 < hidden["ep_exposed_s"] < plain["ep_exposed_s"]
 
 
+def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> None:
+    long: dict[str, Any] = {"seq_length": 131072, "context_parallel_size": 16, "global_batch_size": 64}
+    ring = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long)).by_part
+    dealt = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long, cp_comm_type="a2a")).by_part
+    assert dealt["cp_s"] < ring["cp_s"] / 4
+    assert dealt["cp_exposed_s"] == dealt["cp_s"]
+    assert ring["cp_exposed_s"] < ring["cp_s"]
+
+
 def test_graphs_take_host_time_away() -> None:
     small: dict[str, Any] = {"model": "gpt-oss-20b", "seq_length": 1024, "global_batch_size": 512}
     eager = estimate_time(recipe_of(**small)).by_part["host_s"]
