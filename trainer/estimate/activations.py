@@ -8,11 +8,9 @@ rows share one value.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from trainer.estimate.linear_mixers import delta_net_entries, mamba_entries
 from trainer.estimate.parameters import attention_channels, dense_width, expert_width
 from trainer.estimate.state import quantizes
 from trainer.recipe.architecture import LayerKind
+from trainer.recipe.tables import read_table
 
 Tensors = dict[str, Floats]
 MASK_BYTES = 1.0  # of one entry of a dropout mask
@@ -31,8 +30,7 @@ ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every 
 @cache
 def tensor_table() -> dict[str, dict[str, str]]:
     """The rows of `activations.csv` by tensor."""
-    text = (files("trainer.estimate") / "activations.csv").read_text(encoding="utf-8")
-    return {row["tensor"]: row for row in csv.DictReader(text.splitlines())}
+    return {row["tensor"]: row for row in read_table("activations.csv", package="trainer.estimate")}
 
 
 def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:

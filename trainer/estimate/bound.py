@@ -7,17 +7,16 @@ widen the bound.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory_constants import constant
 from trainer.estimate.state import is_fp8
+from trainer.recipe.tables import read_table
 
 # what a recipe can have -> which rows have it
 FEATURES: dict[str, Callable[[Candidates], Flags]] = {
@@ -55,7 +54,6 @@ class Calibration:
 @cache
 def calibrations() -> dict[str, Calibration]:
     """By group of runs: "MoE", "dense" and every feature."""
-    text = (files("trainer.estimate") / "memory_calibration.csv").read_text(encoding="utf-8")
     return {
         row["group"]: Calibration(
             rows=int(row["rows"]),
@@ -64,7 +62,7 @@ def calibrations() -> dict[str, Calibration]:
             p90_pct=float(row["p90_pct"]),
             largest_gib=float(row["largest_gib"]),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in read_table("memory_calibration.csv", package="trainer.estimate")
     }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+
+from trainer.recipe.tables import read_table
 
 Constants = Mapping[str, float]
 
@@ -27,7 +27,6 @@ class Constant:
 
 @cache
 def constant_table() -> dict[str, Constant]:
-    text = (files("trainer.estimate") / "constants.csv").read_text(encoding="utf-8")
     rows = (
         Constant(
             name=row["name"],
@@ -38,7 +37,7 @@ def constant_table() -> dict[str, Constant]:
             unit=row["unit"],
             fixed_by=row["fixed_by"],
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in read_table("constants.csv", package="trainer.estimate")
     )
     return {row.name: row for row in rows}
 

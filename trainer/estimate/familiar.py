@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
-from importlib.resources import files
 
 from trainer.recipe.layout import sizes_of
 from trainer.recipe.schema import Recipe
+from trainer.recipe.tables import read_table
 
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 
@@ -31,9 +30,8 @@ class Familiar:
 def familiar_to(recipe: Recipe) -> list[Familiar]:
     """Starting points of this model and sequence on this kind of GPU, whatever the cluster they were given for."""
     wanted = (recipe.model, recipe.cluster.gpu, recipe.training.seq_length)
-    text = (files("trainer.estimate") / "familiar.csv").read_text(encoding="utf-8")
     return [
         Familiar(sizes=tuple(int(row[name]) for name in SIZES), source=f"{row['source']}, {row['gpus']} GPUs")
-        for row in csv.DictReader(text.splitlines())
+        for row in read_table("familiar.csv", package="trainer.estimate")
         if (row["model"], row["gpu"], int(row["seq_length"])) == wanted
     ]

@@ -7,15 +7,14 @@ network one a destination node (arXiv 2603.07685 §4.2). Shares of the link's ra
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.constants import Constants
 from trainer.recipe.hardware import Hardware
+from trainer.recipe.tables import read_table
 
 GB = 1e9
 CPU_GB_S = 4.0  # between processes of one machine through gloo
@@ -25,15 +24,20 @@ NVLINK_LATENCY_S = 12e-6
 
 @cache
 def _shares() -> dict[tuple[str, str], float]:
-    text = (files("trainer.estimate") / "links.csv").read_text(encoding="utf-8")
-    return {(row["library"], row["fabric"]): float(row["share"]) for row in csv.DictReader(text.splitlines())}
+    return {
+        (row["library"], row["fabric"]): float(row["share"])
+        for row in read_table("links.csv", package="trainer.estimate")
+    }
 
 
 @cache
 def _copies() -> dict[str, str]:
     """Library -> which copies of a token it sends: every one, one a rank, one a node, all ranks' tokens."""
-    text = (files("trainer.estimate") / "links.csv").read_text(encoding="utf-8")
-    return {row["library"]: row["copies"] for row in csv.DictReader(text.splitlines()) if row["fabric"] != "network"}
+    return {
+        row["library"]: row["copies"]
+        for row in read_table("links.csv", package="trainer.estimate")
+        if row["fabric"] != "network"
+    }
 
 
 def domain_of(candidates: Candidates) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib.resources import files
+
+from trainer.recipe.tables import read_table
 
 
 @cache
 def _constants() -> dict[str, float]:
-    text = (files("trainer.estimate") / "memory.csv").read_text(encoding="utf-8")
-    return {row["name"]: float(row["value"]) for row in csv.DictReader(text.splitlines())}
+    return {row["name"]: float(row["value"]) for row in read_table("memory.csv", package="trainer.estimate")}
 
 
 def constant(name: str) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+
+from trainer.recipe.tables import read_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +18,13 @@ class Release:
 @cache
 def releases() -> dict[str, Release]:
     """By name, oldest first."""
-    text = (files("trainer.estimate") / "software.csv").read_text(encoding="utf-8")
     rows = (
         Release(
             name=row["release"],
             aliases=tuple(row["aliases"].split()),
             fused_grouped_mlp=row["fused_grouped_mlp"] == "yes",
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in read_table("software.csv", package="trainer.estimate")
     )
     return {row.name: row for row in rows}
 

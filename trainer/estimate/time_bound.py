@@ -7,11 +7,9 @@ longer sequences and more ranks than any run widen the interval.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from trainer.estimate.bound import FEATURES
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.tables import read_table
 
 FEATURE_SPREAD = 0.10  # more of the step, a feature no run has: what single knobs move in effects.csv
 DOUBLING_SPREAD = 0.05  # more of it, a doubling of sequence length or ranks beyond the runs
@@ -62,7 +61,6 @@ class TimeCalibration:
 @cache
 def time_calibrations() -> dict[str, TimeCalibration]:
     """By group of runs: "MoE", "dense", "all" and every feature."""
-    text = (files("trainer.estimate") / "time_calibration.csv").read_text(encoding="utf-8")
     return {
         row["group"]: TimeCalibration(
             rows=int(row["rows"]),
@@ -72,7 +70,7 @@ def time_calibrations() -> dict[str, TimeCalibration]:
             longest=float(row["longest"]),
             ranks=float(row["ranks"]),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in read_table("time_calibration.csv", package="trainer.estimate")
     }
 
 

@@ -1,4 +1,4 @@
-"""The package's CSV tables, row by row."""
+"""The CSV tables that travel with the packages, row by row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 from importlib.resources import files
 
 
-def read_table(name: str) -> list[dict[str, str]]:
-    """The rows of a table of this package; cells are text, absent ones empty."""
-    text = (files("trainer.recipe") / name).read_text(encoding="utf-8")
+def read_table(name: str, *, package: str = "trainer.recipe") -> list[dict[str, str]]:
+    """The rows of a table of a package; cells are text, absent ones empty."""
+    text = (files(package) / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

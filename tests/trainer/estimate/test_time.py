@@ -1,6 +1,7 @@
 """The step-time estimate: its parts add up, knobs move it the way they must, and it says how far it can be trusted."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,22 @@ def test_every_constant_lies_within_its_bounds() -> None:
 
     for row in constant_table().values():
         assert row.low is None or row.high is None or row.low <= row.value <= row.high, row.name
+
+
+PUBLISHED = Path(__file__).parents[4] / "shared" / "facts" / "published_runs.csv"
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason=f"{PUBLISHED} is not here")
+def test_the_constants_in_the_table_are_those_that_fit_the_published_runs() -> None:
+    from benchmarks.published_runs import read_runs
+    from benchmarks.time_fit import Fit
+
+    runs, left_out = read_runs(facts=PUBLISHED.parent)
+    assert len(runs) + len(left_out) == 431
+    fit = Fit(runs)
+    errors = np.abs(np.expm1(fit.errors(fit.start)))
+    assert np.median(errors) < 0.05
+    assert np.quantile(errors, 0.9) < 0.15
 
 
 # arXiv 2603.07685 table 7: 4096 tokens of 7168 channels, top 8 of 256 experts; microseconds
