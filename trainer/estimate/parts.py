@@ -27,7 +27,7 @@ MEMORY_PARTS = {
     "cuda_graphs": "activations in CUDA graphs",
     "logits": "logits and loss",
     "workspace": "workspace",
-    "buffers": "communication buffers",
+    "buffers": "library buffers",
 }
 
 
