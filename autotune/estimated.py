@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.memory import against_limit, memory_document
+from autotune.memory import against_limit, calibrated, memory_document
 from autotune.quantities import duration, gib, percent, significant
 from trainer.estimate.candidates import one
 from trainer.estimate.memory import MemoryEstimate, estimate_memory, memory_of
@@ -75,7 +75,7 @@ def estimate_document(
 ) -> dict[str, Any]:
     """`estimate --json`. Memory and time say each what they were held against; for the whole, the weaker one: time."""
     figures, known = memory_document(recipe, imbalance=imbalance), time_calibration(one(recipe))
-    timed = {"rows": known.rows, "error_pct": {"median": known.median_pct, "p90": known.p90_pct}}
+    timed = calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
     return {
         "schema": SCHEMA,
         "memory": figures | {"by_pp_rank": by_rank},
@@ -113,6 +113,8 @@ def show_estimate(estimate: Estimate) -> None:
 
 def calibration_words(estimate: Estimate) -> str:
     """Median and 90th percentile of the errors against runs that were left out of the fit."""
+    if estimate.recipe.hardware.is_cpu:
+        return "calibration: on GPU runs only; on a CPU trust a burst"
     said = []
     for what in ("memory", "time"):
         known = estimate.document[what]["calibration"]

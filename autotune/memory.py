@@ -39,7 +39,14 @@ def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> dict[s
 def _calibration(recipe: Recipe) -> dict[str, Any]:
     """How many measured runs of the recipe's kind of model the estimate was held against, and its errors."""
     known = calibrations()["dense" if recipe.architecture.num_moe_experts is None else "MoE"]
-    return {"rows": known.rows, "error_pct": {"median": known.median_pct, "p90": known.p90_pct}}
+    return calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
+
+
+def calibrated(recipe: Recipe, *, rows: int, median_pct: float, p90_pct: float) -> dict[str, Any]:
+    """`calibration` of `estimate --json`: the runs behind an estimate and its errors; none of them is on a CPU."""
+    if recipe.hardware.is_cpu:
+        return {"rows": 0, "error_pct": {"median": None, "p90": None}}
+    return {"rows": rows, "error_pct": {"median": median_pct, "p90": p90_pct}}
 
 
 def show_memory(memory: dict[str, Any]) -> None:

@@ -87,6 +87,8 @@ def never_timed(candidates: Candidates) -> dict[str, Flags]:
 
 def spread(candidates: Candidates) -> Floats:
     """Relative half width of the interval that holds nine of ten runs, [N] or []."""
+    if candidates.base.hardware.is_cpu:
+        return np.full((), MOST_SPREAD)
     known = time_calibrations()["all"]
     unknown = sum((flags.astype(float) for flags in never_timed(candidates).values()), np.zeros(()))
     longer = np.log2(np.maximum(1.0, candidates.number("seq_length") / known.longest))

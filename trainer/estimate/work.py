@@ -155,6 +155,8 @@ def _grouped(candidates: Candidates, constants: Constants) -> Floats:
         return np.ones(())
     width, rows = expert_width(model) / candidates.etp, rows_per_expert(candidates)
     grouped = np.where(candidates.on("moe_grouped_gemm"), 1.0, constants["ungrouped_efficiency"])
+    if candidates.base.hardware.is_cpu:  # a few cores are full with any shape
+        return grouped
     full = rows / (rows + constants["grouped_half_rows"]) * width / (width + constants["grouped_half_width"])
     return constants["grouped_efficiency"] * grouped * full
 
