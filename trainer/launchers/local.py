@@ -37,6 +37,9 @@ from trainer.launchers.supervisor import exit_path
 from trainer.launchers.watch import Watch, agent_log, tail, torchrun_logs
 
 _GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
+# How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
+# own polling nearly always comes first.
+MONITOR_S = "0.5"
 _POLITE_S = 5.0  # for idle ranks to end by themselves
 _SUPERVISOR_S = 10.0  # for the supervisor to end everything; after that it is done from here
 
@@ -74,7 +77,7 @@ def torchrun_command(*, python: str, world_size: int, port: int, control: Path, 
     return [
         *(python, "-m", "torch.distributed.run", "--nnodes", "1", "--node-rank", "0"),
         *("--nproc-per-node", str(world_size), "--master-addr", "127.0.0.1", "--master-port", str(port)),
-        *("--max-restarts", "0", "--monitor-interval", "0.1"),
+        *("--max-restarts", "0", "--monitor-interval", MONITOR_S),
         *("--log-dir", str(torchrun_logs(control)), "--redirects", "3"),
         *("--module", module, str(control)),
     ]
