@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Flags, Integers
+from trainer.estimate.candidates import Flags, Integers
 from trainer.estimate.familiar import Familiar, familiar_to
 from trainer.estimate.legality import KINDS
 from trainer.estimate.memory import memory_of
 from trainer.estimate.parts import STEP_PARTS
 from trainer.estimate.plan import Scored, Search, of_sizes
 from trainer.estimate.stages import balanced_layouts
-from trainer.estimate.time import time_of
+from trainer.estimate.time import TimeTable, time_of
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import Layout, sizes_of
 from trainer.recipe.rules import FindingKind, check
@@ -128,7 +128,7 @@ def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
         return []
     table = scored.candidates.take(np.array(list(recipes)))
     time, memory = time_of(table), memory_of(table)
-    parts = _step_parts(table)
+    parts = [_step_parts(time, row) for row in range(table.count)]
     limit = table.base.memory_limit_gib
     return [
         Choice(
@@ -152,9 +152,8 @@ def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
     ]
 
 
-def _step_parts(candidates: Candidates) -> list[dict[str, float]]:
-    by_part = time_of(candidates).by_part
-    return [{name: float(by_part[name][row]) for name in STEP_PARTS} for row in range(candidates.count)]
+def _step_parts(time: TimeTable, row: int) -> dict[str, float]:
+    return {name: float(time.by_part[name][row]) for name in STEP_PARTS}
 
 
 def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> str:
@@ -210,15 +209,15 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
 
 
 def _slower(found: Search, places: Flags, fitting: Integers) -> str:
-    first = found.finals.candidates.take(found.ranking[:1])
+    first = time_of(found.finals.candidates.take(found.ranking[:1]))
     finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits)
     scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
     best = rows[[scored.figures.tokens[rows].argmax()]]
-    parts = _step_parts(scored.candidates.take(best))[0]
-    rate = scored.figures.tokens[best[0]] / time_of(first).tokens_per_s_per_gpu[0] - 1
+    rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1
     if rate > -NOTABLE:
         return "as fast as the first within what an estimate can tell"
-    return f"{-rate:.0%} slower: {_reason(parts, _step_parts(first)[0])}"
+    parts = _step_parts(time_of(scored.candidates.take(best)), 0)
+    return f"{-rate:.0%} slower: {_reason(parts, _step_parts(first, 0))}"
 
 
 def _illegal(found: Search, places: Flags) -> str:

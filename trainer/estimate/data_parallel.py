@@ -9,29 +9,26 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.constants import Constants
-from trainer.estimate.held import held_parameters
+from trainer.estimate.held import HeldParameters
 from trainer.estimate.links import GB, ring_s
+from trainer.estimate.work import CPU_TB_S, TERA
 
-TERA = 1e12
-CPU_TB_S = 0.02
 OPTIMIZER_RATE = 0.7  # of the HBM's, in fused Adam
 
 
-def data_parallel_s(candidates: Candidates, values: Constants, *, backward: Floats) -> tuple[Floats, Floats]:
+def data_parallel_s(
+    candidates: Candidates, values: Constants, held: HeldParameters, *, backward: Floats
+) -> tuple[Floats, Floats]:
     """(all, exposed) seconds of reducing gradients and gathering parameters of the fullest rank."""
-    held = held_parameters(candidates)
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
     narrow = np.where(candidates.on("fp8_param_gather"), 1.0, 2.0)
     replicas = candidates.dp * candidates.cp
     groups = ((dense, replicas, candidates.tp), (experts, candidates.edp, candidates.ep * candidates.etp))
-    times = []
-    for bytes_each in (wide, narrow):
-        seconds = sum(
-            ring_s(candidates, held * bytes_each / GB, ranks, stride=stride) for held, ranks, stride in groups
-        )
-        times.append(seconds)
-    reduce, gather = times
+    reduce, gather = (
+        sum(ring_s(candidates, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
+        for each in (wide, narrow)
+    )
     sharded = candidates.on("use_megatron_fsdp") & candidates.among(
         "data_parallel_sharding_strategy", "optim_grads_params"
     )
@@ -52,10 +49,9 @@ def _left(overlapped: Flags, least: float, seconds: Floats, room: Floats) -> Flo
     return np.where(overlapped, seconds - hidden, seconds)
 
 
-def optimizer_s(candidates: Candidates, values: Constants) -> Floats:
+def optimizer_s(candidates: Candidates, values: Constants, held: HeldParameters) -> Floats:
     """Adam over this rank's shard, bound by memory."""
     hardware = candidates.base.hardware
-    held = held_parameters(candidates)
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
     shard = np.where(sharded, dense / (candidates.dp * candidates.cp) + experts / candidates.edp, dense + experts)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from trainer.estimate.parameters import attention_channels, dense_width, expert_width
+from trainer.estimate.parameters import attention_channels, dense_width, expert_width, matrices
 from trainer.recipe.architecture import Architecture, LayerKind
 
 FLOPS_PER_WEIGHT = 6.0
@@ -100,7 +100,7 @@ def _mamba(model: Architecture, _: float) -> float:
 
 
 def _dense(model: Architecture) -> float:
-    return _matrices(model) * model.hidden_size * dense_width(model)
+    return matrices(model) * model.hidden_size * dense_width(model)
 
 
 def _moe(model: Architecture) -> float:
@@ -108,11 +108,7 @@ def _moe(model: Architecture) -> float:
     routed = model.moe_router_topk * seen * expert_width(model)
     shared = hidden * (model.moe_shared_expert_intermediate_size or 0)
     latent = 2 * hidden * seen if model.moe_latent_size else 0
-    return _matrices(model) * (routed + shared) + latent
-
-
-def _matrices(model: Architecture) -> int:
-    return 3 if model.gated_linear_unit else 2
+    return matrices(model) * (routed + shared) + latent
 
 
 MIXERS: dict[str, Callable[[Architecture, float], float]] = {

@@ -120,7 +120,7 @@ def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int =
     return int(layers + ends + extra + position_parameters(model, seq_length))
 
 
-def _matrices(model: Architecture) -> int:
+def matrices(model: Architecture) -> int:
     """Of a feed-forward, seen from the hidden side: gate, up and down, or up and down."""
     return 3 if model.gated_linear_unit else 2
 
@@ -178,24 +178,24 @@ def _mamba(model: Architecture) -> LayerParameters:
 
 
 def _dense(model: Architecture) -> LayerParameters:
-    hidden, matrices = model.hidden_size, _matrices(model)
+    hidden, count = model.hidden_size, matrices(model)
     width, bias = dense_width(model), int(model.add_bias_linear)
     return LayerParameters(
-        split=matrices * hidden * width + bias * (matrices - 1) * width,
+        split=count * hidden * width + bias * (count - 1) * width,
         whole=bias * hidden + norm_parameters(model, hidden),
     )
 
 
 def _moe(model: Architecture) -> LayerParameters:
     """Router, routed and shared experts, and the latent projections around the routed ones."""
-    hidden, matrices, experts = model.hidden_size, _matrices(model), model.num_moe_experts or 0
+    hidden, count, experts = model.hidden_size, matrices(model), model.num_moe_experts or 0
     bias, width, seen = int(model.add_bias_linear), expert_width(model), model.moe_latent_size or hidden
     shared = model.moe_shared_expert_intermediate_size or 0
     latent = 2 * hidden * seen + bias * (hidden + seen) if model.moe_latent_size else 0
     gate = hidden if shared and model.moe_shared_expert_gate else 0
     return LayerParameters(
-        split=matrices * hidden * shared,  # a shared expert has no bias
-        experts=experts * (matrices * seen * width + bias * ((matrices - 1) * width + seen)),
+        split=count * hidden * shared,  # a shared expert has no bias
+        experts=experts * (count * seen * width + bias * ((count - 1) * width + seen)),
         whole=experts * (hidden + bias) + latent + gate + norm_parameters(model, hidden),
     )
 

@@ -20,14 +20,16 @@ from trainer.estimate.constants import Constants
 from trainer.estimate.constants import constants as fitted
 from trainer.estimate.data_parallel import data_parallel_s, optimizer_s
 from trainer.estimate.flops import model_flops_per_token
+from trainer.estimate.held import held_parameters
 from trainer.estimate.layer_time import LayerTime, layer_time
 from trainer.estimate.links import GB, collective_s
 from trainer.estimate.software import latest, releases
 from trainer.estimate.time_bound import distance, spread
-from trainer.estimate.work import MULTIPLY_ADD, TERA, gemm_tflops
+from trainer.estimate.work import MULTIPLY_ADD, TERA, gemm_tflops, precision_tflops
 from trainer.recipe.schema import Recipe
 
-PARTS = ("compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed", "head", "host")
+LAYER_PARTS = ("compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed")
+PARTS = (*LAYER_PARTS, "head", "host")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +74,9 @@ def time_of(candidates: Candidates, *, release: str | None = None, constants: Co
     busy = worst(stage["busy"]) * m + parts["pp_exposed_s"]
     mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=1) / candidates.pp
     parts["pp_bubble_s"] = np.broadcast_to((candidates.pp - 1) / candidates.vpp, busy.shape) * mean
-    dp, exposed = data_parallel_s(candidates, values, backward=busy)
-    parts["dp_s"], parts["dp_exposed_s"] = dp, exposed
-    parts["optimizer_s"] = optimizer_s(candidates, values)
+    held = held_parameters(candidates)
+    parts["dp_s"], parts["dp_exposed_s"] = data_parallel_s(candidates, values, held, backward=busy)
+    parts["optimizer_s"] = optimizer_s(candidates, values, held)
     fixed = values["host_step_ms"] * 1e-3
     work = busy + parts["pp_bubble_s"] + parts["dp_exposed_s"] + parts["optimizer_s"] + fixed
     step = work * (1 + values["sync_share"] * (candidates.base.world_size > 1))
@@ -116,8 +118,9 @@ def estimate_time(recipe: Recipe, *, release: str | None = None) -> TimeEstimate
 def _assumptions(candidates: Candidates, release: str) -> tuple[str, ...]:
     said = [f"step time with the software of NeMo {release}"]
     if bool(unbalanced(candidates).any()):
+        load = fitted()["natural_imbalance"]
         said.append(
-            "nothing forces a balance of experts: in every layer ranks wait for one with 1.25 times the mean load"
+            f"nothing forces a balance of experts: in every layer ranks wait for one with {load:g} times the mean load"
         )
     if candidates.base.architecture.hybrid or candidates.base.architecture.experimental_attention_variant:
         said.append("of Mamba and gated delta net layers the products are counted, not the scans")
@@ -134,19 +137,8 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
     mtp_moe = held.mtp * float(model.moe_layers[-1])
     moes, denses = held.moe + mtp_moe, held.dense + held.mtp - mtp_moe
     parts = {
-        name: denses * _column(getattr(dense, name)) + moes * _column(getattr(moe, name))
-        for name in (
-            "compute",
-            "recompute",
-            "ep",
-            "ep_exposed",
-            "tp",
-            "tp_exposed",
-            "cp",
-            "cp_exposed",
-            "device",
-            "host",
-        )
+        name: denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
+        for name in (*LAYER_PARTS, "device", "host")
     }
     parts["head"] = _head(candidates, values)
     device = parts["device"] + parts["head"]
@@ -157,25 +149,17 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
     return parts | {"busy": np.broadcast_to(busy, (candidates.count, busy.shape[1]))}
 
 
-def _column(values: Floats) -> Floats:
-    return values[:, None] if values.ndim else values
-
-
 def _head(candidates: Candidates, values: Constants) -> Floats:
     """Output head and loss on the last rank, MTP's logits included, and MTP's projections where it is, [N, P]."""
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
     # The head stays in BF16 in every precision
-    bf16 = rate if candidates.base.hardware.is_cpu else np.minimum(rate, _bf16(candidates, values))
+    bf16 = np.minimum(rate, precision_tflops(candidates.base.hardware, values, "bf16") * TERA)
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
     head = flops * model.vocab_size * model.hidden_size / bf16
     projection = flops * 2 * model.hidden_size**2 / rate
-    return held.heads * _column(head) * (1 + (model.mtp_num_layers or 0)) + held.mtp * _column(projection)
-
-
-def _bf16(candidates: Candidates, values: Constants) -> Floats:
-    plain = candidates.base.replace({"precision": "bf16"})
-    return gemm_tflops(one(plain), values) * TERA
+    heads = held.heads * (1 + (model.mtp_num_layers or 0))
+    return heads * head[..., None] + held.mtp * projection[..., None]
 
 
 def _sends(candidates: Candidates, values: Constants) -> tuple[Floats, Floats]:

@@ -16,17 +16,21 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.constants import Constants
 from trainer.estimate.flops import mean_attended
-from trainer.estimate.parameters import attention_channels, dense_width, expert_width, layer_parameters
+from trainer.estimate.parameters import attention_channels, dense_width, expert_width, layer_parameters, matrices
 from trainer.estimate.software import Release
+from trainer.estimate.state import quantizes
 from trainer.recipe.architecture import Architecture
+from trainer.recipe.hardware import Hardware, known_hardware
 
 TERA = 1e12
 MULTIPLY_ADD = 2.0  # FLOPs a parameter and token in forward; backward does twice as much
 ATTENTION_BACKWARD = 2.5  # five products where forward has two
-REFERENCE_WATTS = 1200.0  # the GB200, on which `gemm_efficiency.blackwell` is given
+REFERENCE = "gb200"  # the part on which `gemm_efficiency.blackwell` is given
+FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
 LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
-QUANTIZED = ("fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4")
+CPU_TFLOPS = 0.05  # a CPU rank with one thread; a burst measures its own
+CPU_TB_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,32 +71,20 @@ def precision_key(precision: str, architecture: str) -> str:
 
 
 def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
-    """What long dense GEMMs sustain, TFLOP/s."""
+    """What long dense GEMMs sustain in each row's precision, TFLOP/s."""
     hardware = candidates.base.hardware
+    return candidates.column("precision").each(lambda precision: precision_tflops(hardware, constants, precision))
+
+
+def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float:
+    """The same for one precision. Parts of Blackwell differ in power, not in silicon: their peak is the reference's."""
     if hardware.is_cpu:
-        return np.full((), CPU_TFLOPS)
-    watts = (hardware.watts or REFERENCE_WATTS) / REFERENCE_WATTS if hardware.architecture == "blackwell" else 1.0
-    # Parts differ in power, not in silicon: the reference peak is that of the 1200 W part
-    reference = PEAK_AT_REFERENCE if hardware.architecture == "blackwell" else hardware.dense_tflops
-
-    def rate(precision: str) -> float:
-        key = precision_key(precision, hardware.architecture)
-        peak = reference.get(precision) or reference["bf16"]
-        share = constants[f"gemm_efficiency.{hardware.architecture}.{key}"]
-        return float(peak * share * watts ** constants["power_exponent"])
-
-    return candidates.column("precision").each(rate)
-
-
-CPU_TFLOPS = 0.05  # a CPU rank with one thread; a burst measures its own
-PEAK_AT_REFERENCE = {
-    "bf16": 2500.0,
-    "fp8_blockwise": 5000.0,
-    "fp8_current": 5000.0,
-    "fp8_delayed": 5000.0,
-    "mxfp8": 5000.0,
-    "nvfp4": 10000.0,
-}
+        return CPU_TFLOPS
+    reference = known_hardware()[REFERENCE] if hardware.architecture == "blackwell" else hardware
+    peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
+    share = constants[f"gemm_efficiency.{hardware.architecture}.{precision_key(precision, hardware.architecture)}"]
+    watts = (hardware.watts or 1.0) / (reference.watts or 1.0)
+    return float(peak * share * watts ** constants["power_exponent"])
 
 
 def forward_of(
@@ -123,20 +115,20 @@ def forward_of(
 def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
     """Parameters a token meets, by how their products are done."""
     layer = layer_parameters(model, is_moe=is_moe)
-    matrices = 3 if model.gated_linear_unit else 2
-    shared = matrices * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
-    dense = 0 if is_moe else matrices * model.hidden_size * dense_width(model)
+    shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
+    dense = 0 if is_moe else matrices(model) * model.hidden_size * dense_width(model)
     query, key, value = attention_channels(model)
     rope = model.num_attention_heads * (model.qk_pos_emb_head_dim or 0)
     up = 0.0
     if model.multi_latent_attention:
         up = (model.q_lora_rank or model.hidden_size) * query + (model.kv_lora_rank or 0) * (key - rope + value)
+    routed = float(matrices(model) * model.hidden_size * expert_width(model) * model.moe_router_topk)
     return {
         "split": float(layer.split - shared - dense),
         "whole": float(layer.whole),
         "dense": float(dense),
         "shared": float(shared),
-        "routed": float(matrices * model.hidden_size * expert_width(model) * model.moe_router_topk) if is_moe else 0.0,
+        "routed": routed if is_moe else 0.0,
         "up_projection": float(up),
     }
 
@@ -212,7 +204,7 @@ def _memory_bound(
     if is_moe and model.add_bias_linear:
         activation = activation + constants["bias_passes"] * topk * (gates * width + model.hidden_size)
     inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
-    narrow = candidates.column("precision").each(lambda precision: float(precision in QUANTIZED))
+    narrow = quantizes(candidates)
     quantize = narrow * constants["quantize_passes"] * inputs
     architecture = "blackwell" if candidates.base.hardware.architecture == "blackwell" else "hopper"
     passes = constants[f"quantize_expert_passes.{architecture}"]
@@ -225,9 +217,6 @@ def _memory_bound(
         "permute": permute * each / rate,
         "quantize": (quantize + experts * fused) * each / rate,
     }
-
-
-CPU_TB_S = 0.02
 
 
 def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:
@@ -245,7 +234,7 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     left = constants["host_graphed"]
     attention = np.where(captured & _captures(candidates, "attn"), left, 1.0)
     router = np.where(captured & _captures(candidates, "moe_router"), left, 1.0)
-    quantized = candidates.column("precision").each(lambda p: constants["host_fp8"] if p in QUANTIZED else 1.0)
+    quantized = np.where(quantizes(candidates), constants["host_fp8"], 1.0)
     seconds: Floats = constants["host_layer_us"] * attention * quantized
     if is_moe:
         unfused = constants["host_unfused_permute"] * ~candidates.on("moe_permute_fusion")
@@ -257,7 +246,7 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     slow = constants["host_grace"] if hardware.name.startswith("gb") else 1.0
     unbound = np.where(candidates.among("cpu_affinity", "none"), 1.0 + constants["host_unbound"], 1.0)
     whole = np.where(candidates.among("cuda_graph_impl", "full_iteration"), constants["host_captured"], 1.0)
-    again = 1 + constants["host_recompute"] * _recomputed_modules(candidates)
+    again = 1 + _launched_again(candidates, constants)
     halves = np.where(candidates.on("overlap_moe_expert_parallel_comm"), 1 + constants["host_overlap"], 1.0)
     result: Floats = seconds * slow * unbound * whole * again * halves * constants[f"overhead.{release.name}"] * 1e-6
     return result
@@ -268,8 +257,9 @@ def _captures(candidates: Candidates, module: str) -> Flags:
     return candidates.where("cuda_graph_scope", lambda scope: not scope or module in scope)
 
 
-def _recomputed_modules(candidates: Candidates) -> Floats:
-    """How many modules of a layer selective recompute launches again; full recompute is a third of everything."""
+def _launched_again(candidates: Candidates, constants: Constants) -> Floats:
+    """Share of a layer's launches that recompute repeats: its forward pass in full, else each module's share."""
     modules = candidates.column("recompute_modules").each(lambda words: 1.0 if words is None else float(len(words)))
-    full = np.where(candidates.among("recompute_granularity", "full"), 1 / 3 / 0.06, 0.0)
-    return np.where(candidates.among("recompute_granularity", "selective"), modules, full)
+    selective = candidates.among("recompute_granularity", "selective")
+    full = candidates.among("recompute_granularity", "full")
+    return np.where(full, FORWARD_SHARE, np.where(selective, constants["host_recompute"] * modules, 0.0))

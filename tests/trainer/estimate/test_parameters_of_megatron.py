@@ -15,6 +15,7 @@ from trainer.estimate.held import held_parameters
 from trainer.estimate.parameters import total_parameters
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.layout import layout_of
+from trainer.recipe.load import ALIASES
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
 
@@ -36,14 +37,6 @@ LAYOUTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("glm-4.5-air", 64, {"tp": 2, "pp": 2, "ep": 8, "etp": 1}),
     ("deepseek-v2-lite", 16, {"tp": 2, "pp": 1, "ep": 8, "etp": 1}),
 )  # fmt: skip
-NAMES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-    "vpp": "virtual_pipeline_model_parallel_size",
-}
 
 
 def a_random_model(chance: random.Random) -> dict[str, Any]:
@@ -101,7 +94,7 @@ def test_every_preset_has_as_many_parameters_as_we_say(name: str) -> None:
 
 @pytest.mark.parametrize(("model", "gpus", "sizes"), LAYOUTS)
 def test_every_pipeline_rank_holds_as_many_parameters_as_we_say(model: str, gpus: int, sizes: dict[str, Any]) -> None:
-    recipe = recipe_of(model, gpus=gpus, sizes={NAMES.get(name, name): size for name, size in sizes.items()})
+    recipe = recipe_of(model, gpus=gpus, sizes={ALIASES.get(name, name): size for name, size in sizes.items()})
     pp = layout_of(recipe).pp
     for pp_rank in sorted({0, 1 % pp, max(0, pp - 2), pp - 1}):
         assert counted(recipe, pp_rank=pp_rank) == _ours(recipe, pp_rank), pp_rank
@@ -129,4 +122,4 @@ def _on_ranks(model: Architecture, chance: random.Random) -> Recipe:
     sizes = {"tp": tp, "pp": pp, "ep": ep, "etp": shares}
     layers = {"num_layers": 4, "moe_layer_freq": 1, "vocab_size": 1024}
     even = model.model_copy(update=layers)
-    return recipe_of(even, gpus=8, sizes={NAMES[name]: size for name, size in sizes.items()}, seq_length=64)
+    return recipe_of(even, gpus=8, sizes={ALIASES[name]: size for name, size in sizes.items()}, seq_length=64)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from trainer.engines.megatron import compat
 from trainer.engines.megatron.cpu import megatron_on_cpu
+from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.layers import LocalModules
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
@@ -30,28 +31,13 @@ def first_rank_of(recipe: Recipe, pp_rank: int) -> int:
 @contextlib.contextmanager
 def fake_process_groups(recipe: Recipe, *, rank: int) -> Iterator[None]:
     """Megatron's parallel state as `rank` sees it. What Megatron refuses raises as it raises it."""
-    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core import tensor_parallel
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    sizes, chunks = recipe.parallelism, layout_of(recipe).vpp
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=recipe.world_size)
-    try:
-        parallel_state.initialize_model_parallel(
-            sizes.tensor_model_parallel_size,
-            sizes.pipeline_model_parallel_size,
-            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
-            context_parallel_size=sizes.context_parallel_size,
-            expert_model_parallel_size=sizes.expert_model_parallel_size,
-            expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
-            num_distributed_optimizer_instances=recipe.knob("num_distributed_optimizer_instances"),
-            create_gloo_process_groups=False,
-        )
+    with parallel_state_of(recipe, create_gloo_process_groups=False):
         tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
         yield
-    finally:
-        tensor_parallel.get_cuda_rng_tracker().reset()
-        compat.clear_global_state()
-        dist.destroy_process_group()
 
 
 @contextlib.contextmanager

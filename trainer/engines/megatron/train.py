@@ -29,11 +29,11 @@ from trainer.engines.megatron import compat, needs, ranges, replicas
 from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.data import batches
 from trainer.engines.megatron.device import Device
+from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.model import TrainableModel, build_model
 from trainer.engines.megatron.process import cores_per_rank, process_settings
 from trainer.rank_report import RankError, RankReport, phase_path
 from trainer.recipe import Recipe
-from trainer.recipe.layout import layout_of
 
 
 class NanLossError(ArithmeticError):
@@ -171,27 +171,11 @@ def _process_groups(recipe: Recipe, device: Device, store: Any, rank: int) -> It
     """Fresh process groups for every burst: a warm rank keeps its imports, nothing else."""
     from datetime import timedelta
 
-    from megatron.core import parallel_state, tensor_parallel
-
     timeout = timedelta(seconds=recipe.burst.deadline_s)
     dist.init_process_group(device.backend, store=store, rank=rank, world_size=recipe.world_size, timeout=timeout)
-    sizes, chunks = recipe.parallelism, layout_of(recipe).vpp  # a layout text may ask for chunks without the knob
-    try:
-        parallel_state.initialize_model_parallel(
-            sizes.tensor_model_parallel_size,
-            sizes.pipeline_model_parallel_size,
-            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
-            context_parallel_size=sizes.context_parallel_size,
-            expert_model_parallel_size=sizes.expert_model_parallel_size,
-            expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
-            num_distributed_optimizer_instances=recipe.knob("num_distributed_optimizer_instances"),
-        )
+    with parallel_state_of(recipe):
         dist.barrier()  # opens the connections, before memory is counted
         yield
-    finally:
-        tensor_parallel.get_cuda_rng_tracker().reset()
-        compat.clear_global_state()
-        dist.destroy_process_group()
 
 
 def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:

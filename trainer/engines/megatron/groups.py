@@ -1,0 +1,40 @@
+"""Megatron's parallel state of a recipe, over whatever process group is up: a burst's own, or a dry run's fake one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+from trainer.engines.megatron import compat
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
+
+
+@contextlib.contextmanager
+def parallel_state_of(recipe: Recipe, **more: Any) -> Iterator[None]:
+    """The groups of every parallel size; `more` goes to Megatron as it is, and what it refuses raises as it raises it.
+
+    At the end nothing is left: no global state of Megatron's, and no process group.
+    """
+    from megatron.core import parallel_state, tensor_parallel
+
+    sizes, chunks = recipe.parallelism, layout_of(recipe).vpp  # a layout text may ask for chunks without the knob
+    try:
+        parallel_state.initialize_model_parallel(
+            sizes.tensor_model_parallel_size,
+            sizes.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+            context_parallel_size=sizes.context_parallel_size,
+            expert_model_parallel_size=sizes.expert_model_parallel_size,
+            expert_tensor_parallel_size=recipe.expert_tensor_parallel_size,
+            num_distributed_optimizer_instances=recipe.knob("num_distributed_optimizer_instances"),
+            **more,
+        )
+        yield
+    finally:
+        tensor_parallel.get_cuda_rng_tracker().reset()
+        compat.clear_global_state()
+        dist.destroy_process_group()
