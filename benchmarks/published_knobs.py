@@ -1,0 +1,183 @@
+"""Which knobs a published run had: what its row says, and where it is silent what NVIDIA's recipe of today says.
+
+The recipe is the one for the same model, GPU and precision that is nearest in layout (tuned_recipes.json), less what
+the run's release did not have yet: before NeMo 26.06 no recipe captured whole iterations or ran attention in FP8, and
+none hid dispatch on NVL72 (arXiv 2603.07685, app. B.2). The steps of NVIDIA's GB200 guide are told by their notes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.recipe.tuned_recipes import knobs_of, split_of
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.hardware import known_hardware
+from trainer.recipe.knobs import KNOBS
+
+TUNED_PRECISIONS = {"fp8_current": "fp8_cs", "mxfp8": "fp8_mx", "bf16": "bf16", "nvfp4": "nvfp4"}
+# DeepSeek-V3's stages in NVIDIA's recipes, by (stages, with MTP): printed for 16 and in the GB200 guide for 32.
+DEEPSEEK_STAGES = {
+    (4, True): "Et*16|(t*16|)*2t*13mL",
+    (8, True): "Et*8|(t*8|)*6t*5mL",
+    (16, True): "Et*4|(t*4|)*14tmL",
+    (32, True): "Et*3|(tt|)*29m|L",
+    (8, False): "Et*8|(t*8|)*6t*5L",
+    (16, False): "Et*4|(t*4|)*14tL",
+    (32, False): "Et|(tt|)*30L",
+}
+# Cumulative steps of NVIDIA's GB200 guide, by the word in the row's note -> what it set. The guide names the baseline.
+GUIDE_START: dict[str, Any] = {
+    "moe_token_dispatcher_type": "alltoall",
+    "cuda_graph_impl": "none",
+    "cuda_graph_scope": None,
+    "moe_permute_fusion": False,
+    "moe_router_fusion": False,
+    "overlap_moe_expert_parallel_comm": False,
+    "recompute_granularity": "selective",
+    "recompute_modules": ("mla_up_proj", "mlp", "moe_act"),
+    "pipeline_model_parallel_layout": "Et|(tt|)*30L",
+    "cpu_affinity": "none",
+}
+GUIDE_STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("fuse torch.zeros", {"moe_permute_fusion": True}),
+    ("router fusion", {"moe_router_fusion": True}),
+    ("DeepEP", {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}),
+    ("remove up_proj", {"recompute_modules": ("mlp", "moe_act")}),
+    ("CUDA graphs", {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}),
+    ("tune DeepEP", {}),
+    ("CPU bindpcie", {"cpu_affinity": "spread"}),
+    ("PDL", {}),
+    ("CUDA graph for shared", {"cuda_graph_scope": ("attn", "moe_router", "moe_preprocess")}),
+    ("HybridEP", {"moe_flex_dispatcher_backend": "hybridep"}),
+    ("CPU optimisation", {}),
+    ("norm+quant", {}),
+)
+
+
+_WORDS = {
+    "norm": "layernorm",
+    "act": "moe_act",
+    "layernorm": "layernorm",
+    "moe_act": "moe_act",
+    "mla_up_proj": "mla_up_proj",
+    "mlp": "mlp",
+    "moe": "moe",
+    "core_attn": "core_attn",
+    "shared_experts": "shared_experts",
+    "shared_expert": "shared_experts",
+}
+
+
+@cache
+def _tuned(facts: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((facts / "tuned_recipes.json").read_text(encoding="utf-8"))
+    return [row for row in rows if row.get("dispatcher") and "dev" not in row["id"] and "fsdp" not in row["id"]]
+
+
+def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
+    """Knobs of NVIDIA's current recipe for this model, GPU and precision: the one nearest in layout."""
+    fp8 = "fp8_cs" if precision.startswith("fp8") else TUNED_PRECISIONS.get(precision, precision)
+    key = row["model_key"].replace("qwen3-30b-a3b", "qwen3_30b_a3b").replace("qwen3_vl", "qwen3")
+    same = [tuned for tuned in _tuned(facts) if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]
+    same = [tuned for tuned in same if tuned["precision"] == fp8] or same
+    if not same:
+        return {}
+
+    def distance(tuned: dict[str, Any]) -> int:
+        return sum((tuned["parallelism"][name] or 1) != sizes[name] for name in ("tp", "pp", "ep"))
+
+    return knobs_of(min(same, key=distance))
+
+
+def published_knobs(
+    row: dict[str, str], name: str, model: Architecture, precision: str, sizes: dict[str, int], facts: Path
+) -> dict[str, Any]:
+    """The knobs of a row of published_runs.csv. `name`: our preset; `sizes`: tp, pp, cp, vp, ep."""
+    if model.num_moe_experts is None:
+        knobs: dict[str, Any] = {"cpu_affinity": "spread"}
+    else:
+        knobs = {"moe_permute_fusion": True, "moe_router_fusion": True, "cpu_affinity": "spread"}
+        knobs |= _current(row, precision, sizes, facts)
+        knobs["moe_router_force_load_balancing"] = "natural" not in row["routing"]
+        knobs["moe_grouped_gemm"] = True
+    knobs["sequence_parallel"] = sizes["tp"] > 1
+    knobs["grad_reduce_in_fp32"] = False  # in all of NVIDIA's performance recipes
+    knobs |= {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+    knobs["tp_comm_overlap"] = sizes["tp"] > 1
+    knobs["cross_entropy_loss_fusion"] = True
+    knobs["fp8_param_gather"] = precision != "bf16"
+    if row["release"] not in ("26.06", "card", "branch"):
+        knobs["fp8_dot_product_attention"] = False
+        if knobs.get("cuda_graph_impl") == "full_iteration":
+            knobs |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}
+        if known_hardware()[row["gpu"]].nvlink_domain_gpus > 8:
+            knobs["overlap_moe_expert_parallel_comm"] = False
+    if not knobs.get("recompute_modules"):  # an empty list there; none at all would mean core attention's
+        knobs["recompute_granularity"] = None
+    knobs |= _said(row)
+    if row["fsdp"] not in ("", "0"):
+        knobs |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
+    split_sizes = {"pp": sizes["pp"], "vp": sizes["vp"], "pp_layout": knobs.get("pipeline_model_parallel_layout")}
+    if name == "deepseek-v3" and not split_sizes["pp_layout"]:
+        split_sizes["pp_layout"] = DEEPSEEK_STAGES.get((sizes["pp"] * sizes["vp"], bool(model.mtp_num_layers)))
+    knobs |= split_of(model.num_layers, model.mtp_num_layers or 0, name, split_sizes)
+    if knobs.get("overlap_moe_expert_parallel_comm") and sizes["pp"] > 1 and sizes["vp"] < 2:
+        knobs["overlap_moe_expert_parallel_comm"] = False
+    return {name: value for name, value in knobs.items() if name in KNOBS and value is not None}
+
+
+def _said(row: dict[str, str]) -> dict[str, Any]:
+    """What the row itself says of its knobs."""
+    said: dict[str, Any] = {}
+    if row["release"] == "mcore-doc":
+        said |= _guide(row["notes"])
+    if row["dispatcher"]:
+        kind = "alltoall" if row["dispatcher"] == "alltoall" else "flex"
+        said["moe_token_dispatcher_type"] = kind
+        if kind == "flex":
+            said["moe_flex_dispatcher_backend"] = row["dispatcher"]
+    if row["a2a_overlap"]:
+        said["overlap_moe_expert_parallel_comm"] = row["a2a_overlap"] != "0"
+    elif row["release"] == "zoo":
+        said["overlap_moe_expert_parallel_comm"] = "1f1b overlap" in row["notes"]
+    if row["recompute"]:
+        said |= _recompute(row["recompute"])
+    if "full_iteration" in row["cuda_graph"]:
+        said["cuda_graph_impl"] = "full_iteration"
+    elif row["cuda_graph"]:
+        said |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}
+    elif row["release"] == "zoo":
+        said["cuda_graph_impl"] = "none"
+    if "token-drop" in row["routing"]:
+        said |= {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+        said["moe_token_dispatcher_type"] = "alltoall"  # Megatron-Bridge drops tokens with no other
+    return said
+
+
+def _recompute(text: str) -> dict[str, Any]:
+    if text == "full":
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+            "recompute_modules": None,
+        }
+    modules = tuple(dict.fromkeys(_WORDS[word] for word in re.findall(r"\w+", text) if word in _WORDS))
+    return {"recompute_granularity": "selective" if modules else None, "recompute_modules": modules or None}
+
+
+def _guide(note: str) -> dict[str, Any]:
+    """The knobs after the step that the note names, all earlier ones included."""
+    knobs = dict(GUIDE_START)
+    word = note.partition("+")[2]
+    if word.startswith("baseline"):
+        return knobs
+    for name, changes in GUIDE_STEPS:
+        knobs |= changes
+        if word.lower().startswith(name.lower()):
+            return knobs
+    return knobs
