@@ -79,16 +79,17 @@ def break_down(timeline: Timeline) -> Breakdown:
     doing = host_activities(timeline)
     host = {what: intersect(causes.host, when) for what, when in doing.items()}
     host[PYTHON if len(timeline.ops) else OUTSIDE_CALLS] = subtract(causes.host, merge(doing.values()))
+    host = {what: when for what, when in host.items() if len(when)}
     return Breakdown(
         timeline=timeline,
         work=work,
         idle=causes,
-        host={what: when for what, when in host.items() if len(when)},
+        host=host,
         recompute_issue=merge(recompute_by_lane(timeline).values()),
         allocator=subtract(calls_named(timeline, ALLOCATOR_CALL), work.busy),
         windows=windows,
-        span=partition(work, causes, span),
-        steps=tuple(partition(work, causes, window) for window in windows),
+        span=partition(work, causes, host, span),
+        steps=tuple(partition(work, causes, host, window) for window in windows),
     )
 
 
@@ -102,8 +103,11 @@ def _span(work: Work, windows: tuple[Step, ...]) -> Step:
     return Step(name="", start_us=float(busy.start[0]), end_us=float(busy.end[-1]))
 
 
-def partition(work: Work, causes: Idle, window: Step) -> Partition:
-    """Divide one window: duration = compute + exposed communication + exposed copies + idle."""
+def partition(work: Work, causes: Idle, host: Mapping[str, Intervals], window: Step) -> Partition:
+    """Divide one window: duration = compute + exposed communication + exposed copies + idle.
+
+    host: the idle time the host caused, by what it was doing.
+    """
     start, end = np.array(window.start_us), np.array(window.end_us)
 
     def us(part: Intervals) -> float:
@@ -137,6 +141,7 @@ def partition(work: Work, causes: Idle, window: Step) -> Partition:
         graph_us=us(work.graphs),
         compute_by_class={name: t for name, when in work.compute_by_class.items() if (t := us(when)) > 0},
         recompute_us=us(work.recomputing),
+        host_by_activity={what: t for what, when in host.items() if (t := us(when)) > 0},
     )
 
 

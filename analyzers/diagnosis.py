@@ -49,6 +49,50 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     graph_us: float = 0.0
     compute_by_class: dict[str, float] = {}  # attention, grouped_gemm, gemm, router, ... and recompute
     recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work done again in backward
+    gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
+    host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing meanwhile
+
+
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All launches of one kernel over the whole trace."""
+
+    name: str
+    compute_class: str  # a class of compute_by_class, or communication
+    kind: str | None = None  # of communication
+    precision: str | None = None  # of matrix products, where the name says
+    count: int
+    total_us: float
+
+
+class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All ranges (NVTX, annotations) of one name: their time on the host, and on the device the time of what they
+    launched, by the range's own thread and by any thread that works for it (autograd's)."""
+
+    name: str
+    count: int
+    host_us: float
+    kernels: int  # device work launched from the range's own thread
+    device_us: float
+    kernels_all_threads: int
+    device_all_threads_us: float
+
+
+class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one rank over the trace. GiB is 2**30 bytes; None where the trace does not say."""
+
+    source: str  # memory_events | nsys | snapshot
+    peak_gib: float
+    peak_at_us: float | None = None  # on the trace's clock
+    peak_step: str | None = None  # the step in which it stands, and how far into it (0..1)
+    peak_at_share: float | None = None
+    peak_phase: str | None = None  # the innermost annotation open then: forward, experts, optimizer, ...
+    reserved_gib: float | None = None  # at its peak
+    limit_gib: float | None = None
+    fragmentation_gib: float | None = None  # reserved - allocated when reserved was largest
+    allocator_retries: int | None = None
+    driver_allocations: int = 0  # cudaMalloc and cudaFree calls inside steps
+    held_at_peak: dict[str, float] = {}  # GiB by phase that allocated it
+    curve: list[tuple[float, float]] = []  # (us, GiB), thinned: for drawing
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +122,23 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Partition]
     coverage: Coverage
     warnings: list[str] = []
+    kernels: list[KernelTime] = []  # the longest of every class, longest first
+    ranges: list[RangeTime] = []  # the longest on the host first
+    memory: MemoryUse | None = None
+
+
+class RankTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The average step of one rank among the others; known for jobs of which several ranks were traced."""
+
+    rank: int
+    clock_offset_us: float | None  # added to its clock to align it with the first rank's; None if not matched
+    step_us: float
+    own_us: float  # the step without waiting for other ranks
+    waiting_us: float
+    waiting_by_kind: dict[str, float] = {}
+    expert_compute_us: float = 0.0
+    late_us: float = 0.0  # how much later than the others it comes to collectives, on average
+    late_in: str | None = None  # the part of the step in which it falls behind: experts, attention, host, ...
 
 
 class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,3 +172,4 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
     diagnosis: Diagnosis
     traces: list[TraceReport]
+    ranks: list[RankTime] = []

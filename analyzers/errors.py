@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 
@@ -13,3 +14,7 @@ class TraceError(ValueError):
         self.what = what
         self.hint = hint
         super().__init__(f"{path}: {what}\n    → {hint}")
+
+    def __reduce__(self) -> tuple[partial[TraceError], tuple[Path, str]]:
+        """An exception that travels between processes is made again from its arguments."""
+        return partial(TraceError, hint=self.hint), (self.path, self.what)

@@ -46,6 +46,15 @@ class _Case:
         return max(((n, self.job.share(us)) for n, us in named.items()), key=lambda x: x[1], default=("", 0.0))
 
 
+def _cut_short(case: _Case) -> str | None:
+    """Profilers write the device's events after the host's: what is left of a cut trace looks like a slow host."""
+    cut = case.job.cut_short
+    if not cut:
+        return None
+    others = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+    return f"{cut[0]}{others} is cut short: the events at its end are missing, and no wall can be named without them"
+
+
 def _low_coverage(case: _Case) -> str | None:
     known = case.job.classified
     if known >= THRESHOLDS["classified"]:
@@ -81,6 +90,7 @@ def _too_close(case: _Case) -> str | None:
 
 
 ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
+    _cut_short,
     _low_coverage,
     _unattributed,
     _nothing_stands_out,
@@ -121,7 +131,7 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
     others = [f for f in findings if f is not compute]
     computing = job.share(job.step.compute_us)
     largest = max((f.share for f in others), default=0.0)
-    known = job.classified >= THRESHOLDS["classified"]
+    known = job.classified >= THRESHOLDS["classified"] and not job.cut_short
     if not known or computing < THRESHOLDS["compute_bound"] or largest >= THRESHOLDS["share"]:
         return None
     because = f"compute takes {percent(computing)} of the step and no other wall more than {percent(largest)}"

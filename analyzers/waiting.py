@@ -8,44 +8,35 @@ Pipeline sends and receives pair ranks differently and are left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from analyzers.digest import Digest
 from analyzers.intervals import EMPTY, Floats, Intervals, merge, union
 from analyzers.kernels import KINDS
-from analyzers.steps import Step
 from analyzers.timeline import Ints
-from analyzers.work import Work
 
 PIPELINE = KINDS.index("pp")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rank:
-    """What matching needs of a rank: its work, the start of its clock, its steps in order."""
+def waiting(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Intervals]:
+    """For each rank, the time its collectives waited for another rank; empty where nothing can be matched.
 
-    work: Work
-    origin_us: float
-    steps: Sequence[Step]
-
-
-def waiting(ranks: Sequence[Rank]) -> list[Intervals]:
-    """For each rank, the time its collectives waited for another rank; empty where nothing can be matched."""
-    count = min((len(rank.steps) for rank in ranks), default=0)
-    if len(ranks) < 2 or any(len(rank.steps) != count for rank in ranks):
+    shared: for each rank the numbers of the steps that all ranks have, in one order.
+    """
+    if len(ranks) < 2 or not all(rank.windows for rank in ranks):
         return [EMPTY for _ in ranks]
     found: list[list[Intervals]] = [[] for _ in ranks]
-    kinds = set(np.concatenate([rank.work.collective_kind for rank in ranks]).tolist()) - {PIPELINE}
-    for k in range(count):
+    kinds = set(np.concatenate([rank.collectives.kind for rank in ranks]).tolist()) - {PIPELINE}
+    for steps in zip(*shared, strict=True):
         for kind in sorted(kinds):
-            for mine, waits in zip(found, _waits_in_step(ranks, k, kind), strict=True):
+            for mine, waits in zip(found, _waits_in_step(ranks, steps, kind), strict=True):
                 mine.append(waits)
     return [merge(waits) for waits in found]
 
 
-def _waits_in_step(ranks: Sequence[Rank], k: int, kind: int) -> list[Intervals]:
-    events = [_events(rank, rank.steps[k], kind) for rank in ranks]
+def _waits_in_step(ranks: Sequence[Digest], steps: Sequence[int], kind: int) -> list[Intervals]:
+    events = [_events(rank, step, kind) for rank, step in zip(ranks, steps, strict=True)]
     counts = {len(start) for start, _ in events}
     if len(counts) != 1 or counts == {0}:
         return [EMPTY for _ in ranks]
@@ -56,13 +47,13 @@ def _waits_in_step(ranks: Sequence[Rank], k: int, kind: int) -> list[Intervals]:
     return [union(start[r], end[r] - transfer[r]) for r in range(len(ranks))]
 
 
-def _events(rank: Rank, step: Step, kind: int) -> tuple[Floats, Floats]:
+def _events(rank: Digest, step: int, kind: int) -> tuple[Floats, Floats]:
     """Start and end of the rank's collectives of a kind that began in the step, in order."""
-    spans = rank.work.collectives
-    began = (spans.start_us >= step.start_us) & (spans.start_us < step.end_us)
-    chosen = np.flatnonzero((rank.work.collective_kind == kind) & began)
-    order: Ints = chosen[np.lexsort((spans.end_us[chosen], spans.start_us[chosen]))]
-    return spans.start_us[order], spans.end_us[order]
+    found = rank.collectives
+    begin, end = rank.span_of(step)
+    chosen = np.flatnonzero((found.kind == kind) & (found.start_us >= begin) & (found.start_us < end))
+    order: Ints = chosen[np.lexsort((found.end_us[chosen], found.start_us[chosen]))]
+    return found.start_us[order], found.end_us[order]
 
 
 def _transfer(start: Floats, end: Floats) -> Floats:

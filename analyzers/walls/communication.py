@@ -12,7 +12,8 @@ network's; with the traces of several ranks it is told apart and left out.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job, RankStep
+from analyzers.job import Job
+from analyzers.rank_step import RankStep
 from analyzers.wording import KIND_NAMES, ms, percent
 
 WALL = Wall.COMMUNICATION

@@ -13,8 +13,9 @@ what the trace shows is counted, and said to be so.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job, RankStep
+from analyzers.job import Job
 from analyzers.kernels import RECOMPUTE
+from analyzers.rank_step import RankStep
 from analyzers.wording import ms, percent
 
 WALL = Wall.COMPUTE

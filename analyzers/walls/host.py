@@ -13,7 +13,8 @@ time of the calculating threads under no operator.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job, RankStep
+from analyzers.job import Job
+from analyzers.rank_step import RankStep
 from analyzers.wording import ACTIVITY_NAMES, ms, percent
 
 WALL = Wall.HOST

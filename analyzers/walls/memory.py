@@ -14,8 +14,9 @@ run can show it.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job, RankStep
+from analyzers.job import Job
 from analyzers.outcome import RunOutcome
+from analyzers.rank_step import RankStep
 from analyzers.wording import ms, percent
 
 WALL = Wall.MEMORY

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from analyzers.diagnosis import Diagnosis, Wall, WallFinding
-from analyzers.job import Job, RankStep
+from analyzers.job import Job
 from analyzers.outcome import Failure, RunOutcome
+from analyzers.rank_step import RankStep
 from analyzers.verdict import THRESHOLDS, conclude
 from analyzers.walls import find_walls, walls
 

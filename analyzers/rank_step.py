@@ -1,0 +1,59 @@
+"""One step of one rank as the walls see it: its time by part, and the average of some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStep:
+    """One step of one rank, or an average of some. All microseconds."""
+
+    duration_us: float
+    compute_us: float = 0.0
+    compute_by_class: Mapping[str, float] = field(default_factory=dict)
+    communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # as it ran
+    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
+    waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
+    to_host_us: float = 0.0  # of exposed copies: from the device to host memory
+    from_host_us: float = 0.0
+    host_us: float = 0.0
+    host_by_activity: Mapping[str, float] = field(default_factory=dict)
+    after_sync_us: float = 0.0  # of host: began while the host was in a synchronising call
+    sync_us: float = 0.0
+    bubble_us: float = 0.0
+    unattributed_us: float = 0.0
+    recompute_us: float = 0.0
+    recompute_host_us: float = 0.0  # of host: while forward work was issued again
+    allocator_us: float = 0.0  # device idle while the host was in cudaMalloc or cudaFree
+    short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def waiting_us(self) -> float:
+        return sum(self.waiting_by_kind.values())
+
+    @property
+    def own_us(self) -> float:
+        """The step without waiting for other ranks."""
+        return self.duration_us - self.waiting_us - self.bubble_us
+
+
+def average(steps: Sequence[RankStep]) -> RankStep:
+    """The mean of every field; a key that a step lacks counts as 0."""
+    means: dict[str, Any] = {}
+    for one in fields(RankStep):
+        values = [getattr(step, one.name) for step in steps]
+        if isinstance(values[0], Mapping):
+            keys = dict.fromkeys(key for value in values for key in value)
+            means[one.name] = {key: _mean([value.get(key, 0.0) for value in values]) for key in keys}
+        else:
+            means[one.name] = _mean(values)
+    return RankStep(**means)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
