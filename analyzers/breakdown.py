@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers import cpu, gpu
-from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, TraceReport
+from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
 from analyzers.host import ALLOCATOR_CALL, OUTSIDE_CALLS, PYTHON, calls_named, host_activities
 from analyzers.intervals import Intervals, intersect, merge, subtract
 from analyzers.launches import launches
+from analyzers.projection import project
 from analyzers.recompute import recompute_by_lane
 from analyzers.steps import Step, steps
 from analyzers.timeline import Timeline
@@ -35,6 +36,7 @@ class Breakdown:
     host: Mapping[str, Intervals]  # host idle by what the host was doing
     recompute_issue: Intervals  # the host issuing forward work again
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
+    ranges: tuple[RangeTime, ...]
     windows: tuple[Step, ...]
     span: Partition
     steps: tuple[Partition, ...]
@@ -58,6 +60,7 @@ class Breakdown:
             span=self.span,
             steps=list(self.steps),
             coverage=self.work.coverage,
+            ranges=list(self.ranges),
             warnings=[*self.timeline.warnings, *([] if self.windows else [NO_STEPS])],
         )
 
@@ -87,6 +90,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         host=host,
         recompute_issue=merge(recompute_by_lane(timeline).values()),
         allocator=subtract(calls_named(timeline, ALLOCATOR_CALL), work.busy),
+        ranges=tuple(project(timeline, launch)),
         windows=windows,
         span=partition(work, causes, host, span),
         steps=tuple(partition(work, causes, host, window) for window in windows),

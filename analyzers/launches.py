@@ -12,10 +12,12 @@ from analyzers.timeline import NO_CORRELATION, Ints, Timeline
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Launches:
-    """For each of M device events: known: bool[M]; start_us: float64[M] (infinite if unknown); lane: int64[M]."""
+    """For each of M device events: known: bool[M]; start_us, end_us of the launching call: float64[M] (infinite if
+    unknown); lane: int64[M]."""
 
     known: Bools
     start_us: Floats
+    end_us: Floats
     lane: Ints
 
 
@@ -26,12 +28,14 @@ def launches(timeline: Timeline) -> Launches:
     asked = timeline.device.spans.correlation
     if not len(order):
         nothing = np.full(len(asked), -1, dtype=np.int64)
-        return Launches(known=nothing > 0, start_us=np.full(len(asked), np.inf), lane=nothing)
+        never = np.full(len(asked), np.inf)
+        return Launches(known=nothing > 0, start_us=never, end_us=never, lane=nothing)
     at = np.searchsorted(calls.correlation[order], asked)
     call = order[np.minimum(at, len(order) - 1)]
     known = (asked != NO_CORRELATION) & (calls.correlation[call] == asked)
     return Launches(
         known=known,
         start_us=np.where(known, calls.start_us[call], np.inf),
+        end_us=np.where(known, calls.end_us[call], np.inf),
         lane=np.where(known, calls.lane[call], -1),
     )

@@ -1,0 +1,105 @@
+"""Annotated ranges (NVTX, record_function) projected onto the device: the work that was launched while each was open.
+
+A range owns what its own thread launched. What other threads launched meanwhile is its work too where they work for
+it: autograd runs backward on threads of its own while the thread that called it waits. Such threads take turns with
+it, and that is how they are told from threads that go their own way (data loading, another pipeline stage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.diagnosis import RangeTime
+from analyzers.intervals import Floats, Intervals, merge, union
+from analyzers.launches import Launches
+from analyzers.timeline import Activity, Spans, Timeline
+
+RANGES_SHOWN = 40
+# the share of launches that may meet one of the other thread's: threads that take turns meet by a rounded clock
+# only, two that both issue work are in a launch call for a tenth of their time and more
+MEETINGS_OF_TURNS = 0.01
+
+
+def project(timeline: Timeline, launch: Launches) -> list[RangeTime]:
+    """The ranges longest on the host, by name; a moment and a launch count once a name, however its ranges nest."""
+    ranges = timeline.ranges
+    launched = _launched_by_lane(timeline, launch)
+    names = _longest(ranges)
+    chosen = ranges.take(np.isin(ranges.name, names))
+    threads = {
+        lane: [other for other in launched if other == lane or _take_turns(launched.get(lane), launched[other])]
+        for lane in np.unique(chosen.lane).tolist()
+    }
+    return [_projected(chosen.take(chosen.name == name), launched, threads) for name in names]
+
+
+def _longest(ranges: Spans) -> list[int]:
+    """The names with most time on the host, the longest first."""
+    used, position = np.unique(ranges.name, return_inverse=True)
+    took = np.bincount(position, weights=ranges.end_us - ranges.start_us, minlength=len(used))
+    by_time = sorted(range(len(used)), key=lambda k: (-took[k], ranges.names[used[k]]))
+    return [int(used[k]) for k in by_time[:RANGES_SHOWN]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Launched:
+    """The device work that one host thread launched, by time of launch. at_us: float64[K]; before_us: float64[K + 1],
+    the device time of all launched earlier; issuing: the thread in the calls that launched it."""
+
+    at_us: Floats
+    before_us: Floats
+    issuing: Intervals
+
+    def within(self, when: Intervals) -> tuple[int, float]:
+        """How many were launched in these stretches of time, and their device time."""
+        first = np.searchsorted(self.at_us, when.start)
+        last = np.searchsorted(self.at_us, when.end)
+        return int((last - first).sum()), float((self.before_us[last] - self.before_us[first]).sum())
+
+
+def _launched_by_lane(timeline: Timeline, launch: Launches) -> dict[int, _Launched]:
+    """Kernels, and graphs of which only the launch is known; copies are no work of a range."""
+    known = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))
+    spans = timeline.device.spans
+    found = {}
+    for lane in np.unique(launch.lane[known]).tolist():
+        here = known[launch.lane[known] == lane]
+        here = here[np.argsort(launch.start_us[here], kind="stable")]
+        took = spans.end_us[here] - spans.start_us[here]
+        found[lane] = _Launched(
+            at_us=launch.start_us[here],
+            before_us=np.concatenate(([0.0], np.cumsum(took))),
+            issuing=union(launch.start_us[here], launch.end_us[here]),
+        )
+    return found
+
+
+def _take_turns(one: _Launched | None, other: _Launched) -> bool:
+    """Whether two threads never launch at the same moment; one that launches nothing only waits."""
+    if one is None:
+        return True
+    meetings = one.issuing.contains(other.at_us).sum() + other.issuing.contains(one.at_us).sum()
+    return bool(meetings <= MEETINGS_OF_TURNS * min(len(one.at_us), len(other.at_us)))
+
+
+def _projected(ranges: Spans, launched: Mapping[int, _Launched], threads: Mapping[int, Iterable[int]]) -> RangeTime:
+    """All ranges of one name. threads: by the lane of a range, its own and those that work for it."""
+    open_on = {lane: ranges.covered(ranges.lane == lane) for lane in np.unique(ranges.lane).tolist()}
+    own = [launched[lane].within(when) for lane, when in open_on.items() if lane in launched]
+    helped: dict[int, list[Intervals]] = {}
+    for lane, when in open_on.items():
+        for thread in threads[lane]:
+            helped.setdefault(thread, []).append(when)
+    every = [launched[thread].within(merge(when)) for thread, when in helped.items()]
+    return RangeTime(
+        name=ranges.names[ranges.name[0]],
+        count=len(ranges),
+        host_us=sum(when.total_us for when in open_on.values()),
+        kernels=sum(count for count, _ in own),
+        device_us=sum(us for _, us in own),
+        kernels_all_threads=sum(count for count, _ in every),
+        device_all_threads_us=sum(us for _, us in every),
+    )
