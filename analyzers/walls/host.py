@@ -6,13 +6,15 @@ the device.
 time of the calculating threads under no operator.
 *What it costs.* A launch takes several microseconds, and MoE layers launch many small kernels; binding CPUs gave
 +10 %, partial CUDA graphs +10 % on DeepSeek-V3.
-*When it does not apply.* Bubbles, waiting for another rank or stream, and gaps inside CUDA graphs.
+*When it does not apply.* Bubbles, waiting for another rank or stream, gaps inside CUDA graphs; cudaMalloc and
+cudaFree are memory's.
 *Source.* arXiv 2603.07685 §4.3.6; DeepSeek-V3 GB200 guide of Megatron-LM.
 """
 
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
+from analyzers.host import ALLOCATOR
 from analyzers.job import Job
 from analyzers.rank_step import RankStep
 from analyzers.wording import ACTIVITY_NAMES, ms, percent
@@ -22,16 +24,18 @@ SAID_SHARE = 0.01
 
 
 def find(job: Job) -> WallFinding | None:
-    """R is the idle time the host caused, by what the host was doing."""
+    """R is the idle time the host caused, by what the host was doing; the allocator's part of it is memory's."""
     step = job.step
     if step is None:
         return None
+    parts = {what: us for what, us in step.host_by_activity.items() if what != ALLOCATOR}
+    recoverable = step.host_us - step.host_by_activity.get(ALLOCATOR, 0.0)
     return WallFinding(
         wall=WALL,
-        recoverable_us=step.host_us,
-        share=job.share(step.host_us),
+        recoverable_us=recoverable,
+        share=job.share(recoverable),
         evidence=_evidence(job, step),
-        parts=dict(sorted(step.host_by_activity.items(), key=lambda item: -item[1])),
+        parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
     )
 
 
@@ -42,7 +46,9 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
     lines = [f"{what} for {job.of_step(step.host_us)}"]
     for activity, us in sorted(step.host_by_activity.items(), key=lambda item: -item[1]):
         if job.share(us) >= SAID_SHARE:
-            lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {ACTIVITY_NAMES[activity]}")
+            whose = ", counted as memory" if activity == ALLOCATOR else ""
+            what = f"{ACTIVITY_NAMES[activity]}{whose}"
+            lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {what}")
     if job.share(step.after_sync_us) >= SAID_SHARE:
         lines.append(
             f"{ms(step.after_sync_us)} ms of it begin while the host is in a synchronising call: "

@@ -87,6 +87,14 @@ def test_allocator_stalls_are_memory() -> None:
     assert _finding(_judge(allocator_us=20_000.0), Wall.MEMORY).parts == {"allocator": 20_000.0}
 
 
+def test_idle_time_in_the_allocator_is_memorys_and_not_the_hosts_as_well() -> None:
+    diagnosis = _judge(
+        host_us=25_000.0, host_by_activity={"allocator": 20_000.0, "python": 5_000.0}, allocator_us=20_000.0
+    )
+    host = _finding(diagnosis, Wall.HOST)
+    assert (diagnosis.wall, host.recoverable_us, host.parts) == (Wall.MEMORY, 5_000.0, {"python": 5_000.0})
+
+
 def test_the_peak_of_the_hottest_rank_is_evidence() -> None:
     outcome = RunOutcome(peak_gib=[1.5, 1.9], limit_gib=2.0)
     assert "rank 1 peaks at 1.90 of 2.00 GiB (95 %)" in _finding(_judge(outcome), Wall.MEMORY).evidence
