@@ -66,14 +66,27 @@ class Spans:
         return look_up(self.names, self.name, says).astype(bool)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What NCCL's arguments say of a communication; empty or None where they say nothing."""
+
+    group: str = ""  # name and ranks of the process group: the same text on all of its ranks
+    collective: str = ""
+    group_size: int | None = None
+    size_bytes: int | None = None  # of the larger side
+    peers: tuple[int | None, int | None] | None = None  # of a send or receive: from rank, to rank; None is itself
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceEvents:
     """M events on the device. activity: int8[M], an `Activity`; group: int64[M], an index into the names of
-    "<process group's description>:<collective>" as NCCL's arguments give them, -1 if they give none."""
+    "<process group's description>:<collective>" as NCCL's arguments give them, -1 if they give none; message:
+    int64[M], an index into the timeline's messages or -1."""
 
     spans: Spans
     activity: npt.NDArray[np.int8]
     group: Ints
+    message: Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,6 +104,8 @@ class Timeline:
     ops: Spans  # framework operators; lane = host thread
     ranges: Spans  # annotations: record_function, NVTX; lane = host thread
     group_sizes: Mapping[str, int] = field(default_factory=dict)  # ranks by process group's description
+    world_size: int | None = None  # ranks of the job
+    messages: tuple[Message, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
 

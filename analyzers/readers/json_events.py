@@ -43,6 +43,14 @@ class Arguments(msgspec.Struct, gc=False):
     stream: int | str | None = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
     group: str | None = msgspec.field(default=None, name="Process Group Description")
+    group_name: str | int | None = msgspec.field(default=None, name="Process Group Name")
+    group_ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
+    group_size: int | str | None = msgspec.field(default=None, name="Group size")
+    sent: int | str | None = msgspec.field(default=None, name="In msg nelems")
+    received: int | str | None = msgspec.field(default=None, name="Out msg nelems")
+    dtype: str | None = None
+    source: int | str | None = msgspec.field(default=None, name="Src Rank")
+    destination: int | str | None = msgspec.field(default=None, name="Dst Rank")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -63,6 +71,7 @@ class ProcessGroup(msgspec.Struct):
 
 class DistributedInfo(msgspec.Struct):
     rank: int | None = None
+    world_size: int | None = None
     pg_config: list[ProcessGroup] = []
 
 

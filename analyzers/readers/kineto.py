@@ -10,6 +10,7 @@ import zlib
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from analyzers.errors import TraceError
 from analyzers.intervals import Bools
 from analyzers.readers.columns import Codes, SpanColumns, ints
 from analyzers.readers.json_events import GZIP_MAGIC, Arguments, Event, JsonTrace
+from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline
 
@@ -82,6 +84,7 @@ class _Columns:
         self.names, self.lanes = Codes(), Codes()
         self.device = SpanColumns()
         self.activity, self.device_index, self.group = array("q"), array("q"), array("q")
+        self.message, self.messages = array("q"), Codes()
         self.host = {what: SpanColumns() for what in ("calls", "ops", "ranges")}
         self.malformed = 0
 
@@ -120,16 +123,25 @@ class _Columns:
             self.device_index.append(device if device is not None else _number(event.pid))
             group = _group(arguments) if arguments else ""
             self.group.append(self.names[group] if group else -1)
+            self.message.append(self.messages[message_key(arguments)] if group and arguments else -1)
 
     def device_timelines(self, trace: JsonTrace) -> list[Timeline]:
         origin, names = self._origin_us(), self._names()
         spans = self.device.spans(origin_us=origin, names=names)
-        activity, device, group = ints(self.activity), ints(self.device_index), ints(self.group)
+        activity, device = ints(self.activity), ints(self.device_index)
+        group, message = ints(self.group), ints(self.message)
+        messages = tuple(message_of(key) for key in self.messages)
         host = self._host_spans(origin, names)
         timelines = []
         for index, mine in _by_device(activity, device):
-            events = DeviceEvents(spans=spans.take(mine), activity=activity[mine].astype(np.int8), group=group[mine])
-            timelines.append(_timeline(trace, origin=origin, index=index, device=events, host=host))
+            events = DeviceEvents(
+                spans=spans.take(mine),
+                activity=activity[mine].astype(np.int8),
+                group=group[mine],
+                message=message[mine],
+            )
+            timeline = _timeline(trace, origin=origin, index=index, device=events, host=host)
+            timelines.append(replace(timeline, messages=messages))
         return timelines
 
     def cpu_timeline(self, trace: JsonTrace) -> Timeline:
@@ -150,7 +162,7 @@ class _Columns:
             )
         spans = self.device.spans(origin_us=origin, names=names)
         none = np.empty(0, dtype=np.int64)
-        device = DeviceEvents(spans=spans, activity=none.astype(np.int8), group=none)
+        device = DeviceEvents(spans=spans, activity=none.astype(np.int8), group=none, message=none)
         return _timeline(trace, origin=origin, index=None, device=device, host=host)
 
     def _origin_us(self) -> float:
@@ -181,6 +193,7 @@ def _timeline(
         origin_us=origin + trace.base_ns / 1000,
         device=device,
         group_sizes={g.pg_desc: g.pg_size for g in trace.info.pg_config},
+        world_size=trace.info.world_size,
         dropped=tuple(trace.dropped),
         calls=host["calls"],
         ops=host["ops"],

@@ -172,7 +172,8 @@ def _timeline(
     calls, ranges = (_spans(h, h.process == process, export.names, origin_ns) for h in host)
     spans = _spans(rows, mine, export.names, origin_ns)
     activity = rows.activity[mine].astype(np.int8)
-    events = DeviceEvents(spans=spans, activity=activity, group=np.full(len(spans), -1, dtype=np.int64))
+    unsaid = np.full(len(spans), -1, dtype=np.int64)
+    events = DeviceEvents(spans=spans, activity=activity, group=unsaid, message=unsaid)
     return Timeline(
         path=str(export.path),
         format="nsys",

@@ -1,0 +1,69 @@
+"""NCCL's arguments of a Kineto event as a Message: which process group, which collective, how many bytes.
+
+Written by torch 2.3 and later; a trace repeats few different ones, so events keep a code and each is made once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+
+from analyzers.readers.json_events import Arguments
+from analyzers.timeline import Message
+
+_BITS = re.compile(r"\d+")
+# torch's names of scalar types that do not say their bits; the others do: BFloat16, Float8_e4m3fn, ...
+BITS_BY_DTYPE = {
+    "Byte": 8,
+    "Char": 8,
+    "Bool": 8,
+    "Short": 16,
+    "Half": 16,
+    "Int": 32,
+    "Float": 32,
+    "Long": 64,
+    "Double": 64,
+}
+
+
+def message_key(arguments: Arguments) -> Hashable:
+    """What tells one message from another."""
+    ranks = arguments.group_ranks
+    return (
+        arguments.group_name,
+        tuple(ranks) if isinstance(ranks, list) else ranks,
+        arguments.collective,
+        arguments.group_size,
+        arguments.sent,
+        arguments.received,
+        arguments.dtype,
+        arguments.source,
+        arguments.destination,
+    )
+
+
+def message_of(key: Hashable) -> Message:
+    assert isinstance(key, tuple)
+    name, ranks, collective, size, sent, received, dtype, source, destination = key
+    listed = ranks if isinstance(ranks, str) else ", ".join(map(str, ranks or ()))
+    elements = max((n for n in (_number(sent), _number(received)) if n is not None), default=None)
+    bits = _bits(dtype or "")
+    return Message(
+        group="" if name is None else f"{name} of ranks {listed.strip('[]')}",
+        collective=collective or "",
+        group_size=_number(size),
+        size_bytes=None if elements is None or bits is None else elements * bits // 8,
+        peers=None if source is None and destination is None else (_number(source), _number(destination)),
+    )
+
+
+def _bits(dtype: str) -> int | None:
+    said = _BITS.search(dtype)
+    return BITS_BY_DTYPE.get(dtype, int(said[0]) if said else None)
+
+
+def _number(value: int | str | None) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return None
