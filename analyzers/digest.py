@@ -17,7 +17,7 @@ from analyzers.diagnosis import Partition, TraceReport
 from analyzers.intervals import Floats, Intervals, intersect, merge
 from analyzers.kernels import COMPUTE_CLASSES, RECOMPUTE
 from analyzers.rank_step import RankStep
-from analyzers.readers.json_events import CUT_SHORT
+from analyzers.readers.losses import CUT_SHORT
 from analyzers.steps import Step
 from analyzers.timeline import Ints
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ class Activity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spans:
-    """N events. start_us, end_us: float64[N]; name: int64[N], an index into `names`; lane: int64[N]."""
+    """N events. start_us, end_us: float64[N]; name: an index into `names`, lane: both int32 or int64[N]."""
 
     start_us: Floats
     end_us: Floats
@@ -63,7 +64,7 @@ class Spans:
 
     def where(self, says: Callable[[str], bool]) -> Bools:
         """bool[N]: the events whose name is such."""
-        return look_up(self.names, self.name, says).astype(bool)
+        return _said(self.names, self.name, says, np.dtype(np.bool_))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +112,22 @@ class Timeline:
 
 
 def look_up(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:
-    """int64[N] for a column of names' codes (int64[N]): what `of` says of each, asked once a name in use."""
-    used, position = np.unique(column, return_inverse=True)
-    return np.array([of(names[code]) for code in used.tolist()], dtype=np.int64)[position]
+    """int64[N] for a column of names' codes (whole numbers[N]): what `of` says of each, asked once a name in use."""
+    return _said(names, column, of, np.dtype(np.int64))
+
+
+def in_use(count: int, column: Ints) -> Ints:
+    """int64[K]: which of the codes 0..count-1 occur in a column (whole numbers[N]), in order, without a sort."""
+    seen = np.zeros(count, dtype=bool)
+    seen[column] = True
+    return np.flatnonzero(seen)
+
+
+def _said(names: Sequence[str], column: Ints, of: Callable[[str], int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    table = np.zeros(len(names), dtype=dtype)
+    for code in in_use(len(names), column).tolist():
+        table[code] = of(names[code])
+    return table[column]
 
 
 def no_spans(names: tuple[str, ...] = ()) -> Spans:

@@ -1,14 +1,22 @@
-"""Columns that grow while a trace is read: how readers build a Timeline without an object an event."""
+"""Columns that grow while a trace is read: how readers build a Timeline without an object an event.
+
+A column grows in place and NumPy looks at its memory without a copy, so the peak of reading is the columns alone.
+Names and lanes take four bytes: traces of gigabytes have millions of events.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from analyzers.intervals import Floats
-from analyzers.timeline import Ints, Spans
+from analyzers.timeline import NO_CORRELATION, Ints, Spans
+
+INT64_LIMIT = 1 << 63
 
 
 class Codes(dict[Hashable, int]):
@@ -19,42 +27,68 @@ class Codes(dict[Hashable, int]):
         return code
 
 
-class SpanColumns:
-    """Start, end, name, lane and correlation of events, in the order they are read."""
+class Column:
+    """Numbers in the order they are read; typecode as of array.array: d, q, i or b."""
 
-    def __init__(self) -> None:
-        self._floats = (array("d"), array("d"))
-        self._ints = (array("q"), array("q"), array("q"))
+    def __init__(self, typecode: str) -> None:
+        self._values: array[Any] = array(typecode)
 
     def __len__(self) -> int:
-        return len(self._floats[0])
+        return len(self._values)
+
+    def extend(self, values: npt.ArrayLike) -> None:
+        self._values.frombytes(np.ascontiguousarray(values, dtype=self._values.typecode).data.cast("B"))
+
+    def array(self) -> npt.NDArray[Any]:
+        """The column itself, not a copy: it can grow no more once this is held."""
+        return np.frombuffer(self._values, dtype=self._values.typecode)
+
+
+class SpanColumns:
+    """Start, end, name and lane of events in the order they are read; correlation where one is ever given."""
+
+    def __init__(self) -> None:
+        self._start, self._end = Column("d"), Column("d")
+        self._name, self._lane = Column("i"), Column("i")
+        self._correlation = Column("q")
+
+    def __len__(self) -> int:
+        return len(self._start)
 
     def extend(
-        self,
-        *,
-        start_us: Iterable[float],
-        end_us: Iterable[float],
-        name: Iterable[int],
-        lane: Iterable[int],
-        correlation: Iterable[int],
+        self, *, start_us: Floats, end_us: Floats, name: list[int], lane: list[int], correlation: Ints | None
     ) -> None:
-        for column, values in zip(self._floats, (start_us, end_us), strict=True):
-            column.extend(values)
-        for numbers, codes in zip(self._ints, (name, lane, correlation), strict=True):
-            numbers.extend(codes)
+        """Add N events; correlation is None for kinds of events that have none, always or never."""
+        self._start.extend(start_us)
+        self._end.extend(end_us)
+        self._name.extend(name)
+        self._lane.extend(lane)
+        if correlation is not None:
+            self._correlation.extend(correlation)
 
     def earliest_us(self) -> float | None:
-        return min(self._floats[0], default=None)
+        return float(self._start.array().min()) if len(self) else None
 
     def spans(self, *, origin_us: float, names: tuple[str, ...]) -> Spans:
-        start, end = (floats(column) - origin_us for column in self._floats)
-        name, lane, correlation = (ints(column) for column in self._ints)
-        return Spans(start_us=start, end_us=end, name=name, lane=lane, correlation=correlation, names=names)
+        """The columns as a Timeline's, with times from `origin_us` on; they are given away, so ask once."""
+        start, end = self._start.array(), self._end.array()
+        for column in (start, end):
+            column -= origin_us
+        none = np.broadcast_to(np.int64(NO_CORRELATION), len(start))  # takes no memory
+        return Spans(
+            start_us=start,
+            end_us=end,
+            name=self._name.array(),
+            lane=self._lane.array(),
+            correlation=self._correlation.array() if len(self._correlation) else none,
+            names=names,
+        )
 
 
-def floats(column: array[float]) -> Floats:
-    return np.array(column, dtype=np.float64)
-
-
-def ints(column: array[int]) -> Ints:
-    return np.array(column, dtype=np.int64)
+def whole_numbers(values: list[int | None], missing: int) -> Ints:
+    """int64[N]: the values, with `missing` for None and for what 64 bits cannot hold."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, OverflowError):
+        fits = [v is not None and -INT64_LIMIT <= v < INT64_LIMIT for v in values]
+        return np.array([v if fit else missing for v, fit in zip(values, fits, strict=True)], dtype=np.int64)

@@ -1,38 +1,34 @@
 """Chrome-trace JSON in pieces: typed events batch by batch, from plain or gzipped files of any size.
 
-A trace is cut between two events every few megabytes and each piece is decoded as a small trace of its own, so
-memory does not grow with the file, and a file that ends in the middle gives everything up to its last whole event.
+A trace is cut between two events every megabyte and each piece is decoded as a small trace of its own, so memory
+does not grow with the file, and a file that ends in the middle gives everything up to its last whole event.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-from analyzers.diagnosis import Dropped
+from analyzers.readers.chunks import BYTE_ORDER_MARK, chunks
+from analyzers.readers.losses import CUT_FILE, DAMAGED, NO_EVENTS, Losses
+from analyzers.readers.mending import mended
 
-PIECE_BYTES = 4 << 20
 TAIL_BYTES = 1 << 14
-DAMAGED = "the file is damaged there"
-CUT_FILE = "the file is cut short there"
-CUT_GZIP = "the gzip stream is cut short"
-CUT_SHORT = frozenset({CUT_FILE, CUT_GZIP})  # reasons for a loss that say the end of the trace is missing
-UNDECODABLE_BYTES = 4 * PIECE_BYTES  # a piece that will not decode even with its successors is damaged inside
-GZIP_MAGIC = b"\x1f\x8b"
-GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
-PADDING = b"\0"  # may follow a gzip member
+UNDECODABLE_BYTES = 16 << 20  # a piece that will not decode even with its successors is damaged inside
+HEADER_BYTES = 256 << 20  # a file without events up to here has none
 EVENTS_OPENING = b'{"traceEvents":['
+EVENTS_ENDING = b"]}"
 BETWEEN = b" \t\r\n,"
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+KEY_SPAN = 64  # bytes that such a key may be written in
+_BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -66,144 +62,173 @@ class Event(msgspec.Struct, gc=False):
 
 class ProcessGroup(msgspec.Struct):
     pg_desc: str = ""
-    pg_size: int = 0
+    pg_size: int | None = None
+
+
+NOTHING = msgspec.Raw(b"null")
 
 
 class DistributedInfo(msgspec.Struct):
     rank: int | None = None
     world_size: int | None = None
-    pg_config: list[ProcessGroup] = []
+    pg_config: msgspec.Raw = NOTHING
 
 
 class Document(msgspec.Struct):
-    """A trace, or a piece of one: the header's fields may stand before or after the events."""
+    """A trace, or a piece of one. The header's fields may stand before or after the events, and are decoded one by
+    one: whatever is wrong with one of them, the events can be read."""
 
     traceEvents: list[Event] = []
-    distributedInfo: DistributedInfo | None = None
-    deviceProperties: list[dict[str, Any]] | None = None
-    baseTimeNanoseconds: int | None = None
+    distributedInfo: msgspec.Raw = NOTHING
+    deviceProperties: msgspec.Raw = NOTHING
+    baseTimeNanoseconds: msgspec.Raw = NOTHING
 
 
-_DECODER = msgspec.json.Decoder(Document)
+class _Decoder(msgspec.Struct, frozen=True):
+    """Decodes strictly, which is fastest; what is refused is mended, and may have its numbers written as text."""
+
+    strict: msgspec.json.Decoder[Any]
+    loose: msgspec.json.Decoder[Any]
+
+    @staticmethod
+    def of(kind: Any) -> _Decoder:
+        return _Decoder(msgspec.json.Decoder(kind), msgspec.json.Decoder(kind, strict=False))
+
+    def __call__(self, text: bytes) -> Any:
+        """The decoded value, None if the text is none."""
+        for decode, prepare in ((self.strict.decode, bytes), (self.loose.decode, mended)):
+            try:
+                return decode(prepare(text))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+        return None
+
+
+_DOCUMENT, _EVENT = _Decoder.of(Document), _Decoder.of(Event)
+_INFO, _GROUPS = _Decoder.of(DistributedInfo | None), _Decoder.of(list[ProcessGroup] | None)
+_PROPERTIES, _WHOLE_NUMBER = _Decoder.of(list[Any] | None), _Decoder.of(int | None)
 
 
 @dataclass
 class JsonTrace:
-    """What was read beside the events; complete once `batches` is exhausted."""
+    """One file, and what was read of it beside the events: complete once `batches` is exhausted."""
 
     path: Path
-    info: DistributedInfo = field(default_factory=DistributedInfo)
-    device_properties: list[dict[str, Any]] = field(default_factory=list)
+    rank: int | None = None
+    world_size: int | None = None
+    group_sizes: dict[str, int] = field(default_factory=dict)  # ranks by process group's description
+    device_properties: list[Any] = field(default_factory=list)
     base_ns: int = 0
-    dropped: list[Dropped] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
 
     def batches(self) -> Iterator[list[Event]]:
         """All events that can be read, in the file's order.
 
         Raises:
-            OSError: the file cannot be opened.
+            OSError: the file cannot be read.
         """
         with self.path.open("rb") as file:
-            gzipped = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            yield from self._pieces(self._gunzip(file) if gzipped else iter(partial(file.read, PIECE_BYTES), b""))
-
-    def _pieces(self, chunks: Iterator[bytes]) -> Iterator[list[Event]]:
-        opening, rest = b"", b""
-        started = False
-        for data in chunks:
-            rest += data
-            if not started:
-                started, opening, rest = _open(rest)
-                if not started:
+            texts = chunks(file, self.losses)
+            rest, bare = self._header(texts)
+            if rest is None:
+                self.losses.add("events", 1, NO_EVENTS)
+                return
+            wait_for = 0  # bytes: what would not decode is not tried again until there is twice as much of it
+            for text in chain((b"",), texts):
+                rest += text
+                if len(rest) < wait_for:
                     continue
-            cut = _last_boundary(rest)
-            document = self._decode(opening + rest[:cut] + b"]}") if cut else None
-            if document is None and len(rest) < UNDECODABLE_BYTES:
-                continue
-            yield document.traceEvents if document else self._salvage(opening + rest[:cut], DAMAGED)
-            opening, rest = EVENTS_OPENING, rest[cut:].lstrip(BETWEEN)
-        yield from self._last_piece(opening + rest)
+                end, following = _last_boundary(rest)
+                events = self._piece(rest, end) if end else None
+                if events is None and len(rest) < UNDECODABLE_BYTES:
+                    wait_for = 2 * len(rest)
+                    continue
+                if events is None:
+                    end, following = (end, following) if end else (len(rest), len(rest))
+                    events = self._whole_ones(_BETWEEN_EVENTS.split(bytes(rest[: end - 1])))
+                yield events
+                del rest[:following]
+                wait_for = 0
+            yield self._last_piece(bytes(rest), bare=bare)
 
-    def _gunzip(self, file: IO[bytes]) -> Iterator[bytes]:
-        """What can be decompressed, a piece at a time; gzip.GzipFile gives nothing of a read that meets the end."""
-        decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
-        try:
-            while data := file.read(PIECE_BYTES):
-                while data:
-                    if decoder.eof:  # another member follows
-                        decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
-                    yield decoder.decompress(data, PIECE_BYTES)
-                    data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
-            if not decoder.eof:
-                self._lose("compressed data", 1, CUT_GZIP)
-        except zlib.error as error:
-            self._lose("compressed data", 1, f"the gzip stream is damaged ({error})")
+    def _header(self, texts: Iterator[bytes]) -> tuple[bytearray | None, bool]:
+        """Read up to where the events begin: what was read of them (None without any), and whether they are a bare
+        list, which is a Chrome trace too."""
+        rest = bytearray()
+        for text in texts:
+            searched = max(0, len(rest) - KEY_SPAN)
+            rest += text
+            bare = _BARE_LIST.match(rest)
+            found = bare or _EVENTS_KEY.search(rest, searched)
+            if found is not None:
+                if bare is None:
+                    header = bytes(rest[: found.end()]).removeprefix(BYTE_ORDER_MARK)
+                    self._note(_DOCUMENT(header + EVENTS_ENDING))
+                del rest[: found.end()]
+                return rest, bare is not None
+            if len(rest) > HEADER_BYTES:
+                break
+        return None, False
 
-    def _last_piece(self, text: bytes) -> Iterator[list[Event]]:
-        """The end of the file, with the header's fields that follow the events; or what is whole of it."""
-        document = self._decode(text) or self._decode(text + b"}")
-        if document is not None:
-            yield document.traceEvents
+    def _note(self, document: Document | None) -> None:
+        """Keep the header's fields that this piece has."""
+        if document is None:
             return
-        yield self._salvage(text, DAMAGED if text.rstrip().endswith((b"}", b"]")) else CUT_FILE)
+        info = _INFO(bytes(document.distributedInfo))
+        if info is not None:
+            groups = _GROUPS(bytes(info.pg_config)) or ()
+            self.rank, self.world_size = info.rank, info.world_size
+            self.group_sizes = {group.pg_desc: group.pg_size for group in groups if group.pg_size is not None}
+        self.device_properties = _PROPERTIES(bytes(document.deviceProperties)) or self.device_properties
+        self.base_ns = _WHOLE_NUMBER(bytes(document.baseTimeNanoseconds)) or self.base_ns
 
-    def _decode(self, text: bytes) -> Document | None:
-        try:
-            document: Document | None = _DECODER.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            document = _decode_leniently(text)
-        if document is not None:
-            self.info = document.distributedInfo or self.info
-            self.device_properties = document.deviceProperties or self.device_properties
-            self.base_ns = document.baseTimeNanoseconds or self.base_ns
-        return document
+    def _events(self, text: bytes) -> list[Event] | None:
+        document = _DOCUMENT(text)
+        self._note(document)
+        return None if document is None else document.traceEvents
 
-    def _salvage(self, text: bytes, why: str) -> list[Event]:
-        """Every event that is whole, one by one; the rest is counted as lost, with the reason `why`."""
-        opened = _EVENTS_KEY.search(text)
-        if opened is None:
-            self._lose("events", 1, "no list of events could be found")
-            return []
-        events: list[Event] = []
-        lost = 0
-        pieces = _BETWEEN_EVENTS.split(text[opened.end() :].rstrip(BETWEEN))
-        # the split took each event's closing brace, except the last one's: after that one the file may go on,
-        # or be cut anywhere
-        endings = [b"}]}"] * (len(pieces) - 1) + [b"]}"]
-        for one, ending in zip(pieces, endings, strict=True):
-            whole = self._decode(EVENTS_OPENING + one + ending) or self._decode(EVENTS_OPENING + one)
-            events += whole.traceEvents if whole else []
-            lost += whole is None
-        if lost:
-            self._lose("events", lost, why)
+    def _piece(self, text: bytearray, end: int) -> list[Event] | None:
+        """The events up to `end`, None if they will not decode."""
+        with memoryview(text) as whole:
+            joined = b"".join((EVENTS_OPENING, whole[:end], EVENTS_ENDING))
+        return self._events(joined)
+
+    def _last_piece(self, text: bytes, *, bare: bool) -> list[Event]:
+        """The end of the file, with the header's fields that follow the events; or what is whole of it."""
+        events = self._ended(text)
+        if events is None:
+            *before, last = _BETWEEN_EVENTS.split(text.rstrip(BETWEEN))
+            events = self._whole_ones(before) + self._last_events(last, bare=bare)
         return events
 
-    def _lose(self, what: str, count: int, why: str) -> None:
-        self.dropped.append(Dropped(what=what, count=count, why=why))
+    def _ended(self, text: bytes) -> list[Event] | None:
+        """The events of a list that is ended as it should be; a bare one has no brace after it."""
+        events = self._events(EVENTS_OPENING + text)
+        return self._events(EVENTS_OPENING + text + b"}") if events is None else events
+
+    def _last_events(self, text: bytes, *, bare: bool) -> list[Event]:
+        """Of a text that is one event at most, and the end of the file: where that is missing, the file is cut."""
+        ended = self._ended(text)
+        if ended is not None:
+            return ended
+        event = _EVENT(text)
+        if not bare or (event is None and text):
+            self.losses.add("events" if event is None else "the end of the file", 1, CUT_FILE)
+        return [] if event is None else [event]
+
+    def _whole_ones(self, texts: Sequence[bytes]) -> list[Event]:
+        """Every event that is whole, one by one; the texts lack the brace that ends them."""
+        found = [_EVENT(text + b"}") for text in texts]
+        events = [event for event in found if event is not None]
+        self.losses.add("events", len(found) - len(events), DAMAGED)
+        return events
 
 
-def _open(text: bytes) -> tuple[bool, bytes, bytes]:
-    """Split at the start of the events: (found, what stands before, the rest)."""
-    if text.lstrip()[:1] == b"[":  # a bare list of events is a Chrome trace too
-        return True, EVENTS_OPENING, text.lstrip()[1:]
-    key = _EVENTS_KEY.search(text)
-    return (True, text[: key.end()], text[key.end() :]) if key else (False, b"", text)
-
-
-def _last_boundary(text: bytes) -> int:
-    """Where the last event that is surely followed by another one ends; 0 if there is none."""
+def _last_boundary(text: bytearray) -> tuple[int, int]:
+    """Where the last event that is surely followed by another one ends, and where that begins; 0, 0 without any."""
     for tail in (TAIL_BYTES, len(text)):
-        boundaries = [found.start() for found in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - tail))]
+        boundaries = [found.span() for found in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - tail))]
         if boundaries:
-            return boundaries[-1] + 1
-    return 0
-
-
-def _decode_leniently(text: bytes) -> Document | None:
-    """For JSON that is not quite: invalid UTF-8, raw control characters, NaN, numbers as text."""
-    try:
-        loose = json.loads(text.decode("utf-8", "replace"), strict=False)
-        return msgspec.convert(loose, Document, strict=False)
-    except (ValueError, RecursionError, msgspec.ValidationError):
-        return None
+            last, following = boundaries[-1]
+            return last + 1, following
+    return 0, 0

@@ -6,24 +6,22 @@ The columns a trace fills are chosen by an event's category alone; what an event
 from __future__ import annotations
 
 import re
-import zlib
-from array import array
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
-from analyzers.diagnosis import Dropped
 from analyzers.errors import TraceError
-from analyzers.intervals import Bools
-from analyzers.readers.columns import Codes, SpanColumns, ints
-from analyzers.readers.json_events import GZIP_MAGIC, Arguments, Event, JsonTrace
+from analyzers.intervals import Bools, Floats
+from analyzers.readers.chunks import beginning
+from analyzers.readers.columns import Codes, Column, SpanColumns, whole_numbers
+from analyzers.readers.json_events import Arguments, Event, JsonTrace
+from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
-from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline
+from analyzers.readers.pairs import HALVES, whole_events
+from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, in_use
 
 # category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
 # gpu_user_annotation, overhead, instants) says nothing that these do not.
@@ -49,14 +47,13 @@ ANNOTATION_NAMES = re.compile(r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoade
 KINETO_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
 
 
+EARLIEST_US, LATEST_US = -1e18, 1e18  # times outside are garbage: subtracting them would lose every digit
+
+
 def sniff(head: bytes) -> bool:
     """JSON, plain or gzipped, with one of the keys that a Chrome trace starts with."""
-    if head.startswith(GZIP_MAGIC):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head)
-        except zlib.error:
-            return False
-    return head.lstrip()[:1] in (b"{", b"[") and any(mark in head for mark in KINETO_MARKS)
+    text = beginning(head)
+    return text.lstrip()[:1] in (b"{", b"[") and any(mark in text for mark in KINETO_MARKS)
 
 
 def read(path: Path) -> list[Timeline]:
@@ -69,9 +66,7 @@ def read(path: Path) -> list[Timeline]:
     columns = _Columns()
     for batch in trace.batches():
         columns.add(batch)
-    if columns.malformed:
-        why = "no start time, or a negative duration"
-        trace.dropped.append(Dropped(what="events", count=columns.malformed, why=why))
+    columns.finish(trace)
     if len(columns.device):
         return columns.device_timelines(trace)
     return [columns.cpu_timeline(trace)]
@@ -83,62 +78,91 @@ class _Columns:
     def __init__(self) -> None:
         self.names, self.lanes = Codes(), Codes()
         self.device = SpanColumns()
-        self.activity, self.device_index, self.group = array("q"), array("q"), array("q")
-        self.message, self.messages = array("q"), Codes()
+        self.activity, self.device_index, self.group = Column("b"), Column("q"), Column("i")
+        self.message, self.messages = Column("i"), Codes()
         self.host = {what: SpanColumns() for what in ("calls", "ops", "ranges")}
+        self.halves: list[Event] = []
         self.malformed = 0
 
     def add(self, batch: Iterable[Event]) -> None:
-        by_category: dict[str | None, list[Event]] = defaultdict(list)
+        kept: dict[str | None, list[Event]] = {category: [] for category in (*DEVICE_CATEGORIES, *HOST_CATEGORIES)}
         for event in batch:
-            if event.ph == "X":
-                by_category[event.cat].append(event)
-        for category, events in by_category.items():
+            if event.cat in kept:
+                if event.ph == "X":
+                    kept[event.cat].append(event)
+                elif event.ph in HALVES:
+                    self.halves.append(event)
+        for category, events in kept.items():
+            if not events:
+                continue
             if category in DEVICE_CATEGORIES:
-                self._add_device(self._well_formed(events), DEVICE_CATEGORIES[category])
+                self._add_device(events, DEVICE_CATEGORIES[category])
             elif category in HOST_CATEGORIES:
-                self._extend(self.host[HOST_CATEGORIES[category]], self._well_formed(events))
+                self._add_host(events, HOST_CATEGORIES[category])
 
-    def _well_formed(self, events: list[Event]) -> list[Event]:
-        # comparisons with NaN are false, so NaN times are malformed too
-        good = [e for e in events if e.ts is not None and e.ts > -1e18 and (e.dur is None or e.dur >= 0)]
-        self.malformed += len(events) - len(good)
-        return good
+    def finish(self, trace: JsonTrace) -> None:
+        """Add what could not be before everything was read, and say what is missing."""
+        events, missing = whole_events(self.halves)
+        self.halves = []
+        self.add(events)
+        trace.losses.add("events", missing, NEVER_ENDED)
+        trace.losses.add("events", self.malformed, NO_TIMES)
 
-    def _extend(self, into: SpanColumns, events: list[Event]) -> None:
-        into.extend(
-            start_us=[e.ts or 0.0 for e in events],
-            end_us=[(e.ts or 0.0) + (e.dur or 0.0) for e in events],
-            name=[self.names[e.name] for e in events],
-            lane=[self.lanes[e.pid, e.tid] for e in events],
-            correlation=[NO_CORRELATION if e.args is None else _known(e.args.correlation) for e in events],
-        )
+    def _timed(self, events: list[Event]) -> tuple[list[Event], Floats, Floats]:
+        """Those with a start and a duration, and both (float64[N])."""
+        start = np.array([e.ts for e in events], dtype=np.float64)  # None becomes NaN
+        took = np.array([e.dur for e in events], dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            good = (start > EARLIEST_US) & (start < LATEST_US) & (took >= 0) & (took < LATEST_US)
+        if not good.all():
+            self.malformed += len(events) - int(good.sum())
+            events = [event for event, fine in zip(events, good.tolist(), strict=True) if fine]
+            start, took = start[good], took[good]
+        return events, start, took
+
+    def _add_host(self, events: list[Event], what: str) -> None:
+        events, start, took = self._timed(events)
+        self._extend(self.host[what], events, start, took, correlated=what == "calls")
 
     def _add_device(self, events: list[Event], activity: Activity) -> None:
-        self._extend(self.device, events)
-        self.activity.extend(repeat(int(activity), len(events)))
-        for event in events:
-            arguments = event.args
-            device = arguments.device if arguments else None
-            self.device_index.append(device if device is not None else _number(event.pid))
-            group = _group(arguments) if arguments else ""
-            self.group.append(self.names[group] if group else -1)
-            self.message.append(self.messages[message_key(arguments)] if group and arguments else -1)
+        events, start, took = self._timed(events)
+        self._extend(self.device, events, start, took, correlated=True)
+        self.activity.extend(np.full(len(events), int(activity)))
+        self.device_index.extend(whole_numbers([_device(event) for event in events], missing=0))
+        group = [self._group(event.args) for event in events]
+        self.group.extend(group)
+        self.message.extend([self._message(event.args, code) for event, code in zip(events, group, strict=True)])
+
+    def _extend(self, into: SpanColumns, events: list[Event], start: Floats, took: Floats, *, correlated: bool) -> None:
+        names, lanes = self.names, self.lanes
+        correlation = [None if e.args is None else e.args.correlation for e in events] if correlated else None
+        into.extend(
+            start_us=start,
+            end_us=start + took,
+            name=[names[e.name] for e in events],
+            lane=[lanes[e.pid, e.tid] for e in events],
+            correlation=None if correlation is None else whole_numbers(correlation, missing=NO_CORRELATION),
+        )
+
+    def _group(self, arguments: Arguments | None) -> int:
+        """The code of "<process group's description>:<collective>", -1 where neither is given."""
+        if arguments is None or not (arguments.group or arguments.collective):
+            return -1
+        return self.names[":".join(part for part in (arguments.group, arguments.collective) if part)]
+
+    def _message(self, arguments: Arguments | None, group: int) -> int:
+        return self.messages[message_key(arguments)] if arguments is not None and group >= 0 else -1
 
     def device_timelines(self, trace: JsonTrace) -> list[Timeline]:
         origin, names = self._origin_us(), self._names()
         spans = self.device.spans(origin_us=origin, names=names)
-        activity, device = ints(self.activity), ints(self.device_index)
-        group, message = ints(self.group), ints(self.message)
-        messages = tuple(message_of(key) for key in self.messages)
+        activity, device, group = self.activity.array(), self.device_index.array(), self.group.array()
+        message, messages = self.message.array(), tuple(message_of(key) for key in self.messages)
         host = self._host_spans(origin, names)
         timelines = []
         for index, mine in _by_device(activity, device):
             events = DeviceEvents(
-                spans=spans.take(mine),
-                activity=activity[mine].astype(np.int8),
-                group=group[mine],
-                message=message[mine],
+                spans=spans.take(mine), activity=activity[mine], group=group[mine], message=message[mine]
             )
             timeline = _timeline(trace, origin=origin, index=index, device=events, host=host)
             timelines.append(replace(timeline, messages=messages))
@@ -148,7 +172,7 @@ class _Columns:
         if not any(len(columns) for columns in self.host.values()):
             raise TraceError(
                 trace.path,
-                "holds no events" + "".join(f"; {d.why}" for d in trace.dropped),
+                "holds no events" + "".join(f"; {d.why}" for d in trace.losses.dropped()),
                 hint="record it again and let the profiler finish writing (stop() before the process ends)",
             )
         origin, names = self._origin_us(), self._names()
@@ -184,17 +208,16 @@ class _Columns:
 def _timeline(
     trace: JsonTrace, *, origin: float, index: int | None, device: DeviceEvents, host: dict[str, Spans]
 ) -> Timeline:
-    rank = trace.info.rank
     return Timeline(
         path=str(trace.path),
         format="kineto",
-        rank=rank if rank is not None else rank_in_name(trace.path),
+        rank=trace.rank if trace.rank is not None else rank_in_name(trace.path),
         device_index=index,
         origin_us=origin + trace.base_ns / 1000,
         device=device,
-        group_sizes={g.pg_desc: g.pg_size for g in trace.info.pg_config},
-        world_size=trace.info.world_size,
-        dropped=tuple(trace.dropped),
+        group_sizes=trace.group_sizes,
+        world_size=trace.world_size,
+        dropped=trace.losses.dropped(),
         calls=host["calls"],
         ops=host["ops"],
         ranges=host["ranges"],
@@ -216,7 +239,7 @@ def _is_training_on_cpu(ranges: Spans) -> bool:
 
 
 def _used_names(spans: Spans) -> list[str]:
-    return [spans.names[i] for i in np.unique(spans.name)]
+    return [spans.names[i] for i in in_use(len(spans.names), spans.name).tolist()]
 
 
 def _joined(a: Spans, b: Spans) -> Spans:
@@ -227,13 +250,8 @@ def _joined(a: Spans, b: Spans) -> Spans:
     return Spans(names=a.names, **both)
 
 
-def _group(arguments: Arguments) -> str:
-    return ":".join(part for part in (arguments.group, arguments.collective) if part)
-
-
-def _known(correlation: int | None) -> int:
-    return NO_CORRELATION if correlation is None else correlation
-
-
-def _number(pid: int | float | str | None) -> int:
-    return int(pid) if isinstance(pid, int | float) else 0
+def _device(event: Event) -> int | None:
+    """The device's number in the arguments; until torch 1.10 devices were written as processes."""
+    if event.args is not None and event.args.device is not None:
+        return event.args.device
+    return event.pid if isinstance(event.pid, int) else None

@@ -12,7 +12,7 @@ import pytest
 
 from analyzers import TraceError, Wall, analyze
 from analyzers.breakdown import break_down
-from analyzers.readers import json_events, read
+from analyzers.readers import chunks, json_events, read
 from analyzers.timeline import Timeline
 from tests.analyzers.drawing import GEMM, Drawing
 
@@ -65,7 +65,7 @@ def test_no_wall_is_named_from_a_trace_whose_end_is_missing(tmp_path: Path, name
 def test_a_trace_read_in_many_pieces_is_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _many().write(tmp_path)
     whole = break_down(_read(path)).report()
-    monkeypatch.setattr(json_events, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1000)
     assert break_down(_read(path)).report() == whole
 
 
@@ -74,8 +74,8 @@ def test_one_broken_event_in_the_middle_costs_only_itself(tmp_path: Path, monkey
     lines = path.read_text().split("\n")
     at = next(i for i, line in enumerate(lines) if i > len(lines) // 2 and '"dur"' in line)
     path.write_text("\n".join([*lines[:at], '"dur": ???,', *lines[at + 1 :]]))
-    for size in (json_events.PIECE_BYTES, 2000):
-        monkeypatch.setattr(json_events, "PIECE_BYTES", size)
+    for size in (chunks.CHUNK_BYTES, 2000):
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
         monkeypatch.setattr(json_events, "UNDECODABLE_BYTES", 4 * size)
         timeline = _read(path)
         assert len(timeline.device.spans) + len(timeline.calls) == 399

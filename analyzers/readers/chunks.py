@@ -1,0 +1,50 @@
+"""The bytes of a file, plain or gzipped, a chunk at a time: a file of any size in the memory of one chunk."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from typing import IO
+
+from analyzers.readers.losses import CUT_GZIP, DAMAGED_GZIP, Losses
+
+CHUNK_BYTES = 1 << 20  # small enough for a core's cache: larger ones are slower
+COMPRESSED_BYTES = 1 << 16  # what makes about a chunk: traces shrink to a tenth and less
+GZIP_MAGIC = b"\x1f\x8b"
+GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
+PADDING = b"\0"  # may follow a gzip member
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def beginning(head: bytes) -> bytes:
+    """The first bytes of a file's text, from the first bytes of the file; empty if they cannot be decompressed."""
+    if head.startswith(GZIP_MAGIC):
+        try:
+            head = zlib.decompressobj(wbits=GZIP_WINDOW).decompress(head, CHUNK_BYTES)
+        except zlib.error:
+            return b""
+    return head.removeprefix(BYTE_ORDER_MARK)
+
+
+def chunks(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
+    """The file's text; what cannot be decompressed is told to `losses`."""
+    gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    file.seek(0)
+    yield from _gunzip(file, losses) if gzipped else iter(partial(file.read, CHUNK_BYTES), b"")
+
+
+def _gunzip(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
+    """What can be decompressed; gzip.GzipFile gives nothing of a read that meets the end."""
+    decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
+    try:
+        while data := file.read(COMPRESSED_BYTES):
+            while data:
+                if decoder.eof:  # another member follows
+                    decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
+                yield decoder.decompress(data, CHUNK_BYTES)
+                data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
+        if not decoder.eof:
+            losses.add("compressed data", 1, CUT_GZIP)
+    except zlib.error:
+        losses.add("compressed data", 1, DAMAGED_GZIP)

@@ -1,0 +1,30 @@
+"""Events written in halves, begin (ph B) and end (ph E): other profilers' form of the Chrome trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from operator import itemgetter
+
+from analyzers.readers.json_events import Event
+
+HALVES = ("B", "E")
+
+
+def whole_events(halves: Sequence[Event]) -> tuple[list[Event], int]:
+    """Events with durations, and how many halves have no other half.
+
+    An end belongs to the last begin of its thread that is still open. Of equal times the file's order decides.
+    """
+    timed = [(half.ts, half) for half in halves if half.ts is not None]
+    open_now: dict[object, list[tuple[float, Event]]] = defaultdict(list)
+    whole = []
+    for time, half in sorted(timed, key=itemgetter(0)):
+        begun = open_now[half.pid, half.tid]
+        if half.ph == "B":
+            begun.append((time, half))
+        elif begun:
+            began, event = begun.pop()
+            event.dur = time - began
+            whole.append(event)
+    return whole, len(halves) - 2 * len(whole)
