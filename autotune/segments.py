@@ -7,11 +7,12 @@ are microseconds; the segments of a partition add up to its duration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from analyzers.diagnosis import Analysis, Partition, TraceReport
+from analyzers.wording import ACTIVITY_NAMES
 
 
 class Family(StrEnum):
@@ -30,6 +31,7 @@ class Kind:
     family: Family
     glyph: str  # its letter in a bar of plain characters
     read: Callable[[Partition], float]
+    within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time by what it is made of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,7 @@ KINDS: tuple[Kind, ...] = (
         family=Family.COMPUTE,
         glyph="c",
         read=lambda step: step.compute_us - _recompute(step),
+        within=lambda step: {name: us for name, us in step.compute_by_class.items() if name != "recompute"},
     ),
     Kind(key="recompute", words="recompute", family=Family.MEMORY, glyph="r", read=_recompute),
     *(
@@ -93,6 +96,7 @@ KINDS: tuple[Kind, ...] = (
         family=Family.HOST,
         glyph="h",
         read=lambda step: step.idle_by_cause.host_us,
+        within=lambda step: step.host_by_activity,
     ),
     Kind(
         key="bubble",
@@ -118,9 +122,23 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
+CLASS_WORDS = {
+    "grouped_gemm": "grouped GEMM",
+    "gemm": "dense GEMM",
+    "router": "router and permutation",
+    "elementwise": "normalisation and elementwise",
+    "indexing": "sort, scan, index",
+    "quantise": "quantise and cast",
+    "graph": "inside CUDA graphs",
+    "other": "other compute",
+}
+PARTS_WORDS = {**CLASS_WORDS, **ACTIVITY_NAMES}
+NOISE_US = 1e-3  # below a nanosecond, the finest clock there is: a rounding of the sums, not a time
+
+
 def segments(step: Partition) -> list[Segment]:
     """The parts of a step that took any time, in drawing order."""
-    return [Segment(kind=kind, us=us) for kind in KINDS if (us := kind.read(step)) > 0]
+    return [Segment(kind=kind, us=us) for kind in KINDS if (us := kind.read(step)) > NOISE_US]
 
 
 def mean_segments(steps: Sequence[Partition]) -> list[Segment]:
@@ -128,14 +146,33 @@ def mean_segments(steps: Sequence[Partition]) -> list[Segment]:
     if not steps:
         return []
     means = ((kind, sum(kind.read(step) for step in steps) / len(steps)) for kind in KINDS)
-    return [Segment(kind=kind, us=us) for kind, us in means if us > 0]
+    return [Segment(kind=kind, us=us) for kind, us in means if us > NOISE_US]
 
 
 def compute_classes(steps: Sequence[Partition]) -> list[tuple[str, float]]:
     """What the average step computes, (class, microseconds), largest first."""
-    names = {name for step in steps for name in step.compute_by_class}
-    means = [(name, sum(step.compute_by_class.get(name, 0.0) for step in steps) / len(steps)) for name in names]
-    return sorted(means, key=lambda row: (-row[1], row[0]))
+    return by_size(mean_of(steps, lambda step: step.compute_by_class))
+
+
+def words_of(key: str) -> str:
+    """A class of compute or an activity of the host, as people say it."""
+    return PARTS_WORDS.get(key, key.replace("_", " "))
+
+
+def within(kind: Kind, steps: Sequence[Partition]) -> list[tuple[str, float]]:
+    """What the average step's time of a kind is made of, (key, microseconds), largest first."""
+    return [(name, us) for name, us in by_size(mean_of(steps, kind.within)) if us > NOISE_US]
+
+
+def mean_of(steps: Sequence[Partition], read: Callable[[Partition], Mapping[str, float]]) -> dict[str, float]:
+    """The average step's time by the keys of a mapping; a step that lacks a key has 0 of it."""
+    names = dict.fromkeys(name for step in steps for name in read(step))
+    return {name: sum(read(step).get(name, 0.0) for step in steps) / len(steps) for name in names}
+
+
+def by_size(times: Mapping[str, float]) -> list[tuple[str, float]]:
+    """(key, microseconds), largest first."""
+    return sorted(times.items(), key=lambda row: (-row[1], row[0]))
 
 
 def steps_of(trace: TraceReport) -> list[Partition]:
@@ -149,5 +186,6 @@ def mean_step_us(trace: TraceReport) -> float:
 
 
 def slowest(analysis: Analysis) -> TraceReport | None:
-    """The rank whose average step is longest: the one the others wait for."""
-    return max(analysis.traces, key=mean_step_us, default=None)
+    """The rank the others wait for: with most time of its own in a step where that is known, else with the longest."""
+    own_us: dict[int | None, float] = {one.rank: one.own_us for one in analysis.ranks}
+    return max(analysis.traces, key=lambda trace: (own_us.get(trace.rank, 0.0), mean_step_us(trace)), default=None)

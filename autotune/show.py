@@ -1,212 +1,263 @@
-"""Terminal output of `diagnose`, `compare` and `doctor`: the verdict first, then the figures behind it.
+"""Terminal output of `diagnose`: the verdict first, where the step goes, then the evidence. One screen or little more.
 
-A bar is made of letters, one kind of time each, so that it can be read without colour and copied into a mail;
-on a terminal the letters stand on the wall's colour. Everything fits 80 columns.
+What the page has in full (every kernel, every range, every rank) is here by its largest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
-from analyzers.diagnosis import Analysis, Diagnosis, TraceReport, WallFinding
-from autotune.quantities import NONE, duration, gain, percent
-from autotune.segments import (
-    KINDS,
-    Family,
-    Segment,
-    compute_classes,
-    mean_segments,
-    mean_step_us,
-    segments,
-    slowest,
-    steps_of,
-)
+from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, WallFinding
+from autotune.kernel_names import cut, short_name
+from autotune.letter_bars import print_bars
+from autotune.quantities import counted, duration, gib, percent
+from autotune.segments import Segment, mean_segments, mean_step_us, segments, slowest, steps_of, within, words_of
+from autotune.wrapping import plain_console, say
 
-if TYPE_CHECKING:
-    from autotune.doctor import Found
-
-BARS_SHOWN = 16  # of steps or ranks; the slowest where there are more
-BAR_COLUMNS = 42  # beside a label and a time, 80 in all
-UNKNOWN_SHOWN = 5  # of the kernels no table row knows, the longest
-STYLES = {
-    Family.COMPUTE: "white on blue",
-    Family.MEMORY: "white on magenta",
-    Family.COMMUNICATION: "black on yellow",
-    Family.HOST: "black on cyan",
-    Family.WAIT: "black on white",
-    Family.UNKNOWN: "white on bright_black",
-}
+BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
+SHOWN = 0.0005  # of a step: what is less would read as 0.0 %
+PARTS_SHOWN = 5  # of what a kind of time is made of, the largest
+KERNELS_SHOWN = 5
+RANGES_SHOWN = 4
+RANKS_SHOWN = 6
+NAME_COLUMNS = 40  # of a file's name
+UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
 
 
 def show_analysis(analysis: Analysis) -> None:
     """The verdict, where each step went on each rank, the walls with their evidence, and what was not understood."""
-    console = _console()
-    _say_verdict(console, analysis.diagnosis)
-    _print_bars(console, _step_rows(analysis.traces))
-    console.print()
-    _print_shares(console, analysis)
-    for finding in analysis.diagnosis.walls:
-        _print_wall(console, finding)
+    console = plain_console()
+    _say_verdict(console, analysis)
+    if analysis.traces:
+        say(console, described(analysis.traces), style="dim")
+        console.print()
+        print_bars(console, _step_rows(analysis))
+    trace = slowest(analysis)
+    if trace is not None:
+        _print_shares(console, analysis, trace)
+    _print_walls(console, analysis.diagnosis.walls)
+    if trace is not None:
+        _print_ranks(console, analysis.ranks)
+        _print_memory(console, trace.memory)
+        _print_kernels(console, trace)
+        _print_ranges(console, trace)
     _print_coverage(console, analysis.traces)
 
 
-def show_comparison(before: Analysis, after: Analysis) -> None:
-    """Two analyses side by side: the average step of the slowest rank of each, and what moved, largest first."""
-    console = _console()
-    traces = [(name, slowest(analysis)) for name, analysis in (("A", before), ("B", after))]
-    found = [(name, trace) for name, trace in traces if trace is not None]
-    if len(found) < 2:
-        console.print("One of the two holds no trace: nothing to compare.")
-        return
-    (_, a), (_, b) = found
-    change = mean_step_us(b) / mean_step_us(a) - 1 if mean_step_us(a) else 0.0
-    console.print(
-        f"step {duration(mean_step_us(a))} → {duration(mean_step_us(b))} ({gain(change)}), "
-        f"wall {before.diagnosis.wall.value} → {after.diagnosis.wall.value}",
-        style="bold",
-    )
-    _print_bars(console, [(f"{name} {_rank(trace)}", mean_segments(steps_of(trace))) for name, trace in found])
-    console.print()
-    _print_moves(console, a, b)
-    _print_walls_moved(console, before.diagnosis, after.diagnosis)
+def described(traces: Sequence[TraceReport]) -> str:
+    """`2 ranks, 3 marked steps, kineto`: what the verdict was made from."""
+    first = traces[0]
+    steps = min(len(trace.steps) for trace in traces)
+    ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]
+    marked = counted(steps, "marked step") if steps else "no marked steps: the whole trace as one"
+    formats = " and ".join(sorted({trace.format for trace in traces}))
+    where = "on CPUs" if not any(trace.devices for trace in traces) else "on GPUs"
+    return f"{ranks}, {marked}, {formats}, {where}"
 
 
-def show_doctor(found: Sequence[Found]) -> None:
-    """What is here, then what is missing, what it is needed for and how to get it."""
-    console = _console()
-    here = Table("found", "", box=None, show_header=False, padding=(0, 2, 0, 0))
-    for one in found:
-        if one.status == "found":
-            here.add_row(Text(one.what, style="green"), one.found)
-    console.print(here)
-    for one in found:
-        if one.status == "missing":
-            console.print()
-            console.print(Text.assemble((f"missing: {one.what}", "yellow"), f", needed for {one.needed_for}"))
-            if one.how:
-                console.print(f"  → {one.how}")
+def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
+    """What to call a trace among others; nothing where it is alone and has no rank."""
+    if trace.rank is not None:
+        return f"rank {trace.rank}"
+    if len(traces) == 1:
+        return ""
+    alone = sum(other.path == trace.path for other in traces) < 2
+    device = "" if alone or not trace.devices else f" device {trace.devices[0]}"
+    return cut(trace.path.rsplit("/", 1)[-1], NAME_COLUMNS) + device
 
 
-def _console() -> Console:
-    """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
-    return Console(markup=False, highlight=False, emoji=False)
+def worth(analysis: Analysis) -> str:
+    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back; empty for no wall."""
+    finding = analysis.diagnosis.finding(analysis.diagnosis.wall)
+    if finding is None:
+        return ""
+    whole = "a step" if any(trace.steps for trace in analysis.traces) else "the trace"
+    return f"up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of {whole}"
 
 
-def _say_verdict(console: Console, diagnosis: Diagnosis) -> None:
-    finding = diagnosis.finding(diagnosis.wall)
-    worth = f", up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of a step" if finding else ""
-    console.print(f"wall: {diagnosis.wall.value}{worth}", style="bold")
-    console.print(f"{diagnosis.because}\n")
+def _say_verdict(console: Console, analysis: Analysis) -> None:
+    gained = worth(analysis)
+    say(console, f"wall: {analysis.diagnosis.wall.value}{f', {gained}' if gained else ''}", style="bold")
+    say(console, analysis.diagnosis.because)
 
 
-def _step_rows(traces: Sequence[TraceReport]) -> list[tuple[str, list[Segment]]]:
-    """Every step of every rank; where that is too much, the average step of the slowest ranks."""
-    every = [(f"{_rank(trace)} {step.name}".strip(), segments(step)) for trace in traces for step in steps_of(trace)]
+def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
+    """Every step of every rank; where that is too much, the average step of the slowest ranks and the worst step."""
+    traces = analysis.traces
+    every = [
+        (f"{rank_words(trace, traces)} {step.name or 'whole trace'}".strip(), segments(step))
+        for trace in traces
+        for step in steps_of(trace)
+    ]
     if len(every) <= BARS_SHOWN:
         return every
-    worst = sorted(traces, key=mean_step_us, reverse=True)[:BARS_SHOWN]
-    return [(f"{_rank(trace)} average", mean_segments(steps_of(trace))) for trace in worst]
+    ranks = sorted(traces, key=mean_step_us, reverse=True)[: BARS_SHOWN - 1]
+    rows = [
+        (f"{rank_words(trace, traces)} average of {len(steps_of(trace))}".strip(), mean_segments(steps_of(trace)))
+        for trace in ranks
+    ]
+    trace, worst = max(((t, s) for t in traces for s in steps_of(t)), key=lambda found: found[1].duration_us)
+    return [*rows, (f"worst: {rank_words(trace, traces)} {worst.name}".replace("  ", " "), segments(worst))]
 
 
-def _rank(trace: TraceReport) -> str:
-    return f"rank {trace.rank}" if trace.rank is not None else trace.path.rsplit("/", 1)[-1]
-
-
-def _print_bars(console: Console, rows: Sequence[tuple[str, list[Segment]]]) -> None:
-    """Bars on one scale, with the letters explained below them."""
-    longest = max((sum(part.us for part in parts) for _, parts in rows), default=0.0)
-    table = Table(Column(max_width=24, overflow="ellipsis", no_wrap=True), Column(justify="right"), "", box=None)
-    table.show_header = False
-    for label, parts in rows:
-        table.add_row(label, duration(sum(part.us for part in parts)), _bar(parts, longest))
-    console.print(table)
-    seen = {part.kind.key for _, parts in rows for part in parts}
-    console.print("  ".join(f"{kind.glyph} {kind.words}" for kind in KINDS if kind.key in seen), style="dim")
-
-
-def _bar(parts: Sequence[Segment], longest: float) -> Text:
-    """Letters in proportion: ends are rounded, so that the bar is as long as its sum."""
-    bar, done = Text(), 0.0
-    for part in parts:
-        start = round(done / longest * BAR_COLUMNS)
-        done += part.us
-        width = round(done / longest * BAR_COLUMNS) - start
-        bar.append(part.kind.glyph * width, style=STYLES[part.kind.family])
-    return bar
-
-
-def _print_shares(console: Console, analysis: Analysis) -> None:
-    trace = slowest(analysis)
-    if trace is None:
-        return
-    step_us = mean_step_us(trace) or 1.0
-    table = Table(
-        f"average step of {_rank(trace)}", Column("time", justify="right"), Column("share", justify="right"), box=None
-    )
-    for part in mean_segments(steps_of(trace)):
-        table.add_row(part.kind.words, duration(part.us), percent(part.us / step_us))
-    console.print(table)
-    classes = ", ".join(f"{name} {duration(us)}" for name, us in compute_classes(steps_of(trace)) if us > 0)
-    if classes:
-        console.print(f" compute: {classes}", style="dim")
-
-
-def _print_wall(console: Console, finding: WallFinding) -> None:
+def _print_shares(console: Console, analysis: Analysis, trace: TraceReport) -> None:
+    """The average step by kind of time, and what each kind is made of."""
+    steps, step_us = steps_of(trace), mean_step_us(trace) or 1.0
+    of = rank_words(trace, analysis.traces)
+    what = "average step" if trace.steps else "whole trace"
+    parts = [part for part in mean_segments(steps) if part.us / step_us >= SHOWN]
+    room = max(len(part.kind.words) for part in parts) if parts else 0
     console.print()
-    worth = f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
-    console.print(
-        f"{finding.wall.value}: {worth if finding.recoverable_us > 0 else 'nothing to give back'}", style="bold"
-    )
-    for said in finding.evidence:
-        console.print(f"  - {said}")
+    say(console, f"{what}{f' of {of}' if of else ''}, {duration(step_us)}", style="bold")
+    for part in parts:
+        made_of = ", ".join(
+            f"{words_of(name)} {duration(us)}"
+            for name, us in within(part.kind, steps)[:PARTS_SHOWN]
+            if us / step_us >= SHOWN
+        )
+        lead = f" {part.kind.words:<{room}} {duration(part.us):>8} {percent(part.us / step_us):>7}  "
+        _print_beside(console, lead, made_of)
+
+
+def _print_beside(console: Console, lead: str, text: str) -> None:
+    """The text in its own column right of the lead, or below where that would be too narrow."""
+    if console.width - len(lead) >= 30:
+        say(console, text, lead=lead)
+        return
+    console.print(lead.rstrip(), soft_wrap=True)
+    if text:
+        say(console, text, lead="     ")
+
+
+def _print_walls(console: Console, walls: Sequence[WallFinding]) -> None:
+    """Each wall with its evidence; those with nothing to give back in a line each."""
+    for finding in walls:
+        if finding.recoverable_us > 0:
+            console.print()
+            could_give = f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
+            say(console, f"{finding.wall.value}: {could_give}", style="bold")
+            for said in finding.evidence:
+                say(console, said, lead="  - ")
+    nothing = [finding for finding in walls if finding.recoverable_us <= 0]
+    if nothing:
+        console.print()
+    for finding in nothing:
+        say(console, f"nothing to give back: {'; '.join(finding.evidence)}", lead=f"{finding.wall.value}: ")
+
+
+def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:
+    """The ranks with most time of their own, and how late they come."""
+    if len(ranks) < 2:
+        return
+    shown = sorted(ranks, key=lambda rank: -rank.own_us)[:RANKS_SHOWN]
+    rows = [
+        (
+            str(rank.rank),
+            duration(rank.step_us),
+            duration(rank.own_us),
+            duration(rank.waiting_us),
+            f"{duration(rank.late_us)}{f' in {rank.late_in}' if rank.late_in else ''}" if rank.late_us > 0 else "",
+        )
+        for rank in shown
+    ]
+    left = len(ranks) - len(shown)
+    title = f"ranks, most time of their own first{f' ({left} more not shown)' if left else ''}"
+    print_table(console, title, ("rank", "step", "own", "waits", "late"), rows)
+
+
+def _print_memory(console: Console, memory: MemoryUse | None) -> None:
+    if memory is None:
+        return
+    console.print()
+    say(console, memory_words(memory), lead="memory: ")
+
+
+def memory_words(memory: MemoryUse) -> str:
+    """The peak and what is known of it, in one sentence."""
+    when = f" in {memory.peak_step}" if memory.peak_step else ""
+    into = f", {percent(memory.peak_at_share, 0)} into it" if when and memory.peak_at_share is not None else ""
+    facts = [
+        f"peak {gib(memory.peak_gib)}{f' of {gib(memory.limit_gib)}' if memory.limit_gib else ''}{when}{into}",
+        f"during {memory.peak_phase}" if memory.peak_phase else "",
+        f"reserved {gib(memory.reserved_gib)}" if memory.reserved_gib is not None else "",
+        f"fragmentation {gib(memory.fragmentation_gib)}" if memory.fragmentation_gib is not None else "",
+        counted(memory.allocator_retries, "allocator retry").replace("retrys", "retries")
+        if memory.allocator_retries
+        else "",
+        f"{memory.driver_allocations} cudaMalloc and cudaFree calls inside steps" if memory.driver_allocations else "",
+    ]
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _print_kernels(console: Console, trace: TraceReport) -> None:
+    ranked = sorted(trace.kernels, key=lambda kernel: (-kernel.total_us, kernel.name))[:KERNELS_SHOWN]
+    room = console.width - 40
+    rows = [
+        (duration(one.total_us), f"{one.count:,}", kernel_class(one)[:16], short_name(one.name, max(room, 20)))
+        for one in ranked
+    ]
+    print_table(console, "longest kernels of the whole trace", ("time", "runs", "<class", "<kernel"), rows)
+
+
+def kernel_class(kernel: KernelTime) -> str:
+    """`ep_dispatch`, `gemm bf16`: the kind of a communication, else the class, and the precision where known."""
+    return " ".join(word for word in (kernel.kind or kernel.compute_class, kernel.precision or "") if word)
+
+
+def _print_ranges(console: Console, trace: TraceReport) -> None:
+    ranked = sorted(trace.ranges, key=lambda one: (-one.device_all_threads_us, -one.host_us, one.name))[:RANGES_SHOWN]
+    rows = [
+        (duration(one.device_all_threads_us), duration(one.host_us), f"{one.count:,}", short_name(one.name, 40))
+        for one in ranked
+    ]
+    print_table(console, "ranges of the whole trace", ("on the device", "on the host", "times", "<range"), rows)
+
+
+def print_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns of text, right-aligned but for those whose header begins with `<`; nothing for no rows."""
+    if not rows:
+        return
+    names = [name.removeprefix("<") for name in header]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    console.print()
+    say(console, title, style="bold")
+    for index, row in enumerate((names, *rows)):
+        cells = [
+            f"{cell:<{width}}" if name.startswith("<") else f"{cell:>{width}}"
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        line = f" {'  '.join(cells)}".rstrip()
+        shown = line if len(line) <= console.width else line[: console.width - 1] + "…"
+        console.print(shown, style="" if index else "dim", soft_wrap=True)
 
 
 def _print_coverage(console: Console, traces: Sequence[TraceReport]) -> None:
     """What was not understood, once for all ranks that say the same."""
-    said: list[str] = []
-    for trace in traces:
-        coverage = trace.coverage
-        said.append(f"{percent(coverage.device_time_classified)} of the device time classified")
-        said += [
-            f"unknown kernel {unknown.name}: {duration(unknown.total_us)}" for unknown in coverage.kernels_unknown[:5]
-        ]
-        said += [f"{dropped.count} {dropped.what} dropped: {dropped.why}" for dropped in coverage.dropped]
-        said += trace.warnings
+    if not traces:
+        return
     console.print()
-    for line in dict.fromkeys(said):
-        console.print(f"note: {line}", style="dim")
+    for said in notes(traces):
+        say(console, said, lead="note: ", style="dim")
 
 
-def _print_moves(console: Console, a: TraceReport, b: TraceReport) -> None:
-    before, after = ({part.kind.key: part.us for part in mean_segments(steps_of(trace))} for trace in (a, b))
-    moves = [(kind.words, before.get(kind.key, 0.0), after.get(kind.key, 0.0)) for kind in KINDS]
-    table = Table(
-        "average step", *(Column(name, justify="right") for name in ("A", "B", "moved", "of step A")), box=None
-    )
-    for words, was, now in sorted(moves, key=lambda row: -abs(row[2] - row[1])):
-        if was or now:
-            table.add_row(words, duration(was), duration(now), _signed(now - was), gain((now - was) / mean_step_us(a)))
-    console.print(table)
+def notes(traces: Sequence[TraceReport], unknown_shown: int = UNKNOWN_SHOWN) -> list[str]:
+    """The worst coverage, the longest unknown kernels, what was dropped, and every warning once."""
+    classified = min(trace.coverage.device_time_classified for trace in traces)
+    unknown: dict[str, float] = {}
+    for trace in traces:
+        for one in trace.coverage.kernels_unknown:
+            unknown[one.name] = max(unknown.get(one.name, 0.0), one.total_us)
+    longest = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:unknown_shown]
+    return [
+        f"{percent(classified)} of the device time is in kernels we know",
+        *(f"unknown kernel {short_name(name, 64)}: {duration(us)}" for name, us in longest),
+        *([f"{len(unknown) - len(longest)} more unknown kernels"] if len(unknown) > len(longest) else []),
+        *_once(f"{lost.count} {lost.what} dropped: {lost.why}" for trace in traces for lost in trace.coverage.dropped),
+        *_once(warning for trace in traces for warning in trace.warnings),
+    ]
 
 
-def _print_walls_moved(console: Console, before: Diagnosis, after: Diagnosis) -> None:
-    walls = dict.fromkeys(finding.wall for finding in (*before.walls, *after.walls))
-    table = Table("wall, recoverable", Column("A", justify="right"), Column("B", justify="right"), box=None)
-    for wall in walls:
-        table.add_row(wall.value, *(_recoverable(diagnosis.finding(wall)) for diagnosis in (before, after)))
-    if walls:
-        console.print()
-        console.print(table)
-
-
-def _recoverable(finding: WallFinding | None) -> str:
-    return f"{duration(finding.recoverable_us)}, {percent(finding.share)}" if finding else NONE
-
-
-def _signed(us: float) -> str:
-    return ("+" if us >= 0 else "−") + duration(abs(us))
+def _once(said: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(said))

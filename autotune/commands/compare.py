@@ -1,4 +1,4 @@
-"""`moe-autotune compare`: two traces, or two bursts of a study, side by side."""
+"""`moe-autotune compare`: two traces, or two trials of a study, side by side."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from cyclopts import Parameter
 
 from autotune.commands.answer import Answer
 
-Traces = Annotated[Path, Parameter(help="A trace file, a folder of one job's traces, or a burst's run folder.")]
+Traces = Annotated[
+    Path,
+    Parameter(
+        help="A trace file, a folder of one job's traces, a burst's run folder, or a trial of a study as STUDY/NUMBER."
+    ),
+]
 
 
 def compare(a: Traces, b: Traces) -> Answer:
-    """Show what moved between two traces or two bursts."""
-    from analyzers import analyze
-    from autotune.show import show_comparison
+    """Show what moved between two traces or two trials, by part, by kernel class and by kernel."""
+    from autotune.comparison import compared
+    from autotune.show_comparison import show_comparison
+    from autotune.traced import analysis_at
 
-    before, after = analyze([a]), analyze([b])
-    show_comparison(before, after)
-    return Answer(document={"schema": 1, "a": before, "b": after})
+    found = compared(analysis_at(a), analysis_at(b), same=a.resolve() == b.resolve())
+    show_comparison(found)
+    return Answer(document=found)

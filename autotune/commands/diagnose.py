@@ -11,17 +11,14 @@ from autotune.commands.answer import Answer
 
 
 def diagnose(
-    *traces: Annotated[Path, Parameter(help="Trace files of one job, or a folder of them.")],
+    *traces: Annotated[
+        Path, Parameter(help="Trace files of one job, a folder of them, or a trial of a study as STUDY/NUMBER.")
+    ],
 ) -> Answer:
     """Name the wall that costs a training job most, from its profiler traces."""
-    from analyzers import analyze
     from autotune.show import show_analysis
-    from trainer.errors import BadInputError, Problem
+    from autotune.traced import analysis_of
 
-    if not traces:
-        raise BadInputError(
-            Problem(where="diagnose", what="no trace is named", hint="name trace files or their folder")
-        )
-    analysis = analyze(traces)
+    analysis = analysis_of(traces)
     show_analysis(analysis)
     return Answer(document=analysis)

@@ -1,0 +1,168 @@
+"""What moved between two analyses: the average step of the slowest rank of each, part by part.
+
+Two traces are held against each other as they are; where they are no fair pair (no steps in one, a CPU and a GPU,
+other formats), `notes` say so, and where times do not compare, shares do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from analyzers.diagnosis import Analysis, Partition, TraceReport
+from autotune.quantities import duration, gain
+from autotune.segments import KINDS, NOISE_US, mean_of, mean_step_us, slowest, steps_of, words_of
+
+SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
+WITHIN = {"compute": "compute_class", "host": "host_activity"}  # a part, and the moves it is made of
+UNMOVED = 0.01  # of a step: what moved less is not worth a headline
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One time of the average step in A and in B; None where that side does not list it (a kernel that is not among
+    its longest), and then `moved_us` is what the other side's listing bounds."""
+
+    of: str  # part | compute_class | host_activity | communication (as it ran, hidden or not) | kernel
+    name: str
+    a_us: float | None
+    b_us: float | None
+    moved_us: float
+    moved_share: float  # of the step: its share in B minus its share in A
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`compare --json`. `moved` is sorted, largest first; by share where times do not compare."""
+
+    schema: int = 1
+    a: Analysis
+    b: Analysis
+    moved: list[Move] = []
+    notes: list[str] = []
+    times_compare: bool = True
+
+    def of(self, what: str) -> list[Move]:
+        return [move for move in self.moved if move.of == what]
+
+
+def compared(a: Analysis, b: Analysis, *, same: bool = False) -> Comparison:
+    """Both analyses with what moved between them; nothing moved if one holds no trace. same: A and B are one path."""
+    one, other = slowest(a), slowest(b)
+    if one is None or other is None:
+        return Comparison(a=a, b=b, notes=["one of the two holds no trace: nothing to compare"])
+    times_compare = bool(one.steps) == bool(other.steps)
+    moves = sorted(_moves(one, other), key=lambda move: _size(move, times_compare))
+    return Comparison(
+        a=a, b=b, moved=moves, notes=[*([SAME] if same else []), *_notes(a, b, one, other)], times_compare=times_compare
+    )
+
+
+def headline(found: Comparison) -> str:
+    """`step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
+    one, other = slowest(found.a), slowest(found.b)
+    if one is None or other is None:
+        return found.notes[0]
+    was, now = mean_step_us(one), mean_step_us(other)
+    what = "step" if one.steps else "whole trace"
+    if not found.times_compare:
+        return f"{_whole(one)} against {_whole(other)}: the shares compare, the times do not"
+    change = f"{what} {duration(was)} → {duration(now)} ({gain(now / was - 1 if was else None)})"
+    parts = [move for move in found.of("part") if abs(move.moved_us) >= UNMOVED * was]
+    if not parts:
+        return f"{change}: no part moved by {100 * UNMOVED:.0f} % of the step"
+    return f"{change}: mostly {_kind_words(parts[0].name)} {signed(parts[0].moved_us)}{_of_which(found, parts[0])}"
+
+
+def within_part(found: Comparison, part: Move) -> list[Move]:
+    """What a part is made of, by how much it moved; recompute is a part of its own."""
+    return [move for move in found.of(WITHIN.get(part.name, "")) if move.name != "recompute"]
+
+
+def _of_which(found: Comparison, part: Move) -> str:
+    """The largest cause that moved the same way, if it is half of what the part moved."""
+    same_way = [move for move in within_part(found, part) if 2 * move.moved_us / part.moved_us >= 1]
+    return f" ({words_of(same_way[0].name)} {signed(same_way[0].moved_us)})" if same_way else ""
+
+
+def signed(us: float) -> str:
+    return ("+" if us >= 0 else "−") + duration(abs(us))
+
+
+def _whole(trace: TraceReport) -> str:
+    return f"{'an average step' if trace.steps else 'a whole trace'} of {duration(mean_step_us(trace))}"
+
+
+def _kind_words(key: str) -> str:
+    return next(kind.words for kind in KINDS if kind.key == key)
+
+
+def _size(move: Move, times_compare: bool) -> tuple[float, str, str]:
+    return -abs(move.moved_us if times_compare else move.moved_share), move.of, move.name
+
+
+# what is compared, and how it is read from a partition
+READS: Mapping[str, Callable[[Partition], Mapping[str, float]]] = {
+    "part": lambda step: {kind.key: kind.read(step) for kind in KINDS},
+    "compute_class": lambda step: step.compute_by_class,
+    "host_activity": lambda step: step.host_by_activity,
+    "communication": lambda step: {kind: time.busy_us for kind, time in step.communication_by_kind.items()},
+}
+
+
+def _moves(one: TraceReport, other: TraceReport) -> Iterator[Move]:
+    steps = mean_step_us(one), mean_step_us(other)
+    for of, read in READS.items():
+        was, now = (mean_of(steps_of(trace), read) for trace in (one, other))
+        for name in dict.fromkeys((*was, *now)):
+            move = _move(of, name, was.get(name, 0.0), now.get(name, 0.0), steps)
+            if max(move.a_us or 0.0, move.b_us or 0.0) > NOISE_US:
+                yield move
+    if one.kernels and other.kernels:
+        was_of, now_of = (_by_name(trace) for trace in (one, other))
+        for name in dict.fromkeys((*was_of, *now_of)):
+            yield _move("kernel", name, was_of.get(name), now_of.get(name), steps)
+
+
+def _by_name(trace: TraceReport) -> dict[str, float]:
+    """A kernel's time a step; one name may stand in several classes."""
+    count = len(steps_of(trace))
+    times: dict[str, float] = {}
+    for kernel in trace.kernels:
+        times[kernel.name] = times.get(kernel.name, 0.0) + kernel.total_us / count
+    return times
+
+
+def _move(of: str, name: str, was: float | None, now: float | None, steps: tuple[float, float]) -> Move:
+    before, after = was or 0.0, now or 0.0
+    shares = [us / step if step else 0.0 for us, step in zip((before, after), steps, strict=True)]
+    return Move(of=of, name=name, a_us=was, b_us=now, moved_us=after - before, moved_share=shares[1] - shares[0])
+
+
+def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> Iterator[str]:
+    """What makes the two an unequal pair."""
+    if bool(one.steps) != bool(other.steps):
+        without, steps = ("A", len(other.steps)) if not one.steps else ("B", len(one.steps))
+        yield (
+            f"{without} has no marked steps: its whole trace is held against the average of the other's {steps}; "
+            "compare shares, and record with a schedule (prof.step()) to compare times"
+        )
+    elif not one.steps:
+        yield "neither has marked steps: whole traces are compared, whatever they hold"
+    elif len(one.steps) != len(other.steps):
+        yield f"A averages {len(one.steps)} steps, B {len(other.steps)}"
+    if len(a.traces) != len(b.traces):
+        yield f"A has {len(a.traces)} traces, B {len(b.traces)}: each is told by its slowest rank"
+    places = ["GPUs" if trace.devices else "CPUs" for trace in (one, other)]
+    if places[0] != places[1]:
+        yield f"A ran on {places[0]}, B on {places[1]}: compute and host mean other things on them"
+    if one.format != other.format:
+        yield f"A is a {one.format} trace, B {other.format}: what the host did is recorded differently"
+    yield from _thin(("A", a), ("B", b))
+
+
+def _thin(*sides: tuple[str, Analysis]) -> Iterator[str]:
+    """Traces that lost events: what is missing would look as if it had moved."""
+    for name, analysis in sides:
+        lost: Sequence[str] = [f"{d.count} {d.what} ({d.why})" for t in analysis.traces for d in t.coverage.dropped]
+        if lost:
+            yield f"{name} has lost {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}"

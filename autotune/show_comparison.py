@@ -1,0 +1,102 @@
+"""Terminal output of `compare`: what changed in a line, the two steps as bars, then what moved, largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from analyzers.diagnosis import Diagnosis
+from autotune.comparison import Comparison, Move, headline, signed, within_part
+from autotune.kernel_names import short_name
+from autotune.letter_bars import print_bars
+from autotune.quantities import NONE, duration, percent
+from autotune.segments import KINDS, mean_segments, mean_step_us, slowest, steps_of, words_of
+from autotune.show import SHOWN, print_table, rank_words
+from autotune.wrapping import plain_console, say
+
+INNER_SHOWN = 0.005  # of a step: what a part is made of is shown where it moved more
+KERNELS_SHOWN = 6
+
+
+def show_comparison(found: Comparison) -> None:
+    """The headline, both verdicts, both partitions, and what moved."""
+    console = plain_console()
+    say(console, headline(found), style="bold")
+    for name, analysis in (("A", found.a), ("B", found.b)):
+        say(console, _verdict(analysis.diagnosis), lead=f"{name}: ")
+    for note in found.notes:
+        say(console, note, lead="note: ", style="dim")
+    one, other = slowest(found.a), slowest(found.b)
+    if one is None or other is None:
+        return
+    console.print()
+    sides = (("A", found.a, one), ("B", found.b, other))
+    print_bars(
+        console,
+        [(f"{name} {rank_words(trace) or trace.path}", mean_segments(steps_of(trace))) for name, _, trace in sides],
+    )
+    was, now = mean_step_us(one), mean_step_us(other)
+    what = "average step" if one.steps and other.steps else "average step or whole trace"
+    rows = [_row(words, move, was, now) for words, move in _parts(found, was)]
+    print_table(console, f"{what}, what moved first", ("<", "A", "B", "moved", "of A", "of B"), rows)
+    _print_communication(console, found, was)
+    _print_kernels(console, found, was)
+    _print_walls(console, found.a.diagnosis, found.b.diagnosis)
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    finding = diagnosis.finding(diagnosis.wall)
+    worth = f", up to {percent(finding.share)}" if finding else f": {diagnosis.because}"
+    return f"wall {diagnosis.wall.value}{worth}"
+
+
+def _parts(found: Comparison, step_us: float) -> Iterator[tuple[str, Move]]:
+    """Each part, and below it what it is made of where that moved."""
+    words = {kind.key: kind.words for kind in KINDS}
+    for part in found.of("part"):
+        if max(part.a_us or 0.0, part.b_us or 0.0) < SHOWN * step_us:
+            continue
+        yield words[part.name], part
+        for inner in within_part(found, part):
+            if abs(inner.moved_us) >= INNER_SHOWN * step_us:
+                yield f"  {words_of(inner.name)}", inner
+
+
+def _row(words: str, move: Move, was: float, now: float) -> tuple[str, ...]:
+    shares = ((move.a_us or 0.0) / was if was else 0.0), ((move.b_us or 0.0) / now if now else 0.0)
+    return words, *_times(move), *(percent(share) for share in shares)
+
+
+def _times(move: Move) -> tuple[str, str, str]:
+    return duration(move.a_us), duration(move.b_us), signed(move.moved_us)
+
+
+def _print_communication(console: Console, found: Comparison, step_us: float) -> None:
+    """By kind as it ran, hidden or not: what was only hidden has not moved here."""
+    rows = [
+        (move.name, *_times(move))
+        for move in found.of("communication")
+        if max(move.a_us or 0.0, move.b_us or 0.0) >= SHOWN * step_us
+    ]
+    print_table(console, "communication as it ran, hidden or exposed", ("<kind", "A", "B", "moved"), rows)
+
+
+def _print_kernels(console: Console, found: Comparison, step_us: float) -> None:
+    moved = [move for move in found.of("kernel") if abs(move.moved_us) >= SHOWN * step_us][:KERNELS_SHOWN]
+    room = max(console.width - 36, 20)
+    rows = [
+        (*(cell.replace(NONE, "not listed") for cell in _times(move)), short_name(move.name, room)) for move in moved
+    ]
+    print_table(console, "kernels that moved most, a step", ("A", "B", "moved", "<kernel"), rows)
+
+
+def _print_walls(console: Console, before: Diagnosis, after: Diagnosis) -> None:
+    walls = dict.fromkeys(finding.wall for finding in (*before.walls, *after.walls) if finding.recoverable_us > 0)
+    rows = []
+    for wall in walls:
+        pair = [diagnosis.finding(wall) for diagnosis in (before, after)]
+        times = [duration(one.recoverable_us) if one else NONE for one in pair]
+        shares = [percent(one.share) if one else NONE for one in pair]
+        rows.append((wall.value, *times, *shares))
+    print_table(console, "walls: what each could give back at most", ("<", "A", "B", "of A", "of B"), rows)
