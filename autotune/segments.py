@@ -133,7 +133,7 @@ CLASS_WORDS = {
     "other": "other compute",
 }
 PARTS_WORDS = {**CLASS_WORDS, **ACTIVITY_NAMES}
-NOISE_US = 1e-3  # below a nanosecond, the finest clock there is: a rounding of the sums, not a time
+NOISE_US = 1e-5  # far below a nanosecond, the finest clock there is: a rounding of the sums, not a time
 
 
 def segments(step: Partition) -> list[Segment]:
