@@ -14,16 +14,19 @@ import numpy as np
 from analyzers import cpu, gpu
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
-from analyzers.host import ALLOCATOR_CALL, OUTSIDE_CALLS, PYTHON, calls_named, host_activities
-from analyzers.intervals import Intervals, intersect, merge, subtract
-from analyzers.launches import launches
+from analyzers.host import ALLOCATOR, ISSUING, OUTSIDE_CALLS, PYTHON, host_activities, issuing_lanes
+from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
+from analyzers.launches import Launches, launches
+from analyzers.pace import Pace, pace
 from analyzers.projection import project
 from analyzers.recompute import recompute_by_lane
 from analyzers.steps import Step, steps
 from analyzers.timeline import Timeline
+from analyzers.wording import ms
 from analyzers.work import Work
 
 NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"
+PROFILER_SHARE = 0.01  # of the span: a smaller part is not worth a warning
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +39,8 @@ class Breakdown:
     host: Mapping[str, Intervals]  # host idle by what the host was doing
     recompute_issue: Intervals  # the host issuing forward work again
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
+    pace: Pace
+    launch_rate: Intervals  # of the host's idle time: between launches that follow each other at its usual pace
     ranges: tuple[RangeTime, ...]
     windows: tuple[Step, ...]
     span: Partition
@@ -50,6 +55,12 @@ class Breakdown:
         end = np.array([s.end_us for s in at])
         return [float(us) for us in part.within(start, end)]
 
+    def _profiler_delays(self) -> list[str]:
+        lost = self.idle.profiler.total_us
+        if lost < PROFILER_SHARE * self.span.duration_us:
+            return []
+        return [f"the profiler's own work held up the host for {ms(lost)} ms of idle time: counted as unattributed"]
+
     def report(self) -> TraceReport:
         index = self.timeline.device_index
         return TraceReport(
@@ -61,7 +72,7 @@ class Breakdown:
             steps=list(self.steps),
             coverage=self.work.coverage,
             ranges=list(self.ranges),
-            warnings=[*self.timeline.warnings, *([] if self.windows else [NO_STEPS])],
+            warnings=[*self.timeline.warnings, *self._profiler_delays(), *([] if self.windows else [NO_STEPS])],
         )
 
 
@@ -74,27 +85,38 @@ def break_down(timeline: Timeline) -> Breakdown:
     span = _span(work, windows)
     start = min(w.start_us for w in (span, *windows))
     end = max(w.end_us for w in (span, *windows))
+    doing = _doing(timeline, launch, on_cpu)
     causes = (
         cpu.idle(timeline, work, start_us=start, end_us=end)
         if on_cpu
-        else idle(timeline, work, launch, start_us=start, end_us=end)
+        else idle(timeline, work, launch, doing, start_us=start, end_us=end)
     )
-    doing = host_activities(timeline)
     host = {what: intersect(causes.host, when) for what, when in doing.items()}
     host[PYTHON if len(timeline.ops) else OUTSIDE_CALLS] = subtract(causes.host, merge(doing.values()))
     host = {what: when for what, when in host.items() if len(when)}
+    launching = pace(timeline, launch)
+    launch_rate = intersect(merge(host.get(what, EMPTY) for what in ISSUING), launching.usual)
     return Breakdown(
         timeline=timeline,
         work=work,
         idle=causes,
         host=host,
         recompute_issue=merge(recompute_by_lane(timeline).values()),
-        allocator=subtract(calls_named(timeline, ALLOCATOR_CALL), work.busy),
+        allocator=subtract(doing.get(ALLOCATOR, EMPTY), work.busy),
+        pace=launching,
+        launch_rate=launch_rate,
         ranges=tuple(project(timeline, launch)),
         windows=windows,
-        span=partition(work, causes, host, span),
-        steps=tuple(partition(work, causes, host, window) for window in windows),
+        span=partition(work, causes, host, launch_rate, span),
+        steps=tuple(partition(work, causes, host, launch_rate, window) for window in windows),
     )
+
+
+def _doing(timeline: Timeline, launch: Launches, on_cpu: bool) -> Mapping[str, Intervals]:
+    """What the threads that issue work were doing."""
+    if on_cpu:
+        return host_activities(timeline, cpu.calculating_lanes(timeline))
+    return host_activities(timeline, issuing_lanes(timeline, launch), launch)
 
 
 def _span(work: Work, windows: tuple[Step, ...]) -> Step:
@@ -107,10 +129,12 @@ def _span(work: Work, windows: tuple[Step, ...]) -> Step:
     return Step(name="", start_us=float(busy.start[0]), end_us=float(busy.end[-1]))
 
 
-def partition(work: Work, causes: Idle, host: Mapping[str, Intervals], window: Step) -> Partition:
+def partition(
+    work: Work, causes: Idle, host: Mapping[str, Intervals], launch_rate: Intervals, window: Step
+) -> Partition:
     """Divide one window: duration = compute + exposed communication + exposed copies + idle.
 
-    host: the idle time the host caused, by what it was doing.
+    host: the idle time the host caused, by what it was doing; launch_rate: the part of it that launching faster saves.
     """
     start, end = np.array(window.start_us), np.array(window.end_us)
 
@@ -146,6 +170,7 @@ def partition(work: Work, causes: Idle, host: Mapping[str, Intervals], window: S
         compute_by_class={name: t for name, when in work.compute_by_class.items() if (t := us(when)) > 0},
         recompute_us=us(work.recomputing),
         host_by_activity={what: t for what, when in host.items() if (t := us(when)) > 0},
+        launch_rate_us=us(launch_rate),
     )
 
 

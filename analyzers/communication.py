@@ -36,6 +36,11 @@ def _kind_in(where: str, name: str) -> int:
     return next((kind for pattern, kind in _rows(where) if pattern.search(name)), NONE)
 
 
+def is_pipeline_range(name: str) -> bool:
+    """Whether a range of this name encloses exchanges with a pipeline peer."""
+    return _kind_in("range", name) == kernels.KINDS.index("pp")
+
+
 def _own_kind(name: str) -> int:
     kind = kernels.kernel(name).kind
     return kernels.KINDS.index(kind) if kind else NONE

@@ -14,9 +14,9 @@ import numpy as np
 
 from analyzers import communication, kernels
 from analyzers.diagnosis import Coverage
-from analyzers.gaps import Idle
+from analyzers.gaps import Idle, is_receive, waits_for_receives
 from analyzers.host import LAUNCH_OPERATOR
-from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
+from analyzers.intervals import EMPTY, Floats, merge, subtract, window
 from analyzers.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
 from analyzers.nesting import NONE, innermost, outermost
 from analyzers.recompute import recompute_by_lane
@@ -24,7 +24,6 @@ from analyzers.timeline import Ints, Spans, Timeline
 from analyzers.work import Work, disjoint, grouped
 
 GLOO = "gloo:"
-GLOO_RECEIVE = "gloo:recv"
 GLOO_SEND = "gloo:send"
 AUTOGRAD = "autograd::engine::"
 # what a range makes of the operators inside it; a matrix product in `experts` is the grouped GEMM's work
@@ -56,11 +55,11 @@ def work(timeline: Timeline) -> Work:
     """Sort the host threads' events into the sets the breakdown measures."""
     ranges, ops = timeline.ranges, timeline.ops
     is_gloo = ranges.where(lambda name: name.startswith(GLOO))
-    is_receive = ranges.where(_is_receive)
-    collectives = ranges.take(is_gloo & ~is_receive)
+    receives = ranges.where(is_receive)
+    collectives = ranges.take(is_gloo & ~receives)
     kind = _kinds(timeline, collectives)
     # a send is pending until its batch has been waited for: while its receive is too, that is the wait
-    receiving = ranges.covered(is_receive)
+    receiving = ranges.covered(receives)
     is_send = collectives.where(lambda name: name.startswith(GLOO_SEND))
     sends, others = (grouped(collectives.take(s), kind[s], KINDS) for s in (is_send, ~is_send))
     sending = {name: subtract(ran, receiving) for name, ran in sends.items()}
@@ -86,21 +85,8 @@ def work(timeline: Timeline) -> Work:
 def idle(timeline: Timeline, work: Work, *, start_us: float, end_us: float) -> Idle:
     """Time without compute or communication: waiting for a pipeline peer, else the host's."""
     gaps = subtract(window(start_us, end_us), work.busy)
-    bubble = _waits_for_receives(timeline.ranges, gaps)
+    bubble = waits_for_receives(timeline.ranges, gaps)
     return Idle(host=subtract(gaps, bubble), bubble=bubble)
-
-
-def _waits_for_receives(ranges: Spans, gaps: Intervals) -> Intervals:
-    """Of each gap the part up to the end of the last receive in it; one that only overlaps was not waited for."""
-    receives = ranges.take(ranges.where(_is_receive))
-    ends = np.sort(receives.end_us)
-    last = np.searchsorted(ends, gaps.end, side="right") - 1
-    until = np.where(last >= 0, ends[last], -np.inf) if len(ends) else gaps.start
-    return intersect(union(gaps.start, np.minimum(until, gaps.end)), receives.covered())
-
-
-def _is_receive(name: str) -> bool:
-    return name.startswith(GLOO_RECEIVE)
 
 
 def calculating_lanes(timeline: Timeline) -> Ints:

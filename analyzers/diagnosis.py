@@ -51,6 +51,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work done again in backward
     gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
     host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing meanwhile
+    launch_rate_us: float = (
+        0.0  # of idle_by_cause.host_us: between launches at the host's usual pace, nothing else amiss
+    )
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from analyzers.breakdown import Breakdown
 from analyzers.diagnosis import Partition, TraceReport
 from analyzers.intervals import Floats, Intervals, intersect, merge
 from analyzers.kernels import COMPUTE_CLASSES, RECOMPUTE
+from analyzers.pace import Pace
 from analyzers.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.steps import Step
@@ -104,15 +105,27 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
         {
             "to_host_us": intersect(work.exposed_copies, work.to_host),
             "from_host_us": intersect(work.exposed_copies, work.from_host),
-            "copied_to_host_us": work.to_host,
-            "copied_from_host_us": work.from_host,
             "after_sync_us": idle.after_sync,
             "recompute_host_us": intersect(idle.host, breakdown.recompute_issue),
             "allocator_us": breakdown.allocator,
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
-    return [_rank_step(partition, measured.at(k)) for k, partition in enumerate(partitions)]
+    return [
+        _rank_step(partition, {**measured.at(k), **_launching(breakdown.pace, partition)})
+        for k, partition in enumerate(partitions)
+    ]
+
+
+def _launching(pace: Pace, partition: Partition) -> dict[str, float]:
+    """How fast the host launched in a step, beside its kernels."""
+    since, until = np.searchsorted(pace.at_us, (partition.start_us, partition.start_us + partition.duration_us))
+    return {
+        "launches": float(until - since),
+        "launch_interval_us": pace.interval_us,
+        "kernel_us": pace.kernel_us,
+        "launch_rate_us": partition.launch_rate_us,
+    }
 
 
 class _Measured:

@@ -1,41 +1,80 @@
-"""Which host call launched a device event, and from which thread and moment."""
+"""Which host call launched a device event: from which thread, and when it began and came back."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from analyzers.intervals import Bools, Floats
-from analyzers.timeline import NO_CORRELATION, Ints, Timeline
+from analyzers.timeline import NO_CORRELATION, Ints, Spans, Timeline
+
+LAUNCHING_CALL = re.compile(r"Launch\w*Kernel|GraphLaunch|ModuleLaunch")  # of CUDA and HIP: each starts device work
+SHARED_CORRELATION = 0  # some profilers give it to every call that launches nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Launches:
-    """For each of M device events: known: bool[M]; start_us, end_us of the launching call: float64[M] (infinite if
-    unknown); lane: int64[M]."""
+    """For each of M device events: known: bool[M]; start_us, end_us: float64[M], of the call (infinite if unknown);
+    lane: int64[M], its thread (-1); first_us: float64[M], when the first work of the same call started (a graph's
+    kernels share one call; infinite if unknown)."""
 
     known: Bools
     start_us: Floats
     end_us: Floats
     lane: Ints
+    first_us: Floats
+
+    @property
+    def lanes(self) -> Ints:
+        """The threads that launched any of the events, in order."""
+        return np.unique(self.lane[self.known])
 
 
 def launches(timeline: Timeline) -> Launches:
     """Join device events to calls by correlation; of nested calls with one id (runtime, driver) the outer."""
-    calls = timeline.calls.take(timeline.calls.correlation != NO_CORRELATION)
-    order = np.lexsort((calls.start_us, calls.correlation))
-    asked = timeline.device.spans.correlation
-    if not len(order):
-        nothing = np.full(len(asked), -1, dtype=np.int64)
-        never = np.full(len(asked), np.inf)
-        return Launches(known=nothing > 0, start_us=never, end_us=never, lane=nothing)
-    at = np.searchsorted(calls.correlation[order], asked)
+    events = timeline.device.spans
+    calls = _correlated(timeline.calls)
+    if not len(calls):
+        unknown = np.full(len(events), np.inf)
+        nothing = np.full(len(events), -1, dtype=np.int64)
+        return Launches(known=nothing > 0, start_us=unknown, end_us=unknown, lane=nothing, first_us=unknown)
+    order = np.lexsort((-calls.end_us, calls.start_us, calls.correlation))
+    at = np.searchsorted(calls.correlation[order], events.correlation)
     call = order[np.minimum(at, len(order) - 1)]
-    known = (asked != NO_CORRELATION) & (calls.correlation[call] == asked)
+    known = (events.correlation != NO_CORRELATION) & (calls.correlation[call] == events.correlation)
+    first = np.full(len(calls), np.inf)
+    np.minimum.at(first, call[known], events.start_us[known])
     return Launches(
         known=known,
         start_us=np.where(known, calls.start_us[call], np.inf),
         end_us=np.where(known, calls.end_us[call], np.inf),
         lane=np.where(known, calls.lane[call], -1),
+        first_us=np.where(known, first[call], np.inf),
     )
+
+
+def unseen(timeline: Timeline, launch: Launches) -> Floats:
+    """float64[N], sorted: when kernels or graphs were launched of which the trace holds no device event.
+
+    Their work may have run where the device looks idle: graphs that were not recorded, events the profiler lost.
+    A driver's call inside a runtime call that is known, or around it, is the same launch.
+    """
+    calls = timeline.calls
+    launching = calls.where(lambda name: LAUNCHING_CALL.search(name) is not None)
+    launching &= (calls.correlation > SHARED_CORRELATION) & ~np.isin(
+        calls.correlation, timeline.device.spans.correlation
+    )
+    lost = calls.take(launching)
+    if not len(lost):
+        return np.empty(0)
+    seen_start, seen_end = np.sort(launch.start_us[launch.known]), np.sort(launch.end_us[launch.known])
+    around = np.searchsorted(seen_start, lost.end_us) > np.searchsorted(seen_end, lost.start_us, side="right")
+    return np.sort(lost.start_us[~around])
+
+
+def _correlated(calls: Spans) -> Spans:
+    """The calls with a correlation of their own."""
+    shared = np.count_nonzero(calls.correlation == SHARED_CORRELATION) > 1
+    return calls.take((calls.correlation != NO_CORRELATION) & ~(shared & (calls.correlation == SHARED_CORRELATION)))

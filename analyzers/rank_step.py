@@ -21,11 +21,13 @@ class RankStep:
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
     to_host_us: float = 0.0  # of exposed copies: from the device to host memory
     from_host_us: float = 0.0
-    copied_to_host_us: float = 0.0  # as they ran, exposed or not
-    copied_from_host_us: float = 0.0
     host_us: float = 0.0
     host_by_activity: Mapping[str, float] = field(default_factory=dict)
     after_sync_us: float = 0.0  # of host: began while the host was in a synchronising call
+    launch_rate_us: float = 0.0  # of host: between launches that follow each other at the usual pace
+    launches: float = 0.0  # calls that launched device work
+    launch_interval_us: float = 0.0  # medians over the trace: from one launch to the next, and of a kernel
+    kernel_us: float = 0.0
     sync_us: float = 0.0
     bubble_us: float = 0.0
     unattributed_us: float = 0.0

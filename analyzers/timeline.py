@@ -54,10 +54,16 @@ class Spans:
             correlation=self.correlation[chosen],
         )
 
+    def unlinked(self, *, of: Ints, but: Ints) -> Spans:
+        """The same calls; those whose correlation is one `of` another device, `but` not of this, launched nothing."""
+        if not len(of):
+            return self
+        elsewhere = np.isin(self.correlation, of) & ~np.isin(self.correlation, but)
+        return replace(self, correlation=np.where(elsewhere, NO_CORRELATION, self.correlation))
+
     def covered(self, chosen: Bools | None = None) -> Intervals:
         """The time covered by the chosen events (all, if not given)."""
-        start, end = self.start_us, self.end_us
-        return union(start, end) if chosen is None else union(start[chosen], end[chosen])
+        return union(self.start_us, self.end_us) if chosen is None else self.take(chosen).covered()
 
     def code(self, of: Callable[[str], int]) -> Ints:
         """int64[N]: what `of` says of each event's name, asked once a name."""
@@ -105,6 +111,7 @@ class Timeline:
     calls: Spans  # CUDA / HIP runtime and driver calls; lane = host thread
     ops: Spans  # framework operators; lane = host thread
     ranges: Spans  # annotations: record_function, NVTX; lane = host thread
+    overhead: Spans = field(default_factory=lambda: no_spans())  # of profiler and driver; threads are not told
     group_sizes: Mapping[str, int] = field(default_factory=dict)  # ranks by process group's description
     world_size: int | None = None  # ranks of the job
     messages: tuple[Message, ...] = ()

@@ -16,6 +16,9 @@ KIND_NAMES = {
 ACTIVITY_NAMES = {
     "garbage_collection": "Python's garbage collector",
     "allocator": "cudaMalloc and cudaFree",
+    "module_loading": "loading modules and kernels for their first launch",
+    "compiling": "compiling",
+    "profiler": "the profiler's own work",
     "synchronising_call": "synchronising calls",
     "launching": "launching work",
     "data_loading": "loading data",

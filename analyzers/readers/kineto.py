@@ -24,7 +24,7 @@ from analyzers.readers.pairs import HALVES, whole_events
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, in_use
 
 # category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
-# gpu_user_annotation, overhead, instants) says nothing that these do not.
+# gpu_user_annotation, instants) says nothing that these do not.
 DEVICE_CATEGORIES = {
     "kernel": Activity.KERNEL,
     "Kernel": Activity.KERNEL,
@@ -41,7 +41,12 @@ HOST_CATEGORIES = {
     "cpu_op": "ops",
     "Operator": "ops",
     "user_annotation": "ranges",
+    "overhead": "overhead",
 }
+ANNOTATION_CATEGORY = "user_annotation"
+PYTHON_CATEGORY = "python_function"
+# the only Python functions that are kept: a collection stops every thread
+COLLECTIONS = ("Python GC", "gc.collect", "<built-in function collect>")
 # until torch 1.10 annotations were written as operators
 ANNOTATION_NAMES = re.compile(r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoader\))")
 KINETO_MARKS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
@@ -80,7 +85,7 @@ class _Columns:
         self.device = SpanColumns()
         self.activity, self.device_index, self.group = Column("b"), Column("q"), Column("i")
         self.message, self.messages = Column("i"), Codes()
-        self.host = {what: SpanColumns() for what in ("calls", "ops", "ranges")}
+        self.host = {what: SpanColumns() for what in ("calls", "ops", "ranges", "overhead")}
         self.halves: list[Event] = []
         self.malformed = 0
 
@@ -92,6 +97,8 @@ class _Columns:
                     kept[event.cat].append(event)
                 elif event.ph in HALVES:
                     self.halves.append(event)
+            elif event.cat == PYTHON_CATEGORY and event.name in COLLECTIONS and event.ph == "X":
+                kept[ANNOTATION_CATEGORY].append(event)
         for category, events in kept.items():
             if not events:
                 continue
@@ -164,7 +171,8 @@ class _Columns:
             events = DeviceEvents(
                 spans=spans.take(mine), activity=activity[mine], group=group[mine], message=message[mine]
             )
-            timeline = _timeline(trace, origin=origin, index=index, device=events, host=host)
+            calls = host["calls"].unlinked(of=spans.correlation[~mine], but=events.spans.correlation)
+            timeline = _timeline(trace, origin=origin, index=index, device=events, host={**host, "calls": calls})
             timelines.append(replace(timeline, messages=messages))
         return timelines
 
@@ -221,6 +229,7 @@ def _timeline(
         calls=host["calls"],
         ops=host["ops"],
         ranges=host["ranges"],
+        overhead=host["overhead"],
     )
 
 

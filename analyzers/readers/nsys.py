@@ -170,6 +170,8 @@ def _timeline(
 ) -> Timeline:
     mine = (rows.process == process) & (rows.device == device)
     calls, ranges = (_spans(h, h.process == process, export.names, origin_ns) for h in host)
+    elsewhere = (rows.process == process) & (rows.device != device)
+    calls = calls.unlinked(of=rows.correlation[elsewhere], but=rows.correlation[mine])
     spans = _spans(rows, mine, export.names, origin_ns)
     activity = rows.activity[mine].astype(np.int8)
     unsaid = np.full(len(spans), -1, dtype=np.int64)

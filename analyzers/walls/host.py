@@ -49,12 +49,22 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
             whose = ", counted as memory" if activity == ALLOCATOR else ""
             what = f"{ACTIVITY_NAMES[activity]}{whose}"
             lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {what}")
+    if job.share(step.launch_rate_us) >= SAID_SHARE:
+        lines.append(_launch_rate(job, step))
     if job.share(step.after_sync_us) >= SAID_SHARE:
         lines.append(
             f"{ms(step.after_sync_us)} ms of it begin while the host is in a synchronising call: "
             "it starts to launch again only after the device has run dry"
         )
     return [*lines, *_no_wall(job, step)]
+
+
+def _launch_rate(job: Job, step: RankStep) -> str:
+    often = f"{step.launches:,.0f} launches{' a step' if job.steps else ''}, one each {step.launch_interval_us:.3g} us"
+    return (
+        f"{often}, of kernels that run {step.kernel_us:.3g} us (medians): for {job.of_step(step.launch_rate_us)} the "
+        "device waits only for the next launch; CUDA graphs or fewer, larger kernels can give that back at most"
+    )
 
 
 def _no_wall(job: Job, step: RankStep) -> list[str]:

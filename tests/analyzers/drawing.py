@@ -36,8 +36,16 @@ class Drawing:
         self._add("cpu_op", name, start, end, thread)
         return self
 
-    def call(self, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
-        self._add("cuda_runtime", name, start, end, thread, correlation=0)
+    def call(self, name: str, start: float, end: float, thread: int = MAIN, correlation: int = 0) -> Drawing:
+        self._add("cuda_runtime", name, start, end, thread, correlation=correlation)
+        return self
+
+    def overhead(self, name: str, start: float, end: float) -> Drawing:
+        return self.event("overhead", name, start, end, thread=0)
+
+    def event(self, category: str, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
+        """Any event of a host thread."""
+        self._add(category, name, start, end, thread)
         return self
 
     def kernel(
@@ -47,20 +55,51 @@ class Drawing:
         end: float,
         *,
         launched: float | None = None,
+        launch_took: float = 2,
         stream: int = 7,
         thread: int = MAIN,
         category: str = "kernel",
+        device: int = 0,
         **args: Any,
     ) -> Drawing:
         """A device event; launched=None leaves it without a launch, as inside a graph whose launch was not seen."""
         self._correlation += 1
         if launched is not None:
-            self._add("cuda_runtime", "cudaLaunchKernel", launched, launched + 2, thread, correlation=self._correlation)
-        self._add(category, name, start, end, stream, device=0, stream=stream, correlation=self._correlation, **args)
+            self.call("cudaLaunchKernel", launched, launched + launch_took, thread, self._correlation)
+        place = {"device": device, "stream": stream, "correlation": self._correlation}
+        self._add(category, name, start, end, stream, **place, **args)
         return self
 
-    def copy(self, name: str, start: float, end: float, *, launched: float | None = None, stream: int = 9) -> Drawing:
-        return self.kernel(name, start, end, launched=launched, stream=stream, category="gpu_memcpy")
+    def copy(
+        self,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        launched: float | None = None,
+        launch_took: float = 2,
+        stream: int = 9,
+    ) -> Drawing:
+        return self.kernel(
+            name, start, end, launched=launched, launch_took=launch_took, stream=stream, category="gpu_memcpy"
+        )
+
+    def graph(
+        self,
+        kernels: list[tuple[str, float, float]],
+        *,
+        launched: float,
+        took: float = 10,
+        name: str = "cudaGraphLaunch",
+        stream: int = 7,
+    ) -> Drawing:
+        """The kernels (name, start, end) of one graph: they share its launch."""
+        self._correlation += 1
+        self.call(name, launched, launched + took, MAIN, self._correlation)
+        for kernel, start, end in kernels:
+            place = {"device": 0, "stream": stream, "correlation": self._correlation}
+            self._add("kernel", kernel, start, end, stream, **place)
+        return self
 
     def document(self) -> dict[str, Any]:
         backend = "gloo" if self.on_cpu else "nccl"
