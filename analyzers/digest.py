@@ -105,6 +105,8 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
         {
             "to_host_us": intersect(work.exposed_copies, work.to_host),
             "from_host_us": intersect(work.exposed_copies, work.from_host),
+            "copied_to_host_us": work.to_host,
+            "copied_from_host_us": work.from_host,
             "after_sync_us": idle.after_sync,
             "recompute_host_us": intersect(idle.host, breakdown.recompute_issue),
             "allocator_us": breakdown.allocator,

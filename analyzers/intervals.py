@@ -68,10 +68,12 @@ def union(start: Floats, end: Floats) -> Intervals:
     lasting = end > start
     if not lasting.any():
         return EMPTY
-    start, end = start[lasting], end[lasting]
-    order = np.argsort(start, kind="stable")
-    start = start[order]
-    reach = np.maximum.accumulate(end[order])
+    if not lasting.all():
+        start, end = start[lasting], end[lasting]
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     opens = np.concatenate(([True], start[1:] > reach[:-1]))
     first = np.flatnonzero(opens)
     last = np.concatenate((first[1:] - 1, [len(start) - 1]))
@@ -112,10 +114,12 @@ def _sweep(a: Intervals, b: Intervals) -> tuple[Floats, Floats, Bools, Bools]:
     order = np.argsort(edges, kind="stable")
     time = edges[order]
     inside = []
-    for mine in (slice(0, 2 * len(a)), slice(2 * len(a), None)):
+    for before, own in ((0, len(a)), (2 * len(a), len(b))):
         step = np.zeros(len(edges), dtype=np.int8)
-        step[mine] = np.repeat((1, -1), len(edges[mine]) // 2)
-        inside.append(np.cumsum(step[order], dtype=np.int64)[:-1] > 0)
+        step[before : before + own] = 1
+        step[before + own : before + 2 * own] = -1
+        # a set's intervals are apart, so the sum is 0 or 1 and a byte holds it
+        inside.append(np.cumsum(step[order], dtype=np.int8)[:-1] > 0)
     return time[:-1], time[1:], inside[0], inside[1]
 
 

@@ -26,6 +26,7 @@ class Job:
     step: RankStep | None = None
     steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
     slowest: int | None = None
+    imbalance_us: float = 0.0  # what an even load of the ranks would give back: the step less the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     classified: float = 1.0  # share of device time explained, the worst rank's
     cut_short: tuple[str, ...] = ()  # the traces whose end is missing
@@ -59,12 +60,25 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         step=average([table[r][k] for k, r in enumerate(slowest)]),
         steps=len(slowest) if digests[0].windows else 0,
         slowest=ranks[Counter(slowest).most_common(1)[0][0]],
+        imbalance_us=_imbalance_us(table),
         by_rank={rank: average(row) for rank, row in zip(ranks, table, strict=True) if rank is not None},
         classified=min(d.report.coverage.device_time_classified for d in digests),
         cut_short=tuple(d.report.path for d in digests if d.cut_short),
         on_cpu=all(d.on_cpu for d in digests),
         outcome=outcome,
     )
+
+
+def _imbalance_us(table: Sequence[Sequence[RankStep]]) -> float:
+    """Ranks that wait by turns, each for another in another layer, lose as much as if one made all the others wait.
+
+    table: for each rank its steps, as many of each.
+    """
+    steps = list(zip(*table, strict=True))
+    lost = [
+        max(one.duration_us - one.bubble_us for one in step) - np.mean([one.own_us for one in step]) for step in steps
+    ]
+    return max(0.0, float(np.mean(lost)))
 
 
 def _shared_steps(digests: Sequence[Digest]) -> list[list[int]]:

@@ -21,6 +21,8 @@ class RankStep:
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
     to_host_us: float = 0.0  # of exposed copies: from the device to host memory
     from_host_us: float = 0.0
+    copied_to_host_us: float = 0.0  # as they ran, exposed or not
+    copied_from_host_us: float = 0.0
     host_us: float = 0.0
     host_by_activity: Mapping[str, float] = field(default_factory=dict)
     after_sync_us: float = 0.0  # of host: began while the host was in a synchronising call

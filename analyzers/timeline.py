@@ -63,7 +63,8 @@ class Spans:
 
     def covered(self, chosen: Bools | None = None) -> Intervals:
         """The time covered by the chosen events (all, if not given)."""
-        return union(self.start_us, self.end_us) if chosen is None else self.take(chosen).covered()
+        start, end = self.start_us, self.end_us
+        return union(start, end) if chosen is None else union(start[chosen], end[chosen])
 
     def code(self, of: Callable[[str], int]) -> Ints:
         """int64[N]: what `of` says of each event's name, asked once a name."""

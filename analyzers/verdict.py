@@ -24,26 +24,30 @@ THRESHOLDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the abstentions look at: the findings, largest first, and the next one after the leader."""
+    """What the abstentions look at: the job, the leading wall, the largest loss that is no wall, and the margin."""
 
     job: Job
     leader: WallFinding
+    elsewhere: tuple[str, float]
     margin: float
 
-    @property
-    def lost_elsewhere(self) -> tuple[str, float]:
-        """The largest loss that is no wall, and its share."""
-        step = self.job.step
-        named = (
-            {}
-            if step is None
-            else {
-                "the pipeline's bubble": step.bubble_us,
-                "waiting for a slower rank": step.waiting_us,
-                "idle time whose cause is not in the trace": step.unattributed_us,
-            }
-        )
-        return max(((n, self.job.share(us)) for n, us in named.items()), key=lambda x: x[1], default=("", 0.0))
+
+def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, float]:
+    """The largest loss that is no wall, in words, and its share of the step."""
+    step = job.step
+    if step is None:
+        return "", 0.0
+    memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
+    offloaded = memory.parts.get("offload_copies", 0.0) if memory else 0.0
+    losses = {
+        "the pipeline's bubble": step.bubble_us,
+        "waiting for slower ranks": max(step.waiting_us, job.imbalance_us),
+        "work that was launched but waits for another stream, a copy or an event": step.sync_us,
+        "idle time whose cause is not in the trace": step.unattributed_us,
+        "copies of input or weights, under no compute,": step.to_host_us + step.from_host_us - offloaded,
+    }
+    what, us = max(losses.items(), key=lambda item: item[1])
+    return what, job.share(us)
 
 
 def _cut_short(case: _Case) -> str | None:
@@ -77,8 +81,8 @@ def _nothing_stands_out(case: _Case) -> str | None:
 
 
 def _no_wall_is_larger(case: _Case) -> str | None:
-    what, share = case.lost_elsewhere
-    if share <= case.leader.share:
+    what, share = case.elsewhere
+    if share <= max(case.leader.share, THRESHOLDS["share"]):
         return None
     return f"{what} takes {percent(share)} of the step, more than any wall ({percent(case.leader.share)})"
 
@@ -93,8 +97,8 @@ ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
     _cut_short,
     _low_coverage,
     _unattributed,
-    _nothing_stands_out,
     _no_wall_is_larger,
+    _nothing_stands_out,
     _too_close,
 )
 
@@ -113,7 +117,7 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         return bound
     leader, *others = findings
     margin = leader.share - (others[0].share if others else 0.0)
-    case = _Case(job=job, leader=leader, margin=margin)
+    case = _Case(job=job, leader=leader, elsewhere=lost_elsewhere(job, findings), margin=margin)
     doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
     if doubt is not None:
         return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=doubt, walls=list(findings))
@@ -130,11 +134,11 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
         return None
     others = [f for f in findings if f is not compute]
     computing = job.share(job.step.compute_us)
-    largest = max((f.share for f in others), default=0.0)
+    largest = max([f.share for f in others] + [lost_elsewhere(job, findings)[1]])
     known = job.classified >= THRESHOLDS["classified"] and not job.cut_short
     if not known or computing < THRESHOLDS["compute_bound"] or largest >= THRESHOLDS["share"]:
         return None
-    because = f"compute takes {percent(computing)} of the step and no other wall more than {percent(largest)}"
+    because = f"compute takes {percent(computing)} of the step and nothing else more than {percent(largest)}"
     return Diagnosis(wall=Wall.COMPUTE, margin=computing - largest, because=because, walls=[compute, *others])
 
 

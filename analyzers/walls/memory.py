@@ -49,7 +49,9 @@ def find(job: Job) -> WallFinding | None:
 
 def _parts(step: RankStep) -> dict[str, float]:
     copied, back = step.to_host_us, step.from_host_us
-    both_ways = min(copied, back) > OFFLOAD_BALANCE * max(copied, back)
+    out = max(copied, step.copied_to_host_us)  # one way may be hidden, and the other exposed
+    home = max(back, step.copied_from_host_us)
+    both_ways = min(out, home) > OFFLOAD_BALANCE * max(out, home)
     parts = {
         "recompute": step.recompute_us + step.recompute_host_us,
         "offload_copies": copied + back if both_ways else 0.0,

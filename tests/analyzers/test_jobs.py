@@ -36,6 +36,21 @@ def test_a_late_rank_is_named_and_the_others_waiting_is_not_communication(tmp_pa
     assert any("rank 0 waits" in line and "rank 1 only" in line for line in finding.evidence)
 
 
+def test_ranks_that_wait_by_turns_lose_by_imbalance_what_no_wall_could_give_back(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        drawing = Drawing(rank=rank)
+        for k in range(2):
+            drawing.step(k, k * 1000, k * 1000 + 1000)
+            for half in (0, 1):  # each is late in one half of the step
+                at, took = k * 1000 + half * 500, 400 if half == rank else 100
+                drawing.kernel(GEMM, at, at + took, launched=at - 10)
+                drawing.kernel(DISPATCH, at + took, at + 500, launched=at - 5, stream=8)
+        drawing.write(tmp_path)
+    diagnosis = analyze([tmp_path]).diagnosis
+    assert diagnosis.wall is Wall.UNDETERMINED
+    assert "waiting for slower ranks takes 30 %" in diagnosis.because
+
+
 def test_one_rank_alone_cannot_tell_waiting_from_transfer(tmp_path: Path) -> None:
     finding = analyze([_rank(0, 500).write(tmp_path)]).diagnosis.finding(Wall.COMMUNICATION)
     assert finding is not None

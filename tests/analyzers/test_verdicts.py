@@ -83,6 +83,12 @@ def test_copies_both_ways_are_offload_and_one_way_are_not() -> None:
     assert "not offload" in one.evidence[0]
 
 
+def test_offload_is_told_from_input_by_all_copies_also_where_one_way_is_hidden() -> None:
+    step: dict[str, Any] = {"to_host_us": 0.0, "from_host_us": 8_000.0, "copied_from_host_us": 8_000.0}
+    assert _finding(_judge(**step, copied_to_host_us=8_500.0), Wall.MEMORY).parts == {"offload_copies": 8_000.0}
+    assert _finding(_judge(**step, copied_to_host_us=500.0), Wall.MEMORY).parts == {}
+
+
 def test_allocator_stalls_are_memory() -> None:
     assert _finding(_judge(allocator_us=20_000.0), Wall.MEMORY).parts == {"allocator": 20_000.0}
 
@@ -131,6 +137,9 @@ def test_a_step_that_is_all_compute_has_the_compute_wall_whatever_its_rate() -> 
         ({"host_us": 20_000.0, "unattributed_us": 30_000.0}, "cause that is not in the trace"),
         ({"host_us": 4_000.0}, "no wall could give back more than 3 %"),
         ({"host_us": 20_000.0, "bubble_us": 30_000.0}, "the pipeline's bubble takes 21 %"),
+        ({"bubble_us": 30_000.0, "compute_us": 110_000.0}, "the pipeline's bubble takes 21 %"),
+        ({"host_us": 20_000.0, "sync_us": 30_000.0}, "waits for another stream, a copy or an event takes 21 %"),
+        ({"host_us": 5_000.0, "from_host_us": 16_000.0, "compute_us": 115_000.0}, "copies of input or weights"),
         ({"host_us": 20_000.0, "recompute_us": 19_000.0}, "leads by only"),
     ],
 )

@@ -1,0 +1,69 @@
+"""The events of one rank as a Kineto file holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tests.analyzers.moe_steps.program import Kernel
+
+PROCESS = 1
+CALLS = {"gpu_memcpy": "cudaMemcpyAsync", "kernel": "cudaLaunchKernel"}
+
+
+class Recording:
+    """Grows while a machine runs. `clock_us` is what this rank's clock shows when the job starts."""
+
+    def __init__(self, *, rank: int, ranks: int, clock_us: float = 0.0, operators: bool = True) -> None:
+        self.rank, self.ranks, self.clock_us = rank, ranks, clock_us
+        self.operators = operators
+        self.events: list[dict[str, Any]] = []
+        self.opened: list[tuple[str, str, float, int]] = []
+        self._correlation = 0
+
+    def host(self, category: str, name: str, begun: float, end: float, thread: int) -> None:
+        if self.operators or category != "cpu_op":
+            self._add(category, name, begun, end, thread, {})
+
+    def range(self, name: str, begun: float, end: float, thread: int) -> None:
+        self._add("user_annotation", name, begun, end, thread, {})
+
+    def launch(self, kernel: Kernel, launched: float, returned: float, start: float, end: float) -> None:
+        if not kernel.in_graph:
+            self._correlation += 1
+            self._add(
+                "cuda_runtime", CALLS[kernel.category], launched, returned, kernel.thread, self._joined(kernel.stream)
+            )
+        if end > start:
+            arguments = {**self._joined(kernel.stream), **dict(kernel.arguments)}
+            self._add(kernel.category, kernel.name, start, end, kernel.stream, arguments)
+
+    def _joined(self, stream: int) -> dict[str, Any]:
+        return {"correlation": self._correlation, "device": self.rank, "stream": stream}
+
+    def _add(self, category: str, name: str, begun: float, end: float, thread: int, arguments: dict[str, Any]) -> None:
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": PROCESS,
+                "tid": thread,
+                "ts": round(self.clock_us + begun, 3),
+                "dur": round(end - begun, 3),
+                "args": arguments,
+            }
+        )
+
+    def write(self, folder: Path) -> None:
+        document = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "simulated"}],
+            "distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": max(self.ranks, 8)},
+            "traceEvents": self.events,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank{self.rank}.pt.trace.json").write_bytes(msgspec.json.encode(document))

@@ -1,0 +1,140 @@
+"""What is really lost in a program and to what: it is run again with each cause taken away.
+
+The share of the step that is saved then is what a wall could give back. The label follows from these figures alone,
+never from what the analysers say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from analyzers.diagnosis import Wall
+from tests.analyzers.moe_steps.program import Allocate, Host, Instruction, Kernel, Machine, Sync
+
+Steps = Sequence[Sequence[Instruction]]
+
+
+class Loss(StrEnum):
+    """What can be taken away: the walls, and two losses that are no walls."""
+
+    MEMORY = "memory"
+    COMMUNICATION = "communication"
+    HOST = "host"
+    COMPUTE = "compute"
+    BUBBLE = "bubble"
+    IMBALANCE = "imbalance"
+
+
+# the losses that are no walls, and how a diagnosis names them
+NO_WALL = {Loss.BUBBLE: r"bubble", Loss.IMBALANCE: r"slower rank|imbalance|uneven"}
+WORTH_NAMING = 0.05  # of the step: below, no wall is worth a name
+ALL_COMPUTE = 0.80  # of the step: the wall is compute where nothing else is worth a name
+CLOSE = 0.03  # of the step: two losses this near to each other need not be told apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """gain: share of an average step that taking each loss away saves, 0..1."""
+
+    step_us: float
+    computing: float  # share of the step in which the busiest rank computes
+    gain: Mapping[Loss, float]
+
+    @property
+    def leader(self) -> Loss | None:
+        """The loss that costs most; None if none is worth a name."""
+        if self._all_compute(slack=0.0):
+            return Loss.COMPUTE
+        loss = max(self.gain, key=lambda one: self.gain[one])
+        return loss if self.gain[loss] >= WORTH_NAMING else None
+
+    @property
+    def accepted(self) -> set[Wall]:
+        """The verdicts that are right; more than one where it is a near thing."""
+        leader = self.leader
+        right = {Wall.UNDETERMINED if leader is None or leader in NO_WALL else Wall(leader)}
+        by_gain = sorted(self.gain.values(), reverse=True)
+        near_bounds = self._all_compute(slack=CLOSE) != self._all_compute(slack=-CLOSE)
+        if by_gain[0] - by_gain[1] < CLOSE and leader is not Loss.COMPUTE:
+            right.add(Wall.UNDETERMINED)
+        if leader is not None and self.gain[leader] < WORTH_NAMING + CLOSE and leader is not Loss.COMPUTE:
+            right.add(Wall.UNDETERMINED)
+        return right | ({Wall.UNDETERMINED, Wall.COMPUTE} if near_bounds else set())
+
+    def _all_compute(self, *, slack: float) -> bool:
+        others = max(gain for loss, gain in self.gain.items() if loss is not Loss.COMPUTE)
+        return self.computing >= ALL_COMPUTE - slack and others < WORTH_NAMING + slack
+
+
+def truth(steps: Steps, ranks: int, *, warm_up: int) -> Truth:
+    """Of the steps after the warm-up; the program must have at least one more."""
+    counted = len(steps) - warm_up
+    step_us = _step_us(steps, ranks, warm_up)
+    computing = max(
+        sum(one.us[r] for step in steps[warm_up:] for one in step if isinstance(one, Kernel) and _computes(one))
+        for r in range(ranks)
+    )
+    gain = {loss: 1 - _step_us(without(steps, loss), ranks, warm_up) / step_us for loss in Loss}
+    return Truth(step_us=step_us, computing=computing / counted / step_us, gain=gain)
+
+
+def _step_us(steps: Steps, ranks: int, warm_up: int) -> float:
+    ends = [0.0, *Machine(ranks).run(steps)]
+    return (ends[-1] - ends[warm_up]) / (len(steps) - warm_up)
+
+
+def _computes(kernel: Kernel) -> bool:
+    return kernel.category == "kernel" and not kernel.communication
+
+
+def without(steps: Steps, loss: Loss) -> Steps:
+    """The program without one cause of loss."""
+    change = REMEDIES[loss]
+    return [[changed for one in step if (changed := change(one)) is not None] for step in steps]
+
+
+def _none(times: tuple[float, ...]) -> tuple[float, ...]:
+    return (0.0,) * len(times)
+
+
+def _hide_communication(one: Any) -> Any:
+    return one._replace(us=_none(one.us)) if isinstance(one, Kernel) and one.communication else one
+
+
+def _free_host(one: Any) -> Any:
+    if isinstance(one, Host):
+        return one._replace(us=_none(one.us))
+    return one._replace(launch_us=_none(one.launch_us)) if isinstance(one, Kernel) else one
+
+
+def _enough_memory(one: Any) -> Any:
+    if isinstance(one, Allocate) or getattr(one, "again", False):
+        return None
+    return one._replace(us=_none(one.us)) if isinstance(one, Kernel) and one.offload else one
+
+
+def _fuse(one: Any) -> Any:
+    return one._replace(us=_none(one.us)) if isinstance(one, Kernel) and one.fusable else one
+
+
+def _no_bubble(one: Any) -> Any:
+    return one._replace(wait_us=0.0) if isinstance(one, Kernel | Sync) and one.wait_us else one
+
+
+def _balance(one: Any) -> Any:
+    if not isinstance(one, Kernel) or len(set(one.us)) == 1:
+        return one
+    return one._replace(us=(sum(one.us) / len(one.us),) * len(one.us))
+
+
+REMEDIES: Mapping[Loss, Callable[[Any], Any]] = {
+    Loss.COMMUNICATION: _hide_communication,
+    Loss.HOST: _free_host,
+    Loss.MEMORY: _enough_memory,
+    Loss.COMPUTE: _fuse,
+    Loss.BUBBLE: _no_bubble,
+    Loss.IMBALANCE: _balance,
+}
