@@ -13,15 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from analyzers.errors import TraceError
-from analyzers.intervals import Bools, Floats
+from analyzers.intervals import Floats
 from analyzers.readers.chunks import beginning
 from analyzers.readers.columns import Codes, Column, SpanColumns, whole_numbers
+from analyzers.readers.devices import by_device
 from analyzers.readers.json_events import Arguments, Event, JsonTrace
 from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
-from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, in_use
+from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use
 
 # category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
 # gpu_user_annotation, instants) says nothing that these do not.
@@ -167,7 +168,7 @@ class _Columns:
         message, messages = self.message.array(), tuple(message_of(key) for key in self.messages)
         host = self._host_spans(origin, names)
         timelines = []
-        for index, mine in _by_device(activity, device):
+        for index, mine in by_device(activity, device):
             events = DeviceEvents(
                 spans=spans.take(mine), activity=activity[mine], group=group[mine], message=message[mine]
             )
@@ -231,16 +232,6 @@ def _timeline(
         ranges=host["ranges"],
         overhead=host["overhead"],
     )
-
-
-def _by_device(activity: Ints, device: Ints) -> Iterable[tuple[int, Bools]]:
-    """The devices that ran kernels; copies seen on other ones (peer to peer) go with the first of them."""
-    own = np.unique(device[activity == Activity.KERNEL])
-    if not len(own):
-        own = np.unique(device)[:1]
-    strangers = ~np.isin(device, own)
-    for index in own.tolist():
-        yield index, (device == index) | (strangers if index == own[0] else False)
 
 
 def _is_training_on_cpu(ranges: Spans) -> bool:

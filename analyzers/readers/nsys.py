@@ -7,35 +7,42 @@ name and used where it is. Rows come in any order; a correlation id is unique wi
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from analyzers.errors import TraceError
 from analyzers.intervals import Bools
-from analyzers.readers.naming import rank_in_name
+from analyzers.readers.devices import by_device
+from analyzers.readers.losses import CUT_FILE, Losses
+from analyzers.readers.nsys_export import MISSING, Export, opened
+from analyzers.readers.nsys_processes import PROCESS_BITS, PROCESS_SHIFT, gpus, ranks
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, no_spans
 
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's
 RANGES = "NVTX_EVENTS"
 # table -> (what its rows are, the name of rows that have none)
 DEVICE_TABLES = {
-    KERNELS: (Activity.KERNEL, ""),
+    "CUPTI_ACTIVITY_KIND_KERNEL": (Activity.KERNEL, ""),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (Activity.COPY, "Memcpy"),
     "CUPTI_ACTIVITY_KIND_MEMSET": (Activity.COPY, "Memset"),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (Activity.GRAPH, "CUDA graph"),
 }
+DEVICE_COLUMNS = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId")
 # ENUM_CUDA_MEMCPY_OPER, in Kineto's words
 COPY_NAMES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP"}
 NVTX_RANGE_TYPES = (59, 60, 70, 71)  # ENUM_NSYS_EVENT_TYPE: push/pop, start/end, and the same of NVTXT
-PROCESS_SHIFT = 24  # globalTid: hardware 8 bits, VM 8, process 24, thread 24
-ROWS_AT_ONCE = 200_000
+WARNING = 2  # DIAGNOSTIC_EVENT.severity: 1 information, 2 warning, 3 error
+WARNINGS_SHOWN = 6
+# the first is written before any event, the last after all of them: with one alone the export was interrupted
+FIRST_TABLE, LAST_TABLE = "ANALYSIS_FILE", "META_DATA_EXPORT"
 SQLITE_MAGIC = b"SQLite format 3\x00"
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"  # stands within the first bytes of .qdrep and .nsys-rep alike
 
@@ -61,10 +68,10 @@ def read_report(path: Path) -> list[Timeline]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / f"{path.stem}.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(target), str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         # a report newer than nsys leaves a partial file behind: only the exit status tells
         if done.returncode != 0 or not target.exists():
-            what = f"nsys could not export it: {done.stderr.strip()[-300:]}"
+            what = f"nsys could not export it: {(done.stderr or done.stdout).strip()[-300:]}"
             raise TraceError(path, what, hint=f"use an nsys at least as new as the recording; {hint}")
         return read_sqlite(target, named=path)
 
@@ -73,221 +80,241 @@ def read_sqlite(path: Path, named: Path | None = None) -> list[Timeline]:
     """One timeline for each device of each process in the file; `named` is what to call the file.
 
     Raises:
-        TraceError: the file is damaged, a partial export, or holds no device work.
+        TraceError: the file is damaged, a partial export, something else, or holds no device work.
     """
-    named = named or path
-    try:
-        connection = sqlite3.connect(f"file:{path.resolve()}?mode=ro&immutable=1", uri=True)
-        try:
-            # dates in META_DATA_EXPORT are localised and not always UTF-8
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            return _timelines(_Export(path=named, connection=connection))
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise TraceError(
-            named, f"is a damaged SQLite file ({error})", hint="export the report again with nsys"
-        ) from None
-
-
-class _Export:
-    """One export: its tables, and its strings as one table of names."""
-
-    def __init__(self, *, path: Path, connection: sqlite3.Connection) -> None:
-        self.path = path
-        self.connection = connection
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        self.columns = {
-            table: {row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')} for (table,) in tables
-        }
-        if "StringIds" in self.columns:
-            self._strings = connection.execute("SELECT id, value FROM StringIds").fetchall()
-        else:
-            self._strings = []
-        self._codes = {value: code for code, value in enumerate(dict.fromkeys(v for _, v in self._strings))}
-        self._code_of_id = {number: self._codes[value] for number, value in self._strings}
-
-    def code(self, name: str) -> int:
-        return self._codes.setdefault(name, len(self._codes))
-
-    def codes_of_ids(self, ids: Ints) -> Ints:
-        """The names' codes for StringIds ids (int64[N] to int64[N])."""
-        unknown = self.code("")
-        unique, inverse = np.unique(ids, return_inverse=True)
-        codes = np.array([self._code_of_id.get(i, unknown) for i in unique.tolist()], dtype=np.int64)
-        return codes[inverse] if len(ids) else ids
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._codes)
-
-    def has(self, table: str, *columns: str) -> bool:
-        return set(columns) <= self.columns.get(table, set())
-
-    def integers(self, table: str, columns: Sequence[str], where: str = "1") -> Ints:
-        """int64[len(columns), N]: columns that this version lacks, and NULLs, are -1."""
-        if table not in self.columns:
-            return np.empty((len(columns), 0), dtype=np.int64)
-        asked = ", ".join(f'COALESCE("{c}", -1)' if c in self.columns[table] else "-1" for c in columns)
-        rows = self.connection.execute(f'SELECT {asked} FROM "{table}" WHERE {where}')
-        parts = []
-        while batch := rows.fetchmany(ROWS_AT_ONCE):
-            parts.append(np.array(batch, dtype=np.int64).T)
-        return np.concatenate(parts, axis=1) if parts else np.empty((len(columns), 0), dtype=np.int64)
+    with opened(path, named or path) as export:
+        return _timelines(export)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rows:
-    """Device rows of all processes. process: int64[N] (globalPid >> 24); device: int64[N]."""
+    """N rows of all processes, nanoseconds as recorded. process: globalPid >> 24; lane: a stream or the thread."""
 
     start: Ints
     end: Ints
     process: Ints
-    device: Ints
     lane: Ints
     correlation: Ints
     name: Ints
-    activity: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def spans(self, chosen: Bools, names: tuple[str, ...], origin_ns: int) -> Spans:
+        everything = bool(chosen.all())  # most files are of one process: no copies then
+        start, end, name, lane, correlation = (
+            column if everything else column[chosen]
+            for column in (self.start, self.end, self.name, self.lane, self.correlation)
+        )
+        return Spans(
+            start_us=(start - origin_ns) / 1000,
+            end_us=(end - origin_ns) / 1000,
+            name=name,
+            lane=lane,
+            correlation=correlation,
+            names=names,
+        )
 
 
-def _timelines(export: _Export) -> list[Timeline]:
-    rows = _device_rows(export)
-    if not len(rows.start):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Device:
+    """rows, and of each the device's number as its process counts, int64[N], and its Activity, int8[N]."""
+
+    rows: _Rows
+    number: Ints
+    activity: npt.NDArray[np.int8]
+
+
+def _timelines(export: Export) -> list[Timeline]:
+    losses = Losses()
+    device = _device_rows(export, losses)
+    if not len(device.rows):
         raise _no_device_work(export)
-    calls, ranges = _calls(export), _ranges(export)
-    origin_ns = int(rows.start.min())
-    for host in (calls, ranges):
-        origin_ns = min(origin_ns, int(host.start.min())) if len(host.start) else origin_ns
-    places = np.unique(np.stack((rows.process, rows.device)), axis=1).T.tolist()
+    if FIRST_TABLE in export.columns and LAST_TABLE not in export.columns:
+        losses.add("tables", 1, CUT_FILE)
+    calls = _calls(export, losses)
+    capture_end = int(max(device.rows.end.max(), calls.end.max(initial=0)))
+    ranges, still_open = _ranges(export, losses, capture_end)
+    origin_ns = min(int(rows.start.min()) for rows in (device.rows, calls, ranges) if len(rows))
+    working = _working_processes(device, losses)
+    names, rank_of, gpu_of = export.names, ranks(export, working), gpus(export)
+    common = Timeline(
+        path=str(export.path),
+        format="nsys",
+        rank=None,
+        device_index=None,
+        origin_us=origin_ns / 1000 + _session_start_us(export),
+        device=_events(device, np.zeros(len(device.rows), dtype=bool), names, origin_ns),
+        calls=no_spans(names),
+        ops=no_spans(names),
+        ranges=no_spans(names),
+        dropped=losses.dropped(),
+        warnings=(*_diagnostics(export), *still_open),
+    )
     return [
-        _timeline(export, rows, (calls, ranges), process=process, device=device, origin_ns=origin_ns)
-        for process, device in places
+        replace(
+            common,
+            rank=rank_of[process],
+            device_index=gpu_of.get((process & PROCESS_BITS, number), number),
+            device=_events(device, chosen, names, origin_ns),
+            calls=_of_device(calls.spans(calls.process == process, names, origin_ns), device.rows, process, chosen),
+            ranges=ranges.spans(ranges.process == process, names, origin_ns),
+        )
+        for process in working
+        for number, chosen in _devices(device, process)
     ]
 
 
-def _timeline(
-    export: _Export, rows: _Rows, host: tuple[_Rows, _Rows], *, process: int, device: int, origin_ns: int
-) -> Timeline:
-    mine = (rows.process == process) & (rows.device == device)
-    calls, ranges = (_spans(h, h.process == process, export.names, origin_ns) for h in host)
-    elsewhere = (rows.process == process) & (rows.device != device)
-    calls = calls.unlinked(of=rows.correlation[elsewhere], but=rows.correlation[mine])
-    spans = _spans(rows, mine, export.names, origin_ns)
-    activity = rows.activity[mine].astype(np.int8)
-    unsaid = np.full(len(spans), -1, dtype=np.int64)
-    events = DeviceEvents(spans=spans, activity=activity, group=unsaid, message=unsaid)
-    return Timeline(
-        path=str(export.path),
-        format="nsys",
-        rank=rank_in_name(export.path),
-        device_index=device,
-        origin_us=origin_ns / 1000 + _session_start_us(export),
-        device=events,
-        calls=calls,
-        ops=no_spans(export.names),
-        ranges=ranges,
-    )
+def _working_processes(device: _Device, losses: Losses) -> list[int]:
+    """Those that ran kernels; others (a data loader's) only if there are none."""
+    process = device.rows.process
+    every = np.unique(process)
+    working = np.unique(process[device.activity != Activity.COPY])
+    if not len(working):
+        return [int(one) for one in every]
+    losses.add("copies", int((~np.isin(process, working)).sum()), "they are of processes that run no kernels")
+    return [int(one) for one in working]
 
 
-def _spans(rows: _Rows, chosen: Bools, names: tuple[str, ...], origin_ns: int) -> Spans:
-    return Spans(
-        start_us=(rows.start[chosen] - origin_ns) / 1000,
-        end_us=(rows.end[chosen] - origin_ns) / 1000,
-        name=rows.name[chosen],
-        lane=rows.lane[chosen],
-        correlation=rows.correlation[chosen],
-        names=names,
-    )
+def _devices(device: _Device, process: int) -> Iterator[tuple[int, Bools]]:
+    """The number of each device that a process ran kernels on, and its rows, bool[N]."""
+    mine = device.rows.process == process
+    for number, here in by_device(device.activity[mine], device.number[mine]):
+        chosen = mine.copy()
+        chosen[mine] = here
+        yield number, chosen
 
 
-def _device_rows(export: _Export) -> _Rows:
-    columns = (
-        "start",
-        "end",
-        "globalPid",
-        "deviceId",
-        "streamId",
-        "correlationId",
-        "demangledName",
-        "shortName",
-        "copyKind",
-    )
+def _events(device: _Device, chosen: Bools, names: tuple[str, ...], origin_ns: int) -> DeviceEvents:
+    spans = device.rows.spans(chosen, names, origin_ns)
+    none = np.broadcast_to(np.int64(-1), len(spans))
+    return DeviceEvents(spans=spans, activity=device.activity[chosen], group=none, message=none)
+
+
+def _of_device(calls: Spans, rows: _Rows, process: int, chosen: Bools) -> Spans:
+    """The calls of a process, as one of its devices, whose rows are `chosen`, sees them."""
+    elsewhere = (rows.process == process) & ~chosen
+    return calls.unlinked(of=rows.correlation[elsewhere], but=rows.correlation[chosen])
+
+
+def _device_rows(export: Export, losses: Losses) -> _Device:
     parts = []
     for table, (activity, nameless) in DEVICE_TABLES.items():
-        start, end, pid, device, stream, correlation, long, short, copy_kind = export.integers(table, columns)
-        if nameless:
-            kinds = {k: export.code(COPY_NAMES.get(k, nameless)) for k in np.unique(copy_kind).tolist()}
-            name = np.array([kinds[k] for k in copy_kind.tolist()], dtype=np.int64)
-        else:
-            name = export.codes_of_ids(np.where(long >= 0, long, short))
-        kind = np.full(len(start), int(activity), dtype=np.int64)
-        parts.append((start, end, pid >> PROCESS_SHIFT, device, stream, correlation, name, kind))
-    return _rows(parts)
-
-
-def _calls(export: _Export) -> _Rows:
-    columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    found = export.integers(CALLS, columns)
-    # some exports were post-processed and hold each call twice, under two names
-    _, first = np.unique(found[:4], axis=1, return_index=True)
-    start, end, thread, correlation, name = found[:, np.sort(first)]
-    return _host_rows(
-        start, end, thread, np.where(correlation > 0, correlation, NO_CORRELATION), export.codes_of_ids(name)
-    )
-
-
-def _ranges(export: _Export) -> _Rows:
-    types = ", ".join(str(t) for t in NVTX_RANGE_TYPES)
-    where = f"eventType IN ({types})"
-    start, end, thread, text_id = export.integers(RANGES, ("start", "end", "globalTid", "textId"), where)
-    name = export.codes_of_ids(text_id)
-    if export.has(RANGES, "text"):
-        texts = export.connection.execute(f"SELECT text FROM {RANGES} WHERE {where}")
-        own = (text for (text,) in texts)
-        name = np.array(
-            [code if text is None else export.code(text) for text, code in zip(own, name.tolist(), strict=True)],
-            dtype=np.int64,
-        )
-    open_end = max(int(end.max(initial=0)), _capture_end(export))
-    return _host_rows(start, np.where(end < 0, open_end, end), thread, np.full(len(start), NO_CORRELATION), name)
-
-
-def _capture_end(export: _Export) -> int:
-    ends = [export.integers(table, ("end",)).max(initial=0) for table in (CALLS, *DEVICE_TABLES)]
-    return int(max(ends))
-
-
-def _host_rows(start: Ints, end: Ints, thread: Ints, correlation: Ints, name: Ints) -> _Rows:
-    nothing = np.full(len(start), -1, dtype=np.int64)
-    return _rows([(start, end, thread >> PROCESS_SHIFT, nothing, thread, correlation, name, nothing)])
-
-
-def _rows(parts: Sequence[tuple[Ints, ...]]) -> _Rows:
-    start, end, process, device, lane, correlation, name, activity = (
+        own = ("copyKind",) if nameless else ("demangledName", "shortName")
+        start, end, pid, number, stream, correlation, *naming = export.integers(table, (*DEVICE_COLUMNS, *own))
+        name = _copy_names(export, naming[0], nameless) if nameless else _kernel_names(export, *naming)
+        kind = np.full(len(start), int(activity), dtype=np.int8)
+        parts.append((start, end, pid >> PROCESS_SHIFT, stream, correlation, name, number, kind))
+    start, end, process, stream, correlation, name, number, kind = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
+    rows = _Rows(start=start, end=end, process=process, lane=stream, correlation=_known(correlation), name=name)
+    good = (start != MISSING) & (end >= start)
+    losses.add("device events", int((~good).sum()), "they have no start, or end before it")
+    return _Device(rows=_chosen(rows, good), number=number[good], activity=kind[good])
+
+
+def _kernel_names(export: Export, long: Ints, short: Ints) -> Ints:
+    return export.codes_of_ids(np.where(long != MISSING, long, short))
+
+
+def _copy_names(export: Export, kind: Ints, nameless: str) -> Ints:
+    used = np.unique(kind)
+    codes: npt.NDArray[Any] = np.array(
+        [export.code(COPY_NAMES.get(k, nameless)) for k in used.tolist()], dtype=np.int32
+    )
+    return codes[np.searchsorted(used, kind)]
+
+
+def _calls(export: Export, losses: Losses) -> _Rows:
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    start, end, thread, correlation, name = export.integers(CALLS, columns)
+    rows = _host_rows(start, end, thread, _known(correlation), export.codes_of_ids(name))
+    once = _first_of_equals(start, end, thread, correlation)
+    losses.add("calls", int((~once).sum()), "they are held twice, under another name")
+    return _chosen(rows, once)
+
+
+def _first_of_equals(start: Ints, *others: Ints) -> Bools:
+    """bool[N]: all but the later ones of rows that are equal in every column. Some exports were post-processed and
+    hold each call under two names; in most no two calls begin in one nanosecond, and there is little to compare."""
+    order = np.argsort(start, kind="stable")
+    tie = start[order][1:] == start[order][:-1]
+    tied = order[np.concatenate((tie, [False])) | np.concatenate(([False], tie))] if len(order) else order
+    first = np.ones(len(start), dtype=bool)
+    if len(tied):
+        tied = np.sort(tied)
+        _, kept = np.unique(np.stack([c[tied] for c in (start, *others)]), axis=1, return_index=True)
+        first[tied] = False
+        first[tied[kept]] = True
+    return first
+
+
+def _ranges(export: Export, losses: Losses, capture_end: int) -> tuple[_Rows, list[str]]:
+    """The ranges, and what is to be said of those that nothing ended: they are clipped to the capture."""
+    where = f"eventType IN ({', '.join(map(str, NVTX_RANGE_TYPES))})"
+    start, end, thread, text_id = export.integers(RANGES, ("start", "end", "globalTid", "textId"), where)
+    name = export.codes_of_ids(text_id)
+    # registered strings have an id, others their own text; NVTXT and some versions write neither
+    for at, text in enumerate(export.texts(RANGES, "text", where)):
+        if text:
+            name[at] = export.code(text)
+    still_open = (end == MISSING) | ((end == 0) & (start > 0))
+    rows = _host_rows(start, np.where(still_open, max(capture_end, int(end.max(initial=0))), end), thread, None, name)
+    good = rows.end >= start
+    losses.add("ranges", int((~good).sum()), "they end before they start")
+    return _chosen(rows, good), _open_ranges(export.names, name[still_open])
+
+
+def _open_ranges(names: Sequence[str], still_open: Ints) -> list[str]:
+    if not len(still_open):
+        return []
+    shown = ", ".join(sorted({names[code] for code in still_open.tolist()})[:3])
+    return [f"{len(still_open)} NVTX ranges ({shown}) were open when the capture ended: they are clipped there"]
+
+
+def _host_rows(start: Ints, end: Ints, thread: Ints, correlation: Ints | None, name: Ints) -> _Rows:
+    nothing = np.broadcast_to(np.int64(NO_CORRELATION), len(start))
     return _Rows(
         start=start,
         end=end,
-        process=process,
-        device=device,
-        lane=lane,
-        correlation=correlation,
+        process=thread >> PROCESS_SHIFT,
+        lane=thread,
+        correlation=nothing if correlation is None else correlation,
         name=name,
-        activity=activity,
     )
 
 
-def _session_start_us(export: _Export) -> float:
-    table, column = "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"
-    if not export.has(table, column):
-        return 0.0
-    (found,) = export.integers(table, (column,))
-    return float(found[0]) / 1000 if len(found) and found[0] > 0 else 0.0
+def _chosen(rows: _Rows, good: Bools) -> _Rows:
+    return rows if good.all() else _Rows(**{name: column[good] for name, column in vars(rows).items()})
 
 
-def _no_device_work(export: _Export) -> TraceError:
-    if CALLS not in export.columns and RANGES not in export.columns:
+def _known(correlation: Ints) -> Ints:
+    """0 and NULL are no correlation."""
+    return np.where(correlation > 0, correlation, NO_CORRELATION)
+
+
+def _session_start_us(export: Export) -> float:
+    """What turns the file's times into Unix time; nsys export --ts-normalize has done so already."""
+    normalised = export.texts(LAST_TABLE, "value", "name = 'EXPORT_PARAM_TIME_NORMALIZE'")
+    (epoch_ns,) = export.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+    return max(0.0, float(epoch_ns[0]) / 1000) if len(epoch_ns) and normalised != ["true"] else 0.0
+
+
+def _diagnostics(export: Export) -> list[str]:
+    """What nsys itself warns of, the most frequent first: lost events above all."""
+    texts = export.texts("DIAGNOSTIC_EVENT", "text", f"severity >= {WARNING}")
+    said = Counter(" ".join(text.split()) for text in texts if text)
+    shown = [f"nsys: {text}" for text, _ in said.most_common(WARNINGS_SHOWN)]
+    more = len(said) - len(shown)
+    return [*shown, f"nsys warns of {more} more things: see DIAGNOSTIC_EVENT"] if more > 0 else shown
+
+
+def _no_device_work(export: Export) -> TraceError:
+    host: Sequence[str] = [
+        table for table in (CALLS, RANGES, LAST_TABLE, "EXPORT_META_DATA") if table in export.columns
+    ]
+    if not host:
         return TraceError(
             export.path,
             "is no whole Nsight export: it holds neither device work nor CUDA calls",
