@@ -79,8 +79,8 @@ def ranks(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
         figures = measured("ours", [job])
         used, there = figures["cpu_s"] / figures["wall_s"], len(os.sched_getaffinity(0))
         yield (
-            f"{count:3} ranks {figures['wall_s']:6.1f} s wall, {figures['cpu_s']:.1f} s CPU: {used:.2f} of {there} cores; "
-            f"parent {figures['peak_mb']:.0f} MB, worker {figures['child_mb']:.0f} MB"
+            f"{count} ranks: {figures['wall_s']:6.1f} s wall, {figures['cpu_s']:.1f} s CPU, {used:.2f} of {there} cores"
+            f", parent {figures['peak_mb']:.0f} MB, worker {figures['child_mb']:.0f} MB"
         )
 
 
