@@ -1,16 +1,20 @@
-"""What a name means: a device kernel's class and, for communication, its kind; a CPU operator's class.
+"""What a name means: a device kernel's class, its kind (communication) or precision (products); an operator's class.
 
-The knowledge is in kernels.csv and operators.csv, one row a pattern with its source; the first row that matches
-decides. A name no row matches is `other` and shows up in the coverage.
+The knowledge is in kernels.csv, precision.csv and operators.csv, one row a pattern with its source; the first row
+that matches decides. Most rows of kernels.csv look at the kernel's own name only (`in` is `name`): its parameters
+and template arguments mention much that it is not. Rows for generic kernels look at the whole text. A name no row
+matches is `other` and shows up in the coverage.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+
+from analyzers.kernel_name import own_name
 
 COMMUNICATION = "communication"
 OTHER = "other"
@@ -30,45 +34,66 @@ COMPUTE_CLASSES = (
     "indexing",
     OTHER,
 )
+PRODUCTS = ("gemm", "grouped_gemm")  # the classes whose kernels have a precision
+UNKNOWN_PRECISION = "unknown"
 # likewise for communication exposed at the same time
 KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "tp", "cp", "pp", "dp", "all_to_all", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """compute_class: one of COMPUTE_CLASSES, or COMMUNICATION; kind: one of KINDS, None if the name does not say."""
+    """compute_class: one of COMPUTE_CLASSES, or COMMUNICATION; kind: one of KINDS, None if the name does not say;
+    precision: of PRODUCTS the format that is multiplied in, UNKNOWN_PRECISION if the name does not say."""
 
     compute_class: str
-    kind: str | None
-    known: bool
+    kind: str | None = None
+    precision: str | None = None
+    known: bool = True
 
 
-UNKNOWN = Meaning(compute_class=OTHER, kind=None, known=False)
-
-
-@cache
-def _table(file: str) -> tuple[tuple[re.Pattern[str], Meaning], ...]:
-    text = resources.files("analyzers").joinpath(file).read_text(encoding="utf-8")
-    return tuple(
-        (
-            re.compile(row["pattern"]),
-            Meaning(compute_class=row["class"], kind=row.get("kind") or None, known=True),
-        )
-        for row in csv.DictReader(text.splitlines())
-    )
+UNKNOWN = Meaning(compute_class=OTHER, known=False)
 
 
 @cache
-def kernel(name: str) -> Meaning:
-    """The meaning of a device kernel's name (or of a gloo range)."""
-    return _lookup("kernels.csv", name)
+def kernel(text: str) -> Meaning:
+    """The meaning of a device kernel (or of a gloo range), named as profilers write it."""
+    looked_in = {"name": own_name(text), "text": text}
+    for pattern, where, found in _kernel_rows():
+        if pattern.search(looked_in[where]):
+            return replace(found, precision=_precision(text)) if found.compute_class in PRODUCTS else found
+    return UNKNOWN
 
 
 @cache
 def operator(name: str) -> Meaning:
     """The meaning of a CPU operator's name; one that is unknown only encloses others (a Python function)."""
-    return _lookup("operators.csv", name)
+    return next((meaning for pattern, meaning in _operator_rows() if pattern.search(name)), UNKNOWN)
 
 
-def _lookup(file: str, name: str) -> Meaning:
-    return next((meaning for pattern, meaning in _table(file) if pattern.search(name)), UNKNOWN)
+def _precision(text: str) -> str:
+    return next((precision for pattern, precision in _precision_rows() if pattern.search(text)), UNKNOWN_PRECISION)
+
+
+@cache
+def _kernel_rows() -> tuple[tuple[re.Pattern[str], str, Meaning], ...]:
+    return tuple(
+        (re.compile(row["pattern"]), row["in"], Meaning(compute_class=row["class"], kind=row["kind"] or None))
+        for row in _table("kernels.csv")
+    )
+
+
+@cache
+def _operator_rows() -> tuple[tuple[re.Pattern[str], Meaning], ...]:
+    return tuple(
+        (re.compile(row["pattern"]), Meaning(compute_class=row["class"])) for row in _table("operators.csv")
+    )
+
+
+@cache
+def _precision_rows() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(row["pattern"]), row["precision"]) for row in _table("precision.csv"))
+
+
+def _table(file: str) -> list[dict[str, str]]:
+    text = resources.files("analyzers").joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
