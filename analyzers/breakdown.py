@@ -71,6 +71,7 @@ class Breakdown:
             span=self.span,
             steps=list(self.steps),
             coverage=self.work.coverage,
+            kernels=list(self.work.kernels),
             ranges=list(self.ranges),
             warnings=[*self.timeline.warnings, *self._profiler_delays(), *([] if self.windows else [NO_STEPS])],
         )
@@ -169,6 +170,7 @@ def partition(
         graph_us=us(work.graphs),
         compute_by_class={name: t for name, when in work.compute_by_class.items() if (t := us(when)) > 0},
         recompute_us=us(work.recomputing),
+        gemm_by_precision={name: t for name, when in work.gemm_by_precision.items() if (t := us(when)) > 0},
         host_by_activity={what: t for what, when in host.items() if (t := us(when)) > 0},
         launch_rate_us=us(launch_rate),
     )

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from analyzers import communication, kernels
+from analyzers.contexts import in_context
 from analyzers.diagnosis import Coverage, UnknownKernel
-from analyzers.intervals import Bools, Intervals
-from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, RECOMPUTE
+from analyzers.intervals import EMPTY, Bools, Intervals, intersect
+from analyzers.kernel_times import kernel_times
+from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, GEMM, KINDS, PRECISIONS, RECOMPUTE, UNKNOWN_PRECISION
 from analyzers.launches import Launches
 from analyzers.recompute import recompute_by_lane
-from analyzers.timeline import Activity, Spans, Timeline
+from analyzers.timeline import Activity, Ints, Spans, Timeline
 from analyzers.work import Work, disjoint, grouped
 
 # a kernel this short is over before the next can be launched (a launch costs "several microseconds",
@@ -39,27 +41,46 @@ def work(timeline: Timeline, launch: Launches) -> Work:
     is_copy = activity == Activity.COPY
     is_compute = is_kernel & ~is_communication
     computing = events.take(is_compute)
+    label = _classes(timeline, computing, again[is_compute], launch, is_compute)
+    graphs = events.covered(activity == Activity.GRAPH)
+    by_class = grouped(computing, label, COMPUTE_CLASSES)
+    compute = disjoint(
+        [*((name, by_class[name]) for name in COMPUTE_CLASSES if name in by_class), (GRAPH_CLASS, graphs)]
+    )
+    every = np.empty(len(events), dtype=np.int64)
+    every[is_compute], every[is_communication] = label, kind + len(COMPUTE_CLASSES)
     return Work(
-        compute_by_class=_compute(computing, again[is_compute], events.covered(activity == Activity.GRAPH)),
+        compute_by_class=compute,
+        gemm_by_precision=_by_precision(computing, label, compute),
         communication_by_kind=grouped(collectives, kind, KINDS),
         copies=events.covered(is_copy),
         to_host=events.covered(is_copy & events.where(lambda name: "DtoH" in name)),
         from_host=events.covered(is_copy & events.where(lambda name: "HtoD" in name)),
-        graphs=events.covered(activity == Activity.GRAPH),
+        graphs=graphs,
         recompute=events.covered(again),
         short_kernels=computing.covered(computing.end_us - computing.start_us < SHORT_KERNEL_US),
         collectives=collectives,
         collective_kind=kind,
         coverage=_coverage(timeline, is_kernel),
+        kernels=kernel_times(events.take(is_kernel), every[is_kernel]),
     )
 
 
-def _compute(computing: Spans, again: Bools, graphs: Intervals) -> Mapping[str, Intervals]:
-    index = {name: i for i, name in enumerate(COMPUTE_CLASSES)}
-    label = computing.code(lambda name: index[kernels.kernel(name).compute_class])
-    by_class = grouped(computing, np.where(again, index[RECOMPUTE], label), COMPUTE_CLASSES)
-    ranked = [(name, by_class[name]) for name in COMPUTE_CLASSES if name in by_class]
-    return disjoint([*ranked, (GRAPH_CLASS, graphs)])
+def _classes(timeline: Timeline, computing: Spans, again: Bools, launch: Launches, is_compute: Bools) -> Ints:
+    """int64[N]: the class of each computing kernel, by its name, by what it was launched in, and if done again."""
+    own = computing.code(lambda name: COMPUTE_CLASSES.index(kernels.kernel(name).compute_class))
+    lane, start = launch.lane[is_compute], launch.start_us[is_compute]
+    there = in_context(own, launch_lane=lane, launch_us=start, timeline=timeline)
+    return np.where(again, COMPUTE_CLASSES.index(RECOMPUTE), there)
+
+
+def _by_precision(computing: Spans, label: Ints, compute: Mapping[str, Intervals]) -> Mapping[str, Intervals]:
+    """The time of the class gemm, divided without rest by the format that is multiplied in."""
+    products = computing.take(label == COMPUTE_CLASSES.index(GEMM))
+    precision = products.code(lambda name: PRECISIONS.index(kernels.kernel(name).precision or UNKNOWN_PRECISION))
+    found = grouped(products, precision, PRECISIONS)
+    own = compute.get(GEMM, EMPTY)
+    return disjoint((name, intersect(found[name], own)) for name in PRECISIONS if name in found)
 
 
 def _launched_in(by_lane: Mapping[int, Intervals], launch: Launches) -> Bools:

@@ -19,6 +19,7 @@ from analyzers.kernel_name import own_name
 COMMUNICATION = "communication"
 OTHER = "other"
 RECOMPUTE = "recompute"
+GEMM = "gemm"
 # the order decides whose time it is when two classes run at once: the rarer and heavier first
 COMPUTE_CLASSES = (
     RECOMPUTE,
@@ -34,8 +35,9 @@ COMPUTE_CLASSES = (
     "indexing",
     OTHER,
 )
-PRODUCTS = ("gemm", "grouped_gemm")  # the classes whose kernels have a precision
+PRODUCTS = (GEMM, "grouped_gemm")  # the classes whose kernels have a precision
 UNKNOWN_PRECISION = "unknown"
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
 # likewise for communication exposed at the same time
 KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "tp", "cp", "pp", "dp", "all_to_all", "other")
 
@@ -84,9 +86,7 @@ def _kernel_rows() -> tuple[tuple[re.Pattern[str], str, Meaning], ...]:
 
 @cache
 def _operator_rows() -> tuple[tuple[re.Pattern[str], Meaning], ...]:
-    return tuple(
-        (re.compile(row["pattern"]), Meaning(compute_class=row["class"])) for row in _table("operators.csv")
-    )
+    return tuple((re.compile(row["pattern"]), Meaning(compute_class=row["class"])) for row in _table("operators.csv"))
 
 
 @cache

@@ -6,12 +6,12 @@ A Timeline goes in (`gpu.work`, `cpu.work`), the breakdown measures these sets w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from analyzers.diagnosis import Coverage
+from analyzers.diagnosis import Coverage, KernelTime
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.kernels import KINDS
 from analyzers.timeline import Ints, Spans
@@ -21,13 +21,15 @@ from analyzers.timeline import Ints, Spans
 class Work:
     """Sets of time of one rank.
 
-    compute_by_class and exposed_by_kind are disjoint sets that add up to compute and to exposed communication;
+    compute_by_class and exposed_by_kind are disjoint sets that add up to compute and to exposed communication, and
+    gemm_by_precision to the class gemm;
     communication_by_kind is as it ran and may overlap. `recompute` is the time in which forward work was being
     done again, whatever the device did meanwhile.
     """
 
     compute_by_class: Mapping[str, Intervals]
     communication_by_kind: Mapping[str, Intervals]
+    gemm_by_precision: Mapping[str, Intervals] = field(default_factory=dict)
     copies: Intervals
     to_host: Intervals = EMPTY  # the copies from device to host memory
     from_host: Intervals = EMPTY
@@ -37,6 +39,7 @@ class Work:
     collectives: Spans  # each communication, to match it with other ranks'
     collective_kind: Ints  # int64[len(collectives)], an index into KINDS
     coverage: Coverage
+    kernels: tuple[KernelTime, ...] = ()
 
     @cached_property
     def compute(self) -> Intervals:

@@ -1,0 +1,41 @@
+"""The kernels that take longest, by what they are: of every class some, and of all together the longest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analyzers.diagnosis import KernelTime
+from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
+from analyzers.timeline import Ints, Spans
+
+SHOWN_OF_A_CLASS = 5
+SHOWN = 40
+CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: a kind stands for communication of that kind
+
+
+def kernel_times(events: Spans, label: Ints) -> tuple[KernelTime, ...]:
+    """The longest kernels first, one for each name and class. label: int64[N], indices into CLASSES."""
+    codes, position = np.unique(events.name.astype(np.int64) * len(CLASSES) + label, return_inverse=True)
+    count = np.bincount(position, minlength=len(codes))
+    total = np.bincount(position, weights=events.end_us - events.start_us, minlength=len(codes))
+    name = [events.names[code] for code in (codes // len(CLASSES)).tolist()]
+    classes = codes % len(CLASSES)
+    longest = sorted(range(len(codes)), key=lambda k: (-total[k], name[k], classes[k]))
+    chosen = set(longest[:SHOWN])
+    for one in np.unique(classes).tolist():
+        chosen.update([k for k in longest if classes[k] == one][:SHOWN_OF_A_CLASS])
+    return tuple(
+        _kernel_time(name[k], CLASSES[classes[k]], int(count[k]), float(total[k])) for k in longest if k in chosen
+    )
+
+
+def _kernel_time(name: str, label: str, count: int, total_us: float) -> KernelTime:
+    is_communication = label in KINDS
+    return KernelTime(
+        name=name,
+        compute_class=COMMUNICATION if is_communication else label,
+        kind=label if is_communication else None,
+        precision=None if is_communication else kernel(name).precision,
+        count=count,
+        total_us=total_us,
+    )
