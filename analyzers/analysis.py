@@ -35,7 +35,7 @@ def analyze(paths: Sequence[Path]) -> Analysis:
     _refuse_second(digests)
     digests.sort(key=_place)
     job = summarise(digests, inputs.outcome)
-    return Analysis(diagnosis=conclude(job, find_walls(job)), traces=[d.report for d in digests])
+    return Analysis(diagnosis=conclude(job, find_walls(job)), traces=[d.report for d in digests], ranks=list(job.ranks))
 
 
 def _digests(inputs: Inputs) -> list[Digest]:

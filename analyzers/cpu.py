@@ -78,6 +78,7 @@ def work(timeline: Timeline) -> Work:
         recompute=merge(again.values()),
         collectives=collectives,
         collective_kind=kind,
+        collective_message=np.full(len(collectives), -1, dtype=np.int64),
         coverage=Coverage(device_time_classified=1.0, kernels=len(computing), dropped=list(timeline.dropped)),
     )
 

@@ -134,14 +134,16 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     """The average step of one rank among the others; known for jobs of which several ranks were traced."""
 
     rank: int
+    device: int | None = None  # where one process has several
     clock_offset_us: float | None  # added to its clock to align it with the first rank's; None if not matched
     step_us: float
     own_us: float  # the step without waiting for other ranks
     waiting_us: float
     waiting_by_kind: dict[str, float] = {}
     expert_compute_us: float = 0.0
-    late_us: float = 0.0  # how much later than the others it comes to collectives, on average
-    late_in: str | None = None  # the part of the step in which it falls behind: experts, attention, host, ...
+    late_us: float = 0.0  # in a step, how much later than the middle rank it comes to the collectives of late_to
+    late_to: str | None = None  # the kind of communication it comes latest to
+    late_in: str | None = None  # the part in which it falls behind: experts, attention, host:data_loading, ...
 
 
 class WallFinding(msgspec.Struct, frozen=True, kw_only=True):

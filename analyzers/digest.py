@@ -6,7 +6,7 @@ no more timelines than cores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,23 +14,45 @@ import numpy as np
 
 from analyzers.breakdown import Breakdown
 from analyzers.diagnosis import Partition, TraceReport
-from analyzers.intervals import Floats, Intervals, intersect, merge
-from analyzers.kernels import COMPUTE_CLASSES, RECOMPUTE
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge
+from analyzers.kernels import COMPUTE_CLASSES, KINDS, PIPELINE, RECOMPUTE
 from analyzers.pace import Pace
 from analyzers.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.steps import Step
-from analyzers.timeline import Ints
+from analyzers.timeline import Ints, Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What the ranks in one collective have in common."""
+
+    kind: str  # one of KINDS
+    what: str  # NCCL's name of it, the peers of a send or receive, else the kernel's name
+    group: str = ""  # name and ranks of the process group, empty if not known
+    group_size: int | None = None
+    size_bytes: int | None = None
+    paired: bool = False  # a send or receive whose peers are known
+
+    @property
+    def of_any_size(self) -> Call:
+        return replace(self, size_bytes=None)
+
+    @property
+    def matched_by_order(self) -> bool:
+        """Pipeline sends and receives of unknown peers pair ranks in other ways."""
+        return self.kind != PIPELINE or self.paired
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collectives:
     """N collectives of one rank, to be matched with other ranks'. start_us, end_us: float64[N], on the rank's own
-    clock; kind: int64[N], an index into KINDS."""
+    clock; call: int64[N], an index into calls."""
 
     start_us: Floats
     end_us: Floats
-    kind: Ints
+    call: Ints
+    calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,10 +62,11 @@ class Digest:
 
     report: TraceReport
     windows: tuple[Step, ...]
-    steps: tuple[RankStep, ...]  # waiting_by_kind is empty: other ranks tell
+    steps: tuple[RankStep, ...]  # waiting is not told: other ranks know it
     origin_us: float
     collectives: Collectives
     exposed_by_kind: Mapping[str, Intervals]
+    world_size: int | None = None
 
     @property
     def rank(self) -> int | None:
@@ -58,14 +81,28 @@ class Digest:
         """The end of the trace is missing: the device's last events are, or all of its events."""
         return any(lost.why in CUT_SHORT for lost in self.report.coverage.dropped)
 
-    def steps_waiting(self, wait: Intervals) -> list[RankStep]:
-        """The steps, with the exposed communication in `wait` told as waiting for other ranks."""
-        waits = {kind: intersect(when, wait) for kind, when in self.exposed_by_kind.items()}
-        found = []
-        for k, step in enumerate(self.steps):
+    def steps_waiting(self, waiting: Mapping[str, Intervals], maybe: Mapping[str, Intervals]) -> list[RankStep]:
+        """The steps, with exposed communication told as waiting for other ranks, or as possibly that, by kind."""
+        spans = np.array([self.span_of(k) for k in range(len(self.steps))])
+
+        def by_step(sets: Mapping[str, Intervals]) -> list[dict[str, float]]:
+            us = {
+                kind: intersect(when, self.exposed_by_kind.get(kind, EMPTY)).within(spans[:, 0], spans[:, 1]).tolist()
+                for kind, when in sets.items()
+            }
+            return [{kind: of[k] for kind, of in us.items() if of[k] > 0} for k in range(len(spans))]
+
+        return [
+            replace(step, waiting_by_kind=sure, may_wait_by_kind=perhaps)
+            for step, sure, perhaps in zip(self.steps, by_step(waiting), by_step(maybe), strict=True)
+        ]
+
+    def step_of(self, time: Floats, steps: Sequence[int]) -> Ints:
+        """int64[N]: in which of these steps (a place in `steps`) each moment lies, -1 if in none."""
+        found = np.full(len(time), -1, dtype=np.int64)
+        for place, k in enumerate(steps):
             start, end = self.span_of(k)
-            by_kind = {kind: float(when.within(np.array(start), np.array(end))) for kind, when in waits.items()}
-            found.append(replace(step, waiting_by_kind={kind: us for kind, us in by_kind.items() if us > 0}))
+            found[(time >= start) & (time < end)] = place
         return found
 
     def span_of(self, k: int) -> tuple[float, float]:
@@ -78,14 +115,48 @@ class Digest:
 
 def digest(breakdown: Breakdown) -> Digest:
     """What the job needs to know of a rank."""
-    spans = breakdown.work.collectives
     return Digest(
         report=breakdown.report(),
         windows=breakdown.windows,
         steps=tuple(_rank_steps(breakdown)),
         origin_us=breakdown.timeline.origin_us,
-        collectives=Collectives(start_us=spans.start_us, end_us=spans.end_us, kind=breakdown.work.collective_kind),
+        collectives=_collectives(breakdown),
         exposed_by_kind=dict(breakdown.work.exposed_by_kind),
+        world_size=breakdown.timeline.world_size,
+    )
+
+
+def _collectives(breakdown: Breakdown) -> Collectives:
+    work, timeline = breakdown.work, breakdown.timeline
+    spans = work.collectives
+    labels = np.stack([work.collective_kind, spans.name, work.collective_message])
+    different, call = np.unique(labels, axis=1, return_inverse=True)
+    return Collectives(
+        start_us=spans.start_us,
+        end_us=spans.end_us,
+        call=call.ravel(),
+        calls=tuple(
+            _call(
+                KINDS[kind],
+                spans.names[name],
+                timeline.messages[message] if message >= 0 else Message(),
+                timeline.rank,
+            )
+            for kind, name, message in different.T.tolist()
+        ),
+    )
+
+
+def _call(kind: str, name: str, message: Message, rank: int | None) -> Call:
+    peers = tuple(rank if peer is None else peer for peer in message.peers or ())
+    paired = bool(peers) and None not in peers
+    return Call(
+        kind=kind,
+        what=f"rank {peers[0]} to rank {peers[1]}" if paired else message.collective or name,
+        group=message.group,
+        group_size=2 if paired else message.group_size,
+        size_bytes=message.size_bytes,
+        paired=paired,
     )
 
 

@@ -6,16 +6,20 @@ are over steps.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzers.clocks import align
+from analyzers.diagnosis import RankTime
 from analyzers.digest import Digest
+from analyzers.matching import match, pairs
 from analyzers.outcome import RunOutcome
 from analyzers.rank_step import RankStep, average
-from analyzers.waiting import waiting
+from analyzers.stragglers import ExpertLoad, Late, expert_load, imbalance_us, places, rank_times
+from analyzers.waiting import Waits, waiting
 from analyzers.wording import ms, percent
 
 
@@ -28,6 +32,11 @@ class Job:
     slowest: int | None = None
     imbalance_us: float = 0.0  # what an even load of the ranks would give back: the step less the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
+    ranks: Sequence[RankTime] = ()  # each among the others, if several were traced
+    late: Late | None = None  # the rank that comes latest to collectives
+    expert_load: ExpertLoad = field(default_factory=ExpertLoad)
+    world_size: int | None = None  # ranks of the job, traced or not
+    unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: who waits there is not known
     classified: float = 1.0  # share of device time explained, the worst rank's
     cut_short: tuple[str, ...] = ()  # the traces whose end is missing
     on_cpu: bool = False
@@ -49,19 +58,26 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     if not digests:
         return Job(outcome=outcome)
     shared = _shared_steps(digests)
-    waits = waiting(digests, shared)
-    table = [
-        [steps[k] for k in chosen]
-        for steps, chosen in zip((d.steps_waiting(w) for d, w in zip(digests, waits, strict=True)), shared, strict=True)
-    ]
+    matches = match(digests, shared)
+    clocks = align(len(digests), pairs(digests, matches), _one_clock(digests))
+    waits = waiting(digests, shared, matches, clocks)
+    table = [_chosen(*of_rank) for of_rank in zip(digests, waits, shared, strict=True)]
     slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
-    ranks = [d.rank for d in digests]
+    numbers = [d.rank for d in digests]
+    ranks, late = rank_times(digests, clocks, waits, table)
     return Job(
         step=average([table[r][k] for k, r in enumerate(slowest)]),
         steps=len(slowest) if digests[0].windows else 0,
-        slowest=ranks[Counter(slowest).most_common(1)[0][0]],
-        imbalance_us=_imbalance_us(table),
-        by_rank={rank: average(row) for rank, row in zip(ranks, table, strict=True) if rank is not None},
+        slowest=numbers[Counter(slowest).most_common(1)[0][0]],
+        by_rank={rank: average(row) for rank, row in zip(numbers, table, strict=True) if rank is not None},
+        ranks=ranks,
+        late=late,
+        imbalance_us=imbalance_us(table),
+        expert_load=expert_load(table),
+        world_size=max((d.world_size for d in digests if d.world_size), default=None),
+        unaligned=tuple(
+            str(place) for place, clock in zip(places(digests), clocks, strict=True) if clock.root != clocks[0].root
+        ),
         classified=min(d.report.coverage.device_time_classified for d in digests),
         cut_short=tuple(d.report.path for d in digests if d.cut_short),
         on_cpu=all(d.on_cpu for d in digests),
@@ -69,16 +85,17 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     )
 
 
-def _imbalance_us(table: Sequence[Sequence[RankStep]]) -> float:
-    """Ranks that wait by turns, each for another in another layer, lose as much as if one made all the others wait.
+def _chosen(rank: Digest, waits: Waits, steps: Sequence[int]) -> list[RankStep]:
+    every = rank.steps_waiting(waits.waiting, waits.maybe)
+    return [every[k] for k in steps]
 
-    table: for each rank its steps, as many of each.
-    """
-    steps = list(zip(*table, strict=True))
-    lost = [
-        max(one.duration_us - one.bubble_us for one in step) - np.mean([one.own_us for one in step]) for step in steps
-    ]
-    return max(0.0, float(np.mean(lost)))
+
+def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
+    """The places and origins of ranks that are in one file."""
+    files: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for place, d in enumerate(digests):
+        files[d.report.path].append((place, d.origin_us))
+    return list(files.values())
 
 
 def _shared_steps(digests: Sequence[Digest]) -> list[list[int]]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.kernels import PIPELINE
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankStep:
@@ -19,6 +21,7 @@ class RankStep:
     communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # as it ran
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
+    may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)  # of the rest of exposed: perhaps likewise
     to_host_us: float = 0.0  # of exposed copies: from the device to host memory
     from_host_us: float = 0.0
     copied_to_host_us: float = 0.0  # as they ran, exposed or not
@@ -41,6 +44,15 @@ class RankStep:
     @property
     def waiting_us(self) -> float:
         return sum(self.waiting_by_kind.values())
+
+    @property
+    def may_wait_us(self) -> float:
+        return sum(self.may_wait_by_kind.values())
+
+    @property
+    def pipeline_wait_us(self) -> float:
+        """The bubble: the device idle, or held by a send or receive, until a pipeline peer is there."""
+        return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0)
 
     @property
     def own_us(self) -> float:

@@ -1,67 +1,162 @@
 """Who waited for whom: in a collective the last rank to arrive transfers, the others wait for it.
 
-Ranks' collectives are matched by order: the k-th of a kind in a step is the same one on every rank, if all have as
-many and they overlap in time. A collective's transfer then is its shortest time on any rank, the rest is waiting.
-Pipeline sends and receives pair ranks differently and are left out.
+On aligned clocks the wait of each rank ends when the last one arrives. Without the other ranks' traces waiting can
+only be bounded: the shortest of like collectives transfers at most that long, and what others take beyond may be
+waiting. A pipeline's send or receive that holds the device beyond its shortest like waits for its peer: the bubble.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.digest import Digest
-from analyzers.intervals import EMPTY, Floats, Intervals, merge, union
-from analyzers.kernels import KINDS
+from analyzers.clocks import Clock, median
+from analyzers.digest import Collectives, Digest
+from analyzers.intervals import Bools, Floats, Intervals, subtract, union
+from analyzers.kernels import KINDS, PIPELINE
+from analyzers.matching import NONE, Match, tolerance
 from analyzers.timeline import Ints
 
-PIPELINE = KINDS.index("pp")
+# sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly
+SIZES_AN_OCTAVE = 4
 
 
-def waiting(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Intervals]:
-    """For each rank, the time its collectives waited for another rank; empty where nothing can be matched.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Waits:
+    """One rank's time in communication, by kind, on its own clock. waiting: for another rank; maybe: perhaps that,
+    as not all the ranks that took part are known; late_us: how much later than the middle one of its ranks it came,
+    float64[S] in each of the shared steps."""
+
+    waiting: Mapping[str, Intervals]
+    maybe: Mapping[str, Intervals]
+    late_us: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Arrivals:
+    """Of one rank's N collectives. last_us: float64[N], when the last rank came, on its own clock; its own start
+    where not matched. matched, complete (all that took part are known): bool[N]; late_us: float64[N]."""
+
+    last_us: Floats
+    matched: Bools
+    complete: Bools
+    late_us: Floats
+
+
+def waiting(
+    ranks: Sequence[Digest], shared: Sequence[Sequence[int]], matches: Sequence[Match], clocks: Sequence[Clock]
+) -> list[Waits]:
+    """For each rank where it waited.
 
     shared: for each rank the numbers of the steps that all ranks have, in one order.
     """
-    if len(ranks) < 2 or not all(rank.windows for rank in ranks):
-        return [EMPTY for _ in ranks]
-    found: list[list[Intervals]] = [[] for _ in ranks]
-    kinds = set(np.concatenate([rank.collectives.kind for rank in ranks]).tolist()) - {PIPELINE}
-    for steps in zip(*shared, strict=True):
-        for kind in sorted(kinds):
-            for mine, waits in zip(found, _waits_in_step(ranks, steps, kind), strict=True):
-                mine.append(waits)
-    return [merge(waits) for waits in found]
+    arrivals = _arrivals(ranks, matches, clocks)
+    return [_waits(rank, found, steps) for rank, found, steps in zip(ranks, arrivals, shared, strict=True)]
 
 
-def _waits_in_step(ranks: Sequence[Digest], steps: Sequence[int], kind: int) -> list[Intervals]:
-    events = [_events(rank, step, kind) for rank, step in zip(ranks, steps, strict=True)]
-    counts = {len(start) for start, _ in events}
-    if len(counts) != 1 or counts == {0}:
-        return [EMPTY for _ in ranks]
-    start = np.stack([start for start, _ in events])  # float64[R, N], each on its own clock
-    end = np.stack([end for _, end in events])
-    origin = np.array([[rank.origin_us] for rank in ranks])
-    transfer = _transfer(start + origin, end + origin)
-    return [union(start[r], end[r] - transfer[r]) for r in range(len(ranks))]
+def _arrivals(ranks: Sequence[Digest], matches: Sequence[Match], clocks: Sequence[Clock]) -> list[_Arrivals]:
+    found = [
+        _Arrivals(
+            last_us=rank.collectives.start_us.copy(),
+            matched=np.zeros(len(rank.collectives.start_us), dtype=bool),
+            complete=np.zeros(len(rank.collectives.start_us), dtype=bool),
+            late_us=np.zeros(len(rank.collectives.start_us)),
+        )
+        for rank in ranks
+    ]
+    all_traced = all(rank.world_size == len(ranks) for rank in ranks)
+    for group in matches:
+        start, end = _aligned(ranks, group, clocks)
+        last = np.fmax.reduce(start, axis=0)
+        middle = median(start.T)
+        whole: bool = all_traced or group.call.group_size == len(group.rank)
+        everyone: Bools = ~np.isnan(start).any(axis=0) if whole else np.zeros(start.shape[1], dtype=bool)
+        for k, place in enumerate(group.rank.tolist()):
+            known = ~np.isnan(start[k])
+            event, into = group.event[k, known], found[place]
+            wait = np.minimum(last - start[k], end[k] - start[k])[known]
+            into.last_us[event] += wait
+            into.late_us[event] = np.maximum(start[k] - middle, 0.0)[known]
+            into.matched[event] = True
+            into.complete[event] = everyone[known]
+    return found
 
 
-def _events(rank: Digest, step: int, kind: int) -> tuple[Floats, Floats]:
-    """Start and end of the rank's collectives of a kind that began in the step, in order."""
+def _aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> tuple[Floats, Floats]:
+    """Start and end on one clock, float64[R, N]; NaN where an end is too far from the others' to be the same one."""
+    start, end = group.times(ranks)
+    for k, place in enumerate(group.rank.tolist()):
+        start[k], end[k] = clocks[place].common(start[k]), clocks[place].common(end[k])
+    apart: Bools = ~(np.abs(end - median(end.T)) <= tolerance(start, end))
+    alone: Bools = np.count_nonzero(~apart, axis=0) < 2
+    start[apart | alone], end[apart | alone] = np.nan, np.nan
+    return start, end
+
+
+def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
     found = rank.collectives
-    begin, end = rank.span_of(step)
-    chosen = np.flatnonzero((found.kind == kind) & (found.start_us >= begin) & (found.start_us < end))
-    order: Ints = chosen[np.lexsort((found.end_us[chosen], found.start_us[chosen]))]
-    return found.start_us[order], found.end_us[order]
+    kind = np.array([KINDS.index(call.kind) for call in found.calls], dtype=np.int64)[found.call]
+    if rank.on_cpu:  # a pending receive is a bubble there already, and a send is over when its receive is
+        arrivals.complete[kind == KINDS.index(PIPELINE)] = True
+    last, end = arrivals.last_us, found.end_us
+    transfer = end - last
+    shortest = _shortest_like(rank, transfer)
+    held = (kind == KINDS.index(PIPELINE)) & ~arrivals.complete & ~arrivals.matched
+    until = np.where(held, end - shortest, last)
+    # of a pipeline's transfer of which no peer is known even the shortest may be waiting
+    maybe = np.where(arrivals.complete, until, np.where(held, end, end - shortest))
+    in_step = rank.step_of(found.start_us, steps)
+    by_kind = {KINDS[code]: kind == code for code in np.unique(kind).tolist()}
+    waited = {
+        name: subtract(union(found.start_us[own], until[own]), union(until[own], end[own]))
+        for name, own in by_kind.items()
+    }
+    return Waits(
+        waiting=waited,
+        maybe={name: subtract(union(until[own], maybe[own]), waited[name]) for name, own in by_kind.items()},
+        late_us={
+            name: np.bincount(in_step[late], arrivals.late_us[late], minlength=len(steps)).astype(np.float64)
+            for name, own in by_kind.items()
+            if (late := own & arrivals.matched & (in_step >= 0)).any()
+        },
+    )
 
 
-def _transfer(start: Floats, end: Floats) -> Floats:
-    """float64[R, N]: the shortest time of the ranks that were in the collective at the same moment."""
-    took = end - start
-    shortest = took.copy()
-    for mine in range(len(start)):
-        for other in range(len(start)):
-            together = (start[other] < end[mine]) & (start[mine] < end[other])
-            shortest[mine] = np.where(together, np.minimum(shortest[mine], took[other]), shortest[mine])
-    return shortest
+def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
+    """float64[N]: the shortest time of collectives that move as much: of like size in one process group; where sizes
+    are not known those at the same place of each step, and in a pipeline, whose messages are all alike, all of them."""
+    if not len(transfer):
+        return transfer
+    found = rank.collectives
+    size = np.array([_size_class(call.size_bytes) for call in found.calls], dtype=np.int64)
+    pipeline = np.array([call.kind == PIPELINE for call in found.calls], dtype=bool)
+    named: dict[object, int] = {}
+    label = np.array(
+        [named.setdefault((call.of_any_size, size[k]), len(named)) for k, call in enumerate(found.calls)],
+        dtype=np.int64,
+    )[found.call]
+    by_place = ((size == NONE) & ~pipeline)[found.call]
+    place = np.where(by_place, _place_in_step(rank, label), 0)
+    _, like = np.unique(np.stack([label, place]), axis=1, return_inverse=True)
+    like = like.ravel()
+    shortest = np.full(int(like.max()) + 1, np.inf)
+    np.minimum.at(shortest, like, transfer)
+    return np.where(place == NONE, transfer, shortest[like])
+
+
+def _size_class(size_bytes: int | None) -> int:
+    return round(SIZES_AN_OCTAVE * float(np.log2(size_bytes))) if size_bytes else NONE
+
+
+def _place_in_step(rank: Digest, label: Ints) -> Ints:
+    """int64[N]: the how many-th of its label in its step each collective is, NONE outside steps."""
+    found: Collectives = rank.collectives
+    step = rank.step_of(found.start_us, range(len(rank.steps)))
+    order = np.lexsort((found.end_us, found.start_us, step, label))
+    begins = np.concatenate(([True], (np.diff(label[order]) != 0) | (np.diff(step[order]) != 0)))
+    at = np.arange(len(order))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = at - np.maximum.accumulate(np.where(begins, at, 0))
+    return np.where(step >= 0, place, NONE)

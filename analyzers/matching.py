@@ -1,0 +1,191 @@
+"""Which collectives of several ranks are the same one.
+
+Ranks that issue a collective of one name (in one process group, where NCCL's arguments say it) issue it in the same
+order. Where the group is not said, or ranks recorded different numbers, the ends decide: on two ranks that were in
+the same collectives they differ by a constant. Those that do not agree are other groups, or not matched at all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.clocks import Pair, fit, median
+from analyzers.digest import Call, Digest
+from analyzers.intervals import Bools, Floats
+from analyzers.timeline import Ints
+
+SAMPLE = 64  # collectives that are enough to tell groups apart
+ENOUGH = 3  # collectives whose ends agree by more than chance
+AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
+# how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more
+UNEVEN_US = 20.0
+UNEVEN_SHARE = 0.1  # of its time, waiting included
+NONE = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Match:
+    """N collectives that R ranks were in. rank: int64[R], places in the list of digests; event: int64[R, N], indices
+    into each rank's collectives, NONE where that rank's is not known."""
+
+    call: Call
+    rank: Ints
+    event: Ints
+
+    def times(self, ranks: Sequence[Digest]) -> tuple[Floats, Floats]:
+        """Start and end, float64[R, N], each on its rank's own clock; NaN where not known."""
+        return _times(ranks, self.rank, self.event)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Issued:
+    """What one rank issued of one call. event: int64[K], in order; step: int64[K], which of the shared steps."""
+
+    rank: int
+    event: Ints
+    step: Ints
+
+
+def match(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Match]:
+    """shared: for each rank the numbers of the steps that all ranks have, in one order."""
+    issued: dict[Call, list[_Issued]] = defaultdict(list)
+    for place, (rank, steps) in enumerate(zip(ranks, shared, strict=True)):
+        for call, found in _issued(place, rank, steps):
+            issued[call].append(found)
+    return [
+        found
+        for call, members in sorted(issued.items(), key=lambda item: repr(item[0]))
+        if len(members) > 1
+        for found in _best(ranks, call, members)
+    ]
+
+
+def pairs(ranks: Sequence[Digest], matches: Sequence[Match]) -> Iterator[Pair]:
+    """The ends that each rank has in common with the first of its group."""
+    for found in matches:
+        _, end = found.times(ranks)
+        for k in range(1, len(found.rank)):
+            both = ~np.isnan(end[0]) & ~np.isnan(end[k])
+            yield Pair(
+                first=int(found.rank[0]), second=int(found.rank[k]), first_us=end[0][both], second_us=end[k][both]
+            )
+
+
+def tolerance(start: Floats, end: Floats) -> Floats:
+    """float64[N]: how far the ends of each collective may differ; start, end: float64[R, N]."""
+    longest: Floats = np.fmax.reduce(end - start, axis=0)
+    return np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
+
+
+def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Call, _Issued]]:
+    """By call, without its size: an uneven exchange has another one on each rank."""
+    found = rank.collectives
+    labels: dict[Call, list[int]] = defaultdict(list)
+    for code, call in enumerate(found.calls):
+        if call.matched_by_order:
+            labels[call.of_any_size].append(code)
+    step = rank.step_of(found.start_us, steps)
+    order = np.lexsort((found.end_us, found.start_us))
+    for call, codes in labels.items():
+        event: Ints = order[np.isin(found.call[order], codes)]
+        if len(event):
+            yield call, _Issued(rank=place, event=event, step=step[event])
+
+
+def _best(ranks: Sequence[Digest], call: Call, members: Sequence[_Issued]) -> list[Match]:
+    """Under the order that matches most: within each step, from the first recorded, or back from the last."""
+    best: list[Match] = []
+    most = 0
+    whole = sum(len(member.event) for member in members)
+    for lay_out in (_by_step, _from_first, _from_last):
+        found = list(_groups(ranks, call, np.array([m.rank for m in members]), lay_out(members)))
+        matched = sum(int((group.event != NONE).sum()) for group in found)
+        if matched > most:
+            best, most = found, matched
+        if most == whole:
+            break
+    return best
+
+
+def _by_step(members: Sequence[_Issued]) -> Ints:
+    """int64[R, N]: a column is the k-th of a step in which the rank has so many, so that ranks with other numbers of
+    collectives in a step never meet there; collectives outside the shared steps are left out."""
+    steps = 1 + max(int(member.step.max(initial=NONE)) for member in members)
+    counts = np.stack([np.bincount(m.step[m.step >= 0], minlength=steps) for m in members])
+    blocks = np.unique(np.stack([np.broadcast_to(np.arange(steps), counts.shape).ravel(), counts.ravel()]), axis=1)
+    first = np.concatenate(([0], np.cumsum(blocks[1])))
+    begins_at = {(step, count): begin for step, count, begin in zip(*blocks.tolist(), first.tolist()[:-1], strict=True)}
+    table = np.full((len(members), int(first[-1])), NONE, dtype=np.int64)
+    for row, member, own in zip(table, members, counts, strict=True):
+        events = member.event[member.step >= 0]
+        for step, (count, until) in enumerate(zip(own.tolist(), np.cumsum(own).tolist(), strict=True)):
+            begin = begins_at[step, count]
+            row[begin : begin + count] = events[until - count : until]
+    return table
+
+
+def _from_first(members: Sequence[_Issued]) -> Ints:
+    table = np.full((len(members), max(len(m.event) for m in members)), NONE, dtype=np.int64)
+    for row, member in zip(table, members, strict=True):
+        row[: len(member.event)] = member.event
+    return table
+
+
+def _from_last(members: Sequence[_Issued]) -> Ints:
+    table = np.full((len(members), max(len(m.event) for m in members)), NONE, dtype=np.int64)
+    for row, member in zip(table, members, strict=True):
+        row[len(row) - len(member.event) :] = member.event
+    return table
+
+
+def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
+    """Ranks whose ends agree with the first one's, then those of the rest that agree with its first, and so on."""
+    if not event.shape[1]:
+        return
+    sample = np.unique(np.linspace(0, event.shape[1] - 1, SAMPLE).astype(np.int64))
+    start, end = _times(ranks, rank, event[:, sample])
+    left = np.arange(len(rank))
+    while len(left) > 1:
+        agree = _agree(ranks, call, rank[left], start[left], end[left])
+        together = left[agree]
+        if len(together) > 1:
+            yield from _agreed(ranks, call, rank[together], event[together])
+        left = left[~agree]
+
+
+def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: Floats) -> Bools:
+    """bool[R]: the ranks whose ends differ from the first one's by a constant; few can only be told on one clock."""
+    fitted = fit(end, end[0])
+    longest = np.fmax(end - start, (end - start)[0])
+    allowed = np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
+    known = np.count_nonzero(~np.isnan(fitted.residual_us), axis=1)
+    fitting = np.count_nonzero(np.abs(fitted.residual_us) <= allowed, axis=1)
+    origin = np.array([ranks[r].origin_us for r in rank.tolist()])
+    one_clock = np.abs(fitted.shift_us + (origin[0] - origin)) <= np.maximum(UNEVEN_US, UNEVEN_SHARE * median(longest))
+    sure = (known > 0) if call.group else (known >= ENOUGH) | ((known > 0) & one_clock)
+    agree: Bools = sure & (fitting >= AGREEING * known)
+    agree[0] = True
+    return agree
+
+
+def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
+    """The match without the single events that do not fit."""
+    start, end = _times(ranks, rank, event)
+    fits = np.abs(fit(end, end[0]).residual_us) <= tolerance(start, end)
+    fits[0] = fits[1:].any(axis=0)
+    kept = fits[0]
+    if kept.any():
+        yield Match(call=call, rank=rank, event=np.where(fits, event, NONE)[:, kept])
+
+
+def _times(ranks: Sequence[Digest], rank: Ints, event: Ints) -> tuple[Floats, Floats]:
+    start, end = np.full(event.shape, np.nan), np.full(event.shape, np.nan)
+    for k, place in enumerate(rank.tolist()):
+        known = event[k] != NONE
+        found = ranks[place].collectives
+        start[k, known], end[k, known] = found.start_us[event[k, known]], found.end_us[event[k, known]]
+    return start, end

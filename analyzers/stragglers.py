@@ -1,0 +1,187 @@
+"""Which rank the others wait for, how late it comes to what, and in which part of its step it falls behind.
+
+Waiting is left out of every part, so the parts of one rank compare with the middle rank's: the part that is longest
+beyond it is where the rank loses its time. With experts that is load imbalance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.clocks import Clock, median
+from analyzers.diagnosis import RankTime
+from analyzers.digest import Digest
+from analyzers.intervals import Floats
+from analyzers.rank_step import RankStep, average
+from analyzers.waiting import Waits
+
+EXPERTS = "experts"
+EXPERT_CLASS = "grouped_gemm"
+HOST = "host"
+LATE_SHARE = 0.005  # of the step: ranks less late than this are on time
+EXPLAINS = 0.3  # of the lateness: a part that is longer by less does not explain it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A rank of the job as it is called: `rank 5`, or `rank 0 device 3` where one process has several devices."""
+
+    rank: int | None
+    device: int | None = None
+
+    def __str__(self) -> str:
+        named = {"rank": self.rank, "device": self.device}
+        return " ".join(f"{what} {number}" for what, number in named.items() if number is not None) or "a rank"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """The rank that comes latest. in_every_step: to `kind` it comes late in each step; in_part_us: what it takes for
+    the part in which it falls behind (None: no part explains it), and middle_us the middle rank for the same."""
+
+    place: Place
+    kind: str
+    late_us: float
+    in_every_step: bool
+    part: str | None
+    in_part_us: float = 0.0
+    middle_us: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertLoad:
+    """How unevenly experts are loaded in an average step: what the busiest rank's experts compute beyond the mean
+    rank's, and the busiest over the mean."""
+
+    beyond_mean_us: float = 0.0
+    ratio: float = 1.0
+
+
+def places(ranks: Sequence[Digest]) -> list[Place]:
+    """The device is named where the rank alone would not tell."""
+    numbers = [rank.rank for rank in ranks]
+    return [
+        Place(
+            rank=rank.rank,
+            device=rank.report.devices[0]
+            if rank.report.devices and (rank.rank is None or numbers.count(rank.rank) > 1)
+            else None,
+        )
+        for rank in ranks
+    ]
+
+
+def imbalance_us(table: Sequence[Sequence[RankStep]]) -> float:
+    """What an even load of the ranks would give back: the step, but for the pipeline's bubble, less the mean rank's
+    own time. Ranks that wait by turns, each for another in another layer, lose as much as if one made all others wait.
+
+    table: R ranks' S steps.
+    """
+    lost = [
+        max(one.duration_us - one.pipeline_wait_us for one in step) - np.mean([one.own_us for one in step])
+        for step in zip(*table, strict=True)
+    ]
+    return max(0.0, float(np.mean(lost)))
+
+
+def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
+    """table: R ranks' S steps."""
+    experts = np.array([[step.compute_by_class.get(EXPERT_CLASS, 0.0) for step in row] for row in table])
+    busiest, mean = experts.max(axis=0), experts.mean(axis=0)
+    ratio = np.divide(busiest, mean, out=np.ones(len(mean)), where=mean > 0)
+    return ExpertLoad(beyond_mean_us=float((busiest - mean).mean()), ratio=float(ratio.mean()))
+
+
+def rank_times(
+    ranks: Sequence[Digest], clocks: Sequence[Clock], waits: Sequence[Waits], table: Sequence[Sequence[RankStep]]
+) -> tuple[list[RankTime], Late | None]:
+    """The average step of each rank that has a number, and the rank that comes latest, if one does."""
+    if len(ranks) < 2:
+        return [], None
+    steps = [average(row) for row in table]
+    parts = [_parts(step) for step in steps]
+    middle = _middle(parts)
+    waited_in = {kind for step in steps for kind, us in step.waiting_by_kind.items() if us > 0}
+    named = places(ranks)
+    found: list[RankTime] = []
+    latest: Late | None = None
+    for k, (rank, step) in enumerate(zip(ranks, steps, strict=True)):
+        late = _late(named[k], waits[k], step, parts[k], middle, waited_in)
+        if late is not None and (latest is None or late.late_us > latest.late_us):
+            latest = late
+        if rank.rank is not None:
+            found.append(
+                RankTime(
+                    rank=rank.rank,
+                    device=named[k].device,
+                    clock_offset_us=_offset_us(ranks, clocks, k),
+                    step_us=step.duration_us,
+                    own_us=step.own_us,
+                    waiting_us=step.waiting_us,
+                    waiting_by_kind=dict(step.waiting_by_kind),
+                    expert_compute_us=step.compute_by_class.get(EXPERT_CLASS, 0.0),
+                    late_us=late.late_us if late else 0.0,
+                    late_to=late.kind if late else None,
+                    late_in=late.part if late else None,
+                )
+            )
+    return found, latest
+
+
+def _offset_us(ranks: Sequence[Digest], clocks: Sequence[Clock], k: int) -> float | None:
+    """At the beginning of the rank's trace; None if it is not aligned with the first rank's."""
+    if clocks[k].root != clocks[0].root:
+        return None
+    return clocks[k].shift_us + (ranks[0].origin_us - ranks[k].origin_us)
+
+
+def _late(
+    place: Place,
+    waits: Waits,
+    step: RankStep,
+    parts: dict[str, float],
+    middle: dict[str, float],
+    waited_in: set[str],
+) -> Late | None:
+    """How late a rank comes to the kind of communication it is latest for, of those in which ranks wait."""
+    late: dict[str, Floats] = {kind: us for kind, us in waits.late_us.items() if kind in waited_in}
+    if not late:
+        return None
+    kind = max(sorted(late), key=lambda name: float(late[name].mean()))
+    late_us = float(late[kind].mean())
+    if late_us < LATE_SHARE * step.duration_us:
+        return None
+    beyond = {name: us - middle.get(name, 0.0) for name, us in parts.items()}
+    part = max(sorted(beyond), key=lambda name: beyond[name], default=None)
+    explained = part is not None and beyond[part] >= EXPLAINS * late_us
+    return Late(
+        place=place,
+        kind=kind,
+        late_us=late_us,
+        in_every_step=bool((late[kind] >= late_us / 2).all()),
+        part=part if explained else None,
+        in_part_us=parts[part] if part is not None else 0.0,
+        middle_us=middle.get(part, 0.0) if part is not None else 0.0,
+    )
+
+
+def _middle(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = sorted({name for own in parts for name in own})
+    table = np.array([[own.get(name, 0.0) for own in parts] for name in names])
+    return dict(zip(names, median(table).tolist(), strict=True)) if names else {}
+
+
+def _parts(step: RankStep) -> dict[str, float]:
+    """A rank's own time by part, waiting left out: what late_in names."""
+    hosted = {f"{HOST}:{what}": us for what, us in step.host_by_activity.items()}
+    return {
+        **{EXPERTS if name == EXPERT_CLASS else name: us for name, us in step.compute_by_class.items()},
+        **(hosted or {HOST: step.host_us}),
+        **{kind: us - step.waiting_by_kind.get(kind, 0.0) for kind, us in step.exposed_by_kind.items()},
+        "copies": step.to_host_us + step.from_host_us,
+        "sync": step.sync_us,
+        "unattributed": step.unattributed_us,
+    }
