@@ -17,6 +17,7 @@ from analyzers.digest import Digest
 from analyzers.intervals import Floats
 from analyzers.rank_step import RankStep, average
 from analyzers.waiting import Waits
+from analyzers.wording import KIND_NAMES, ms, part_name
 
 EXPERTS = "experts"
 EXPERT_CLASS = "grouped_gemm"
@@ -49,6 +50,16 @@ class Late:
     part: str | None
     in_part_us: float = 0.0
     middle_us: float = 0.0
+
+    def __str__(self) -> str:
+        how_often = "in every step" if self.in_every_step else "a step on average"
+        comes = f"{self.place} comes {ms(self.late_us)} ms late to {KIND_NAMES[self.kind]} {how_often}"
+        if self.part is None:
+            return comes
+        return (
+            f"{comes}: it spends {ms(self.in_part_us)} ms in {part_name(self.part)} against {ms(self.middle_us)} ms "
+            "on the median rank"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ THRESHOLDS = {
     "margin": 0.02,  # at least, of the leading wall over the next
     "compute_bound": 0.80,  # of compute in a step that nothing else holds up
 }
+WAITING = "waiting for slower ranks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
     memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
     offloaded = memory.parts.get("offload_copies", 0.0) if memory else 0.0
     losses = {
-        "the pipeline's bubble": step.bubble_us,
-        "waiting for slower ranks": max(step.waiting_us, job.imbalance_us),
+        "the pipeline's bubble": step.pipeline_wait_us,
+        WAITING: max(step.waiting_us + step.bubble_us - step.pipeline_wait_us, job.imbalance_us),
         "work that was launched but waits for another stream, a copy or an event": step.sync_us,
         "idle time whose cause is not in the trace": step.unattributed_us,
         "copies of input or weights, under no compute,": step.to_host_us + step.from_host_us - offloaded,
@@ -84,7 +85,23 @@ def _no_wall_is_larger(case: _Case) -> str | None:
     what, share = case.elsewhere
     if share <= max(case.leader.share, THRESHOLDS["share"]):
         return None
-    return f"{what} takes {percent(share)} of the step, more than any wall ({percent(case.leader.share)})"
+    why = f": {late}" if what == WAITING and (late := case.job.late) is not None else ""
+    return f"{what} takes {percent(share)} of the step, more than any wall ({percent(case.leader.share)}){why}"
+
+
+def _may_be_waiting(case: _Case) -> str | None:
+    """Communication that leads only through what may be waiting for ranks that were not traced."""
+    step = case.job.step
+    if step is None or case.leader.wall is not Wall.COMMUNICATION:
+        return None
+    maybe = case.job.share(step.may_wait_us)
+    sure = case.leader.share - maybe
+    if sure >= max(case.leader.share - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
+        return None
+    return (
+        f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for ranks that "
+        "were not traced"
+    )
 
 
 def _too_close(case: _Case) -> str | None:
@@ -100,6 +117,7 @@ ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
     _no_wall_is_larger,
     _nothing_stands_out,
     _too_close,
+    _may_be_waiting,
 )
 
 

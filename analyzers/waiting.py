@@ -71,8 +71,8 @@ def _arrivals(ranks: Sequence[Digest], matches: Sequence[Match], clocks: Sequenc
         start, end = _aligned(ranks, group, clocks)
         last = np.fmax.reduce(start, axis=0)
         middle = median(start.T)
-        whole: bool = all_traced or group.call.group_size == len(group.rank)
-        everyone: Bools = ~np.isnan(start).any(axis=0) if whole else np.zeros(start.shape[1], dtype=bool)
+        whole = all_traced or group.call.group_size == len(group.rank)
+        everyone = np.logical_and.reduce(~np.isnan(start), axis=0) & whole
         for k, place in enumerate(group.rank.tolist()):
             known = ~np.isnan(start[k])
             event, into = group.event[k, known], found[place]

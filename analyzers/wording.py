@@ -26,6 +26,23 @@ ACTIVITY_NAMES = {
     "python": "Python between operators",
     "outside_calls": "code outside CUDA calls (operators were not recorded)",
 }
+PART_NAMES = {  # classes whose name says little
+    "gemm": "matrix products",
+    "indexing": "indexing kernels",
+    "elementwise": "elementwise kernels",
+    "other": "kernels of unknown class",
+    "graph": "CUDA graphs",
+    "sync": "waiting for its own streams, copies or events",
+    "unattributed": "idle time whose cause is not in the trace",
+}
+
+
+def part_name(part: str) -> str:
+    """A part of a rank's step: `experts`, `host:data_loading`, `ep_combine`."""
+    what, _, activity = part.partition(":")
+    if activity:
+        return f"the {what} ({ACTIVITY_NAMES.get(activity, activity)})"
+    return PART_NAMES.get(part) or KIND_NAMES.get(part) or part
 
 
 def ms(us: float) -> str:

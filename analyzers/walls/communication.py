@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
 from analyzers.job import Job
+from analyzers.kernels import PIPELINE
 from analyzers.rank_step import RankStep
+from analyzers.stragglers import EXPERTS, Late
 from analyzers.wording import KIND_NAMES, ms, percent
 
 WALL = Wall.COMMUNICATION
 SAID_SHARE = 0.005  # kinds that take less than this part of the step are not worth a line
+RANKS_NAMED = 8
 
 
 def find(job: Job) -> WallFinding | None:
@@ -35,7 +38,7 @@ def find(job: Job) -> WallFinding | None:
         wall=WALL,
         recoverable_us=recoverable,
         share=job.share(recoverable),
-        evidence=[*_by_kind(job, step, parts), *_late_ranks(job, step)],
+        evidence=[*_by_kind(job, step, parts), *_not_counted(job, step), *_late_ranks(job, step)],
         parts=parts,
     )
 
@@ -51,25 +54,57 @@ def _by_kind(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
             )
         elif job.share(ran) >= SAID_SHARE and kind not in step.waiting_by_kind:
             lines.append(f"{KIND_NAMES[kind]} is hidden: {ms(ran - exposed)} of its {ms(ran)} ms run under compute")
-    if job.share(parts.get("pp", 0.0)) >= SAID_SHARE:
-        lines.append(
-            "PP send-recv includes waiting for other stages (the bubble): one rank's trace cannot tell them apart"
-        )
     return lines or ["no communication is exposed"]
 
 
+def _not_counted(job: Job, step: RankStep) -> list[str]:
+    """Exposed communication that is no transfer, or perhaps none."""
+    held = step.waiting_by_kind.get(PIPELINE, 0.0)
+    unsure = {kind: us for kind, us in step.may_wait_by_kind.items() if job.share(us) >= SAID_SHARE}
+    lines = []
+    if job.share(held) >= SAID_SHARE:
+        lines.append(
+            f"PP send-recv holds the device for {job.of_step(held)} beyond its transfers, while a pipeline peer "
+            "computes: that is the bubble, not counted here"
+        )
+    for kind, us in sorted(unsure.items(), key=lambda item: -item[1]):
+        lines.append(
+            f"{ms(us)} ms of {KIND_NAMES[kind]} may be waiting for other stages: the peer's trace would tell"
+            if kind == PIPELINE
+            else f"{ms(us)} ms of {KIND_NAMES[kind]} are beyond the shortest like collectives and may be waiting for "
+            "other ranks: their traces would tell"
+        )
+    return lines
+
+
 def _late_ranks(job: Job, step: RankStep) -> list[str]:
-    """Ranks that the others wait for; the slowest is the one that waits least."""
-    waits = {rank: one.waiting_us for rank, one in job.by_rank.items()}
-    if len(waits) < 2 or job.slowest is None:
-        return []
-    rank, longest = max(waits.items(), key=lambda item: item[1])
-    if rank == job.slowest or job.share(longest) < SAID_SHARE:
-        return []
-    return [
-        f"rank {rank} waits {job.of_step(longest)} in collectives for later ranks, "
-        f"rank {job.slowest} only {ms(waits[job.slowest])} ms: that is imbalance, not counted here"
-    ]
+    """Ranks that the others wait for, and what an even load could give back."""
+    lines = []
+    if job.late is not None:
+        lines.append(f"{job.late}{_unevenness(job, job.late)}")
+    waits = {one.rank: one.waiting_us - one.waiting_by_kind.get(PIPELINE, 0.0) for one in job.ranks}
+    rank, longest = max(waits.items(), key=lambda item: item[1], default=(None, 0.0))
+    if rank != job.slowest and job.slowest in waits and job.share(longest) >= SAID_SHARE:
+        lines.append(
+            f"rank {rank} waits {job.of_step(longest)} in collectives for later ranks, "
+            f"rank {job.slowest} only {ms(waits[job.slowest])} ms: that is imbalance, not counted here"
+        )
+    if job.unaligned and step.exposed_by_kind:
+        lines.append(
+            f"{', '.join(job.unaligned[:RANKS_NAMED])}{' and more' if len(job.unaligned) > RANKS_NAMED else ''} share "
+            "no collective with the first rank that could be matched: their clocks are not aligned"
+        )
+    if len(job.ranks) > 1 and job.world_size is not None and job.world_size > len(job.ranks):
+        lines.append(f"{len(job.ranks)} of {job.world_size} ranks are traced: the latest may be one of the others")
+    return lines
+
+
+def _unevenness(job: Job, late: Late) -> str:
+    """What balancing the experts can give back, where it is they that make the rank late."""
+    if late.part != EXPERTS:
+        return ""
+    bound = min(job.expert_load.beyond_mean_us, job.imbalance_us)
+    return f": load imbalance {job.expert_load.ratio:.1f}x; balancing can give back {percent(job.share(bound))} at most"
 
 
 def _where(job: Job) -> str:
