@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from analyzers import processes
 from analyzers.breakdown import break_down
 from analyzers.diagnosis import Analysis
 from analyzers.digest import Digest, digest
@@ -53,12 +53,34 @@ def _digests(inputs: Inputs) -> list[Digest]:
 
 def _each(traces: Sequence[Path]) -> Iterator[list[Digest] | TraceError]:
     """One result a trace, in order; memory holds a timeline a core at most."""
-    workers = min(len(traces), len(os.sched_getaffinity(0)))
-    if workers < 2 or sum(path.stat().st_size for path in traces) < WORTH_A_PROCESS_BYTES:
+    sizes = {path: _size(path) for path in traces}
+    cores = len(os.sched_getaffinity(0))
+    if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
         yield from map(_digest_file, traces)
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
-        yield from pool.map(_digest_file, traces)
+    longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that no core is left alone with one at the end
+    found = dict(processes.each(_digest_file, longest_first, at_once=cores))
+    for path in traces:
+        result = found[path]
+        yield _died(path, result) if isinstance(result, processes.Died) else result
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone by now: reading it will say so
+        return 0
+
+
+def _died(path: Path, how: processes.Died) -> TraceError:
+    memory = how.exit_code == -signal.SIGKILL
+    return TraceError(
+        path,
+        f"the process that read it was ended from outside (exit code {how.exit_code})",
+        hint="the system ends what takes too much memory: name fewer traces at once, or give it more memory"
+        if memory
+        else "try again; if it happens again, report it with the trace",
+    )
 
 
 def _digest_file(path: Path) -> list[Digest] | TraceError:

@@ -1,0 +1,119 @@
+"""One function over many items, each in a process of its own: so many at once, and none left behind.
+
+A process an item, so that memory goes back to the system with each; a pool of lasting workers would wait for ever
+for one that the system killed (multiprocessing.Pool), or survive its parent (ProcessPoolExecutor).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+GRACE_S = 2.0  # between asking a process to end, so that it can remove what it made, and ending it
+
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Died:
+    """A process that ended before it gave its result. exit_code: minus the signal's number if one ended it."""
+
+    exit_code: int | None
+
+
+@dataclass(frozen=True)
+class _Raised:
+    error: Exception
+
+
+def each(
+    function: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
+) -> Iterator[tuple[Item, Result | Died]]:
+    """(item, function(item)) as they come, started in the items' order.
+
+    What `function` raises is raised here. When the iterator ends or is closed, so have all its processes.
+    """
+    waiting = list(reversed(items))
+    running: dict[Connection, tuple[Item, ForkProcess]] = {}
+    try:
+        while True:
+            while waiting and len(running) < at_once:
+                item = waiting.pop()
+                receiver, process = _started(function, item)
+                running[receiver] = item, process
+            if not running:
+                return
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                item, process = running.pop(ready)
+                yield item, _result(ready, process)
+    finally:
+        _end([process for _, process in running.values()])
+
+
+def can_start() -> bool:
+    """Whether this process may have children: one that is a daemon may not."""
+    return not multiprocessing.current_process().daemon
+
+
+def _started(function: Callable[[Item], Result], item: Item) -> tuple[Connection, ForkProcess]:
+    receiver, sender = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_work, args=(function, item, sender), daemon=True)
+    process.start()
+    sender.close()  # the process has the only other one: when it ends, the receiver meets the end
+    return receiver, process
+
+
+def _work(function: Callable[[Any], Any], item: Any, sender: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that temporary folders are removed
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        result = function(item)
+    except Exception as error:
+        error.add_note("".join(traceback.format_exception(error)))
+        result = _Raised(error)
+    with suppress(BrokenPipeError):  # the parent is gone
+        sender.send(result)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _result(receiver: Connection, process: ForkProcess) -> Any:
+    """What the process sent; raises what it raised."""
+    with receiver:
+        try:
+            result = receiver.recv()
+        except (EOFError, OSError):
+            process.join()
+            return Died(exit_code=process.exitcode)
+    process.join()
+    if isinstance(result, _Raised):
+        raise result.error
+    return result
+
+
+def _end(processes: Sequence[ForkProcess]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(GRACE_S)
+        process.kill()
+        process.join()
