@@ -11,6 +11,8 @@ from analyzers.readers import kineto, nsys
 from analyzers.timeline import Timeline
 
 HEAD_BYTES = 1 << 16
+# how a file begins that must be unpacked first: gzip alone is read as it is
+PACKED = {b"PK\x03\x04": "unzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"BZh": "bunzip2", b"\xfd7zXZ\x00": "unxz"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +35,20 @@ def format_of(path: Path) -> Format | None:
     """The format of a file, None if it is no trace.
 
     Raises:
-        TraceError: the file cannot be opened or is empty.
+        TraceError: the file cannot be opened, is empty, or is compressed otherwise than with gzip.
     """
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise TraceError(path, "is a pipe or a device", hint="write it to a file first: traces are read twice")
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its rights") from None
     if not head:
         raise TraceError(path, "the file is empty", hint="the profiler wrote nothing: was the run ended early?")
+    unpack = next((command for magic, command in PACKED.items() if head.startswith(magic)), None)
+    if unpack is not None:
+        raise TraceError(path, "is an archive or compressed otherwise than with gzip", hint=f"{unpack} {path.name}")
     return next((f for f in FORMATS if f.sniff(head)), None)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -60,17 +60,20 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments | None = None
 
 
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # of ranks, or of nanoseconds since 1970
+
+
 class ProcessGroup(msgspec.Struct):
     pg_desc: str = ""
-    pg_size: int | None = None
+    pg_size: Number | None = None
 
 
 NOTHING = msgspec.Raw(b"null")
 
 
 class DistributedInfo(msgspec.Struct):
-    rank: int | None = None
-    world_size: int | None = None
+    rank: Number | None = None
+    world_size: Number | None = None
     pg_config: msgspec.Raw = NOTHING
 
 
@@ -106,7 +109,7 @@ class _Decoder(msgspec.Struct, frozen=True):
 
 _DOCUMENT, _EVENT = _Decoder.of(Document), _Decoder.of(Event)
 _INFO, _GROUPS = _Decoder.of(DistributedInfo | None), _Decoder.of(list[ProcessGroup] | None)
-_PROPERTIES, _WHOLE_NUMBER = _Decoder.of(list[Any] | None), _Decoder.of(int | None)
+_PROPERTIES, _WHOLE_NUMBER = _Decoder.of(list[Any] | None), _Decoder.of(Number | None)
 
 
 @dataclass

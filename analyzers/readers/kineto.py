@@ -93,13 +93,13 @@ class _Columns:
     def add(self, batch: Iterable[Event]) -> None:
         kept: dict[str | None, list[Event]] = {category: [] for category in (*DEVICE_CATEGORIES, *HOST_CATEGORIES)}
         for event in batch:
-            if event.cat in kept:
-                if event.ph == "X":
+            if event.ph == "X":
+                if event.cat in kept:
                     kept[event.cat].append(event)
-                elif event.ph in HALVES:
-                    self.halves.append(event)
-            elif event.cat == PYTHON_CATEGORY and event.name in COLLECTIONS and event.ph == "X":
-                kept[ANNOTATION_CATEGORY].append(event)
+                elif event.cat == PYTHON_CATEGORY and event.name in COLLECTIONS:
+                    kept[ANNOTATION_CATEGORY].append(event)
+            elif event.ph in HALVES:  # an end need not name a category
+                self.halves.append(event)
         for category, events in kept.items():
             if not events:
                 continue

@@ -25,6 +25,6 @@ def whole_events(halves: Sequence[Event]) -> tuple[list[Event], int]:
             begun.append((time, half))
         elif begun:
             began, event = begun.pop()
-            event.dur = time - began
+            event.ph, event.dur = "X", time - began
             whole.append(event)
     return whole, len(halves) - 2 * len(whole)
