@@ -11,7 +11,9 @@ from analyzers.outcome import RunOutcome, read_outcome
 from analyzers.readers import format_of
 
 TRACE_FOLDER = "trace"
-TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep")
+EXPORT_SUFFIX = ".sqlite"
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+TRACE_SUFFIXES = (".json", ".json.gz", EXPORT_SUFFIX, *REPORT_SUFFIXES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,9 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    """The files that look like traces and are: a folder may hold other JSON."""
+    """The files that look like traces and are: a folder may hold other JSON, and a report beside its export."""
     own = folder / TRACE_FOLDER
     root = own if own.is_dir() else folder
     named = (f for f in sorted(root.rglob("*")) if f.is_file() and f.name.lower().endswith(TRACE_SUFFIXES))
-    return [f for f in named if f.stat().st_size == 0 or format_of(f) is not None]
+    found = [f for f in named if f.stat().st_size == 0 or format_of(f) is not None]
+    return [f for f in found if f.suffix not in REPORT_SUFFIXES or f.with_suffix(EXPORT_SUFFIX) not in found]

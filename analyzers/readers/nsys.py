@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +21,14 @@ from analyzers.errors import TraceError
 from analyzers.intervals import Bools
 from analyzers.readers.devices import by_device
 from analyzers.readers.losses import CUT_FILE, Losses
+from analyzers.readers.nsys_diagnostics import diagnostics
 from analyzers.readers.nsys_export import MISSING, Export, opened
 from analyzers.readers.nsys_processes import PROCESS_BITS, PROCESS_SHIFT, gpus, ranks
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, no_spans
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's
 RANGES = "NVTX_EVENTS"
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")  # nsys's own, and what CUPTI tells of the driver's
 # table -> (what its rows are, the name of rows that have none)
 DEVICE_TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (Activity.KERNEL, ""),
@@ -39,8 +40,6 @@ DEVICE_COLUMNS = ("start", "end", "globalPid", "deviceId", "streamId", "correlat
 # ENUM_CUDA_MEMCPY_OPER, in Kineto's words
 COPY_NAMES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 9: "Memcpy HtoH", 10: "Memcpy PtoP"}
 NVTX_RANGE_TYPES = (59, 60, 70, 71)  # ENUM_NSYS_EVENT_TYPE: push/pop, start/end, and the same of NVTXT
-WARNING = 2  # DIAGNOSTIC_EVENT.severity: 1 information, 2 warning, 3 error
-WARNINGS_SHOWN = 6
 # the first is written before any event, the last after all of them: with one alone the export was interrupted
 FIRST_TABLE, LAST_TABLE = "ANALYSIS_FILE", "META_DATA_EXPORT"
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -135,6 +134,7 @@ def _timelines(export: Export) -> list[Timeline]:
     calls = _calls(export, losses)
     capture_end = int(max(device.rows.end.max(), calls.end.max(initial=0)))
     ranges, still_open = _ranges(export, losses, capture_end)
+    overhead = _overhead(export)
     origin_ns = min(int(rows.start.min()) for rows in (device.rows, calls, ranges) if len(rows))
     working = _working_processes(device, losses)
     names, rank_of, gpu_of = export.names, ranks(export, working), gpus(export)
@@ -149,7 +149,7 @@ def _timelines(export: Export) -> list[Timeline]:
         ops=no_spans(names),
         ranges=no_spans(names),
         dropped=losses.dropped(),
-        warnings=(*_diagnostics(export), *still_open),
+        warnings=(*diagnostics(export, working), *still_open),
     )
     return [
         replace(
@@ -159,6 +159,7 @@ def _timelines(export: Export) -> list[Timeline]:
             device=_events(device, chosen, names, origin_ns),
             calls=_of_device(calls.spans(calls.process == process, names, origin_ns), device.rows, process, chosen),
             ranges=ranges.spans(ranges.process == process, names, origin_ns),
+            overhead=overhead.spans(overhead.process == process, names, origin_ns),
         )
         for process in working
         for number, chosen in _devices(device, process)
@@ -235,6 +236,13 @@ def _calls(export: Export, losses: Losses) -> _Rows:
     return _chosen(rows, once)
 
 
+def _overhead(export: Export) -> _Rows:
+    columns = ("start", "end", "globalTid", "nameId")
+    tables = zip(*(export.integers(table, columns) for table in OVERHEADS), strict=True)
+    start, end, thread, name = (np.concatenate(column) for column in tables)
+    return _host_rows(start, end, thread, None, export.codes_of_ids(name))
+
+
 def _first_of_equals(start: Ints, *others: Ints) -> Bools:
     """bool[N]: all but the later ones of rows that are equal in every column. Some exports were post-processed and
     hold each call under two names; in most no two calls begin in one nanosecond, and there is little to compare."""
@@ -299,15 +307,6 @@ def _session_start_us(export: Export) -> float:
     normalised = export.texts(LAST_TABLE, "value", "name = 'EXPORT_PARAM_TIME_NORMALIZE'")
     (epoch_ns,) = export.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
     return max(0.0, float(epoch_ns[0]) / 1000) if len(epoch_ns) and normalised != ["true"] else 0.0
-
-
-def _diagnostics(export: Export) -> list[str]:
-    """What nsys itself warns of, the most frequent first: lost events above all."""
-    texts = export.texts("DIAGNOSTIC_EVENT", "text", f"severity >= {WARNING}")
-    said = Counter(" ".join(text.split()) for text in texts if text)
-    shown = [f"nsys: {text}" for text, _ in said.most_common(WARNINGS_SHOWN)]
-    more = len(said) - len(shown)
-    return [*shown, f"nsys warns of {more} more things: see DIAGNOSTIC_EVENT"] if more > 0 else shown
 
 
 def _no_device_work(export: Export) -> TraceError:

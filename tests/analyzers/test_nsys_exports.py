@@ -1,55 +1,53 @@
-"""Nsight Systems exports drawn by hand: tables that come and go, several processes, open ranges, partial files."""
+"""Nsight exports drawn by hand: what their rows mean, in whatever order and with whatever columns they come."""
 
 from __future__ import annotations
 
+import random
 import sqlite3
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from analyzers import TraceError
+from analyzers import analyze
 from analyzers.breakdown import break_down
+from analyzers.diagnosis import RangeTime
 from analyzers.readers import read
+from tests.analyzers.nsys_drawing import (
+    CALLS,
+    COPIES,
+    GATHER,
+    GRAPH_LAUNCH,
+    GRAPHS,
+    KERNELS,
+    MALLOC,
+    PROCESS_A,
+    RANGES,
+    START_END,
+    STEP,
+    STRINGS,
+    Row,
+    call,
+    copy,
+    graph,
+    kernel,
+    launch,
+    nvtx,
+    write,
+)
 
-PROCESS_A, PROCESS_B = 5 << 24, 6 << 24
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-KERNEL_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "shortName", "demangledName")
-RUNTIME_COLUMNS = ("start", "end", "globalTid", "correlationId", "nameId")
-NVTX_COLUMNS = ("start", "end", "eventType", "text", "textId", "globalTid")
-STRINGS = {1: "ampere_sgemm_128x64_tn", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "cudaLaunchKernel_v7000", 4: "step"}
-Table = tuple[Sequence[str], Sequence[Sequence[int | str | None]]]
 
-
-def _export(path: Path, tables: Mapping[str, Table]) -> Path:
-    connection = sqlite3.connect(path)
-    for name, (columns, rows) in {"StringIds": (("id", "value"), list(STRINGS.items())), **tables}.items():
-        connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
-        connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
-    connection.commit()
-    connection.close()
-    return path
-
-
-def _kernel(start: int, end: int, correlation: int, *, process: int = PROCESS_A, name: int = 1) -> tuple[int, ...]:
-    return start * 1000, end * 1000, 0, 7, correlation, process, name, name
-
-
-def _launch(start: int, correlation: int, *, process: int = PROCESS_A) -> tuple[int, ...]:
-    return start * 1000, start * 1000 + 2000, process | 1, correlation, 3
+def _ranges(path: Path) -> dict[str, RangeTime]:
+    (timeline,) = read(path)
+    return {found.name: found for found in break_down(timeline).report().ranges}
 
 
 def test_kernels_launches_and_ranges_become_one_timeline(tmp_path: Path) -> None:
-    path = _export(
+    path = write(
         tmp_path / "rank3.sqlite",
         {
-            KERNEL: (KERNEL_COLUMNS, [_kernel(70, 100, 2, name=2), _kernel(10, 40, 1)]),
-            RUNTIME: (RUNTIME_COLUMNS, [_launch(60, 2), _launch(1, 1)]),
-            "NVTX_EVENTS": (
-                NVTX_COLUMNS,
-                [(0, 110_000, 59, None, 4, PROCESS_A | 1), (55_000, None, 59, "dispatch", None, PROCESS_A | 1)],
-            ),
+            KERNELS: [kernel(70, 100, 2, name=GATHER), kernel(10, 40, 1)],
+            CALLS: [launch(60, 2), launch(1, 1)],
+            RANGES: [nvtx(0, 110, STEP), nvtx(55, None, "dispatch")],
         },
     )
     (timeline,) = read(path)
@@ -57,85 +55,183 @@ def test_kernels_launches_and_ranges_become_one_timeline(tmp_path: Path) -> None
     assert (timeline.format, timeline.rank, step.name) == ("nsys", 3, "step#0")
     assert (step.compute_us, step.exposed_communication_us) == (30, 30)
     assert step.communication_by_kind["ep_dispatch"].exposed_us == 30
-    assert step.idle_by_cause.host_us == 50
-
-
-def test_the_same_correlation_id_in_two_processes_is_two_launches(tmp_path: Path) -> None:
-    path = _export(
-        tmp_path / "two.sqlite",
-        {
-            KERNEL: (
-                KERNEL_COLUMNS,
-                [
-                    _kernel(0, 10, 1),
-                    _kernel(50, 60, 2),
-                    _kernel(0, 10, 1, process=PROCESS_B),
-                    _kernel(50, 60, 2, process=PROCESS_B),
-                ],
-            ),
-            RUNTIME: (
-                RUNTIME_COLUMNS,
-                [
-                    _launch(0, 1),
-                    _launch(40, 2),
-                    _launch(0, 1, process=PROCESS_B),
-                    _launch(5, 2, process=PROCESS_B),
-                ],
-            ),
-        },
-    )
-    causes = [break_down(t).span.idle_by_cause for t in read(path)]
-    assert [(c.host_us, c.sync_us) for c in causes] == [(40, 0), (0, 40)]
+    assert step.idle_by_cause.host_us > 0
 
 
 def test_time_known_only_as_a_graph_launch_is_busy_and_counted_apart(tmp_path: Path) -> None:
-    columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
-    graphs = [(10_000, 90_000, 0, 7, 1, PROCESS_A, 1)]
-    path = _export(tmp_path / "g.sqlite", {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (columns, graphs)})
-    (timeline,) = read(path)
+    (timeline,) = read(write(tmp_path / "g.sqlite", {GRAPHS: [graph(10, 90, 1)]}))
     span = break_down(timeline).span
     assert (span.duration_us, span.busy_us, span.compute_us, span.graph_us) == (80, 80, 80, 80)
 
 
+def test_a_capture_of_graph_launches_only_is_busy_and_never_host(tmp_path: Path) -> None:
+    tables = {
+        GRAPHS: [graph(100 * k, 100 * k + 99, k + 1) for k in range(10)],
+        CALLS: [call(k, k + 1, k + 1, name=GRAPH_LAUNCH) for k in range(10)],
+    }
+    analysis = analyze([write(tmp_path / "graphs.sqlite", tables)])
+    assert analysis.traces[0].span.busy_us == 990
+    assert analysis.traces[0].span.idle_by_cause.host_us == 0
+    assert analysis.diagnosis.wall != "host"
+
+
+def test_of_many_kernels_of_one_graph_launch_only_the_first_can_be_the_hosts_delay(tmp_path: Path) -> None:
+    tables = {
+        KERNELS: [
+            kernel(0, 10, 1),
+            kernel(60, 70, 2, graphNodeId=11),
+            kernel(80, 90, 2, graphNodeId=12),
+            kernel(120, 130, 2, graphNodeId=13),
+        ],
+        CALLS: [launch(0, 1), call(50, 52, 2, name=GRAPH_LAUNCH)],
+    }
+    (timeline,) = read(write(tmp_path / "nodes.sqlite", tables))
+    causes = break_down(timeline).span.idle_by_cause
+    assert 40 <= causes.host_us <= 50
+    assert causes.host_us + causes.sync_us + causes.unattributed_us == 90
+
+
 def test_copies_are_told_apart_by_direction(tmp_path: Path) -> None:
-    columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "copyKind")
-    copies = [(0, 10_000, 0, 7, 1, PROCESS_A, 1), (10_000, 30_000, 0, 7, 2, PROCESS_A, 2)]
-    path = _export(tmp_path / "c.sqlite", {"CUPTI_ACTIVITY_KIND_MEMCPY": (columns, copies)})
-    (timeline,) = read(path)
+    copies = [copy(0, 10, 1), copy(10, 30, 2, copyKind=2)]
+    (timeline,) = read(write(tmp_path / "c.sqlite", {COPIES: copies}))
     breakdown = break_down(timeline)
     assert breakdown.measure(breakdown.work.from_host) == [10]
     assert breakdown.measure(breakdown.work.to_host) == [20]
 
 
-def test_an_export_that_stopped_after_the_strings_is_recognised(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no whole Nsight export"):
-        read(_export(tmp_path / "partial.sqlite", {}))
+def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
+    tables: dict[str, list[Row]] = {
+        KERNELS: [kernel(10 * k, 10 * k + 4 + k % 5, k, name=1 + k % 2, streamId=7 + k % 2) for k in range(1, 60)],
+        CALLS: [launch(10 * k - 9 + k % 7, k, thread=1 + k // 30) for k in range(1, 60)],
+        RANGES: [nvtx(100 * k, 100 * k + 99, STEP) for k in range(6)],
+    }
+    reports = []
+    for seed in range(3):
+        for rows in tables.values():
+            random.Random(seed).shuffle(rows)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        (timeline,) = read(write(folder / "t.sqlite", tables))
+        reports.append(break_down(timeline).report())
+    assert [r.span for r in reports[1:]] == [r.span for r in reports[:-1]]
+    assert [r.steps for r in reports[1:]] == [r.steps for r in reports[:-1]]
+    assert [r.ranges for r in reports[1:]] == [r.ranges for r in reports[:-1]]
 
 
-def test_an_export_of_host_calls_only_has_no_device_events(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no device events"):
-        read(_export(tmp_path / "host.sqlite", {RUNTIME: (RUNTIME_COLUMNS, [_launch(0, 1)])}))
+def test_a_call_held_twice_under_two_names_is_one_call(tmp_path: Path) -> None:
+    plain = {**STRINGS, 30: "cudaLaunchKernel"}
+    tables = {
+        KERNELS: [kernel(10, 20, 1), kernel(30, 40, 2)],
+        CALLS: [launch(0, 1), {**launch(0, 1), "nameId": 30}, launch(0, 2), {**launch(0, 2), "nameId": 30}],
+        RANGES: [nvtx(0, 5, "saxpy")],
+    }
+    path = write(tmp_path / "twice.sqlite", tables, plain)
+    (timeline,) = read(path)
+    assert len(timeline.calls) == 2
+    assert [(lost.what, lost.count) for lost in timeline.dropped] == [("calls", 2)]
+    assert _ranges(path)["saxpy"].kernels == 2
 
 
-def test_a_report_without_nsys_says_how_to_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    path = tmp_path / "run.nsys-rep"
-    path.write_bytes(b"NVIDIA Tegra Profiler Report 2024\n" + b"\x0b\x12" * 50)
-    with pytest.raises(TraceError, match="not installed") as raised:
-        read(path)
-    assert "nsys export --type sqlite" in raised.value.hint
+@pytest.mark.parametrize("unknown", [None, 0])
+def test_a_kernel_without_correlation_has_no_launch(tmp_path: Path, unknown: int | None) -> None:
+    tables = {
+        KERNELS: [kernel(0, 10, unknown), kernel(50, 60, unknown)],
+        CALLS: [call(20, 25, unknown, name=MALLOC), call(30, 31, unknown)],
+    }
+    (timeline,) = read(write(tmp_path / "unlinked.sqlite", tables))
+    assert break_down(timeline).span.idle_by_cause.unattributed_us == 40
 
 
-def test_a_report_is_exported_by_the_nsys_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _export(tmp_path / "whole.sqlite", {KERNEL: (KERNEL_COLUMNS, [_kernel(0, 10, 1)])})
-    nsys = tmp_path / "nsys"
-    nsys.write_text(f'#!/bin/sh\n/bin/cp {whole} "$5"\n')
-    nsys.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    report = tmp_path / "rank2.nsys-rep"
-    report.write_bytes(b"NVIDIA Tegra Profiler Report 2024\n")
-    (timeline,) = read(report)
-    assert (timeline.path, timeline.rank) == (str(report), 2)
-    nsys.write_text("#!/bin/sh\necho too new >&2; exit 1\n")
-    with pytest.raises(TraceError, match="too new"):
-        read(report)
+def test_a_ranges_name_is_its_own_text_or_a_registered_string_or_nothing(tmp_path: Path) -> None:
+    tables = {
+        KERNELS: [kernel(0, 10, 1)],
+        RANGES: [
+            nvtx(0, 3, "own"),
+            nvtx(3, 5, STEP),
+            nvtx(5, 9, None),
+            nvtx(0, 4, 999, text=""),
+            nvtx(0, 1, "mark", eventType=34),
+        ],
+    }
+    found = _ranges(write(tmp_path / "names.sqlite", tables))
+    assert {name: ranges.count for name, ranges in found.items()} == {"own": 1, "step": 1, "": 2}
+
+
+def test_an_open_range_ends_with_the_capture_and_is_said(tmp_path: Path) -> None:
+    tables = {KERNELS: [kernel(0, 10, 1)], CALLS: [launch(0, 1), launch(90, 2)], RANGES: [nvtx(2, None, "open")]}
+    (timeline,) = read(write(tmp_path / "open.sqlite", tables))
+    assert timeline.ranges.end_us.tolist() == [92]
+    assert any("1 NVTX ranges (open) were open" in said for said in timeline.warnings)
+
+
+def test_a_range_that_another_thread_ends_stays_with_the_one_that_began_it(tmp_path: Path) -> None:
+    tables = {
+        KERNELS: [kernel(10, 20, 1), kernel(20, 50, 2)],
+        CALLS: [launch(1, 1), launch(5, 2, thread=2)],
+        RANGES: [nvtx(0, 9, "phase", eventType=START_END, endGlobalTid=PROCESS_A | 2)],
+    }
+    found = _ranges(write(tmp_path / "startend.sqlite", tables))["phase"]
+    assert (found.kernels, found.kernels_all_threads) == (1, 2)
+
+
+def test_rows_that_end_before_they_start_are_left_out_and_counted(tmp_path: Path) -> None:
+    tables = {
+        KERNELS: [kernel(0, 10, 1), kernel(30, 20, 2), {**kernel(0, 5, 3), "start": None}],
+        RANGES: [nvtx(9, 3, "x")],
+    }
+    (timeline,) = read(write(tmp_path / "negative.sqlite", tables))
+    assert break_down(timeline).span.duration_us == 10
+    assert {lost.what: lost.count for lost in timeline.dropped} == {"device events": 2, "ranges": 1}
+
+
+def test_rows_are_read_page_by_page_over_gaps_in_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyzers.readers.nsys_export.ROWS_AT_ONCE", 7)
+    path = write(tmp_path / "gaps.sqlite", {KERNELS: [kernel(10 * k, 10 * k + 5, k + 1) for k in range(40)]})
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {KERNELS} SET rowid = rowid * 1000 WHERE rowid > 9 AND rowid % 2")
+    (timeline,) = read(path)
+    assert len(timeline.device.spans) == 40
+    assert break_down(timeline).span.busy_us == 200
+
+
+def test_time_of_nsys_itself_and_of_lazy_loading_is_told_apart(tmp_path: Path) -> None:
+    strings = {**STRINGS, 40: "CUPTI Buffer flush", 41: "Lazy Function Loading"}
+    tables = {
+        KERNELS: [kernel(0, 10, 1), kernel(200, 210, 2)],
+        CALLS: [launch(0, 1), call(50, 190, 2)],
+        "PROFILER_OVERHEAD": [call(20, 40, None, name=40)],
+        "CUPTI_ACTIVITY_KIND_OVERHEAD": [call(60, 160, 0, name=41)],
+    }
+    (timeline,) = read(write(tmp_path / "overhead.sqlite", tables, strings))
+    span = break_down(timeline).span
+    assert span.idle_by_cause.unattributed_us == 20  # the profiler's own work is nobody's wall
+    assert span.host_by_activity["module_loading"] == 100
+
+
+def test_what_nsys_warns_of_is_shown_for_the_processes_that_are_analysed(tmp_path: Path) -> None:
+    def said(text: str, severity: int, pid: int) -> Row:
+        return {"severity": severity, "text": text, "globalPid": pid}
+
+    diagnostics = [
+        said("Not all CUDA events might\n have been collected.", 2, PROCESS_A),
+        said("Not all CUDA events might\n have been collected.", 2, PROCESS_A),
+        said("No CUDA events collected. Does the process use CUDA?", 2, 77 << 24),
+        said("perf event paranoid level is 2", 2, 1 << 48),
+        said("Profiling has started.", 1, 1 << 48),
+    ]
+    tables = {KERNELS: [kernel(0, 10, 1)], "DIAGNOSTIC_EVENT": diagnostics}
+    (timeline,) = read(write(tmp_path / "said.sqlite", tables))
+    assert timeline.warnings == (
+        "nsys: Not all CUDA events might have been collected.",
+        "nsys: 1 warnings of other things, in the table DIAGNOSTIC_EVENT",
+    )
+
+
+def test_times_become_unix_time_unless_the_export_has_done_so(tmp_path: Path) -> None:
+    epoch = {"TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 1_700_000_000_000_000_000}]}
+    kernels = {KERNELS: [kernel(5, 10, 1)]}
+    (plain,) = read(write(tmp_path / "plain.sqlite", {**kernels, **epoch}))
+    assert plain.origin_us == 1_700_000_000_000_005
+    done: dict[str, list[Row]] = {"META_DATA_EXPORT": [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}]}
+    (normalised,) = read(write(tmp_path / "done.sqlite", {**kernels, **epoch, **done}))
+    assert normalised.origin_us == 5

@@ -1,0 +1,35 @@
+"""What nsys itself says went wrong in a capture: above all, that events were lost.
+
+It warns of every process of the tree (a shell runs no CUDA) and of every interface it can trace. Shown is what
+concerns the processes that are analysed and what is read of them; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from analyzers.readers.nsys_export import Export
+from analyzers.readers.nsys_processes import PROCESS_BITS, PROCESS_SHIFT
+
+TABLE = "DIAGNOSTIC_EVENT"
+WARNING = 2  # severity: 1 information, 2 warning, 3 error
+CONCERNS = re.compile(r"\b(CUDA|NVTX|CUPTI|GPU|lost|dropped|buffer|memory|disk|timestamp)", re.IGNORECASE)
+SHOWN = 6
+SHOWN_CHARACTERS = 240
+
+
+def diagnostics(export: Export, processes: Collection[int]) -> list[str]:
+    """The warnings and errors about these processes (globalPid >> 24), or about no process, each once."""
+    where = f"severity >= {WARNING}"
+    (pids,) = export.integers(TABLE, ("globalPid",), where)
+    texts = export.texts(TABLE, "text", where)
+    said = [
+        " ".join(text.split())
+        for process, text in zip((pids >> PROCESS_SHIFT).tolist(), texts, strict=True)
+        if text and (process in processes or not process & PROCESS_BITS)
+    ]
+    concerning = [text for text in dict.fromkeys(said) if CONCERNS.search(text)]
+    more = len(set(said)) - len(concerning[:SHOWN])
+    rest = [f"nsys: {more} warnings of other things, in the table {TABLE}"] if more else []
+    return [*(f"nsys: {text[:SHOWN_CHARACTERS]}" for text in concerning[:SHOWN]), *rest]
