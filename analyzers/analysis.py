@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from analyzers import processes
 from analyzers.breakdown import break_down
@@ -33,7 +36,7 @@ def analyze(paths: Sequence[Path]) -> Analysis:
     inputs = find_inputs([Path(p) for p in paths])
     digests = _digests(inputs)
     _refuse_second(digests)
-    digests.sort(key=_place)
+    digests = _numbered(sorted(digests, key=_place))
     job = summarise(digests, inputs.outcome)
     return Analysis(diagnosis=conclude(job, find_walls(job)), traces=[d.report for d in digests], ranks=list(job.ranks))
 
@@ -102,6 +105,18 @@ def _refuse_second(digests: Sequence[Digest]) -> None:
             )
 
 
-def _place(one: Digest) -> tuple[float, int, str]:
+def _place(one: Digest) -> tuple[float, str, int]:
     rank = float("inf") if one.rank is None else float(one.rank)
-    return rank, one.report.devices[0] if one.report.devices else -1, one.report.path
+    return rank, one.report.path, one.report.devices[0] if one.report.devices else -1
+
+
+def _numbered(digests: list[Digest]) -> list[Digest]:
+    """Several ranks of which none is told (eight processes in one export, say) are numbered by their place."""
+    if len(digests) < 2 or any(one.rank is not None for one in digests):
+        return digests
+    return [_named(one, rank) for rank, one in enumerate(digests)]
+
+
+def _named(one: Digest, rank: int) -> Digest:
+    said = f"its rank is not in the trace: called {rank} by the order of files and devices"
+    return replace(one, report=msgspec.structs.replace(one.report, rank=rank, warnings=[*one.report.warnings, said]))

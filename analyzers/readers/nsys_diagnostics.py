@@ -21,6 +21,8 @@ SHOWN_CHARACTERS = 240
 
 def diagnostics(export: Export, processes: Collection[int]) -> list[str]:
     """The warnings and errors about these processes (globalPid >> 24), or about no process, each once."""
+    if not export.has(TABLE, "severity", "text", "globalPid"):
+        return []
     where = f"severity >= {WARNING}"
     (pids,) = export.integers(TABLE, ("globalPid",), where)
     texts = export.texts(TABLE, "text", where)

@@ -23,7 +23,8 @@ from analyzers.timeline import Ints
 MISSING = -1  # what stands for NULL and for columns that a version lacks
 ROWS_AT_ONCE = 50_000
 IDS_AT_ONCE = 1_000
-WAL_FORMAT = 2  # byte 18 of a database that keeps a write-ahead log
+HEADER_BYTES = 100
+WAL_FORMAT = 2  # of a database that keeps a write-ahead log
 OWN_TABLES = ("StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS")
 
 
@@ -131,7 +132,7 @@ def opened(path: Path, named: Path) -> Iterator[Export]:
             yield Export(path=named, connection=connection)
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote what is damaged
         raise TraceError(
             named, f"is a damaged SQLite file ({error})", hint="export the report again with nsys"
         ) from None
@@ -142,8 +143,9 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
     uri = path.resolve().as_uri()
     logged = _lies_beside(path, "-wal")
     with path.open("rb") as file:
-        keeps_log = file.read(19)[-1:] == bytes([WAL_FORMAT])
-    still = "&immutable=1" if keeps_log and not logged else ""
+        header = file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
+    _refuse_cut(header, path.stat().st_size, named)
+    still = "&immutable=1" if header[18] == WAL_FORMAT and not logged else ""
     connection = sqlite3.connect(f"{uri}?mode=ro{still}", uri=True, timeout=0)
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
@@ -162,6 +164,20 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
                 "can be written to",
             ) from None
         return sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
+
+
+def _refuse_cut(header: bytes, size: int, named: Path) -> None:
+    """SQLite itself would notice only where a page that is missing is asked for."""
+    page_bytes = {1: 1 << 16}.get(said := int.from_bytes(header[16:18]), said)
+    if page_bytes.bit_count() != 1 or header[24:28] != header[92:96]:
+        return  # damaged, which SQLite will say, or of a version that does not keep the count of pages
+    whole = page_bytes * int.from_bytes(header[28:32])
+    if size < whole:
+        raise TraceError(
+            named,
+            f"is cut short: {size:,} of {whole:,} bytes are there",
+            hint="copy it again, or export the report again with nsys",
+        )
 
 
 def _lies_beside(path: Path, suffix: str) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from analyzers import TraceError, analyze
+from analyzers.breakdown import break_down
 from analyzers.diagnosis import Wall
 from analyzers.readers import read
 from tests.analyzers.nsys_drawing import CALLS, KERNELS, RANGES, Row, kernel, launch, nvtx, write
@@ -38,7 +41,9 @@ def test_an_export_of_host_calls_only_has_no_device_events(tmp_path: Path) -> No
 
 
 def test_tables_that_are_there_and_empty_are_as_good_as_absent(tmp_path: Path) -> None:
-    empty = {table: [] for table in (RANGES, "CUPTI_ACTIVITY_KIND_MEMCPY", "PROFILER_OVERHEAD", "MPI_RANKS")}
+    empty: dict[str, list[Row]] = {
+        table: [] for table in (RANGES, "CUPTI_ACTIVITY_KIND_MEMCPY", "PROFILER_OVERHEAD", "MPI_RANKS")
+    }
     assert _kernels(write(tmp_path / "lazy.sqlite", {**WHOLE, **empty})) == 2
     with pytest.raises(TraceError, match="no device events"):
         read(write(tmp_path / "nothing.sqlite", {KERNELS: [], CALLS: [], RANGES: []}))
@@ -59,14 +64,28 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_cut_file_is_damaged_and_no_crash_wherever_it_is_cut(tmp_path: Path) -> None:
+def test_a_cut_file_is_said_to_be_cut_wherever_that_is(tmp_path: Path) -> None:
     many = {KERNELS: [kernel(10 * k, 10 * k + 5, k) for k in range(1, 2000)], RANGES: [nvtx(0, 9, "x")]}
     whole = write(tmp_path / "whole.sqlite", many).read_bytes()
     cut = tmp_path / "cut.sqlite"
-    for size in range(16, len(whole), 3001):
+    for size in range(100, len(whole), 3001):
         cut.write_bytes(whole[:size])
-        with pytest.raises(TraceError):
+        with pytest.raises(TraceError, match="is cut short"):
             read(cut)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_file_with_damaged_bytes_is_read_or_refused_and_never_a_crash(tmp_path: Path, seed: int) -> None:
+    many = {KERNELS: [kernel(10 * k, 10 * k + 5, k) for k in range(1, 300)], RANGES: [nvtx(0, 9, "x")]}
+    damaged = bytearray(write(tmp_path / "whole.sqlite", many).read_bytes())
+    dice = random.Random(seed)
+    for _ in range(1 + seed % 20):
+        damaged[dice.randrange(16, len(damaged))] = dice.randrange(256)
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(damaged)
+    with suppress(TraceError):
+        for timeline in read(path):
+            break_down(timeline)
 
 
 def test_text_that_is_not_utf_8_is_read_nevertheless(tmp_path: Path) -> None:
