@@ -116,6 +116,7 @@ class Timeline:
     group_sizes: Mapping[str, int] = field(default_factory=dict)  # ranks by process group's description
     world_size: int | None = None  # ranks of the job
     messages: tuple[Message, ...] = ()
+    lane_names: Mapping[int, str] = field(default_factory=dict)  # stream or thread, as the profiler numbers them
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -137,6 +138,15 @@ def _said(names: Sequence[str], column: Ints, of: Callable[[str], int], dtype: n
     for code in in_use(len(names), column).tolist():
         table[code] = of(names[code])
     return table[column]
+
+
+def joined(parts: Sequence[Spans]) -> Spans:
+    """The events of several Spans that share their names."""
+    columns: dict[str, Any] = {
+        column: np.concatenate([getattr(part, column) for part in parts])
+        for column in ("start_us", "end_us", "name", "lane", "correlation")
+    }
+    return replace(parts[0], **columns)
 
 
 def no_spans(names: tuple[str, ...] = ()) -> Spans:

@@ -22,7 +22,7 @@ from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
-from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use
+from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use, joined
 
 # category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
 # gpu_user_annotation, instants) says nothing that these do not.
@@ -73,9 +73,8 @@ def read(path: Path) -> list[Timeline]:
     for batch in trace.batches():
         columns.add(batch)
     columns.finish(trace)
-    if len(columns.device):
-        return columns.device_timelines(trace)
-    return [columns.cpu_timeline(trace)]
+    found = columns.device_timelines(trace) if len(columns.device) else [columns.cpu_timeline(trace)]
+    return [replace(timeline, lane_names=columns.lane_names()) for timeline in found]
 
 
 class _Columns:
@@ -198,6 +197,9 @@ class _Columns:
         device = DeviceEvents(spans=spans, activity=none.astype(np.int8), group=none, message=none)
         return _timeline(trace, origin=origin, index=None, device=device, host=host)
 
+    def lane_names(self) -> dict[int, str]:
+        return {code: str(lane[1]) for lane, code in self.lanes.items() if isinstance(lane, tuple)}
+
     def _origin_us(self) -> float:
         starts = (c.earliest_us() for c in (self.device, *self.host.values()))
         return min((s for s in starts if s is not None), default=0.0)
@@ -209,7 +211,7 @@ class _Columns:
         spans = {what: c.spans(origin_us=origin, names=names) for what, c in self.host.items()}
         moved = spans["ops"].where(lambda name: ANNOTATION_NAMES.match(name) is not None)
         if moved.any():
-            spans["ranges"] = _joined(spans["ranges"], spans["ops"].take(moved))
+            spans["ranges"] = joined((spans["ranges"], spans["ops"].take(moved)))
             spans["ops"] = spans["ops"].take(~moved)
         return spans
 
@@ -240,14 +242,6 @@ def _is_training_on_cpu(ranges: Spans) -> bool:
 
 def _used_names(spans: Spans) -> list[str]:
     return [spans.names[i] for i in in_use(len(spans.names), spans.name).tolist()]
-
-
-def _joined(a: Spans, b: Spans) -> Spans:
-    both = {
-        column: np.concatenate((getattr(a, column), getattr(b, column)))
-        for column in ("start_us", "end_us", "name", "lane", "correlation")
-    }
-    return Spans(names=a.names, **both)
 
 
 def _device(event: Event) -> int | None:

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import Answer
+from autotune.commands.answer import Answer, PageFile
 
 
 def diagnose(
     *traces: Annotated[
         Path, Parameter(help="Trace files of one job, a folder of them, or a trial of a study as STUDY/NUMBER.")
     ],
+    html: PageFile = None,
 ) -> Answer:
     """Name the wall that costs a training job most, from its profiler traces."""
     from autotune.show import show_analysis
@@ -21,4 +22,9 @@ def diagnose(
 
     analysis = analysis_of(traces)
     show_analysis(analysis)
+    if html is not None:
+        from autotune.pages.diagnosis import diagnosis_page
+        from autotune.pages.write import write_page
+
+        write_page(html, diagnosis_page(analysis, " ".join(map(str, traces))))
     return Answer(document=analysis)

@@ -17,6 +17,11 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(css=Markup(_text("page.css")), **values)
 
 
+def script(name: str) -> Markup:
+    """A script of ours, to stand in a page."""
+    return Markup(_text(name))
+
+
 @cache
 def _environment() -> Environment:
     return Environment(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from markupsafe import Markup
 
 from analyzers.diagnosis import Partition, TraceReport
-from autotune.pages.stacks import Piece, Stack, bar, legend
+from autotune.pages.steps import step_bar, steps_legend
 from autotune.pages.svg import tag
 from autotune.quantities import duration
 from autotune.report.material import Material, fix_title, status_words
-from autotune.segments import KINDS, Segment, mean_segments, mean_step_us, segments, slowest, steps_of
+from autotune.segments import mean_segments, mean_step_us, segments, slowest, steps_of
 from policies.trial import Trial
 
 RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
@@ -32,7 +30,7 @@ def rank_bars(trial: Trial) -> Markup:
     shown = sorted(traces[:RANKS_SHOWN], key=lambda trace: trace.rank or 0)
     longest = max((step.duration_us for trace in traces for step in steps_of(trace)), default=1.0)
     bars = [
-        _bar(segments(step), longest, _step_label(trace, step, index))
+        step_bar(segments(step), longest, _step_label(trace, step, index))
         for trace in shown
         for index, step in enumerate(steps_of(trace))
     ]
@@ -48,7 +46,7 @@ def _trial_bar(trial: Trial, trace: TraceReport, longest: float) -> Markup:
         f"trial {trial.number} · {fix_title(trial)} · {status_words(trial)} · "
         f"{duration(mean_step_us(trace))}{of_rank} · wall: {wall}"
     )
-    return _bar(mean_segments(steps_of(trace)), longest, label)
+    return step_bar(mean_segments(steps_of(trace)), longest, label)
 
 
 def _step_label(trace: TraceReport, step: Partition, index: int) -> str:
@@ -56,23 +54,7 @@ def _step_label(trace: TraceReport, step: Partition, index: int) -> str:
     return f"{rank} · {step.name or f'step {index}'} · {duration(step.duration_us)}"
 
 
-def _bar(parts: Sequence[Segment], longest: float, label: str) -> Markup:
-    """A label and the stacked bar below it; `longest` is the time that fills the width."""
-    return bar(Stack(label=label, pieces=tuple(map(_piece, parts))), longest=longest)
-
-
-def _piece(part: Segment) -> Piece:
-    return Piece(key=part.kind.key, words=part.kind.words, value=part.us, said=duration(part.us))
-
-
 def _legend(material: Material) -> Markup:
-    """The kinds of time that occur anywhere in the study, in drawing order."""
-    steps = [
-        step
-        for trial in material.trials
-        if trial.analysis
-        for trace in trial.analysis.traces
-        for step in steps_of(trace)
-    ]
-    seen = {segment.kind.key for step in steps for segment in segments(step)}
-    return legend(Piece(key=kind.key, words=kind.words, value=1.0, said="") for kind in KINDS if kind.key in seen)
+    """The kinds of time that occur anywhere in the study."""
+    analyses = [trial.analysis for trial in material.trials if trial.analysis]
+    return steps_legend(step for analysis in analyses for trace in analysis.traces for step in steps_of(trace))

@@ -27,9 +27,10 @@ FLAGS = (
 )
 
 
-def document_of(page: Path, profile: Path) -> str:
-    """The document of a file after its scripts have run."""
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+def document_of(page: Path, profile: Path, fragment: str = "") -> str:
+    """The document of a file after its scripts have run; `fragment` is what follows # in its address."""
+    address = page.as_uri() + (f"#{fragment}" if fragment else "")
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", address]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 

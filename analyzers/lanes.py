@@ -1,0 +1,225 @@
+"""What lies side by side in one stretch of time of one rank: its idle time by cause, its streams, its host threads.
+
+For drawing: the trace is read again, so that a diagnosis itself keeps no events. Each event carries a key that says
+what it is (a class of compute, a kind of communication, a cause of idleness, what a host event is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+
+from analyzers import kernels
+from analyzers.breakdown import Breakdown, break_down
+from analyzers.diagnosis import Partition, TraceReport
+from analyzers.errors import TraceError
+from analyzers.gpu import GRAPH_CLASS
+from analyzers.intervals import Bools, Floats, Intervals, intersect, merge, subtract, window
+from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS
+from analyzers.launches import launches
+from analyzers.readers import read
+from analyzers.readers.columns import Codes
+from analyzers.recompute import recompute_by_lane
+from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up
+
+AUTOGRAD = "autograd::engine::"
+# what an event can be, with the words of its family before the dot
+KEYS = (
+    *(f"idle.{cause}" for cause in ("host", "sync", "bubble", "unattributed")),
+    *(f"compute.{name}" for name in (*COMPUTE_CLASSES, GRAPH_CLASS)),
+    *(f"communication.{kind}" for kind in KINDS),
+    "copy",
+    "host.range",
+    "host.operator",
+    "host.call",
+)
+KEY = {key: code for code, key in enumerate(KEYS)}
+FIRST_KIND = KEY[f"communication.{KINDS[0]}"]
+
+
+class Place(StrEnum):
+    IDLE = "idle"
+    DEVICE = "device"
+    HOST = "host"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    place: Place
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lanes:
+    """N events, by lane, row and start. start_us, end_us: float64[N] from `start` of the stretch, of which they may
+    reach out; lane, name, key: int64[N], indices into `lanes`, `names`, KEYS; row: int64[N], how deep it is nested."""
+
+    lanes: tuple[Lane, ...]
+    names: tuple[str, ...]
+    start_us: Floats
+    end_us: Floats
+    lane: Ints
+    row: Ints
+    name: Ints
+    key: Ints
+    duration_us: float
+
+    def __len__(self) -> int:
+        return len(self.start_us)
+
+
+def lanes(trace: TraceReport, step: Partition) -> Lanes:
+    """Everything in one step (or the span) of a trace that was diagnosed.
+
+    Raises:
+        TraceError: the trace is no longer there, or no longer the one that was diagnosed.
+    """
+    path = Path(trace.path)
+    device = trace.devices[0] if trace.devices else None
+    found = (break_down(timeline) for timeline in read(path) if timeline.device_index == device)
+    same = (one for one in found if one.span.duration_us == trace.span.duration_us)
+    breakdown = next(same, None)
+    if breakdown is None:
+        raise TraceError(path, "is not the trace that was diagnosed", hint="do not write to it meanwhile")
+    return lanes_of(breakdown, start_us=step.start_us, end_us=step.start_us + step.duration_us)
+
+
+def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
+    """Every event that lies in part in [start_us, end_us]."""
+    timeline = breakdown.timeline
+    drawn = _Drawn(start_us, end_us)
+    drawn.add_sets(Lane(place=Place.IDLE, label="idle by cause"), _idle(breakdown))
+    events = timeline.device.spans
+    drawn.add(Place.DEVICE, "stream {}", timeline, events, _device_keys(timeline, breakdown))
+    host = joined((timeline.ranges, timeline.ops, timeline.calls))
+    drawn.add(Place.HOST, "thread {}", timeline, host, _host_keys(timeline, breakdown))
+    return drawn.lanes()
+
+
+class _Drawn:
+    """The growing columns of one stretch."""
+
+    def __init__(self, start_us: float, end_us: float) -> None:
+        self._start, self._end = start_us, end_us
+        self._lanes: list[Lane] = []
+        self._names = Codes()
+        self._columns: list[tuple[Floats, Floats, Ints, Ints, Ints, Ints]] = []
+
+    def add(self, place: Place, label: str, timeline: Timeline, spans: Spans, key: Ints) -> None:
+        """One lane for each lane of the events, the busiest first; key: int64[N], what each is."""
+        inside = (spans.end_us > self._start) & (spans.start_us < self._end)
+        spans, key = spans.take(inside), key[inside]
+        name = look_up(spans.names, spans.name, lambda said: self._names[said])
+        for code in _busiest_first(spans):
+            here = np.flatnonzero(spans.lane == code)
+            here = here[np.lexsort((name[here], -spans.end_us[here], spans.start_us[here]))]
+            start, end = spans.start_us[here], spans.end_us[here]
+            lane = np.full(len(here), len(self._lanes))
+            said = timeline.lane_names.get(code, str(code))
+            self._lanes.append(Lane(place=place, label=label.format(said)))
+            self._columns.append((start, end, lane, _depth(start, end), name[here], key[here]))
+
+    def add_sets(self, lane: Lane, sets: Iterable[tuple[str, str, Intervals]]) -> None:
+        """Sets of time on one lane: (key, name, when)."""
+        stretch = window(self._start, self._end)
+        here = len(self._lanes)
+        self._lanes.append(lane)
+        for key, name, when in sets:
+            part = intersect(when, stretch)
+            codes = [np.full(len(part), code) for code in (here, 0, self._names[name], KEY[key])]
+            self._columns.append((part.start, part.end, codes[0], codes[1], codes[2], codes[3]))
+
+    def lanes(self) -> Lanes:
+        start, end, lane, row, name, key = (np.concatenate(column) for column in zip(*self._columns, strict=True))
+        order = np.lexsort((name, end, start, row, lane))
+        return Lanes(
+            lanes=tuple(self._lanes),
+            names=tuple(str(name) for name in self._names),
+            start_us=start[order] - self._start,
+            end_us=end[order] - self._start,
+            lane=lane[order],
+            row=row[order],
+            name=name[order],
+            key=key[order],
+            duration_us=self._end - self._start,
+        )
+
+
+def _depth(start: Floats, end: Floats) -> Ints:
+    """int64[N]: in how many of the others each event lies. start: sorted, and of equals the longest first."""
+    depth: Ints = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
+    return np.maximum(depth, 0)
+
+
+def _idle(breakdown: Breakdown) -> Iterator[tuple[str, str, Intervals]]:
+    idle, span = breakdown.idle, breakdown.span
+    explained = merge((*breakdown.host.values(), idle.sync, idle.bubble))
+    for activity, when in breakdown.host.items():
+        yield "idle.host", f"host: {activity}", when
+    yield "idle.sync", "sync: launched, and waiting", idle.sync
+    yield "idle.bubble", "bubble: waiting for a pipeline peer", idle.bubble
+    start = min([span.start_us, *(step.start_us for step in breakdown.windows)])
+    end = max([span.start_us + span.duration_us, *(step.end_us for step in breakdown.windows)])
+    rest = subtract(subtract(window(start, end), breakdown.work.busy), explained)
+    yield "idle.unattributed", "unattributed", rest
+
+
+def _device_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
+    """int64[M]: what each device event is, as gpu.work sorts them."""
+    events, activity = timeline.device.spans, timeline.device.activity
+    kernel = activity == Activity.KERNEL
+    communicates = kernel & events.where(lambda name: kernels.kernel(name).compute_class == COMMUNICATION)
+    key = events.code(lambda name: KEY.get(f"compute.{kernels.kernel(name).compute_class}", 0))
+    key[_again(timeline)] = KEY["compute.recompute"]
+    key[communicates] = FIRST_KIND + breakdown.work.collective_kind
+    key[activity == Activity.COPY] = KEY["copy"]
+    key[activity == Activity.GRAPH] = KEY["compute.graph"]
+    return key
+
+
+def _again(timeline: Timeline) -> Bools:
+    """bool[M]: the device events that do forward work again."""
+    launch = launches(timeline)
+    inside = np.zeros(len(launch.lane), dtype=bool)
+    for lane, stretches in recompute_by_lane(timeline).items():
+        inside |= (launch.lane == lane) & stretches.contains(launch.start_us)
+    return inside
+
+
+def _host_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
+    """int64: what each range, operator and call is, in this order; on CPUs operators compute and ranges communicate."""
+    on_cpu = timeline.device_index is None
+    ranges, ops, calls = timeline.ranges, timeline.ops, timeline.calls
+    of_range = np.full(len(ranges), KEY["host.range"])
+    of_op = ops.code(_operator_key) if on_cpu else np.full(len(ops), KEY["host.operator"])
+    if on_cpu:
+        of_range = _range_keys(ranges, breakdown)
+    return np.concatenate((of_range, of_op, np.full(len(calls), KEY["host.call"])))
+
+
+def _operator_key(name: str) -> int:
+    meaning = kernels.operator(name)
+    return KEY.get(f"compute.{meaning.compute_class}" if meaning.known else "", KEY["host.operator"])
+
+
+def _range_keys(ranges: Spans, breakdown: Breakdown) -> Ints:
+    """int64[N]: collectives are ranges of gloo's threads, joined by place and time to those the work knows."""
+    collectives, kind = breakdown.work.collectives, breakdown.work.collective_kind
+    kinds = dict(zip(_places(collectives), kind.tolist(), strict=True))
+    found = [kinds.get(place, -1) for place in _places(ranges)]
+    return np.array([KEY["host.range"] if code < 0 else FIRST_KIND + code for code in found], dtype=np.int64)
+
+
+def _places(spans: Spans) -> Iterator[tuple[float, float, int]]:
+    return zip(spans.start_us.tolist(), spans.end_us.tolist(), spans.lane.tolist(), strict=True)
+
+
+def _busiest_first(spans: Spans) -> list[int]:
+    """The lanes, those that are covered longest by events first: the main thread before its helpers."""
+    used = np.unique(spans.lane)
+    covered = [spans.covered(spans.lane == lane).total_us for lane in used]
+    return [int(used[at]) for at in np.lexsort((used, -np.array(covered)))]

@@ -1,0 +1,235 @@
+// The lane view of a step: draws the rows of the JSON in #lanes-data on a canvas, and zooms.
+// #at=START,END (microseconds) in the address is the stretch that is shown.
+(() => {
+  const data = JSON.parse(document.getElementById("lanes-data").textContent);
+  const canvas = document.getElementById("lanes-canvas"), tip = document.getElementById("tip");
+  const said = document.getElementById("lanes-said"), root = document.documentElement;
+  const HEIGHTS = { idle: 20, device: 22, host: 14 }, AXIS = 24, GAP = 7, SHORTEST = Math.max(200 * data.resolution, 200);
+  const whole = { from: 0, to: Math.max(data.duration, SHORTEST) };
+  let view = { ...whole }, chosen = null, colours = [], drag = null;
+
+  for (const row of data.rows) {
+    let at = 0;
+    row.start = row.start.map((step) => (at += step));
+  }
+  let bottom = AXIS;
+  // lane by lane from the top; without room beside the lanes their labels stand above them
+  const place = () => {
+    const above = gutter() ? 0 : 15;
+    bottom = AXIS;
+    data.lanes.forEach((lane, index) => {
+      const rows = data.rows.filter((row) => row.lane === index), height = HEIGHTS[lane.place];
+      lane.top = bottom;
+      for (const row of rows) { row.top = bottom + above + row.row * height; row.height = height - 1; }
+      bottom += above + (Math.max(0, ...rows.map((row) => row.row)) + 1) * height + GAP;
+    });
+    canvas.style.height = `${bottom}px`;
+  };
+
+  const gutter = () => (canvas.clientWidth < 600 ? 0 : 128);
+  const room = () => canvas.clientWidth - gutter();
+  const x = (time) => gutter() + ((time - view.from) / (view.to - view.from)) * room();
+  const time = (pixel) => view.from + ((pixel - gutter()) / room()) * (view.to - view.from);
+  const duration = (ns) => {
+    const [scale, unit] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+    return `${Number((ns / scale).toPrecision(4))} ${unit}`;
+  };
+
+  // the first event of a row that begins after a time
+  const after = (row, when) => {
+    let low = 0, high = row.start.length;
+    while (low < high) { const middle = (low + high) >> 1; if (row.start[middle] <= when) low = middle + 1; else high = middle; }
+    return low;
+  };
+
+  const draw = () => {
+    place();
+    const ratio = devicePixelRatio || 1, context = canvas.getContext("2d"), width = canvas.clientWidth;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(bottom * ratio);
+    context.scale(ratio, ratio);
+    const style = getComputedStyle(root), ink = style.getPropertyValue("--ink"), muted = style.getPropertyValue("--muted");
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    axis(context, muted, style.getPropertyValue("--rule"));
+    let drawn = 0;
+    context.save();
+    context.beginPath();
+    context.rect(gutter(), 0, room(), bottom);
+    context.clip();
+    for (const row of data.rows) drawn += drawRow(context, row);
+    if (chosen) outline(context, ink);
+    context.restore();
+    labels(context, ink);
+    root.dataset.lanesDrawn = drawn;
+    root.dataset.lanesFrom = Math.round(view.from);
+    root.dataset.lanesTo = Math.round(view.to);
+  };
+
+  const drawRow = (context, row) => {
+    let drawn = 0, reached = -1;
+    for (let at = Math.max(0, after(row, view.from) - 1); at < row.start.length && row.start[at] < view.to; at++) {
+      const left = x(row.start[at]), right = x(row.start[at] + row.took[at]);
+      if (right < gutter() || (right <= reached && drawn)) continue;
+      const from = Math.max(left, gutter() - 1), width = Math.max(Math.min(right, canvas.clientWidth + 1) - from, 0.8);
+      const key = data.keys[row.key[at]];
+      context.fillStyle = colours[row.key[at]].fill;
+      context.fillRect(from, row.top, width > 3 ? width - 0.6 : width, row.height);
+      if (width > 34) write(context, row, at, from, width, colours[row.key[at]].ink, key);
+      reached = Math.max(reached, Math.floor(from + width));
+      drawn++;
+    }
+    return drawn;
+  };
+
+  const write = (context, row, at, from, width, ink) => {
+    context.fillStyle = ink;
+    const most = Math.floor((width - 8) / 5.6), name = data.names[row.name[at]];
+    context.fillText(name.length > most ? `${name.slice(0, Math.max(most - 1, 1))}…` : name, from + 4, row.top + row.height / 2 + 1);
+  };
+
+  const axis = (context, ink, rule) => {
+    const rough = ((view.to - view.from) / room()) * 110, power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
+    for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
+      context.fillStyle = rule;
+      context.fillRect(x(at), AXIS - 6, 1, bottom);
+      context.fillStyle = ink;
+      const label = at === 0 ? "0" : duration(Math.round(at));
+      if (x(at) + 3 + context.measureText(label).width < canvas.clientWidth) context.fillText(label, x(at) + 3, 9);
+    }
+  };
+
+  const labels = (context, ink) => {
+    context.fillStyle = ink;
+    for (const lane of data.lanes) {
+      if (gutter()) context.fillText(lane.label, 0, lane.top + 10, gutter() - 8);
+      else context.fillText(lane.label, 0, lane.top + 7);
+    }
+  };
+
+  const outline = (context, ink) => {
+    const { row, at } = chosen, left = x(row.start[at]);
+    context.strokeStyle = ink;
+    context.lineWidth = 2;
+    context.strokeRect(left, row.top - 1, Math.max(x(row.start[at] + row.took[at]) - left, 2), row.height + 2);
+  };
+
+  const words = ({ row, at }) => {
+    const many = row.count.length && row.count[at] > 1 ? `${row.count[at]} events, the longest: ` : "";
+    return `${many}${data.names[row.name[at]]}\n${data.keys[row.key[at]].words} · ${data.lanes[row.lane].label}\n` +
+      `at ${duration(Math.max(row.start[at], 0))}, for ${duration(row.took[at])}`;
+  };
+
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect(), left = event.clientX - box.left, top = event.clientY - box.top;
+    const row = data.rows.find((one) => top >= one.top && top <= one.top + one.height);
+    if (!row || left < gutter()) return null;
+    const slack = ((view.to - view.from) / room()) * 2, when = time(left);
+    for (let at = after(row, when + slack) - 1; at >= 0 && at > after(row, when + slack) - 5; at--) {
+      if (row.start[at] + row.took[at] >= when - slack) return { row, at };
+    }
+    return null;
+  };
+
+  const tell = (found, left, top) => {
+    tip.hidden = !found;
+    if (!found) return;
+    tip.textContent = words(found);
+    tip.style.left = `${Math.max(8, Math.min(left + 14, innerWidth - tip.offsetWidth - 12)) + scrollX}px`;
+    tip.style.top = `${top + 16 + scrollY}px`;
+  };
+
+  const show = (from, to) => {
+    const length = Math.min(Math.max(to - from, SHORTEST), whole.to - whole.from);
+    const start = Math.min(Math.max((from + to - length) / 2, whole.from), whole.to - length);
+    view = { from: start, to: start + length };
+    said.textContent = `${duration(length)} of ${duration(whole.to)}, from ${start < 1 ? "its start" : duration(start)}`;
+    draw();
+  };
+  const zoom = (factor, centre = (view.from + view.to) / 2) =>
+    show(centre - (centre - view.from) * factor, centre + (view.to - centre) * factor);
+  const pan = (share) => show(view.from + share * (view.to - view.from), view.to + share * (view.to - view.from));
+
+  const choose = (found) => {
+    if (!found) return;
+    chosen = found;
+    const start = found.row.start[found.at], end = start + found.row.took[found.at], length = view.to - view.from;
+    if (end < view.from || start > view.to) show((start + end - length) / 2, (start + end + length) / 2);
+    else draw();
+    const box = canvas.getBoundingClientRect();
+    tell(found, box.left + Math.max(x(start), gutter()), box.top + found.row.top);
+    said.textContent = words(found).replaceAll("\n", ", ");
+  };
+  const neighbour = (step) => {
+    const row = chosen ? chosen.row : data.rows[0];
+    const at = chosen ? chosen.at + step : Math.min(after(row, view.from), row.start.length - 1);
+    choose(at >= 0 && at < row.start.length ? { row, at } : null);
+  };
+  const otherRow = (step) => {
+    const index = data.rows.indexOf(chosen ? chosen.row : data.rows[0]) + (chosen ? step : 0);
+    const row = data.rows[index], when = chosen ? chosen.row.start[chosen.at] : view.from;
+    if (row) choose({ row, at: Math.max(after(row, when) - 1, 0) });
+  };
+
+  const KEYS = {
+    ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15), "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6),
+    0: () => show(whole.from, whole.to), Home: () => show(whole.from, whole.to), n: () => neighbour(1), p: () => neighbour(-1),
+    ArrowDown: () => otherRow(1), ArrowUp: () => otherRow(-1),
+    Enter: () => chosen && show(chosen.row.start[chosen.at] - chosen.row.took[chosen.at], chosen.row.start[chosen.at] + 2 * chosen.row.took[chosen.at]),
+    Escape: () => { chosen = null; tip.hidden = true; draw(); },
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+    event.preventDefault();
+    KEYS[event.key]();
+  });
+  canvas.addEventListener("wheel", (event) => {
+    // without the focus a wheel scrolls the page
+    if (document.activeElement !== canvas && !event.ctrlKey) return;
+    event.preventDefault();
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / room());
+    else zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 300))), time(event.clientX - canvas.getBoundingClientRect().left));
+  }, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { at: event.clientX, view };
+    canvas.setPointerCapture(event.pointerId);
+    canvas.focus({ preventScroll: true });
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!drag) return tell(under(event), event.clientX, event.clientY);
+    const moved = ((drag.at - event.clientX) / room()) * (drag.view.to - drag.view.from);
+    tip.hidden = true;
+    return show(drag.view.from + moved, drag.view.to + moved);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const clicked = drag && Math.abs(event.clientX - drag.at) < 3;
+    drag = null;
+    if (clicked) choose(under(event));
+  });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("dblclick", (event) => zoom(0.3, time(event.clientX - canvas.getBoundingClientRect().left)));
+  document.getElementById("lanes-in").addEventListener("click", () => zoom(0.5));
+  document.getElementById("lanes-out").addEventListener("click", () => zoom(2));
+  document.getElementById("lanes-all").addEventListener("click", () => show(whole.from, whole.to));
+
+  const paint = () => {
+    const style = getComputedStyle(root);
+    colours = data.keys.map((key) => {
+      const fill = style.getPropertyValue(key.colour).trim() || "#888888";
+      const [red, green, blue] = [1, 3, 5].map((at) => parseInt(fill.slice(at, at + 2), 16));
+      return { fill, ink: 0.3 * red + 0.6 * green + 0.1 * blue > 140 ? "#1b1f24" : "#ffffff" };
+    });
+    draw();
+  };
+  const fromAddress = () => {
+    const asked = /^#at=([\d.]+),([\d.]+)$/.exec(location.hash);
+    if (asked) show(Number(asked[1]) * 1000, Number(asked[2]) * 1000);
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  addEventListener("resize", draw);
+  addEventListener("hashchange", fromAddress);
+  paint();
+  show(whole.from, whole.to);
+  fromAddress();
+})();
