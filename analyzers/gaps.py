@@ -52,12 +52,12 @@ def idle(
     blocked = doing.get(SYNCHRONISING, EMPTY)
     bubble = intersect(gaps, merge((_exchanges(timeline.ranges, blocked), waits_for_receives(timeline.ranges, gaps))))
     ready = _ready(timeline, launch, gaps)
-    # nothing is launched until the end of the window: the host had nothing to give, if its calls are known
+    # nothing is launched until the end of the window: the host had nothing to give, if its launches are recorded
     never = np.isposinf(ready)
-    nothing_came = never & (gaps.end >= end_us) & bool(len(timeline.calls))
+    nothing_came = never & (gaps.end >= end_us) & launch.known.any()
     late = (ready > gaps.start) & (~never | nothing_came)
     until = np.where(late, np.minimum(ready + LAUNCH_LATENCY_US, gaps.end), gaps.start)
-    seen_until = np.minimum(gaps.end, _unseen_from(timeline, launch, gaps))
+    seen_until = np.minimum(gaps.end, _unseen_from(timeline, launch, gaps, ready))
     waited = union(until[~never], seen_until[~never])
     held_up = union(gaps.start, np.minimum(until, seen_until))
     host = subtract(held_up, bubble)
@@ -110,7 +110,7 @@ def _ready(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
     return np.where(ended, ready[ends], np.inf)
 
 
-def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
+def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals, ready: Floats) -> Floats:
     """float64[K]: from when in each gap work may have run that the trace does not hold; infinite if nowhere.
 
     That is work launched after what ran last, and before what runs next.
@@ -118,11 +118,11 @@ def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals) -> Float
     lost = unseen(timeline, launch)
     if not len(lost):
         return np.full(len(gaps), np.inf)
-    events = timeline.device.spans
-    order = np.lexsort((launch.start_us, events.end_us))
-    before = order[np.maximum(np.searchsorted(events.end_us[order], gaps.start, side="right") - 1, 0)]
-    # what ran last was launched before it ran, whatever the clocks or a missing launch say
-    launched = np.minimum(launch.start_us[before], gaps.start)
-    at = np.searchsorted(lost, launched, side="right")
+    launched, ended = launch.start_us[launch.known], timeline.device.spans.end_us[launch.known]
+    order = np.lexsort((launched, ended))
+    before = np.searchsorted(ended[order], gaps.start, side="right")
+    # what ran last was launched before it ran, whatever the clocks say
+    last = np.minimum(np.append(-np.inf, launched[order])[before], gaps.start)
+    at = np.searchsorted(lost, last, side="right")
     pending = np.append(lost, np.inf)[at]
-    return np.where(pending < gaps.end, np.maximum(pending, gaps.start), np.inf)
+    return np.where(pending < np.minimum(gaps.end, ready), np.maximum(pending, gaps.start), np.inf)

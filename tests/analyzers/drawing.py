@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Drawing:
 
     def graph(
         self,
-        kernels: list[tuple[str, float, float]],
+        kernels: Sequence[tuple[str, float, float]],
         *,
         launched: float,
         took: float = 10,
