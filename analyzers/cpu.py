@@ -78,7 +78,8 @@ def work(timeline: Timeline) -> Work:
         recompute=merge(again.values()),
         collectives=collectives,
         collective_kind=kind,
-        collective_message=np.full(len(collectives), -1, dtype=np.int64),
+        collective_thread=(unknown := np.full(len(collectives), -1, dtype=np.int64)),
+        collective_message=unknown,
         coverage=Coverage(device_time_classified=1.0, kernels=len(computing), dropped=list(timeline.dropped)),
     )
 

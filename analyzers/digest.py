@@ -47,11 +47,12 @@ class Call:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collectives:
     """N collectives of one rank, to be matched with other ranks'. start_us, end_us: float64[N], on the rank's own
-    clock; call: int64[N], an index into calls."""
+    clock; call: int64[N], an index into calls; thread: int64[N], the lane that launched it, -1 if not known."""
 
     start_us: Floats
     end_us: Floats
     call: Ints
+    thread: Ints
     calls: tuple[Call, ...]
 
 
@@ -135,6 +136,7 @@ def _collectives(breakdown: Breakdown) -> Collectives:
         start_us=spans.start_us,
         end_us=spans.end_us,
         call=call.ravel(),
+        thread=work.collective_thread,
         calls=tuple(
             _call(
                 KINDS[kind],

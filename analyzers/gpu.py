@@ -61,6 +61,7 @@ def work(timeline: Timeline, launch: Launches) -> Work:
         short_kernels=computing.covered(computing.end_us - computing.start_us < SHORT_KERNEL_US),
         collectives=collectives,
         collective_kind=kind,
+        collective_thread=launch.lane[is_communication],
         collective_message=timeline.device.message[is_communication],
         coverage=_coverage(timeline, is_kernel),
         kernels=kernel_times(events.take(is_kernel), every[is_kernel]),

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.clocks import Clock, median
-from analyzers.digest import Collectives, Digest
+from analyzers.digest import Digest
 from analyzers.intervals import Bools, Floats, Intervals, subtract, union
 from analyzers.kernels import KINDS, PIPELINE
 from analyzers.matching import NONE, Match, tolerance
-from analyzers.timeline import Ints
 
 # sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly
 SIZES_AN_OCTAVE = 4
@@ -125,38 +124,22 @@ def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
 
 
 def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
-    """float64[N]: the shortest time of collectives that move as much: of like size in one process group; where sizes
-    are not known those at the same place of each step, and in a pipeline, whose messages are all alike, all of them."""
+    """float64[N]: the shortest time of collectives that move as much: of one name in one process group, of like size
+    or, where sizes are not known, launched by the same thread (backward has one of its own)."""
     if not len(transfer):
         return transfer
     found = rank.collectives
-    size = np.array([_size_class(call.size_bytes) for call in found.calls], dtype=np.int64)
-    pipeline = np.array([call.kind == PIPELINE for call in found.calls], dtype=bool)
+    sizes = [_size_class(call.size_bytes) for call in found.calls]
     named: dict[object, int] = {}
-    label = np.array(
-        [named.setdefault((call.of_any_size, size[k]), len(named)) for k, call in enumerate(found.calls)],
-        dtype=np.int64,
-    )[found.call]
-    by_place = ((size == NONE) & ~pipeline)[found.call]
-    place = np.where(by_place, _place_in_step(rank, label), 0)
-    _, like = np.unique(np.stack([label, place]), axis=1, return_inverse=True)
-    like = like.ravel()
-    shortest = np.full(int(like.max()) + 1, np.inf)
-    np.minimum.at(shortest, like, transfer)
-    return np.where(place == NONE, transfer, shortest[like])
+    label = [
+        named.setdefault((call.of_any_size, size), len(named)) for call, size in zip(found.calls, sizes, strict=True)
+    ]
+    thread = np.where(np.array(sizes)[found.call] == NONE, found.thread, NONE)
+    _, like = np.unique(np.stack([np.array(label)[found.call], thread]), axis=1, return_inverse=True)
+    shortest = np.full(len(transfer), np.inf)
+    np.minimum.at(shortest, like.ravel(), transfer)
+    return shortest[like.ravel()]
 
 
 def _size_class(size_bytes: int | None) -> int:
     return round(SIZES_AN_OCTAVE * float(np.log2(size_bytes))) if size_bytes else NONE
-
-
-def _place_in_step(rank: Digest, label: Ints) -> Ints:
-    """int64[N]: the how many-th of its label in its step each collective is, NONE outside steps."""
-    found: Collectives = rank.collectives
-    step = rank.step_of(found.start_us, range(len(rank.steps)))
-    order = np.lexsort((found.end_us, found.start_us, step, label))
-    begins = np.concatenate(([True], (np.diff(label[order]) != 0) | (np.diff(step[order]) != 0)))
-    at = np.arange(len(order))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = at - np.maximum.accumulate(np.where(begins, at, 0))
-    return np.where(step >= 0, place, NONE)

@@ -38,6 +38,7 @@ class Work:
     short_kernels: Intervals = EMPTY  # compute in kernels too short to fill a device
     collectives: Spans  # each communication, to match it with other ranks'
     collective_kind: Ints  # int64[len(collectives)], an index into KINDS
+    collective_thread: Ints  # int64[len(collectives)], the host thread's lane that launched it, -1 if not known
     collective_message: Ints  # int64[len(collectives)], an index into the timeline's messages or -1
     coverage: Coverage
     kernels: tuple[KernelTime, ...] = ()

@@ -16,8 +16,9 @@ MAIN, BACKWARD, GLOO_THREAD = 100, 101, 200
 class Drawing:
     """Events of one rank, in the order they are drawn."""
 
-    def __init__(self, *, rank: int = 0, on_cpu: bool = False) -> None:
+    def __init__(self, *, rank: int = 0, on_cpu: bool = False, world_size: int = 2) -> None:
         self.rank = rank
+        self.world_size = world_size
         self.on_cpu = on_cpu
         self.events: list[dict[str, Any]] = []
         self._correlation = 0
@@ -107,7 +108,7 @@ class Drawing:
         return {
             "schemaVersion": 1,
             "deviceProperties": [] if self.on_cpu else [{"id": 0, "name": "drawn"}],
-            "distributedInfo": {"backend": backend, "rank": self.rank, "world_size": 2},
+            "distributedInfo": {"backend": backend, "rank": self.rank, "world_size": self.world_size},
             "traceEvents": self.events,
             "traceName": "drawn",
         }
