@@ -1,94 +1,195 @@
 """The kind of a communication: what its name says, else the ranges, process group and operators around it.
 
-The order is fixed: the kernel's own name (kernels.csv), then communication.csv from top to bottom by `where`: the
-innermost enclosing range, the process group in NCCL's arguments, the innermost enclosing operator, and last the
-collective. What nothing explains is `other`: never a guess.
+The order is fixed: the kernel's own name (kernels.csv), then communication.csv by `where`: the innermost enclosing
+range, the process group in NCCL's arguments, the innermost enclosing operator, ranges and operators that mean
+something for one `collective` only, the collective. Of what the experts' group exchanges, whole numbers are counts,
+and the place among the grouped GEMMs tells dispatch from combine. What nothing explains is `other`: never a guess.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import resources
 
 import numpy as np
 
 from analyzers import kernels
-from analyzers.intervals import Floats
+from analyzers.expert_exchange import Launched, exchanges
+from analyzers.intervals import Bools
+from analyzers.kernels import KINDS
 from analyzers.nesting import NONE, innermost
 from analyzers.timeline import Ints, Spans, Timeline, look_up
 
+EXPERT = "expert"  # in communication.csv: the experts' group, dispatch or combine
+MEANINGS = (*KINDS, EXPERT)
+ALL_TO_ALL, NOTIFY, OTHER, PIPELINE = (KINDS.index(name) for name in ("all_to_all", "ep_notify", "other", "pp"))
+# kernels that may be an all-to-all or a point-to-point exchange
+UNSAID = re.compile(r"SendRecv|AllToAll|AlltoAll")
+WHOLE_NUMBERS = ("Int", "Long")  # of tokens or of their places, never tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    where: str
+    pattern: re.Pattern[str]
+    collective: str  # means something for such a collective only; empty for any
+    meaning: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Collectives:
+    """N communications and what is known of each. group, message: int64[N] as in DeviceEvents; launched: by whom."""
+
+    events: Spans
+    group: Ints
+    message: Ints
+    launched: Launched
+
 
 @cache
-def _rows(where: str) -> tuple[tuple[re.Pattern[str], int], ...]:
+def _rows() -> tuple[_Row, ...]:
     text = resources.files("analyzers").joinpath("communication.csv").read_text(encoding="utf-8")
     return tuple(
-        (re.compile(row["pattern"]), kernels.KINDS.index(row["kind"]))
+        _Row(
+            where=row["where"],
+            pattern=re.compile(row["pattern"]),
+            collective=row["collective"],
+            meaning=MEANINGS.index(row["kind"]),
+        )
         for row in csv.DictReader(text.splitlines())
-        if row["where"] == where
     )
 
 
 @cache
-def _kind_in(where: str, name: str) -> int:
-    return next((kind for pattern, kind in _rows(where) if pattern.search(name)), NONE)
+def _meaning(where: str, collective: str, name: str) -> int:
+    """What a name means there, an index into MEANINGS; rows of a certain collective apart from the others."""
+    rows = (row for row in _rows() if row.where == where and row.collective == collective)
+    return next((row.meaning for row in rows if row.pattern.search(name)), NONE)
 
 
 def is_pipeline_range(name: str) -> bool:
     """Whether a range of this name encloses exchanges with a pipeline peer."""
-    return _kind_in("range", name) == kernels.KINDS.index("pp")
+    return _meaning("range", "", name) == PIPELINE
 
 
 def _own_kind(name: str) -> int:
     kind = kernels.kernel(name).kind
-    return kernels.KINDS.index(kind) if kind else NONE
+    return KINDS.index(kind) if kind else NONE
 
 
 def _kinds_of_one_rank(timeline: Timeline) -> list[int]:
     """Kinds whose every process group is a single rank: Megatron's SP functions also gather token counts."""
     sizes: dict[int, int] = {}
     for description, size in timeline.group_sizes.items():
-        kind = _kind_in("group", description)
+        kind = _meaning("group", "", description)
         sizes[kind] = max(size, sizes.get(kind, 0))
     return [kind for kind, size in sizes.items() if size == 1 and kind != NONE]
 
 
-def kinds(events: Spans, group: Ints, *, launch_lane: Ints, launch_us: Floats, timeline: Timeline) -> Ints:
+def kinds(found: Collectives, timeline: Timeline, computing: Launched, label: Ints) -> Ints:
     """int64[N]: the kind of each communication, an index into KINDS.
 
-    group: int64[N], names of the process groups or -1; launch_lane, launch_us: the host thread and moment each
-    was launched, lane -1 where unknown.
+    computing, label (int64[M]): the kernels that compute, by class; none where ranges tell all.
     """
-
-    def named(spans: Spans, where: str) -> Ints:
-        return spans.code(lambda name: _kind_in(where, name))
-
-    def enclosing(spans: Spans, where: str) -> Ints:
-        return innermost(spans, named(spans, where), launch_lane, launch_us)
-
-    def grouped(where: str) -> Ints:
-        found = np.full(len(group), NONE, dtype=np.int64)
-        given = group >= 0
-        found[given] = look_up(events.names, group[given], lambda name: _kind_in(where, name))
-        return found
-
-    ranges, ops = timeline.ranges, timeline.ops
+    clues = _Clues(found, timeline)
     impossible = _kinds_of_one_rank(timeline)
-    found = events.code(_own_kind)
-    clues: tuple[Callable[[], Ints], ...] = (
-        lambda: enclosing(ranges, "range"),
-        lambda: grouped("group"),
-        lambda: enclosing(ops, "operator"),
-        lambda: grouped("collective"),
-        lambda: named(events, "collective"),
-        lambda: enclosing(ranges, "collective"),
-        lambda: enclosing(ops, "collective"),
-    )
-    for clue in clues:
-        if not (found == NONE).any():
+    kind = found.events.code(_own_kind)
+    for clue in clues.in_order():
+        if not (kind == NONE).any():
             break
         clued = clue()
-        found = np.where((found == NONE) & ~np.isin(clued, impossible), clued, found)
-    return np.where(found == NONE, kernels.KINDS.index("other"), found)
+        kind = np.where((kind == NONE) & ~np.isin(clued, impossible), clued, kind)
+    return _of_experts(kind, found, timeline, computing, label)
+
+
+def _of_experts(kind: Ints, found: Collectives, timeline: Timeline, computing: Launched, label: Ints) -> Ints:
+    """What is still between dispatch and combine: by what it carries, then by its place among the grouped GEMMs."""
+    expert = kind == MEANINGS.index(EXPERT)
+    may_exchange = found.events.where(lambda name: UNSAID.search(name) is not None)
+    open_ones = expert | (kind == ALL_TO_ALL) | ((kind == NONE) & may_exchange)
+    exchanged = np.full(len(kind), NONE, dtype=np.int64)
+    exchanged[open_ones] = exchanges(found.launched.take(open_ones), found.events.lane[open_ones], computing, label)
+    if expert.any():
+        is_all_to_all = may_exchange | (_Clues(found, timeline).collective() == ALL_TO_ALL)
+        kind = np.where(expert, np.where(is_all_to_all, ALL_TO_ALL, OTHER), kind)
+        exchanged = np.where(expert & _carries(found, timeline, WHOLE_NUMBERS), NOTIFY, exchanged)
+    return np.where(exchanged != NONE, exchanged, np.where(kind == NONE, OTHER, kind))
+
+
+def _carries(found: Collectives, timeline: Timeline, dtypes: tuple[str, ...]) -> Bools:
+    """bool[N]: the communications whose elements are said to be of such a type."""
+    says = np.array([message.dtype in dtypes for message in timeline.messages] + [False])
+    return says[found.message]  # -1, no message, is the last
+
+
+class _Clues:
+    """What stands around some communications: for each clue int64[N], an index into MEANINGS or NONE."""
+
+    def __init__(self, found: Collectives, timeline: Timeline) -> None:
+        self._found = found
+        self._timeline = timeline
+
+    def in_order(self) -> Iterator[Callable[[], Ints]]:
+        yield partial(self._enclosing, "range")
+        yield partial(self._grouped, "group")
+        yield partial(self._enclosing, "operator")
+        for where, collective in dict.fromkeys((row.where, row.collective) for row in _rows() if row.collective):
+            yield partial(self._conditional, where, collective)
+        yield self.collective
+
+    def collective(self) -> Ints:
+        """The collective's own meaning: from NCCL's arguments, the kernel's name, annotations and operators."""
+        places = (
+            self._grouped("collective"),
+            self._found.events.code(partial(_meaning, "collective", "")),
+            *(self._around(spans, "collective", "") for spans in (self._timeline.ranges, self._timeline.ops)),
+        )
+        return _first(places)
+
+    def _conditional(self, where: str, collective: str) -> Ints:
+        is_such = self._is(re.compile(collective))
+        return np.where(is_such, self._enclosing(where, collective), NONE) if is_such.any() else is_such - 1
+
+    def _is(self, collective: re.Pattern[str]) -> Bools:
+        """bool[N]: whether NCCL's arguments, the name or an annotation say that it is such a collective."""
+
+        def says(name: str) -> int:
+            return 0 if collective.search(name.lower()) else NONE
+
+        annotations = self._timeline.ranges
+        value = annotations.code(lambda name: says(name) if name.startswith("nccl:") else NONE)
+        places = (
+            self._of_group(says),
+            self._found.events.code(says),
+            innermost(annotations, value, self._found.launched.lane, self._found.launched.start_us),
+        )
+        return _first(places) != NONE
+
+    def _enclosing(self, where: str, collective: str = "") -> Ints:
+        spans = self._timeline.ranges if where == "range" else self._timeline.ops
+        return self._around(spans, where, collective)
+
+    def _around(self, spans: Spans, where: str, collective: str) -> Ints:
+        value = spans.code(partial(_meaning, where, collective))
+        return innermost(spans, value, self._found.launched.lane, self._found.launched.start_us)
+
+    def _grouped(self, where: str) -> Ints:
+        return self._of_group(partial(_meaning, where, ""))
+
+    def _of_group(self, of: Callable[[str], int]) -> Ints:
+        clue = np.full(len(self._found.group), NONE, dtype=np.int64)
+        given = self._found.group >= 0
+        clue[given] = look_up(self._found.events.names, self._found.group[given], of)
+        return clue
+
+
+def _first(places: tuple[Ints, ...]) -> Ints:
+    """The first of several columns that says something, event by event."""
+    found = places[0]
+    for place in places[1:]:
+        found = np.where(found == NONE, place, found)
+    return found

@@ -13,7 +13,9 @@ from operator import eq
 import numpy as np
 
 from analyzers import communication, kernels
+from analyzers.communication import Collectives
 from analyzers.diagnosis import Coverage
+from analyzers.expert_exchange import Launched
 from analyzers.gaps import Idle, is_receive, waits_for_receives
 from analyzers.host import LAUNCH_OPERATOR
 from analyzers.intervals import EMPTY, Floats, merge, subtract, window
@@ -120,12 +122,13 @@ def _classes(computing: Spans, ranges: Spans) -> Ints:
 
 def _kinds(timeline: Timeline, collectives: Spans) -> Ints:
     lane, start = _launches(timeline.ops, collectives)
+    unsaid = np.full(len(collectives), -1, dtype=np.int64)
+    nothing = np.empty(0, dtype=np.int64)
     return communication.kinds(
-        collectives,
-        np.full(len(collectives), -1, dtype=np.int64),
-        launch_lane=lane,
-        launch_us=start,
-        timeline=timeline,
+        Collectives(events=collectives, group=unsaid, message=unsaid, launched=Launched(lane=lane, start_us=start)),
+        timeline,
+        Launched(lane=nothing, start_us=np.empty(0)),
+        nothing,
     )
 
 

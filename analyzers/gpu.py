@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from analyzers import communication, kernels
+from analyzers.communication import Collectives
 from analyzers.contexts import in_context
 from analyzers.diagnosis import Coverage, UnknownKernel
+from analyzers.expert_exchange import Launched
 from analyzers.intervals import EMPTY, Bools, Intervals, intersect
 from analyzers.kernel_times import kernel_times
 from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, GEMM, KINDS, PRECISIONS, RECOMPUTE, UNKNOWN_PRECISION
@@ -30,18 +32,23 @@ def work(timeline: Timeline, launch: Launches) -> Work:
     is_kernel = activity == Activity.KERNEL
     is_communication = is_kernel & events.where(lambda name: kernels.kernel(name).compute_class == COMMUNICATION)
     again = _launched_in(recompute_by_lane(timeline), launch)
-    collectives = events.take(is_communication)
-    kind = communication.kinds(
-        collectives,
-        timeline.device.group[is_communication],
-        launch_lane=launch.lane[is_communication],
-        launch_us=launch.start_us[is_communication],
-        timeline=timeline,
-    )
     is_copy = activity == Activity.COPY
     is_compute = is_kernel & ~is_communication
-    computing = events.take(is_compute)
-    label = _classes(timeline, computing, again[is_compute], launch, is_compute)
+    collectives, computing = events.take(is_communication), events.take(is_compute)
+    launched = Launched(lane=launch.lane, start_us=launch.start_us)
+    own = _classes(timeline, computing, launched.take(is_compute))
+    kind = communication.kinds(
+        Collectives(
+            events=collectives,
+            group=timeline.device.group[is_communication],
+            message=timeline.device.message[is_communication],
+            launched=launched.take(is_communication),
+        ),
+        timeline,
+        launched.take(is_compute),
+        own,
+    )
+    label = np.where(again[is_compute], COMPUTE_CLASSES.index(RECOMPUTE), own)
     graphs = events.covered(activity == Activity.GRAPH)
     by_class = grouped(computing, label, COMPUTE_CLASSES)
     compute = disjoint(
@@ -68,12 +75,10 @@ def work(timeline: Timeline, launch: Launches) -> Work:
     )
 
 
-def _classes(timeline: Timeline, computing: Spans, again: Bools, launch: Launches, is_compute: Bools) -> Ints:
-    """int64[N]: the class of each computing kernel, by its name, by what it was launched in, and if done again."""
+def _classes(timeline: Timeline, computing: Spans, launched: Launched) -> Ints:
+    """int64[N]: the class of each computing kernel, by its name and by what it was launched in."""
     own = computing.code(lambda name: COMPUTE_CLASSES.index(kernels.kernel(name).compute_class))
-    lane, start = launch.lane[is_compute], launch.start_us[is_compute]
-    there = in_context(own, launch_lane=lane, launch_us=start, timeline=timeline)
-    return np.where(again, COMPUTE_CLASSES.index(RECOMPUTE), there)
+    return in_context(own, launch_lane=launched.lane, launch_us=launched.start_us, timeline=timeline)
 
 
 def _by_precision(computing: Spans, label: Ints, compute: Mapping[str, Intervals]) -> Mapping[str, Intervals]:

@@ -83,6 +83,7 @@ class Message:
     collective: str = ""
     group_size: int | None = None
     size_bytes: int | None = None  # of the larger side
+    dtype: str = ""  # of its elements, as torch names scalar types
     peers: tuple[int | None, int | None] | None = None  # of a send or receive: from rank, to rank; None is itself
 
 

@@ -52,6 +52,7 @@ def message_of(key: Hashable) -> Message:
         group="" if name is None else f"{name} of ranks {listed.strip('[]')}",
         collective=collective or "",
         group_size=_number(size),
+        dtype=dtype or "",
         size_bytes=None if elements is None or bits is None else elements * bits // 8,
         peers=None if source is None and destination is None else (_number(source), _number(destination)),
     )
