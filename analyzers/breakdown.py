@@ -6,7 +6,7 @@ parts add up by construction, in any window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,21 @@ import numpy as np
 from analyzers import cpu, gpu
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
-from analyzers.host import ALLOCATOR, ISSUING, OUTSIDE_CALLS, PYTHON, host_activities, issuing_lanes
+from analyzers.host import (
+    ALLOCATOR,
+    ISSUING,
+    LONG_CALL_US,
+    OUTSIDE_CALLS,
+    PYTHON,
+    host_activities,
+    issuing_lanes,
+)
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.launches import Launches, launches
 from analyzers.pace import Pace, pace
 from analyzers.projection import project
 from analyzers.recompute import recompute_by_lane
+from analyzers.replay import Replay, replay
 from analyzers.steps import Step, steps
 from analyzers.timeline import Timeline
 from analyzers.wording import ms
@@ -39,7 +48,9 @@ class Breakdown:
     host: Mapping[str, Intervals]  # host idle by what the host was doing
     recompute_issue: Intervals  # the host issuing forward work again
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
+    allocating: Intervals  # the host in them, whatever the device did
     pace: Pace
+    replay: Replay | None  # None on CPUs: nothing is launched ahead there
     launch_rate: Intervals  # of the host's idle time: between launches that follow each other at its usual pace
     ranges: tuple[RangeTime, ...]
     windows: tuple[Step, ...]
@@ -104,13 +115,22 @@ def break_down(timeline: Timeline) -> Breakdown:
         host=host,
         recompute_issue=merge(recompute_by_lane(timeline).values()),
         allocator=subtract(doing.get(ALLOCATOR, EMPTY), work.busy),
+        allocating=doing.get(ALLOCATOR, EMPTY),
         pace=launching,
+        replay=None if on_cpu else _replay(timeline, launch, causes, doing, windows or (span,)),
         launch_rate=launch_rate,
         ranges=tuple(project(timeline, launch)),
         windows=windows,
         span=partition(work, causes, host, launch_rate, span),
         steps=tuple(partition(work, causes, host, launch_rate, window) for window in windows),
     )
+
+
+def _replay(
+    timeline: Timeline, launch: Launches, causes: Idle, doing: Mapping[str, Intervals], windows: Sequence[Step]
+) -> Replay:
+    waits = [doing.get(what, EMPTY).at_least(us) for what, us in LONG_CALL_US.items()]
+    return replay(timeline.device.spans, launch, late=causes.host, waits=waits, windows=windows)
 
 
 def _doing(timeline: Timeline, launch: Launches, on_cpu: bool) -> Mapping[str, Intervals]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from analyzers.breakdown import Breakdown
-from analyzers.diagnosis import Partition, TraceReport
+from analyzers.diagnosis import Partition, TraceReport, Wall
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge
-from analyzers.kernels import COMPUTE_CLASSES, KINDS, PIPELINE, RECOMPUTE
+from analyzers.kernels import COMPUTE_CLASSES, KINDS, MEMORY_BOUND, PIPELINE, RECOMPUTE
 from analyzers.pace import Pace
 from analyzers.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
@@ -186,10 +186,33 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
+    gains = _gains(breakdown, intersect(work.short_kernels, computing))
     return [
-        _rank_step(partition, {**measured.at(k), **_launching(breakdown.pace, partition)})
+        _rank_step(
+            partition,
+            {
+                **measured.at(k),
+                **_launching(breakdown.pace, partition),
+                "gain_us": {w: us[k] for w, us in gains.items()},
+            },
+        )
         for k, partition in enumerate(partitions)
     ]
+
+
+def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
+    """By wall, what each step would be shorter by without the work it counts; short: kernels that are."""
+    work, replayed = breakdown.work, breakdown.replay
+    if replayed is None:
+        return {}
+    memory_bound = [work.compute_by_class.get(name, EMPTY) for name in MEMORY_BOUND]
+    again = merge((breakdown.recompute_issue, breakdown.allocating))
+    counted = {
+        Wall.COMMUNICATION: (work.exposed_communication, EMPTY),
+        Wall.MEMORY: (work.recomputing, again),
+        Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
+    }
+    return {wall: replayed.saved_us(*parts) for wall, parts in counted.items() if any(len(part) for part in parts)}
 
 
 def _launching(pace: Pace, partition: Partition) -> dict[str, float]:

@@ -32,6 +32,8 @@ LAUNCHING = "launching"
 OPERATORS = "operators"
 PYTHON = "python"
 OUTSIDE_CALLS = "outside_calls"  # the same, where operators were not recorded
+# calls into the driver that may wait for the device, from this long on: shorter ones move nothing, and are many
+LONG_CALL_US = {SYNCHRONISING: 10.0, ALLOCATOR: 10.0, MODULE_LOADING: 100.0, LAUNCHING: 100.0}
 # what the host does between two launches at its usual pace; the rest are stalls of their own
 ISSUING = (LAUNCHING, OPERATORS, PYTHON, OUTSIDE_CALLS)
 

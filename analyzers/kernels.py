@@ -38,6 +38,8 @@ COMPUTE_CLASSES = (
 PRODUCTS = (GEMM, "grouped_gemm")  # the classes whose kernels have a precision
 UNKNOWN_PRECISION = "unknown"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
+# bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back
+MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
 # likewise for communication exposed at the same time
 PIPELINE = "pp"
 KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "tp", "cp", "pp", "dp", "all_to_all", "other")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.diagnosis import Wall
 from analyzers.kernels import PIPELINE
 
 
@@ -39,11 +40,20 @@ class RankStep:
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # of host: while forward work was issued again
     allocator_us: float = 0.0  # device idle while the host was in cudaMalloc or cudaFree
+    # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
+    # are; absent where the trace has no launches
+    gain_us: Mapping[str, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def waiting_us(self) -> float:
         return sum(self.waiting_by_kind.values())
+
+    def coming_back(self, wall: Wall, counted_us: float) -> float:
+        """What the step gains by each microsecond a wall counts: less than 1 where the host would be late next."""
+        if wall not in self.gain_us or counted_us <= 0:
+            return 1.0
+        return max(0.0, self.gain_us[wall]) / counted_us
 
     @property
     def may_wait_us(self) -> float:

@@ -33,14 +33,35 @@ def find(job: Job) -> WallFinding | None:
         for kind, exposed in step.exposed_by_kind.items()
         if (own := exposed - step.waiting_by_kind.get(kind, 0.0)) > 0
     }
-    recoverable = sum(parts.values())
+    back = min(1.0, step.coming_back(WALL, sum(step.exposed_by_kind.values())))
+    exposed = sum(parts.values())
     return WallFinding(
         wall=WALL,
-        recoverable_us=recoverable,
-        share=job.share(recoverable),
-        evidence=[*_by_kind(job, step, parts), *_not_counted(job, step), *_late_ranks(job, step)],
-        parts=parts,
+        recoverable_us=back * exposed,
+        share=job.share(back * exposed),
+        evidence=[
+            *_by_kind(job, step, parts),
+            *_limits(job, step, exposed, back),
+            *_not_counted(job, step),
+            *_late_ranks(job, step),
+        ],
+        parts={kind: back * us for kind, us in parts.items()},
     )
+
+
+def _limits(job: Job, step: RankStep, exposed: float, back: float) -> list[str]:
+    """What keeps hidden communication from coming back whole."""
+    lines = []
+    if job.share((1 - back) * exposed) >= SAID_SHARE:
+        lines.append(
+            f"the host is not far enough ahead: without the {ms(exposed)} ms the step would be shorter by only "
+            f"{ms(back * exposed)} ms ({percent(job.share(back * exposed))}), the rest would be waiting for launches"
+        )
+    hiding = sum(step.communication_by_kind.values()) - sum(step.exposed_by_kind.values())
+    room = step.compute_us - hiding
+    if exposed > room:
+        lines.append(f"only {ms(max(0.0, room))} ms of compute have none beneath them yet: the rest cannot be hidden")
+    return lines
 
 
 def _by_kind(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
 from analyzers.job import Job
-from analyzers.kernels import RECOMPUTE
+from analyzers.kernels import MEMORY_BOUND, RECOMPUTE
 from analyzers.rank_step import RankStep
 from analyzers.wording import ms, percent
 
 WALL = Wall.COMPUTE
-# classes bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back
-MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
 SAID_CLASSES = 4
 WORTH_SAYING = 0.005  # of the step: a smaller part would be said to be 0
 
@@ -32,6 +30,9 @@ def find(job: Job) -> WallFinding | None:
         return None
     attained = job.outcome.attained
     parts = _visible_parts(step) if attained is None else _beyond_attainable(step, attained)
+    if attained is None:
+        back = min(1.0, step.coming_back(WALL, sum(parts.values())))
+        parts = {name: back * us for name, us in parts.items()}
     recoverable = sum(parts.values())
     return WallFinding(
         wall=WALL,

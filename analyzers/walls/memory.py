@@ -52,10 +52,12 @@ def _parts(step: RankStep) -> dict[str, float]:
     out = max(copied, step.copied_to_host_us)  # one way may be hidden, and the other exposed
     home = max(back, step.copied_from_host_us)
     both_ways = min(out, home) > OFFLOAD_BALANCE * max(out, home)
+    recompute = step.recompute_us + step.recompute_host_us
+    gained = step.coming_back(WALL, recompute + step.allocator_us)
     parts = {
-        "recompute": step.recompute_us + step.recompute_host_us,
+        "recompute": gained * recompute,
         "offload_copies": copied + back if both_ways else 0.0,
-        "allocator": step.allocator_us,
+        "allocator": gained * step.allocator_us,
     }
     return {name: us for name, us in parts.items() if us > 0}
 
