@@ -15,8 +15,6 @@ from tests.analyzers.moe_steps.truth import NO_WALL, Loss, truth
 
 CASES_A_SCENARIO = 20
 RIGHT = 0.98
-# not told apart yet: receives that wait for a stage, and communication beneath which the host is no further ahead
-NOT_YET = ("pipeline_bubble", "mixed", "slow_launches")
 
 
 @cache
@@ -25,7 +23,7 @@ def _judged(scenario: str) -> Sequence[Judged]:
 
 
 def test_the_verdict_is_right_and_never_sure_of_a_wrong_wall() -> None:
-    judged = [one for scenario in SCENARIOS if scenario not in NOT_YET for one in _judged(scenario)]
+    judged = [one for scenario in SCENARIOS for one in _judged(scenario)]
     wrong = [one for one in judged if not one.right]
     said = "\n".join(map(str, wrong))
     assert [one for one in judged if one.confident_and_wrong] == [], said
@@ -78,7 +76,7 @@ def test_a_collective_ends_on_all_ranks_when_the_last_has_come() -> None:
     ],
 )
 def test_what_a_cause_costs_is_what_the_program_saves_without_it(more: Instruction, loss: Loss, gain: float) -> None:
-    steps = [[_kernel(100.0), Sync((0,)), more, _kernel(5.0), Sync((0,))]]
+    steps: list[list[Instruction]] = [[_kernel(100.0), Sync((0,)), more, _kernel(5.0), Sync((0,))]]
     found = truth(steps, 1, warm_up=0)
     assert found.gain[loss] == pytest.approx(gain, abs=0.03)
     assert found.accepted == {Wall.UNDETERMINED if loss in NO_WALL else Wall(loss)}
