@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers import cpu, gpu
+from analyzers import cpu, gpu, kernels
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
 from analyzers.host import (
@@ -28,12 +28,13 @@ from analyzers.launches import Launches, launches
 from analyzers.pace import Pace, pace
 from analyzers.projection import project
 from analyzers.recompute import recompute_by_lane
-from analyzers.replay import Replay, replay
+from analyzers.replay import Replay, polls, replay
 from analyzers.steps import Step, steps
 from analyzers.timeline import Timeline
 from analyzers.wording import ms
 from analyzers.work import Work
 
+EP_NOTIFY = "ep_notify"  # the host reads what it says how many tokens come, before it launches the dispatch
 NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"
 PROFILER_SHARE = 0.01  # of the span: a smaller part is not worth a warning
 
@@ -129,8 +130,11 @@ def break_down(timeline: Timeline) -> Breakdown:
 def _replay(
     timeline: Timeline, launch: Launches, causes: Idle, doing: Mapping[str, Intervals], windows: Sequence[Step]
 ) -> Replay:
+    events = timeline.device.spans
+    notifies = events.where(lambda name: kernels.kernel(name).kind == EP_NOTIFY)
     waits = [doing.get(what, EMPTY).at_least(us) for what, us in LONG_CALL_US.items()]
-    return replay(timeline.device.spans, launch, late=causes.host, waits=waits, windows=windows)
+    waits.append(polls(events, launch, notifies))
+    return replay(events, launch, late=causes.host, waits=waits, windows=windows)
 
 
 def _doing(timeline: Timeline, launch: Launches, on_cpu: bool) -> Mapping[str, Intervals]:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from analyzers.gaps import LAUNCH_LATENCY_US
-from analyzers.intervals import EMPTY, Bools, Floats, Intervals
+from analyzers.intervals import EMPTY, Bools, Floats, Intervals, merge, union
 from analyzers.launches import Launches
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Spans
@@ -26,10 +26,10 @@ from analyzers.timeline import Ints, Spans
 class Replay:
     """One rank's device and host, ready to be run without some of their time.
 
-    start_us, launch_us, ready_us: float64[N], of device events with a launch of their own: when each began, when its
-    launch did, and when that let it begin; waits: where the host was blocked until the device had come so far, by
-    what it did (not merged: a launch may begin as a wait ends);
-    late: idle time the host caused; windows: the steps.
+    start_us, launch_us, ready_us: float64[N], of device events with a launch of their own, in the order of launches:
+    when the device had come to each, when its launch began, and when that let it begin. waits: where the host was
+    blocked until the device had come so far, by what it did (not merged: a launch may begin as a wait ends).
+    late: idle time the host caused. windows: the steps.
     """
 
     start_us: Floats
@@ -131,12 +131,30 @@ class Replay:
         return passed
 
 
+def polls(events: Spans, launch: Launches, polled: Bools) -> Intervals:
+    """Where the host waits for a kernel without a call: it looks for what the kernel writes to its memory.
+
+    polled: bool[len(events)], kernels that are waited for so, if their thread launches nothing before they are done.
+    """
+    lane = [np.sort(launch.start_us[launch.lane == one]) for one in launch.lanes]
+    found = [EMPTY]
+    for one, launched in zip(launch.lanes.tolist(), lane, strict=True):
+        mine = polled & (launch.lane == one)
+        begin, end = launch.end_us[mine], events.end_us[mine]
+        alone = np.searchsorted(launched, begin) == np.searchsorted(launched, end)
+        found.append(union(begin[alone], end[alone]))
+    return merge(found)
+
+
 def replay(
     events: Spans, launch: Launches, *, late: Intervals, waits: Sequence[Intervals], windows: Sequence[Step]
 ) -> Replay:
     """events: all on the device; late: idle time the host caused; waits: the host in calls that wait."""
-    first = launch.known & (launch.first_us >= events.start_us) & (events.end_us > events.start_us)
-    start = events.start_us[first]
+    first = np.flatnonzero(launch.known & (launch.first_us >= events.start_us) & (events.end_us > events.start_us))
+    first = first[np.lexsort((events.start_us[first], launch.start_us[first]))]
+    # what starts on a stream of its own ahead of work that was launched before it holds up none of that
+    before = np.maximum.accumulate(np.concatenate(([0.0], events.end_us[first][:-1])))
+    start = np.maximum(events.start_us[first], before)
     return Replay(
         start_us=start,
         launch_us=launch.start_us[first],

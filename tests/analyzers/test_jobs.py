@@ -23,6 +23,7 @@ def _rank(rank: int, compute_us: int, *, combine_until: int = 1000) -> Drawing:
         at = k * 1000
         drawing.step(k, at, at + 1000).kernel(GEMM, at, at + compute_us, launched=at)
         drawing.kernel(combine, at + compute_us, at + combine_until, launched=at, stream=8)
+        drawing.call("cudaDeviceSynchronize", at + 5, at + combine_until)
     return drawing
 
 

@@ -46,6 +46,21 @@ def test_a_host_that_waited_for_the_communication_launches_sooner_without_it(tmp
     assert _saved(_breakdown(drawing, tmp_path)) == [pytest.approx(300)]
 
 
+def test_a_host_that_polls_for_the_token_counts_launches_sooner_without_the_communication_before_them(
+    tmp_path: Path,
+) -> None:
+    notify = "void deep_ep::intranode::notify_dispatch<8>(int const*, int*)"
+    drawing = Drawing().step(0, 0, 1010).kernel(DISPATCH, 5, 300, launched=0, stream=8)
+    drawing.kernel(notify, 300, 310, launched=10, stream=8).kernel(GEMM, 330, 1000, launched=320)
+    drawing.call("cudaDeviceSynchronize", 330, 1005)
+    assert _saved(_breakdown(drawing, tmp_path)) == [pytest.approx(300, abs=15)]
+
+
+def test_a_prefetch_on_a_stream_of_its_own_holds_up_nothing(tmp_path: Path) -> None:
+    drawing = _exchange(next_launch=20).copy("Memcpy HtoD (Pinned -> Device)", 604, 610, launched=600, stream=9)
+    assert _saved(_breakdown(drawing, tmp_path)) == [pytest.approx(300)]
+
+
 def test_taking_nothing_away_saves_nothing(tmp_path: Path) -> None:
     found = _breakdown(_exchange(next_launch=300), tmp_path)
     assert found.replay is not None
