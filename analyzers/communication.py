@@ -167,7 +167,8 @@ class _Clues:
             self._found.events.code(says),
             innermost(annotations, value, self._found.launched.lane, self._found.launched.start_us),
         )
-        return _first(places) != NONE
+        is_such: Bools = _first(places) != NONE
+        return is_such
 
     def _enclosing(self, where: str, collective: str = "") -> Ints:
         spans = self._timeline.ranges if where == "range" else self._timeline.ops
