@@ -122,8 +122,9 @@ def _of_experts(kind: Ints, found: Collectives, timeline: Timeline, computing: L
 
 def _carries(found: Collectives, timeline: Timeline, dtypes: tuple[str, ...]) -> Bools:
     """bool[N]: the communications whose elements are said to be of such a type."""
-    says = np.array([message.dtype in dtypes for message in timeline.messages] + [False])
-    return says[found.message]  # -1, no message, is the last
+    says = np.array([message.dtype in dtypes for message in timeline.messages] + [False], dtype=np.bool_)
+    carries: Bools = np.take(says, found.message)  # -1, no message, is the last
+    return carries
 
 
 class _Clues:

@@ -10,7 +10,7 @@ from analyzers.timeline import Ints, Spans
 
 SHOWN_OF_A_CLASS = 5
 SHOWN = 40
-CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: a kind stands for communication of that kind
+CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: behind the classes, communication of each kind
 
 
 def kernel_times(events: Spans, label: Ints) -> tuple[KernelTime, ...]:
@@ -24,18 +24,16 @@ def kernel_times(events: Spans, label: Ints) -> tuple[KernelTime, ...]:
     chosen = set(longest[:SHOWN])
     for one in np.unique(classes).tolist():
         chosen.update([k for k in longest if classes[k] == one][:SHOWN_OF_A_CLASS])
-    return tuple(
-        _kernel_time(name[k], CLASSES[classes[k]], int(count[k]), float(total[k])) for k in longest if k in chosen
-    )
+    return tuple(_kernel_time(name[k], int(classes[k]), int(count[k]), float(total[k])) for k in longest if k in chosen)
 
 
-def _kernel_time(name: str, label: str, count: int, total_us: float) -> KernelTime:
-    is_communication = label in KINDS
+def _kernel_time(name: str, label: int, count: int, total_us: float) -> KernelTime:
+    is_communication = label >= len(COMPUTE_CLASSES)
     return KernelTime(
         name=name,
-        compute_class=COMMUNICATION if is_communication else label,
-        kind=label if is_communication else None,
-        precision=None if is_communication else kernel(name).precision,
+        compute_class=COMMUNICATION if is_communication else CLASSES[label],
+        kind=CLASSES[label] if is_communication else None,
+        precision=kernel(name).precision,
         count=count,
         total_us=total_us,
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import analyzers
+from analyzers.communication import MEANINGS
 from analyzers.kernel_name import own_name
-from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, PRECISIONS, kernel, operator
+from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, PRECISIONS, kernel, operator
 
 # written from what the libraries' sources say, not from the patterns; `trap` names the class it must not become
 CORPUS = Path(__file__).with_name("kernel_names.csv")
@@ -77,7 +78,7 @@ def test_every_row_has_a_pattern_that_compiles_a_known_meaning_and_a_source(tabl
             re.compile(row["pattern"])
             assert row["source"]
             assert row.get("class", COMMUNICATION) in (*COMPUTE_CLASSES, COMMUNICATION)
-            assert (row.get("kind") or "other") in KINDS
+            assert (row.get("kind") or "other") in MEANINGS
             assert row.get("precision", "bf16") in PRECISIONS
             assert row.get("becomes", "other") in COMPUTE_CLASSES
             assert row.get("in", "name") in ("name", "text")
