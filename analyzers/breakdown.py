@@ -14,15 +14,7 @@ import numpy as np
 from analyzers import cpu, gpu, kernels
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
-from analyzers.host import (
-    ALLOCATOR,
-    ISSUING,
-    LONG_CALL_US,
-    OUTSIDE_CALLS,
-    PYTHON,
-    host_activities,
-    issuing_lanes,
-)
+from analyzers.host import ALLOCATOR, ISSUING, LONG_CALL_US, Host, issuing_lanes
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.launches import Launches, launches
 from analyzers.pace import Pace, pace
@@ -98,50 +90,44 @@ def break_down(timeline: Timeline) -> Breakdown:
     span = _span(work, windows)
     start = min(w.start_us for w in (span, *windows))
     end = max(w.end_us for w in (span, *windows))
-    doing = _doing(timeline, launch, on_cpu)
+    host = (
+        Host(timeline=timeline, lanes=cpu.calculating_lanes(timeline))
+        if on_cpu
+        else Host(timeline=timeline, lanes=issuing_lanes(timeline, launch), launch=launch)
+    )
     causes = (
         cpu.idle(timeline, work, start_us=start, end_us=end)
         if on_cpu
-        else idle(timeline, work, launch, doing, start_us=start, end_us=end)
+        else idle(timeline, work, launch, host, start_us=start, end_us=end)
     )
-    host = {what: intersect(causes.host, when) for what, when in doing.items()}
-    host[PYTHON if len(timeline.ops) else OUTSIDE_CALLS] = subtract(causes.host, merge(doing.values()))
-    host = {what: when for what, when in host.items() if len(when)}
+    by_activity = host.share_out(causes.host)
+    allocating = host.doing(ALLOCATOR)
     launching = pace(timeline, launch)
-    launch_rate = intersect(merge(host.get(what, EMPTY) for what in ISSUING), launching.usual)
+    launch_rate = intersect(merge(by_activity.get(what, EMPTY) for what in ISSUING), launching.usual)
     return Breakdown(
         timeline=timeline,
         work=work,
         idle=causes,
-        host=host,
+        host=by_activity,
         recompute_issue=merge(recompute_by_lane(timeline).values()),
-        allocator=subtract(doing.get(ALLOCATOR, EMPTY), work.busy),
-        allocating=doing.get(ALLOCATOR, EMPTY),
+        allocator=subtract(allocating, work.busy),
+        allocating=allocating,
         pace=launching,
-        replay=None if on_cpu else _replay(timeline, launch, causes, doing, windows or (span,)),
+        replay=None if on_cpu else _replay(timeline, launch, causes, host, windows or (span,)),
         launch_rate=launch_rate,
         ranges=tuple(project(timeline, launch)),
         windows=windows,
-        span=partition(work, causes, host, launch_rate, span),
-        steps=tuple(partition(work, causes, host, launch_rate, window) for window in windows),
+        span=partition(work, causes, by_activity, launch_rate, span),
+        steps=tuple(partition(work, causes, by_activity, launch_rate, window) for window in windows),
     )
 
 
-def _replay(
-    timeline: Timeline, launch: Launches, causes: Idle, doing: Mapping[str, Intervals], windows: Sequence[Step]
-) -> Replay:
+def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay:
     events = timeline.device.spans
     notifies = events.where(lambda name: kernels.kernel(name).kind == EP_NOTIFY)
-    waits = [doing.get(what, EMPTY).at_least(us) for what, us in LONG_CALL_US.items()]
+    waits = [host.doing(what).at_least(us) for what, us in LONG_CALL_US.items()]
     waits.append(polls(events, launch, notifies))
     return replay(events, launch, late=causes.host, waits=waits, windows=windows)
-
-
-def _doing(timeline: Timeline, launch: Launches, on_cpu: bool) -> Mapping[str, Intervals]:
-    """What the threads that issue work were doing."""
-    if on_cpu:
-        return host_activities(timeline, cpu.calculating_lanes(timeline))
-    return host_activities(timeline, issuing_lanes(timeline, launch), launch)
 
 
 def _span(work: Work, windows: tuple[Step, ...]) -> Step:

@@ -9,13 +9,12 @@ that the trace does not hold, or the profiler held up the host, is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from analyzers import communication
-from analyzers.host import PROFILER, SYNCHRONISING
+from analyzers.host import PROFILER, SYNCHRONISING, Host
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
 from analyzers.launches import Launches, unseen
 from analyzers.timeline import Spans, Timeline
@@ -42,14 +41,14 @@ def idle(
     timeline: Timeline,
     work: Work,
     launch: Launches,
-    doing: Mapping[str, Intervals],
+    host: Host,
     *,
     start_us: float,
     end_us: float,
 ) -> Idle:
-    """Sort the device's gaps within [start_us, end_us] by cause; doing: what the threads that issue work were doing."""
+    """Sort the device's gaps within [start_us, end_us] by cause."""
     gaps = subtract(window(start_us, end_us), work.busy)
-    blocked = doing.get(SYNCHRONISING, EMPTY)
+    blocked = host.doing(SYNCHRONISING)
     bubble = intersect(gaps, merge((_exchanges(timeline.ranges, blocked), waits_for_receives(timeline.ranges, gaps))))
     ready = _ready(timeline, launch, gaps)
     # nothing is launched until the end of the window: the host had nothing to give, if its launches are recorded
@@ -60,15 +59,15 @@ def idle(
     seen_until = np.minimum(gaps.end, _unseen_from(timeline, launch, gaps, ready))
     waited = union(until[~never], seen_until[~never])
     held_up = union(gaps.start, np.minimum(until, seen_until))
-    host = subtract(held_up, bubble)
-    profiler = intersect(host, doing.get(PROFILER, EMPTY))
-    host = subtract(host, profiler)
+    late_host = subtract(held_up, bubble)
+    profiler = intersect(late_host, host.doing(PROFILER))
+    late_host = subtract(late_host, profiler)
     ran_dry = blocked.contains(gaps.start)
     return Idle(
-        host=host,
+        host=late_host,
         sync=subtract(waited, bubble),
         bubble=bubble,
-        after_sync=intersect(host, union(gaps.start[ran_dry], gaps.end[ran_dry])),
+        after_sync=intersect(late_host, union(gaps.start[ran_dry], gaps.end[ran_dry])),
         profiler=profiler,
     )
 

@@ -16,10 +16,9 @@ from importlib import resources
 import numpy as np
 
 from analyzers import kernels
-from analyzers.intervals import Intervals, merge, union
+from analyzers.intervals import Bools, Intervals, intersect, merge, subtract, union
 from analyzers.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
-from analyzers.work import disjoint
 
 PROFILER = "profiler"
 GARBAGE_COLLECTION = "garbage_collection"
@@ -64,42 +63,41 @@ def _rows() -> tuple[_Row, ...]:
     )
 
 
-@cache
-def is_call(name: str, activity: str) -> bool:
-    """Whether a runtime call of this name is such an activity."""
-    return any(r.pattern.search(name) for r in _rows() if r.activity == activity and r.events == "calls")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Host:
+    """The host of one rank. lanes: int64[L], the threads that issue work; launch: on a device, what launched its
+    events."""
 
+    timeline: Timeline
+    lanes: Ints
+    launch: Launches | None = None
 
-def host_activities(timeline: Timeline, lanes: Ints, launch: Launches | None = None) -> dict[str, Intervals]:
-    """Disjoint sets of time, keyed by what the host was doing.
+    def doing(self, activity: str) -> Intervals:
+        """The time of one activity, whatever else went on meanwhile."""
+        sets = [self._named(row) for row in _rows() if row.activity == activity]
+        if activity == OPERATORS:
+            ops = self.timeline.ops
+            sets.append(ops.covered(ops.where(_is_operator) & self._issuing(ops)))
+        if self.launch is not None and activity in _SHOWN_BY_LAUNCHES:
+            sets.append(_SHOWN_BY_LAUNCHES[activity](self.timeline, self.launch))
+        return merge(sets)
 
-    lanes: int64[L], the threads that issue work; launch: on a device, what launched its events.
-    """
-    found: dict[str, list[Intervals]] = {}
-    for row in _rows():
-        events: Spans = getattr(timeline, row.events)
-        if not row.anywhere:
-            events = on_lanes(events, lanes)
-        named = events.where(lambda name, pattern=row.pattern: pattern.search(name) is not None)  # type: ignore[misc]
-        found.setdefault(row.activity, []).append(events.covered(named))
-    if launch is not None:
-        found[MODULE_LOADING].append(_first_launches(timeline, launch))
-        found[SYNCHRONISING].append(_blocking_copies(timeline, launch))
-    ops = on_lanes(timeline.ops, lanes)
-    found[OPERATORS] = [ops.covered(ops.where(_is_operator))]
-    return disjoint((activity, merge(sets)) for activity, sets in found.items())
+    def share_out(self, idle: Intervals) -> dict[str, Intervals]:
+        """Divide idle time by what the host was doing; one activity's set is alive at a time, traces are long."""
+        found = {}
+        for activity in dict.fromkeys((*(row.activity for row in _rows()), OPERATORS)):
+            found[activity] = intersect(idle, self.doing(activity))
+            idle = subtract(idle, found[activity])
+        found[PYTHON if len(self.timeline.ops) else OUTSIDE_CALLS] = idle
+        return {activity: when for activity, when in found.items() if len(when)}
 
+    def _named(self, row: _Row) -> Intervals:
+        events: Spans = getattr(self.timeline, row.events)
+        those = events.where(lambda name: row.pattern.search(name) is not None)
+        return events.covered(those if row.anywhere else those & self._issuing(events))
 
-def in_calls(timeline: Timeline, activity: str, lanes: Ints) -> Intervals:
-    """The time in runtime calls that are such an activity, on these threads."""
-    calls = on_lanes(timeline.calls, lanes)
-    return calls.covered(calls.where(lambda name: is_call(name, activity)))
-
-
-def on_lanes(events: Spans, lanes: Ints) -> Spans:
-    """The events on these threads."""
-    there = np.isin(events.lane, lanes)
-    return events if there.all() else events.take(there)
+    def _issuing(self, events: Spans) -> Bools:
+        return np.isin(events.lane, self.lanes)
 
 
 def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:
@@ -119,10 +117,11 @@ def _is_operator(name: str) -> bool:
 def _first_launches(timeline: Timeline, launch: Launches) -> Intervals:
     """Calls that took very long to launch a kernel for the first time: the driver loads its module there."""
     known = np.flatnonzero(launch.known & (timeline.device.activity == Activity.KERNEL))
-    order = known[np.lexsort((launch.start_us[known], timeline.device.spans.name[known]))]
-    took = launch.end_us[order] - launch.start_us[order]
-    is_first = np.diff(timeline.device.spans.name[order], prepend=-1) != 0
-    slow = order[is_first & (took > SLOW_LAUNCH_US)]
+    name = timeline.device.spans.name
+    first_us = np.full(len(timeline.device.spans.names), np.inf)
+    np.minimum.at(first_us, name[known], launch.start_us[known])
+    slow = known[launch.end_us[known] - launch.start_us[known] > SLOW_LAUNCH_US]
+    slow = slow[launch.start_us[slow] == first_us[name[slow]]]
     return union(launch.start_us[slow], launch.end_us[slow])
 
 
@@ -131,3 +130,6 @@ def _blocking_copies(timeline: Timeline, launch: Launches) -> Intervals:
     copied = launch.known & (timeline.device.activity == Activity.COPY)
     copied &= launch.end_us >= timeline.device.spans.end_us
     return union(launch.start_us[copied], launch.end_us[copied])
+
+
+_SHOWN_BY_LAUNCHES = {MODULE_LOADING: _first_launches, SYNCHRONISING: _blocking_copies}

@@ -33,6 +33,7 @@ class Reference:
     origin: int
     parts: dict[str, Bools] = field(default_factory=dict)  # compute, communication, copies, and the causes of idle time
     activities: dict[str, Bools] = field(default_factory=dict)
+    blocked: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))  # in a synchronising call
 
     def us(self, what: Bools, start: float, duration: float) -> float:
         """start: from the first event, as the partition gives it."""
@@ -66,7 +67,7 @@ def reference(drawing: Drawing) -> Reference:
     }
     launch = {e["args"]["correlation"]: e for e in events if e["args"].get("correlation") and e["cat"] not in DEVICE}
     launchers = {launch[e["args"]["correlation"]]["tid"] for e in device if e["args"]["correlation"] in launch}
-    found.activities = _activities(events, device, launch, launchers, when)
+    found.activities, found.blocked = _activities(events, device, launch, launchers, when)
     _blame(found, events, device, launch, busy, when)
     return found
 
@@ -77,8 +78,8 @@ def _activities(
     launch: dict[int, Event],
     launchers: set[int],
     when: Callable[[Iterable[Event]], Bools],
-) -> dict[str, Bools]:
-    """What the host was doing, the first row that covers a moment; python is what is left."""
+) -> tuple[dict[str, Bools], Bools]:
+    """What the host was doing, the first row that covers a moment; python is what is left. And where it was blocked."""
     numbered_alike = not any(e["cat"] == "cpu_op" for e in events) or any(
         e["cat"] == "cpu_op" and e["tid"] in launchers for e in events
     )
@@ -117,12 +118,13 @@ def _activities(
         "launching": when(calls),
         "operators": when(e for e in ops if e["name"].startswith("aten::")),
     }
+    blocked = rows["synchronising_call"]
     taken = np.zeros_like(rows["profiler"])
     for name, lit in rows.items():
         rows[name] = lit & ~taken
         taken = taken | lit
     rows["python" if any(e["cat"] == "cpu_op" for e in events) else "outside_calls"] = ~taken
-    return rows
+    return rows, blocked
 
 
 def _blame(
@@ -164,7 +166,7 @@ def _blame(
         ends = [_end(e) - origin for e in receives if _end(e) - origin <= stop]
         if ends and max(ends) > start:
             received[start : max(ends)] = True
-    exchanging = when(e for e in events if e["name"] == "pp_send_recv") & found.activities["synchronising_call"]
+    exchanging = when(e for e in events if e["name"] == "pp_send_recv") & found.blocked
     idle = np.zeros(size, dtype=bool)
     idle[begin:end] = ~busy[begin:end]
     bubble = idle & (exchanging | (received & when(receives)))
