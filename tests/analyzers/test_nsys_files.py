@@ -88,6 +88,14 @@ def test_a_file_with_damaged_bytes_is_read_or_refused_and_never_a_crash(tmp_path
             break_down(timeline)
 
 
+def test_numbers_of_rows_at_the_end_of_what_sqlite_can_count_are_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "far.sqlite", WHOLE)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {KERNELS} SET rowid = 9223372036854775807 WHERE rowid = 2")
+    with pytest.raises(TraceError, match="damaged"):
+        read(path)
+
+
 def test_text_that_is_not_utf_8_is_read_nevertheless(tmp_path: Path) -> None:
     odd: Row = {"name": "EXPORT_TIME_LOCAL", "value": b"2025\xc4\xea"}
     path = write(tmp_path / "locale.sqlite", {**WHOLE, "META_DATA_EXPORT": [odd]}, {1: "gemm"})
