@@ -6,6 +6,7 @@ no more timelines than cores.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,8 @@ from analyzers.readers.losses import CUT_SHORT
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message
 
+_SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
@@ -32,16 +35,11 @@ class Call:
     group: str = ""  # name and ranks of the process group, empty if not known
     group_size: int | None = None
     size_bytes: int | None = None
-    paired: bool = False  # a send or receive whose peers are known
+    by_order: bool = True  # its ranks issue it in one order; a pipeline's sends and receives only if peers are known
 
     @property
     def of_any_size(self) -> Call:
         return replace(self, size_bytes=None)
-
-    @property
-    def matched_by_order(self) -> bool:
-        """Pipeline sends and receives of unknown peers pair ranks in other ways."""
-        return self.kind != PIPELINE or self.paired
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,7 +156,7 @@ def _call(kind: str, name: str, message: Message, rank: int | None) -> Call:
         group=message.group,
         group_size=2 if paired else message.group_size,
         size_bytes=message.size_bytes,
-        paired=paired,
+        by_order=paired or kind != PIPELINE or not _SENDS.search(name),
     )
 
 

@@ -18,7 +18,7 @@ from analyzers.digest import Digest
 from analyzers.matching import match, pairs
 from analyzers.outcome import RunOutcome
 from analyzers.rank_step import RankStep, average
-from analyzers.stragglers import ExpertLoad, Late, expert_load, imbalance_us, places, rank_times
+from analyzers.stragglers import ExpertLoad, Late, Place, expert_load, imbalance_us, places, rank_times
 from analyzers.waiting import Waits, waiting
 from analyzers.wording import ms, percent
 
@@ -30,6 +30,7 @@ class Job:
     step: RankStep | None = None
     steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
     slowest: int | None = None
+    slowest_place: Place = field(default_factory=Place)  # the same with its device, if one process has several
     imbalance_us: float = 0.0  # what an even load of the ranks would give back: the step less the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each among the others, if several were traced
@@ -63,21 +64,21 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     waits = waiting(digests, shared, matches, clocks)
     table = [_chosen(*of_rank) for of_rank in zip(digests, waits, shared, strict=True)]
     slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
-    numbers = [d.rank for d in digests]
+    often = Counter(slowest).most_common(1)[0][0]
+    numbers, named = [d.rank for d in digests], places(digests)
     ranks, late = rank_times(digests, clocks, waits, table)
     return Job(
         step=average([table[r][k] for k, r in enumerate(slowest)]),
         steps=len(slowest) if digests[0].windows else 0,
-        slowest=numbers[Counter(slowest).most_common(1)[0][0]],
+        slowest=numbers[often],
+        slowest_place=named[often],
         by_rank={rank: average(row) for rank, row in zip(numbers, table, strict=True) if rank is not None},
         ranks=ranks,
         late=late,
         imbalance_us=imbalance_us(table),
         expert_load=expert_load(table),
         world_size=max((d.world_size for d in digests if d.world_size), default=None),
-        unaligned=tuple(
-            str(place) for place, clock in zip(places(digests), clocks, strict=True) if clock.root != clocks[0].root
-        ),
+        unaligned=tuple(str(place) for place, clock in zip(named, clocks, strict=True) if clock.root != clocks[0].root),
         classified=min(d.report.coverage.device_time_classified for d in digests),
         cut_short=tuple(d.report.path for d in digests if d.cut_short),
         on_cpu=all(d.on_cpu for d in digests),

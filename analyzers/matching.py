@@ -86,7 +86,7 @@ def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Ca
     found = rank.collectives
     labels: dict[Call, list[int]] = defaultdict(list)
     for code, call in enumerate(found.calls):
-        if call.matched_by_order:
+        if call.by_order:
             labels[call.of_any_size].append(code)
     step = rank.step_of(found.start_us, steps)
     order = np.lexsort((found.end_us, found.start_us))

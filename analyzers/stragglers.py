@@ -30,7 +30,7 @@ EXPLAINS = 0.3  # of the lateness: a part that is longer by less does not explai
 class Place:
     """A rank of the job as it is called: `rank 5`, or `rank 0 device 3` where one process has several devices."""
 
-    rank: int | None
+    rank: int | None = None
     device: int | None = None
 
     def __str__(self) -> str:

@@ -17,9 +17,11 @@ from analyzers.digest import Digest
 from analyzers.intervals import Bools, Floats, Intervals, subtract, union
 from analyzers.kernels import KINDS, PIPELINE
 from analyzers.matching import NONE, Match, tolerance
+from analyzers.timeline import Ints
 
 # sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly
 SIZES_AN_OCTAVE = 4
+ALIKE_IN_ALL_LAYERS = ("ep_dispatch", "ep_combine", PIPELINE)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,22 +126,38 @@ def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
 
 
 def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
-    """float64[N]: the shortest time of collectives that move as much: of one name in one process group, of like size
-    or, where sizes are not known, launched by the same thread (backward has one of its own)."""
+    """float64[N]: the shortest time of collectives that move as much. Of one name in one process group these are those
+    of like size. Where sizes are not known, they are those at the same place of each step; what layers exchange is
+    alike in all of them if the same thread launched it (backward has one of its own)."""
     if not len(transfer):
         return transfer
     found = rank.collectives
     sizes = [_size_class(call.size_bytes) for call in found.calls]
     named: dict[object, int] = {}
-    label = [
-        named.setdefault((call.of_any_size, size), len(named)) for call, size in zip(found.calls, sizes, strict=True)
-    ]
-    thread = np.where(np.array(sizes)[found.call] == NONE, found.thread, NONE)
-    _, like = np.unique(np.stack([np.array(label)[found.call], thread]), axis=1, return_inverse=True)
+    label = np.array(
+        [named.setdefault((call.of_any_size, size), len(named)) for call, size in zip(found.calls, sizes, strict=True)]
+    )[found.call]
+    by_layer = np.array([call.kind in ALIKE_IN_ALL_LAYERS for call in found.calls])[found.call]
+    unsized = np.array(sizes)[found.call] == NONE
+    apart = np.where(by_layer, found.thread, _place_in_step(rank, label))
+    _, like = np.unique(np.stack([label, np.where(unsized, apart, NONE)]), axis=1, return_inverse=True)
     shortest = np.full(len(transfer), np.inf)
     np.minimum.at(shortest, like.ravel(), transfer)
-    return shortest[like.ravel()]
+    unlike = unsized & ~by_layer & (apart == NONE)
+    return np.where(unlike, transfer, shortest[like.ravel()])
 
 
 def _size_class(size_bytes: int | None) -> int:
     return round(SIZES_AN_OCTAVE * float(np.log2(size_bytes))) if size_bytes else NONE
+
+
+def _place_in_step(rank: Digest, label: Ints) -> Ints:
+    """int64[N]: the how many-th of its label in its step each collective is, NONE outside steps."""
+    found = rank.collectives
+    step = rank.step_of(found.start_us, range(len(rank.steps)))
+    order = np.lexsort((found.end_us, found.start_us, step, label))
+    begins = np.concatenate(([True], (np.diff(label[order]) != 0) | (np.diff(step[order]) != 0)))
+    at = np.arange(len(order))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = at - np.maximum.accumulate(np.where(begins, at, 0))
+    return np.where(step >= 0, place, NONE)

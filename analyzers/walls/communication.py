@@ -15,7 +15,7 @@ from analyzers.diagnosis import Wall, WallFinding
 from analyzers.job import Job
 from analyzers.kernels import PIPELINE
 from analyzers.rank_step import RankStep
-from analyzers.stragglers import EXPERTS, Late
+from analyzers.stragglers import EXPERTS, Late, Place
 from analyzers.wording import KIND_NAMES, ms, percent
 
 WALL = Wall.COMMUNICATION
@@ -103,12 +103,16 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
     lines = []
     if job.late is not None:
         lines.append(f"{job.late}{_unevenness(job, job.late)}")
-    waits = {one.rank: one.waiting_us - one.waiting_by_kind.get(PIPELINE, 0.0) for one in job.ranks}
-    rank, longest = max(waits.items(), key=lambda item: item[1], default=(None, 0.0))
-    if rank != job.slowest and job.slowest in waits and job.share(longest) >= SAID_SHARE:
+    waits = {
+        str(Place(rank=one.rank, device=one.device)): one.waiting_us - one.waiting_by_kind.get(PIPELINE, 0.0)
+        for one in job.ranks
+    }
+    slowest = str(job.slowest_place)
+    patient, longest = max(waits.items(), key=lambda item: item[1], default=("", 0.0))
+    if patient != slowest and slowest in waits and job.share(longest) >= SAID_SHARE:
         lines.append(
-            f"rank {rank} waits {job.of_step(longest)} in collectives for later ranks, "
-            f"rank {job.slowest} only {ms(waits[job.slowest])} ms: that is imbalance, not counted here"
+            f"{patient} waits {job.of_step(longest)} in collectives for later ranks, "
+            f"{slowest} only {ms(waits[slowest])} ms: that is imbalance, not counted here"
         )
     if job.unaligned and step.exposed_by_kind:
         lines.append(
@@ -129,4 +133,4 @@ def _unevenness(job: Job, late: Late) -> str:
 
 
 def _where(job: Job) -> str:
-    return f" on rank {job.slowest}" if len(job.by_rank) > 1 and job.slowest is not None else ""
+    return f" on {job.slowest_place}" if len(job.ranks) > 1 else ""

@@ -238,3 +238,15 @@ def test_numbers_and_clocks_of_ranks_change_nothing_else(seed: int, number: list
     assert after.diagnosis.wall == before.diagnosis.wall
     found = [rank.clock_offset_us for rank in after.ranks]
     assert found == pytest.approx([offsets[0] - us for us in offsets], abs=1.0)
+
+
+def test_the_all_reduce_between_the_first_and_the_last_stage_is_matched(tmp_path: Path) -> None:
+    group = {**nccl("9", [0, 1], collective="allreduce"), "Process Group Description": "EMBEDDING_GROUP"}
+    for rank, begins in ((0, 700.0), (1, 900.0)):
+        drawing = Drawing(rank=rank)
+        for at in (0.0, 1000.0, 2000.0):
+            drawing.step(int(at) // 1000, at, at + 1000).kernel(GEMM, at, at + begins, launched=at)
+            drawing.kernel("ncclDevKernel_AllReduce", at + begins, at + 1000, launched=at, stream=12, **group)
+        drawing.write(tmp_path)
+    waited = [rank.waiting_by_kind.get("pp", 0.0) for rank in analyze([tmp_path]).ranks]
+    assert waited == pytest.approx([200.0, 0.0])
