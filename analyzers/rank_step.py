@@ -56,8 +56,10 @@ class RankStep:
         return max(0.0, self.gain_us[wall]) / counted_us
 
     @property
-    def may_wait_us(self) -> float:
-        return sum(self.may_wait_by_kind.values())
+    def may_wait_share(self) -> float:
+        """Of the exposed communication that is not known to wait, 0..1."""
+        own = sum(self.exposed_by_kind.values()) - self.waiting_us
+        return min(1.0, sum(self.may_wait_by_kind.values()) / own) if own > 0 else 0.0
 
     @property
     def pipeline_wait_us(self) -> float:

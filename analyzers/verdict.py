@@ -94,7 +94,7 @@ def _may_be_waiting(case: _Case) -> str | None:
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
-    maybe = case.job.share(step.may_wait_us)
+    maybe = case.leader.share * step.may_wait_share
     sure = case.leader.share - maybe
     if sure >= max(case.leader.share - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None

@@ -175,11 +175,11 @@ def _stage(rank: int, holds: list[tuple[float, float]], **arguments: object) -> 
         base, free = k * 1000.0, k * 1000.0
         drawing.step(k, base, base + 1000)
         for start, end in holds:
-            drawing.kernel(GEMM, free, base + start, launched=base)
+            drawing.kernel(GEMM, free, base + start, launched=0.0)
             group = {**nccl("7", [0, 1]), "Process Group Description": "PIPELINE_MODEL_PARALLEL_GROUP", **arguments}
-            drawing.kernel(ALL_TO_ALL, base + start, base + end, launched=base, stream=12, **group)
+            drawing.kernel(ALL_TO_ALL, base + start, base + end, launched=0.0, stream=12, **group)
             free = base + end
-        drawing.kernel(GEMM, free, base + 1000, launched=base)
+        drawing.kernel(GEMM, free, base + 1000, launched=0.0)
     return drawing
 
 
