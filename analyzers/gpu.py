@@ -54,7 +54,7 @@ def work(timeline: Timeline, launch: Launches) -> Work:
     compute = disjoint(
         [*((name, by_class[name]) for name in COMPUTE_CLASSES if name in by_class), (GRAPH_CLASS, graphs)]
     )
-    every = np.empty(len(events), dtype=np.int64)
+    every = np.full(len(events), -1, dtype=np.int8)
     every[is_compute], every[is_communication] = label, kind + len(COMPUTE_CLASSES)
     return Work(
         compute_by_class=compute,
@@ -72,6 +72,7 @@ def work(timeline: Timeline, launch: Launches) -> Work:
         collective_message=timeline.device.message[is_communication],
         coverage=_coverage(timeline, is_kernel),
         kernels=kernel_times(events.take(is_kernel), every[is_kernel]),
+        label=every,
     )
 
 

@@ -6,15 +6,15 @@ import numpy as np
 
 from analyzers.diagnosis import KernelTime
 from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
-from analyzers.timeline import Ints, Spans
+from analyzers.timeline import Labels, Spans
 
 SHOWN_OF_A_CLASS = 5
 SHOWN = 40
 CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: behind the classes, communication of each kind
 
 
-def kernel_times(events: Spans, label: Ints) -> tuple[KernelTime, ...]:
-    """The longest kernels first, one for each name and class. label: int64[N], indices into CLASSES."""
+def kernel_times(events: Spans, label: Labels) -> tuple[KernelTime, ...]:
+    """The longest kernels first, one for each name and class. label: int8[N], indices into CLASSES."""
     codes, position = np.unique(events.name.astype(np.int64) * len(CLASSES) + label, return_inverse=True)
     count = np.bincount(position, minlength=len(codes))
     total = np.bincount(position, weights=events.end_us - events.start_us, minlength=len(codes))

@@ -18,15 +18,13 @@ from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import Partition, TraceReport
 from analyzers.errors import TraceError
 from analyzers.gpu import GRAPH_CLASS
-from analyzers.intervals import Bools, Floats, Intervals, intersect, merge, subtract, window
-from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS
-from analyzers.launches import launches
+from analyzers.intervals import Floats, Intervals, intersect, merge, subtract, window
+from analyzers.kernels import COMPUTE_CLASSES, KINDS
 from analyzers.readers import read
 from analyzers.readers.columns import Codes
-from analyzers.recompute import recompute_by_lane
 from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up
 
-AUTOGRAD = "autograd::engine::"
+NSIGHT_THREAD = 0xFFFFFF  # of a globalTid
 # what an event can be, with the words of its family before the dot
 KEYS = (
     *(f"idle.{cause}" for cause in ("host", "sync", "bubble", "unattributed")),
@@ -38,6 +36,9 @@ KEYS = (
     "host.call",
 )
 KEY = {key: code for code, key in enumerate(KEYS)}
+KEY_OF_LABEL = np.array(  # of kernel_times.CLASSES
+    [KEY[key] for key in (*(f"compute.{c}" for c in COMPUTE_CLASSES), *(f"communication.{k}" for k in KINDS))]
+)
 FIRST_KIND = KEY[f"communication.{KINDS[0]}"]
 
 
@@ -119,8 +120,7 @@ class _Drawn:
             here = here[np.lexsort((name[here], -spans.end_us[here], spans.start_us[here]))]
             start, end = spans.start_us[here], spans.end_us[here]
             lane = np.full(len(here), len(self._lanes))
-            said = timeline.lane_names.get(code, str(code))
-            self._lanes.append(Lane(place=place, label=label.format(said)))
+            self._lanes.append(Lane(place=place, label=label.format(_number(timeline, code))))
             self._columns.append((start, end, lane, _depth(start, end), name[here], key[here]))
 
     def add_sets(self, lane: Lane, sets: Iterable[tuple[str, str, Intervals]]) -> None:
@@ -149,6 +149,11 @@ class _Drawn:
         )
 
 
+def _number(timeline: Timeline, lane: int) -> str:
+    """A stream or thread as the profiler numbers it; Nsight's threads stand in the low bits of its own numbers."""
+    return timeline.lane_names.get(lane, str(lane & NSIGHT_THREAD if lane > NSIGHT_THREAD else lane))
+
+
 def _depth(start: Floats, end: Floats) -> Ints:
     """int64[N]: in how many of the others each event lies. start: sorted, and of equals the longest first."""
     depth: Ints = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
@@ -157,10 +162,11 @@ def _depth(start: Floats, end: Floats) -> Ints:
 
 def _idle(breakdown: Breakdown) -> Iterator[tuple[str, str, Intervals]]:
     idle, span = breakdown.idle, breakdown.span
-    explained = merge((*breakdown.host.values(), idle.sync, idle.bubble))
+    explained = merge((*breakdown.host.values(), idle.sync, idle.bubble, idle.profiler))
     for activity, when in breakdown.host.items():
         yield "idle.host", f"host: {activity}", when
     yield "idle.sync", "sync: launched, and waiting", idle.sync
+    yield "idle.unattributed", "unattributed: the profiler kept the host", idle.profiler
     yield "idle.bubble", "bubble: waiting for a pipeline peer", idle.bubble
     start = min([span.start_us, *(step.start_us for step in breakdown.windows)])
     end = max([span.start_us + span.duration_us, *(step.end_us for step in breakdown.windows)])
@@ -169,25 +175,13 @@ def _idle(breakdown: Breakdown) -> Iterator[tuple[str, str, Intervals]]:
 
 
 def _device_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
-    """int64[M]: what each device event is, as gpu.work sorts them."""
-    events, activity = timeline.device.spans, timeline.device.activity
-    kernel = activity == Activity.KERNEL
-    communicates = kernel & events.where(lambda name: kernels.kernel(name).compute_class == COMMUNICATION)
-    key = events.code(lambda name: KEY.get(f"compute.{kernels.kernel(name).compute_class}", 0))
-    key[_again(timeline)] = KEY["compute.recompute"]
-    key[communicates] = FIRST_KIND + breakdown.work.collective_kind
-    key[activity == Activity.COPY] = KEY["copy"]
+    """int64[M]: what each device event is, as the breakdown sorted them."""
+    activity, label = timeline.device.activity, breakdown.work.label
+    key = np.full(len(activity), KEY["copy"])
+    if label is not None:
+        key[label >= 0] = KEY_OF_LABEL[label[label >= 0]]
     key[activity == Activity.GRAPH] = KEY["compute.graph"]
     return key
-
-
-def _again(timeline: Timeline) -> Bools:
-    """bool[M]: the device events that do forward work again."""
-    launch = launches(timeline)
-    inside = np.zeros(len(launch.lane), dtype=bool)
-    for lane, stretches in recompute_by_lane(timeline).items():
-        inside |= (launch.lane == lane) & stretches.contains(launch.start_us)
-    return inside
 
 
 def _host_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:

@@ -18,6 +18,7 @@ from analyzers.diagnosis import Dropped
 from analyzers.intervals import Bools, Floats, Intervals, union
 
 Ints = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int8]
 NO_CORRELATION = -1
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from analyzers.diagnosis import Coverage, KernelTime
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.kernels import KINDS
-from analyzers.timeline import Ints, Spans
+from analyzers.timeline import Ints, Labels, Spans
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +42,7 @@ class Work:
     collective_message: Ints  # int64[len(collectives)], an index into the timeline's messages or -1
     coverage: Coverage
     kernels: tuple[KernelTime, ...] = ()
+    label: Labels | None = None  # int8[M]: what each device event is, of kernel_times.CLASSES; -1 for copies and graphs
 
     @cached_property
     def compute(self) -> Intervals:

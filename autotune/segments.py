@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analyzers.diagnosis import Analysis, Partition, TraceReport
+from analyzers.diagnosis import Analysis, Partition, RankTime, TraceReport
 from analyzers.wording import ACTIVITY_NAMES
 
 
@@ -185,7 +185,17 @@ def mean_step_us(trace: TraceReport) -> float:
     return sum(step.duration_us for step in steps) / len(steps)
 
 
+def rank_time(analysis: Analysis, trace: TraceReport) -> RankTime | None:
+    """What is known of a trace's rank among the others."""
+    same = (one for one in analysis.ranks if one.rank == trace.rank)
+    return next((one for one in same if one.device is None or [one.device] == trace.devices), None)
+
+
 def slowest(analysis: Analysis) -> TraceReport | None:
     """The rank the others wait for: with most time of its own in a step where that is known, else with the longest."""
-    own_us: dict[int | None, float] = {one.rank: one.own_us for one in analysis.ranks}
-    return max(analysis.traces, key=lambda trace: (own_us.get(trace.rank, 0.0), mean_step_us(trace)), default=None)
+
+    def length(trace: TraceReport) -> tuple[float, float]:
+        known = rank_time(analysis, trace)
+        return known.own_us if known else 0.0, mean_step_us(trace)
+
+    return max(analysis.traces, key=length, default=None)

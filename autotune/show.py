@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, WallFinding
+from analyzers.wording import part_name
 from autotune.kernel_names import cut, short_name
 from autotune.letter_bars import print_bars
 from autotune.quantities import counted, duration, gib, percent
@@ -154,17 +155,30 @@ def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:
     shown = sorted(ranks, key=lambda rank: -rank.own_us)[:RANKS_SHOWN]
     rows = [
         (
-            str(rank.rank),
+            rank_number(rank),
             duration(rank.step_us),
             duration(rank.own_us),
             duration(rank.waiting_us),
-            f"{duration(rank.late_us)}{f' in {rank.late_in}' if rank.late_in else ''}" if rank.late_us > 0 else "",
+            late_words(rank),
         )
         for rank in shown
     ]
     left = len(ranks) - len(shown)
     title = f"ranks, most time of their own first{f' ({left} more not shown)' if left else ''}"
-    print_table(console, title, ("rank", "step", "own", "waits", "late"), rows)
+    print_table(console, title, ("rank", "step", "own", "waits", "<late"), rows)
+
+
+def rank_number(rank: RankTime) -> str:
+    return str(rank.rank) if rank.device is None else f"{rank.rank} device {rank.device}"
+
+
+def late_words(rank: RankTime) -> str:
+    """`7.0 ms to EP combine, behind in grouped_gemm`; empty for a rank that is not late."""
+    if rank.late_us <= 0:
+        return ""
+    kind = f" to {part_name(rank.late_to)}" if rank.late_to else ""
+    part = f", behind in {part_name(rank.late_in)}" if rank.late_in else ""
+    return f"{duration(rank.late_us)}{kind}{part}"
 
 
 def _print_memory(console: Console, memory: MemoryUse | None) -> None:
@@ -193,21 +207,22 @@ def memory_words(memory: MemoryUse) -> str:
 
 def _print_kernels(console: Console, trace: TraceReport) -> None:
     ranked = sorted(trace.kernels, key=lambda kernel: (-kernel.total_us, kernel.name))[:KERNELS_SHOWN]
-    room = console.width - 40
-    rows = [
-        (duration(one.total_us), f"{one.count:,}", kernel_class(one)[:16], short_name(one.name, max(room, 20)))
-        for one in ranked
-    ]
+    figures = [(duration(one.total_us), f"{one.count:,}", kernel_class(one)) for one in ranked]
+    taken = sum(max([len(cells[at]) for cells in figures] + [4]) + 2 for at in range(3))
+    room = max(console.width - taken - 1, 20)
+    rows = [(*cells, short_name(one.name, room)) for cells, one in zip(figures, ranked, strict=True)]
     print_table(console, "longest kernels of the whole trace", ("time", "runs", "<class", "<kernel"), rows)
 
 
 def kernel_class(kernel: KernelTime) -> str:
     """`ep_dispatch`, `gemm bf16`: the kind of a communication, else the class, and the precision where known."""
-    return " ".join(word for word in (kernel.kind or kernel.compute_class, kernel.precision or "") if word)
+    kind = kernel.compute_class if kernel.kind in (None, "other") else kernel.kind
+    return f"{kind} {kernel.precision or ''}".rstrip()
 
 
 def _print_ranges(console: Console, trace: TraceReport) -> None:
-    ranked = sorted(trace.ranges, key=lambda one: (-one.device_all_threads_us, -one.host_us, one.name))[:RANGES_SHOWN]
+    inner = [one for one in trace.ranges if one.name not in {step.name for step in trace.steps}]
+    ranked = sorted(inner, key=lambda one: (-one.device_all_threads_us, -one.host_us, one.name))[:RANGES_SHOWN]
     rows = [
         (duration(one.device_all_threads_us), duration(one.host_us), f"{one.count:,}", short_name(one.name, 40))
         for one in ranked

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from analyzers.diagnosis import Diagnosis
+from analyzers.wording import part_name
 from autotune.comparison import Comparison, Move, headline, signed, within_part
 from autotune.kernel_names import short_name
 from autotune.letter_bars import print_bars
@@ -75,7 +76,7 @@ def _times(move: Move) -> tuple[str, str, str]:
 def _print_communication(console: Console, found: Comparison, step_us: float) -> None:
     """By kind as it ran, hidden or not: what was only hidden has not moved here."""
     rows = [
-        (move.name, *_times(move))
+        (part_name(move.name), *_times(move))
         for move in found.of("communication")
         if max(move.a_us or 0.0, move.b_us or 0.0) >= SHOWN * step_us
     ]

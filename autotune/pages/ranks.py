@@ -5,11 +5,13 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from analyzers.diagnosis import Analysis, RankTime
+from analyzers.wording import part_name
 from autotune.pages.stacks import Piece, Stack, bar, legend
 from autotune.pages.svg import tag
 from autotune.pages.tables import Table
 from autotune.quantities import NONE, duration
-from autotune.segments import steps_of
+from autotune.segments import rank_time, steps_of
+from autotune.show import late_words, rank_number
 
 RANKS = 64  # drawn and listed, those with most time of their own
 
@@ -19,7 +21,7 @@ def rank_bars(analysis: Analysis) -> Markup | None:
     ranks = _shown(analysis)
     if not ranks:
         return None
-    stacks = [_stack(rank, _idle_us(analysis, rank.rank)) for rank in ranks]
+    stacks = [_stack(rank, _idle_us(analysis, rank)) for rank in ranks]
     longest = max(stack.total for stack in stacks) or 1.0
     left = len(analysis.ranks) - len(ranks)
     note = tag("p", f"The {len(ranks)} ranks with most time of their own; {left} more are not drawn.", class_="note")
@@ -30,30 +32,29 @@ def rank_bars(analysis: Analysis) -> Markup | None:
 def rank_table(analysis: Analysis) -> Table:
     rows = [
         (
-            str(rank.rank),
+            rank_number(rank),
             duration(rank.step_us),
             duration(rank.own_us),
             duration(rank.waiting_us),
-            ", ".join(f"{kind} {duration(us)}" for kind, us in rank.waiting_by_kind.items()) or NONE,
+            ", ".join(f"{part_name(kind)} {duration(us)}" for kind, us in rank.waiting_by_kind.items()) or NONE,
             duration(rank.expert_compute_us),
-            duration(rank.late_us) if rank.late_us else NONE,
-            rank.late_in or NONE,
+            late_words(rank) or NONE,
         )
         for rank in _shown(analysis)
     ]
-    header = ("rank", "step", "own", "waits", "in", "expert compute", "comes late by", "because of")
-    return Table(columns=header, rows=tuple(rows), numbers=(0, 1, 2, 3, 5, 6))
+    header = ("rank", "step", "own", "waits", "in", "expert compute", "comes late")
+    return Table(columns=header, rows=tuple(rows), numbers=(0, 1, 2, 3, 5))
 
 
 def _shown(analysis: Analysis) -> list[RankTime]:
     if len(analysis.ranks) < 2:
         return []
-    most = sorted(analysis.ranks, key=lambda rank: (-rank.own_us, rank.rank))[:RANKS]
-    return sorted(most, key=lambda rank: rank.rank)
+    most = sorted(analysis.ranks, key=lambda rank: (-rank.own_us, rank.rank, rank.device or 0))[:RANKS]
+    return sorted(most, key=lambda rank: (rank.rank, rank.device or 0))
 
 
-def _idle_us(analysis: Analysis, rank: int) -> float:
-    steps = [step for trace in analysis.traces if trace.rank == rank for step in steps_of(trace)]
+def _idle_us(analysis: Analysis, rank: RankTime) -> float:
+    steps = [step for trace in analysis.traces if rank_time(analysis, trace) is rank for step in steps_of(trace)]
     return sum(step.idle_us for step in steps) / len(steps) if steps else 0.0
 
 
@@ -61,6 +62,6 @@ def _stack(rank: RankTime, idle_us: float) -> Stack:
     idle = min(idle_us, rank.own_us)
     parts = (("own", "own work", rank.own_us - idle), ("idle", "idle", idle), ("waiting", "waits", rank.waiting_us))
     return Stack(
-        label=f"rank {rank.rank} · {duration(rank.step_us)}",
+        label=f"rank {rank_number(rank)} · {duration(rank.step_us)}",
         pieces=tuple(Piece(key=key, words=words, value=us, said=duration(us)) for key, words, us in parts),
     )

@@ -149,7 +149,7 @@ def test_kernels_ranges_memory_and_ranks_are_shown_where_they_are_known(capsys: 
     text = printed(capsys)
     # rank 0 has most time of its own, so that its trace is the one told
     assert "average step of rank 0" in text
-    assert "7.00 ms in experts" in text
+    assert "7.00 ms, behind in experts" in text
     show_analysis(Analysis(diagnosis=RECOMPUTING.diagnosis, traces=[trace]))
     text = printed(capsys)
     assert "9.00 ms     3  gemm   reduce_kernel<4, X>" in text
