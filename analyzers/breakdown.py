@@ -28,7 +28,9 @@ from analyzers.work import Work
 
 EP_NOTIFY = "ep_notify"  # the host reads what it says how many tokens come, before it launches the dispatch
 NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"
-PROFILER_SHARE = 0.01  # of the span: a smaller part is not worth a warning
+PROFILER_DELAYS = "the profiler's own work held up the host"
+UNSEEN_WORK = "kernels or graphs were launched whose events the trace does not hold (nsys: --cuda-graph-trace=node)"
+WORTH_A_WARNING = 0.01  # of the span
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +47,9 @@ class Breakdown:
     pace: Pace
     replay: Replay | None  # None on CPUs: nothing is launched ahead there
     launch_rate: Intervals  # of the host's idle time: between launches that follow each other at its usual pace
+    after_sync: (
+        Intervals  # of the host's idle time without a stall of its own: in gaps that began in a synchronising call
+    )
     ranges: tuple[RangeTime, ...]
     windows: tuple[Step, ...]
     span: Partition
@@ -59,11 +64,11 @@ class Breakdown:
         end = np.array([s.end_us for s in at])
         return [float(us) for us in part.within(start, end)]
 
-    def _profiler_delays(self) -> list[str]:
-        lost = self.idle.profiler.total_us
-        if lost < PROFILER_SHARE * self.span.duration_us:
-            return []
-        return [f"the profiler's own work held up the host for {ms(lost)} ms of idle time: counted as unattributed"]
+    def _doubts(self) -> list[str]:
+        """Why idle time is unattributed, where the trace shows it."""
+        idle_us = {PROFILER_DELAYS: self.idle.profiler.total_us, UNSEEN_WORK: self.idle.unseen.total_us}
+        least = WORTH_A_WARNING * self.span.duration_us
+        return [f"{ms(us)} ms of idle time are unattributed: {why}" for why, us in idle_us.items() if us > least]
 
     def report(self) -> TraceReport:
         index = self.timeline.device_index
@@ -77,7 +82,7 @@ class Breakdown:
             coverage=self.work.coverage,
             kernels=list(self.work.kernels),
             ranges=list(self.ranges),
-            warnings=[*self.timeline.warnings, *self._profiler_delays(), *([] if self.windows else [NO_STEPS])],
+            warnings=[*self.timeline.warnings, *self._doubts(), *([] if self.windows else [NO_STEPS])],
         )
 
 
@@ -103,7 +108,8 @@ def break_down(timeline: Timeline) -> Breakdown:
     by_activity = host.share_out(causes.host)
     allocating = host.doing(ALLOCATOR)
     launching = pace(timeline, launch)
-    launch_rate = intersect(merge(by_activity.get(what, EMPTY) for what in ISSUING), launching.usual)
+    issuing = merge(by_activity.get(what, EMPTY) for what in ISSUING)
+    launch_rate = intersect(issuing, launching.usual)
     return Breakdown(
         timeline=timeline,
         work=work,
@@ -115,6 +121,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         pace=launching,
         replay=None if on_cpu else _replay(timeline, launch, causes, host, windows or (span,)),
         launch_rate=launch_rate,
+        after_sync=intersect(causes.after_sync, issuing),
         ranges=tuple(project(timeline, launch)),
         windows=windows,
         span=partition(work, causes, by_activity, launch_rate, span),

@@ -178,7 +178,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             "from_host_us": intersect(work.exposed_copies, work.from_host),
             "copied_to_host_us": work.to_host,
             "copied_from_host_us": work.from_host,
-            "after_sync_us": idle.after_sync,
+            "after_sync_us": breakdown.after_sync,
             "recompute_host_us": intersect(idle.host, breakdown.recompute_issue),
             "allocator_us": breakdown.allocator,
         },

@@ -35,6 +35,7 @@ class Idle:
     bubble: Intervals = EMPTY
     after_sync: Intervals = EMPTY  # the part of `host` in gaps that began while the host was in a synchronising call
     profiler: Intervals = EMPTY  # unattributed: the host was late because the profiler kept it
+    unseen: Intervals = EMPTY  # unattributed: work may have run that the trace does not hold
 
 
 def idle(
@@ -69,6 +70,7 @@ def idle(
         bubble=bubble,
         after_sync=intersect(late_host, union(gaps.start[ran_dry], gaps.end[ran_dry])),
         profiler=profiler,
+        unseen=subtract(union(seen_until, gaps.end), bubble),
     )
 
 

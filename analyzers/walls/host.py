@@ -43,7 +43,7 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
     if step.host_us <= 0:
         return ["the device never waits for the host"]
     what = "no operator runs" if job.on_cpu else "the device waits for work that the host had not launched yet"
-    lines = [f"{what} for {job.of_step(step.host_us)}"]
+    lines = [f"{what} for {job.of_step(step.host_us)}{_mostly(step)}"]
     for activity, us in sorted(step.host_by_activity.items(), key=lambda item: -item[1]):
         if job.share(us) >= SAID_SHARE:
             whose = ", counted as memory" if activity == ALLOCATOR else ""
@@ -53,18 +53,30 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
         lines.append(_launch_rate(job, step))
     if job.share(step.after_sync_us) >= SAID_SHARE:
         lines.append(
-            f"{ms(step.after_sync_us)} ms of it begin while the host is in a synchronising call: "
-            "it starts to launch again only after the device has run dry"
+            f"{ms(step.after_sync_us)} ms of it ({percent(job.share(step.after_sync_us))} of the step) come after the "
+            "host waited for the device in a synchronising call: it launches again only once the device has run dry"
         )
     return [*lines, *_no_wall(job, step)]
 
 
+def _mostly(step: RankStep) -> str:
+    """The sub-cause that is more than half of it."""
+    if step.launch_rate_us > step.host_us / 2:
+        return f", mostly launching one after the other, every {_us(step)} ({ms(step.launch_rate_us)} ms)"
+    activity, us = max(step.host_by_activity.items(), key=lambda item: item[1], default=("", 0.0))
+    return f", mostly {ACTIVITY_NAMES[activity]} ({ms(us)} ms)" if us > step.host_us / 2 else ""
+
+
 def _launch_rate(job: Job, step: RankStep) -> str:
-    often = f"{step.launches:,.0f} launches{' a step' if job.steps else ''}, one each {step.launch_interval_us:.3g} us"
+    often = f"{step.launches:,.0f} launches{' a step' if job.steps else ''}, one every {_us(step)}"
     return (
         f"{often}, of kernels that run {step.kernel_us:.3g} us (medians): for {job.of_step(step.launch_rate_us)} the "
         "device waits only for the next launch; CUDA graphs or fewer, larger kernels can give that back at most"
     )
+
+
+def _us(step: RankStep) -> str:
+    return f"{step.launch_interval_us:.3g} us"
 
 
 def _no_wall(job: Job, step: RankStep) -> list[str]:

@@ -122,7 +122,9 @@ def test_idle_time_in_which_an_unrecorded_graph_may_have_run_is_unattributed(tmp
     drawing = _gap(990).call(GRAPH, launched, launched + 5, correlation=77)
     lost_from = max(100, launched)
     host = {"host": lost_from - 100} if lost_from > 100 else {}
-    assert _causes(_step(drawing, tmp_path)) == {**host, "unattributed": 1000 - lost_from}
+    breakdown = _breakdown(drawing, tmp_path)
+    assert _causes(breakdown.steps[0]) == {**host, "unattributed": 1000 - lost_from}
+    assert any("does not hold" in warning for warning in breakdown.report().warnings)
 
 
 def test_a_driver_call_inside_the_runtime_call_it_serves_is_no_lost_launch(tmp_path: Path) -> None:
@@ -263,6 +265,12 @@ def test_a_second_launch_that_takes_very_long_stays_launching(tmp_path: Path) ->
 def test_what_a_synchronising_call_makes_visible_is_told(tmp_path: Path) -> None:
     breakdown = _breakdown(_gap(990).call("cudaStreamSynchronize", 50, 105), tmp_path)
     assert breakdown.measure(breakdown.idle.after_sync) == [900]
+
+
+def test_a_stall_after_a_synchronising_call_has_its_own_name(tmp_path: Path) -> None:
+    drawing = _gap(990).call("cudaStreamSynchronize", 50, 105).range("get_batch", 110, 510)
+    breakdown = _breakdown(drawing, tmp_path)
+    assert breakdown.measure(breakdown.after_sync) == [900 - 5 - 400]
 
 
 def test_a_copy_that_came_back_only_when_it_was_done_synchronises(tmp_path: Path) -> None:
