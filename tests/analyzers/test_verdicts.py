@@ -175,7 +175,12 @@ def test_another_failure_without_traces_names_no_wall() -> None:
 def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figures() -> None:
     loading = _finding(_judge(host_us=30_000.0, host_by_activity={"data_loading": 20_000.0}), Wall.HOST)
     assert loading.evidence[0].endswith("30 of 140 ms a step (21 %), mostly loading data (20 ms)")
-    rate = {"launch_rate_us": 25_000.0, "launches": 1240.0, "launch_interval_us": 14.2, "kernel_us": 2.1}
+    rate: dict[str, Any] = {
+        "launch_rate_us": 25_000.0,
+        "launches": 1240.0,
+        "launch_interval_us": 14.2,
+        "kernel_us": 2.1,
+    }
     launching = _finding(_judge(host_us=30_000.0, host_by_activity={"python": 30_000.0}, **rate), Wall.HOST)
     assert "mostly launching one after the other, every 14.2 us (25 ms)" in launching.evidence[0]
     assert any("1,240 launches a step, one every 14.2 us, of kernels that run 2.1 us" in e for e in launching.evidence)
