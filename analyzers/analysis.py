@@ -18,6 +18,7 @@ from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
 from analyzers.job import summarise
 from analyzers.readers import read
+from analyzers.step_verdicts import judge_steps, with_steps, with_verdicts
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
@@ -38,7 +39,12 @@ def analyze(paths: Sequence[Path]) -> Analysis:
     _refuse_second(digests)
     digests = _numbered(sorted(digests, key=_place))
     job = summarise(digests, inputs.outcome)
-    return Analysis(diagnosis=conclude(job, find_walls(job)), traces=[d.report for d in digests], ranks=list(job.ranks))
+    verdicts = judge_steps(job)
+    return Analysis(
+        diagnosis=with_steps(conclude(job, find_walls(job)), job, digests, verdicts),
+        traces=[with_verdicts(d.report, of_rank) for d, of_rank in zip(digests, verdicts, strict=True)],
+        ranks=list(job.ranks),
+    )
 
 
 def _digests(inputs: Inputs) -> list[Digest]:

@@ -14,7 +14,7 @@ import numpy as np
 from analyzers import cpu, gpu, kernels
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
-from analyzers.host import ALLOCATOR, ISSUING, LONG_CALL_US, Host, issuing_lanes
+from analyzers.host import ALLOCATOR, ISSUING, LONG_CALL_US, SYNCHRONISING, Host, is_call, issuing_lanes
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.launches import Launches, launches
 from analyzers.pace import Pace, pace
@@ -45,7 +45,7 @@ class Breakdown:
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
     allocating: Intervals  # the host in them, whatever the device did
     pace: Pace
-    replay: Replay | None  # None on CPUs: nothing is launched ahead there
+    replay: Replay | None  # None on CPUs, where nothing is launched ahead, and where the host's waits are not known
     launch_rate: Intervals  # of the host's idle time: between launches that follow each other at its usual pace
     after_sync: (
         Intervals  # of the host's idle time without a stall of its own: in gaps that began in a synchronising call
@@ -129,7 +129,10 @@ def break_down(timeline: Timeline) -> Breakdown:
     )
 
 
-def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay:
+def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay | None:
+    """None where the host's waits are not known: on a trace without a single one it may have waited anywhere."""
+    if not timeline.calls.where(lambda name: is_call(name, SYNCHRONISING) and "Memcpy" not in name).any():
+        return None
     events = timeline.device.spans
     notifies = events.where(lambda name: kernels.kernel(name).kind == EP_NOTIFY)
     waits = [host.doing(what).at_least(us) for what, us in LONG_CALL_US.items()]

@@ -51,9 +51,10 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work done again in backward
     gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
     host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing meanwhile
-    launch_rate_us: float = (
-        0.0  # of idle_by_cause.host_us: between launches at the host's usual pace, nothing else amiss
-    )
+    # of idle_by_cause.host_us: between launches at the host's usual pace, nothing else amiss
+    launch_rate_us: float = 0.0
+    wall: Wall | None = None  # this step's own verdict and why; None for the span
+    because: str = ""
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +153,9 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     wall: Wall
     recoverable_us: float
     share: float  # recoverable_us over the step's time, 0..1
+    # how much faster steps would come without it, T / (T - R) - 1 with the step's time T, at most; None: no limit.
+    # Bounds of several walls do not add up: what one gives back, another cannot give back again
+    speedup_bound: float | None = None
     evidence: list[str]
     parts: dict[
         str, float

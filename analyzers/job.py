@@ -18,8 +18,9 @@ from analyzers.digest import Digest
 from analyzers.matching import match, pairs
 from analyzers.outcome import RunOutcome
 from analyzers.rank_step import RankStep, average
+from analyzers.steps import warm_up
 from analyzers.stragglers import ExpertLoad, Late, Place, expert_load, imbalance_us, places, rank_times
-from analyzers.waiting import Waits, waiting
+from analyzers.waiting import waiting
 from analyzers.wording import ms, percent
 
 
@@ -29,6 +30,9 @@ class Job:
 
     step: RankStep | None = None
     steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
+    each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
+    counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
+    warm_up_us: tuple[float, ...] = ()  # the steps at the start that were left out: how long each took
     slowest: int | None = None
     slowest_place: Place = field(default_factory=Place)  # the same with its device, if one process has several
     imbalance_us: float = 0.0  # what an even load of the ranks would give back: the step less the mean rank's own time
@@ -47,6 +51,10 @@ class Job:
         """Part of the average step, 0..1."""
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0
 
+    def only(self, step: RankStep) -> Job:
+        """The job as if it were this step of one rank: nothing of the others but that they were waited for."""
+        return Job(step=step, steps=1, classified=self.classified, cut_short=self.cut_short, on_cpu=self.on_cpu)
+
     def of_step(self, us: float) -> str:
         """`21 of 140 ms a step (15 %)`."""
         whole = self.step.duration_us if self.step else 0.0
@@ -58,11 +66,12 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     outcome = outcome or RunOutcome()
     if not digests:
         return Job(outcome=outcome)
-    shared = _shared_steps(digests)
+    shared, warm = _settled(digests, _shared_steps(digests))
     matches = match(digests, shared)
     clocks = align(len(digests), pairs(digests, matches), _one_clock(digests))
     waits = waiting(digests, shared, matches, clocks)
-    table = [_chosen(*of_rank) for of_rank in zip(digests, waits, shared, strict=True)]
+    each = [d.steps_waiting(w.waiting, w.maybe) for d, w in zip(digests, waits, strict=True)]
+    table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
     slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
     numbers, named = [d.rank for d in digests], places(digests)
@@ -70,6 +79,9 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     return Job(
         step=average([table[r][k] for k, r in enumerate(slowest)]),
         steps=len(slowest) if digests[0].windows else 0,
+        each=each,
+        counted=[(r, shared[r][k]) for k, r in enumerate(slowest)],
+        warm_up_us=tuple(warm),
         slowest=numbers[often],
         slowest_place=named[often],
         by_rank={rank: average(row) for rank, row in zip(numbers, table, strict=True) if rank is not None},
@@ -86,17 +98,19 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     )
 
 
-def _chosen(rank: Digest, waits: Waits, steps: Sequence[int]) -> list[RankStep]:
-    every = rank.steps_waiting(waits.waiting, waits.maybe)
-    return [every[k] for k in steps]
-
-
 def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
     """The places and origins of ranks that are in one file."""
     files: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for place, d in enumerate(digests):
         files[d.report.path].append((place, d.origin_us))
     return list(files.values())
+
+
+def _settled(digests: Sequence[Digest], shared: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[float]]:
+    """The shared steps after the warm-up, and how long those of the warm-up took."""
+    took = [max(d.steps[k].duration_us for d, k in zip(digests, ks, strict=True)) for ks in zip(*shared, strict=True)]
+    first = warm_up(took)
+    return [steps[first:] for steps in shared], took[:first]
 
 
 def _shared_steps(digests: Sequence[Digest]) -> list[list[int]]:

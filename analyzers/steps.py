@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,7 @@ STEP_PATTERNS = (
     re.compile(r"^(train_?)?step$", re.IGNORECASE),  # the training worker; Megatron-LM's `step`
     re.compile(r"^(train_?|training )?(step|iteration|iter)[ _#:]*\d+$", re.IGNORECASE),
 )
+WARM_UP = 1.3  # times the median of the later steps; steps of one training loop differ by a few per cent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,17 @@ def steps(timeline: Timeline) -> list[Step]:
                 for k, (i, name) in enumerate(zip(order, names, strict=True))
             ]
     return []
+
+
+def warm_up(duration_us: Sequence[float]) -> int:
+    """How many steps at the start are warm-up: each much longer than the later ones usually are, of which two are left.
+
+    Caches fill, kernels are compiled and tuned, the allocator grows: none of it comes back in later steps.
+    """
+    first = 0
+    while len(duration_us) - first > 2 and duration_us[first] > WARM_UP * float(np.median(duration_us[first + 1 :])):
+        first += 1
+    return first
 
 
 def _matches(pattern: re.Pattern[str], name: str) -> bool:

@@ -161,8 +161,16 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
 
 
 def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
-    after = f"; next is {others[0].wall} with {percent(others[0].share)}" if others else ""
-    return f"{leader.evidence[0]}. All of {leader.wall}: {percent(leader.share)} of the step at most{after}"
+    """The leader's figures in a sentence; that bounds overlap is said where there are two of them."""
+    said = next((line for line in leader.evidence[1:] if " is hidden" in line), None)
+    bound = leader.speedup_bound
+    faster = f" (steps {percent(bound)} faster)" if bound is not None else ""
+    worth = [f for f in others[:1] if f.share > 0]
+    after = [f"; next is {f.wall} with {percent(f.share)}, and the two do not add up" for f in worth]
+    return (
+        f"{'; '.join(filter(None, (leader.evidence[0], said)))}. All of {leader.wall}: {percent(leader.share)} of the "
+        f"step at most{faster}{''.join(after)}"
+    )
 
 
 def _no_traces(job: Job) -> str:

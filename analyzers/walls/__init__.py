@@ -12,6 +12,8 @@ import pkgutil
 from functools import cache
 from types import ModuleType
 
+from msgspec.structs import replace
+
 from analyzers.diagnosis import WallFinding
 from analyzers.job import Job
 
@@ -24,5 +26,11 @@ def walls() -> tuple[ModuleType, ...]:
 
 def find_walls(job: Job) -> list[WallFinding]:
     """What each wall has to say of the job, the one that could give back most first."""
-    found = [module.find(job) for module in walls()]
-    return sorted((f for f in found if f is not None), key=lambda f: (-f.recoverable_us, f.wall))
+    found = (module.find(job) for module in walls())
+    bounded = [replace(f, speedup_bound=_speedup(f.share)) for f in found if f is not None]
+    return sorted(bounded, key=lambda f: (-f.recoverable_us, f.wall))
+
+
+def _speedup(share: float) -> float | None:
+    """T / (T - R) - 1, from R / T."""
+    return 1 / (1 - share) - 1 if share < 1 else None

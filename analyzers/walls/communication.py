@@ -40,7 +40,7 @@ def find(job: Job) -> WallFinding | None:
         recoverable_us=back * exposed,
         share=job.share(back * exposed),
         evidence=[
-            *_by_kind(job, step, parts),
+            *_by_kind(job, step, parts, back),
             *_limits(job, step, exposed, back),
             *_not_counted(job, step),
             *_late_ranks(job, step),
@@ -64,14 +64,14 @@ def _limits(job: Job, step: RankStep, exposed: float, back: float) -> list[str]:
     return lines
 
 
-def _by_kind(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
+def _by_kind(job: Job, step: RankStep, parts: dict[str, float], back: float) -> list[str]:
     lines = []
     for kind, ran in sorted(step.communication_by_kind.items(), key=lambda item: -item[1]):
         exposed = parts.get(kind, 0.0)
         if job.share(exposed) >= SAID_SHARE:
             lines.append(
                 f"{KIND_NAMES[kind]} is exposed for {job.of_step(exposed)}{_where(job)}: "
-                f"hiding it can give back {percent(job.share(exposed))} at most"
+                f"hiding it can give back {percent(job.share(back * exposed))} at most"
             )
         elif job.share(ran) >= SAID_SHARE and kind not in step.waiting_by_kind:
             lines.append(f"{KIND_NAMES[kind]} is hidden: {ms(ran - exposed)} of its {ms(ran)} ms run under compute")

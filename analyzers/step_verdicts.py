@@ -1,0 +1,65 @@
+"""The verdict on each step by itself, and what the verdict on the average step says of steps that differ."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from analyzers.diagnosis import Diagnosis, TraceReport, Wall
+from analyzers.digest import Digest
+from analyzers.job import Job
+from analyzers.verdict import conclude
+from analyzers.walls import find_walls
+from analyzers.wording import ms
+
+STEPS_NAMED = 4
+
+
+def judge_steps(job: Job) -> list[list[Diagnosis]]:
+    """For each rank and each step of it, what a job of that step alone would be told."""
+    return [[_alone(job.only(step)) for step in steps] for steps in job.each]
+
+
+def _alone(job: Job) -> Diagnosis:
+    return conclude(job, find_walls(job))
+
+
+def with_verdicts(report: TraceReport, verdicts: Sequence[Diagnosis]) -> TraceReport:
+    """The report with each step's own wall."""
+    if not report.steps:
+        return report
+    steps = [replace(s, wall=v.wall, because=v.because) for s, v in zip(report.steps, verdicts, strict=True)]
+    return replace(report, steps=steps)
+
+
+def with_steps(
+    diagnosis: Diagnosis, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]
+) -> Diagnosis:
+    """The verdict, saying which steps were left out and which would be told otherwise."""
+    said = [*_left_out(job), *_otherwise(diagnosis.wall, job, digests, verdicts)]
+    return replace(diagnosis, because=". ".join([diagnosis.because, *said])) if said else diagnosis
+
+
+def _left_out(job: Job) -> list[str]:
+    if not job.warm_up_us or job.step is None:
+        return []
+    took = ", ".join(ms(us) for us in job.warm_up_us)
+    first = "the first step" if len(job.warm_up_us) == 1 else f"the first {len(job.warm_up_us)} steps"
+    return [f"Left out as warm-up: {first} ({took} ms, later ones {ms(job.step.duration_us)} ms)"]
+
+
+def _otherwise(wall: Wall, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]) -> list[str]:
+    """Steps in which another wall leads, as their slowest rank lived them; a step of no wall contradicts nothing."""
+    if not job.steps:
+        return []
+    names: dict[Wall, list[str]] = defaultdict(list)
+    for place, k in job.counted:
+        names[verdicts[place][k].wall].append(digests[place].windows[k].name)
+    others = {one: steps for one, steps in names.items() if one not in (wall, Wall.UNDETERMINED)}
+    return [
+        f"{len(steps)} of {job.steps} steps by themselves: {one} ({', '.join(steps[:STEPS_NAMED])}"
+        f"{', …' if len(steps) > STEPS_NAMED else ''})"
+        for one, steps in sorted(others.items())
+    ]

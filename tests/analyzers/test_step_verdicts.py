@@ -1,0 +1,74 @@
+"""Each step's own wall; steps left out as warm-up, and steps that differ from the average."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analyzers import analyze
+from analyzers.diagnosis import Analysis, Wall
+from analyzers.steps import warm_up
+from tests.analyzers.drawing import ALL_TO_ALL, GEMM, Drawing
+
+
+def _steps(folder: Path, *kinds: str) -> Analysis:
+    """Steps of 1000 us that lose 300 us to the host or to communication; `slow` ones lose 2000 us to the host."""
+    drawing, at = Drawing(), 0.0
+    for number, kind in enumerate(kinds):
+        lost = 2000 if kind == "slow" else 300
+        end = at + 700 + lost
+        drawing.step(number, at, end).kernel(GEMM, at + 10, at + 400, launched=at)
+        next_launch = at + 20 if kind == "communication" else at + 395 + lost
+        if kind == "communication":
+            drawing.kernel(ALL_TO_ALL, at + 400, at + 700, launched=at + 15, stream=8)
+        drawing.kernel(GEMM, at + 400 + lost, end - 5, launched=next_launch)
+        drawing.call("cudaDeviceSynchronize", next_launch + 5, end)
+        at = end
+    return analyze([drawing.write(folder)])
+
+
+def test_each_step_has_a_wall_of_its_own_and_the_span_has_none(tmp_path: Path) -> None:
+    (trace,) = _steps(tmp_path, "host", "communication", "host").traces
+    assert [step.wall for step in trace.steps] == [Wall.HOST, Wall.COMMUNICATION, Wall.HOST]
+    assert all(step.because for step in trace.steps)
+    assert trace.span.wall is None
+
+
+def test_steps_that_differ_from_the_verdict_are_named(tmp_path: Path) -> None:
+    diagnosis = _steps(tmp_path, "host", "communication", "host", "host").diagnosis
+    assert diagnosis.wall is Wall.HOST
+    assert diagnosis.because.endswith("1 of 4 steps by themselves: communication (ProfilerStep#1)")
+
+
+def test_a_first_step_that_is_much_slower_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    diagnosis = _steps(tmp_path, "slow", "communication", "communication", "communication").diagnosis
+    host = diagnosis.finding(Wall.HOST)
+    assert host is not None
+    assert (diagnosis.wall, host.share) == (Wall.COMMUNICATION, pytest.approx(0.015, abs=0.01))
+    assert diagnosis.because.endswith("Left out as warm-up: the first step (2.7 ms, later ones 1.0 ms)")
+
+
+@pytest.mark.parametrize(
+    ("durations", "left_out"),
+    [
+        ([100, 100, 100], 0),
+        ([180, 100, 100], 1),
+        ([400, 200, 100, 100], 2),
+        ([180, 100], 0),  # either may be the usual one
+        ([100, 180, 100, 100], 0),  # a pause, not a warm-up
+        ([], 0),
+    ],
+)
+def test_steps_at_the_start_are_warm_up_while_later_ones_are_much_shorter(
+    durations: list[float], left_out: int
+) -> None:
+    assert warm_up(durations) == left_out
+
+
+def test_the_bound_on_the_speed_follows_from_the_share_that_a_wall_takes(tmp_path: Path) -> None:
+    diagnosis = _steps(tmp_path, "communication", "communication").diagnosis
+    finding = diagnosis.walls[0]
+    assert finding.share == pytest.approx(0.3, abs=0.01)
+    assert finding.speedup_bound == pytest.approx(1000 / 700 - 1, abs=0.02)
+    assert "(steps 43 % faster)" in diagnosis.because
