@@ -14,7 +14,7 @@ import numpy as np
 from analyzers import cpu, gpu, kernels
 from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
-from analyzers.host import ALLOCATOR, ISSUING, LONG_CALL_US, SYNCHRONISING, Host, is_call, issuing_lanes
+from analyzers.host import ALLOCATOR, ISSUING, Host, issuing_lanes
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.launches import Launches, launches
 from analyzers.pace import Pace, pace
@@ -130,14 +130,15 @@ def break_down(timeline: Timeline) -> Breakdown:
 
 
 def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay | None:
-    """None where the host's waits are not known: on a trace without a single one it may have waited anywhere."""
-    if not timeline.calls.where(lambda name: is_call(name, SYNCHRONISING) and "Memcpy" not in name).any():
+    """None where it is not known when the host waited."""
+    waits = host.waits()
+    if waits is None:
         return None
     events = timeline.device.spans
     notifies = events.where(lambda name: kernels.kernel(name).kind == EP_NOTIFY)
-    waits = [host.doing(what).at_least(us) for what, us in LONG_CALL_US.items()]
-    waits.append(polls(events, launch, notifies))
-    return replay(events, launch, late=causes.host, waits=waits, windows=windows)
+    return replay(
+        events, launch, late=causes.host, waits=waits, polled=polls(events, launch, notifies), windows=windows
+    )
 
 
 def _span(work: Work, windows: tuple[Step, ...]) -> Step:

@@ -31,8 +31,9 @@ LAUNCHING = "launching"
 OPERATORS = "operators"
 PYTHON = "python"
 OUTSIDE_CALLS = "outside_calls"  # the same, where operators were not recorded
-# calls into the driver that may wait for the device, from this long on: shorter ones move nothing, and are many
-LONG_CALL_US = {SYNCHRONISING: 10.0, ALLOCATOR: 10.0, MODULE_LOADING: 100.0, LAUNCHING: 100.0}
+# from this long on a call may have waited for the device: shorter waits move nothing, and are many
+SHORTEST_WAIT_US = 10.0  # of calls that wait by their nature
+SLOWEST_CALL_US = 100.0  # of others: a launch into a full queue, a copy of pageable memory
 # what the host does between two launches at its usual pace; the rest are stalls of their own
 ISSUING = (LAUNCHING, OPERATORS, PYTHON, OUTSIDE_CALLS)
 
@@ -91,6 +92,16 @@ class Host:
         found[PYTHON if len(self.timeline.ops) else OUTSIDE_CALLS] = idle
         return {activity: when for activity, when in found.items() if len(when)}
 
+    def waits(self) -> Spans | None:
+        """The calls that may have waited for the device; None where the trace holds none that does nothing else but
+        wait, as traces of old profilers: the host may have waited anywhere."""
+        calls = self.timeline.calls
+        if not calls.where(lambda name: "Memcpy" not in name and _is_call(name, SYNCHRONISING)).any():
+            return None
+        by_nature = calls.where(lambda name: _is_call(name, SYNCHRONISING) or _is_call(name, ALLOCATOR))
+        long = calls.end_us - calls.start_us >= np.where(by_nature, SHORTEST_WAIT_US, SLOWEST_CALL_US)
+        return calls.take(long & self._issuing(calls))
+
     def _named(self, row: _Row) -> Intervals:
         events: Spans = getattr(self.timeline, row.events)
         those = events.where(lambda name: row.pattern.search(name) is not None)
@@ -98,6 +109,10 @@ class Host:
 
     def _issuing(self, events: Spans) -> Bools:
         return np.isin(events.lane, self.lanes)
+
+
+def _is_call(name: str, activity: str) -> bool:
+    return any(row.pattern.search(name) for row in _rows() if row.activity == activity and row.events == "calls")
 
 
 def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:

@@ -52,11 +52,6 @@ class Intervals:
         """Time covered inside each window: float64 of the windows' shape."""
         return self.covered_until(np.asarray(end)) - self.covered_until(np.asarray(start))
 
-    def at_least(self, us: float) -> Intervals:
-        """The intervals that last so long."""
-        long = self.end - self.start >= us
-        return Intervals(self.start[long], self.end[long])
-
     def contains(self, time: Floats) -> Bools:
         """Whether each of `time` lies in an interval (start included, end not)."""
         if not len(self):

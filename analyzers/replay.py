@@ -27,15 +27,16 @@ class Replay:
     """One rank's device and host, ready to be run without some of their time.
 
     start_us, launch_us, ready_us: float64[N], of device events with a launch of their own, in the order of launches:
-    when the device had come to each, when its launch began, and when that let it begin. waits: where the host was
-    blocked until the device had come so far, by what it did (not merged: a launch may begin as a wait ends).
-    late: idle time the host caused. windows: the steps.
+    when the device had come to each, when its launch began, and when that let it begin. wait_start_us, wait_end_us:
+    float64[W], where the host was blocked until the device had come so far; never merged, as a launch may begin when a
+    wait ends. late: idle time the host caused. windows: the steps.
     """
 
     start_us: Floats
     launch_us: Floats
     ready_us: Floats
-    waits: Sequence[Intervals]
+    wait_start_us: Floats
+    wait_end_us: Floats
     late: Intervals
     windows: Sequence[Step]
 
@@ -53,10 +54,10 @@ class Replay:
     def _points(self) -> tuple[Floats, Floats, Bools]:
         """float64[P] twice, bool[P]: begin and end of the waits and, as waits of no length, the windows' edges;
         sorted by end, an edge after the wait that ends there."""
-        begin = np.concatenate([*(wait.start for wait in self.waits), self._marks])
-        end = np.concatenate([*(wait.end for wait in self.waits), self._marks])
+        begin = np.concatenate((self.wait_start_us, self._marks))
+        end = np.concatenate((self.wait_end_us, self._marks))
         mark = np.arange(len(end)) >= len(end) - len(self._marks)
-        order = np.lexsort((mark, end))
+        order = np.lexsort((-begin, mark, end))
         return begin[order], end[order], mark[order]
 
     @property
@@ -147,9 +148,9 @@ def polls(events: Spans, launch: Launches, polled: Bools) -> Intervals:
 
 
 def replay(
-    events: Spans, launch: Launches, *, late: Intervals, waits: Sequence[Intervals], windows: Sequence[Step]
+    events: Spans, launch: Launches, *, late: Intervals, waits: Spans, polled: Intervals, windows: Sequence[Step]
 ) -> Replay:
-    """events: all on the device; late: idle time the host caused; waits: the host in calls that wait."""
+    """events: all on the device; late: idle time the host caused; waits: calls that wait; polled: waits without one."""
     first = np.flatnonzero(launch.known & (launch.first_us >= events.start_us) & (events.end_us > events.start_us))
     first = first[np.lexsort((events.start_us[first], launch.start_us[first]))]
     # what starts on a stream of its own ahead of work that was launched before it holds up none of that
@@ -159,7 +160,8 @@ def replay(
         start_us=start,
         launch_us=launch.start_us[first],
         ready_us=np.minimum(launch.end_us[first] + LAUNCH_LATENCY_US, start),
-        waits=waits,
+        wait_start_us=np.concatenate((waits.start_us, polled.start)),
+        wait_end_us=np.concatenate((waits.end_us, polled.end)),
         late=late,
         windows=windows,
     )

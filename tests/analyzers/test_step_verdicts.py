@@ -45,7 +45,8 @@ def test_a_first_step_that_is_much_slower_is_left_out_and_that_is_said(tmp_path:
     diagnosis = _steps(tmp_path, "slow", "communication", "communication", "communication").diagnosis
     host = diagnosis.finding(Wall.HOST)
     assert host is not None
-    assert (diagnosis.wall, host.share) == (Wall.COMMUNICATION, pytest.approx(0.015, abs=0.01))
+    assert diagnosis.wall is Wall.COMMUNICATION
+    assert host.share < 0.03
     assert diagnosis.because.endswith("Left out as warm-up: the first step (2.7 ms, later ones 1.0 ms)")
 
 
