@@ -19,7 +19,6 @@ from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.launches import Launches, launches
 from analyzers.pace import Pace, pace
 from analyzers.projection import project
-from analyzers.recompute import recompute_by_lane
 from analyzers.replay import Replay, polls, replay
 from analyzers.steps import Step, steps
 from analyzers.timeline import Timeline
@@ -115,7 +114,7 @@ def break_down(timeline: Timeline) -> Breakdown:
         work=work,
         idle=causes,
         host=by_activity,
-        recompute_issue=merge(recompute_by_lane(timeline).values()),
+        recompute_issue=work.recompute_issue,
         allocator=subtract(allocating, work.busy),
         allocating=allocating,
         pace=launching,

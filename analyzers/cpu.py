@@ -7,6 +7,7 @@ pipeline peer. The rest is Python and everything else under no operator: host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from operator import eq
 
@@ -18,7 +19,7 @@ from analyzers.diagnosis import Coverage
 from analyzers.expert_exchange import Launched
 from analyzers.gaps import Idle, is_receive, waits_for_receives
 from analyzers.host import LAUNCH_OPERATOR
-from analyzers.intervals import EMPTY, Floats, merge, subtract, window
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
 from analyzers.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
 from analyzers.nesting import NONE, innermost, outermost
 from analyzers.recompute import recompute_by_lane
@@ -73,17 +74,24 @@ def work(timeline: Timeline) -> Work:
         redone = (computing.lane == lane) & stretches.contains(computing.start_us)
         label[redone] = COMPUTE_CLASSES.index(RECOMPUTE)
     by_class = grouped(computing, label, COMPUTE_CLASSES)
+    by_class[RECOMPUTE] = merge((by_class.get(RECOMPUTE, EMPTY), _within_nodes(computing, again)))
     return Work(
         compute_by_class=disjoint((name, by_class[name]) for name in COMPUTE_CLASSES if name in by_class),
         communication_by_kind=by_kind,
         copies=EMPTY,
         recompute=merge(again.values()),
+        recompute_issue=merge(again.values()),
         collectives=collectives,
         collective_kind=kind,
         collective_thread=(unknown := np.full(len(collectives), -1, dtype=np.int64)),
         collective_message=unknown,
         coverage=Coverage(device_time_classified=1.0, kernels=len(computing), dropped=list(timeline.dropped)),
     )
+
+
+def _within_nodes(computing: Spans, again: Mapping[int, Intervals]) -> Intervals:
+    """Forward work done again in the middle of a backward node, whose own work stands before and after it."""
+    return merge(intersect(computing.covered(computing.lane == lane), when) for lane, when in again.items())
 
 
 def idle(timeline: Timeline, work: Work, *, start_us: float, end_us: float) -> Idle:

@@ -11,7 +11,7 @@ from analyzers.communication import Collectives
 from analyzers.contexts import in_context
 from analyzers.diagnosis import Coverage, UnknownKernel
 from analyzers.expert_exchange import Launched
-from analyzers.intervals import EMPTY, Bools, Intervals, intersect
+from analyzers.intervals import EMPTY, Bools, Intervals, intersect, merge
 from analyzers.kernel_times import kernel_times
 from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, GEMM, KINDS, PRECISIONS, RECOMPUTE, UNKNOWN_PRECISION
 from analyzers.launches import Launches
@@ -31,7 +31,8 @@ def work(timeline: Timeline, launch: Launches) -> Work:
     events, activity = timeline.device.spans, timeline.device.activity
     is_kernel = activity == Activity.KERNEL
     is_communication = is_kernel & events.where(lambda name: kernels.kernel(name).compute_class == COMMUNICATION)
-    again = _launched_in(recompute_by_lane(timeline), launch)
+    issued_again = recompute_by_lane(timeline)
+    again = _launched_in(issued_again, launch)
     is_copy = activity == Activity.COPY
     is_compute = is_kernel & ~is_communication
     collectives, computing = events.take(is_communication), events.take(is_compute)
@@ -65,6 +66,7 @@ def work(timeline: Timeline, launch: Launches) -> Work:
         from_host=events.covered(is_copy & events.where(lambda name: "HtoD" in name)),
         graphs=graphs,
         recompute=events.covered(again),
+        recompute_issue=merge(issued_again.values()),
         short_kernels=computing.covered(computing.end_us - computing.start_us < SHORT_KERNEL_US),
         collectives=collectives,
         collective_kind=kind,

@@ -1,38 +1,118 @@
 """Forward work done again during backward: the host time in which it was issued.
 
-A `recompute` range says so itself. Without one, torch's and Megatron's checkpoint functions show it: inside their
-backward node everything up to the nested backward pass is the forward, run again.
+Four things show it, each where it is recorded: a `recompute` range; a checkpoint's backward node, up to the nested
+backward pass; forward operators that autograd recorded while it evaluated a backward node (plain backward records
+nothing: this finds saved-tensor hooks as well, where no node says checkpoint); ranges of a forward inside ranges of
+a backward.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 
-from analyzers.intervals import Intervals, merge, union
-from analyzers.timeline import Spans, Timeline
+from analyzers.intervals import EMPTY, Bools, Intervals, merge, union
+from analyzers.timeline import NO_CORRELATION, Ints, Spans, Timeline
 
-RANGE_NAME = "recompute"
-# torch.utils.checkpoint (reentrant) and megatron.core.tensor_parallel.random; selective recompute through
-# CheckpointWithoutOutput runs in a hook and needs the range
-CHECKPOINT_BACKWARD = "CheckpointFunctionBackward"
-NESTED_BACKWARD = "autograd::engine::evaluate_function"
+RECOMPUTE_RANGE = re.compile(r"^recompute($|[ _:(])")
+# torch.utils.checkpoint (reentrant), megatron.core.tensor_parallel.random, DeepSpeed; Transformer Engine's with _
+CHECKPOINT_BACKWARD = re.compile(r"^_?Checkpoint\w*FunctionBackward$")
+NODE = "autograd::engine::evaluate_function"
+# backward nodes carry the sequence number of their forward operator
+BACKWARD_NODE = re.compile(r"^(torch::)?autograd::|Backward\d*(,|$)")
+# gradients of gradients record backward itself: what is done again cannot be told then
+DOUBLE_BACKWARD = re.compile(r"BackwardBackward\d*(,|$)")
+# torch.autograd.profiler.emit_nvtx writes operators as ranges
+NVTX_SEQUENCE = re.compile(r", seq = (\d+)")
+ROUNDING_US = 1e-3  # sums of times differ in their last digits
+FORWARD_RANGE = re.compile(r"^(forward|fwd)($|[ _:(])|[ .](forward|fwd)$", re.IGNORECASE)
+BACKWARD_RANGE = re.compile(
+    r"^(?!.*(forward|fwd))((backward|bwd)($|[ _:(])|.*[ .](backward|bwd)(\(\))?$)", re.IGNORECASE
+)
 
 
 def recompute_by_lane(timeline: Timeline) -> dict[int, Intervals]:
     """For each host thread the time in which it ran forward work again."""
     ranges, ops = timeline.ranges, timeline.ops
-    annotated = ranges.take(ranges.where(lambda name: name == RANGE_NAME))
-    checkpoints = ops.take(ops.where(lambda name: name == CHECKPOINT_BACKWARD))
-    backward = ops.take(ops.where(lambda name: name.startswith(NESTED_BACKWARD)))
+    annotated = ranges.take(ranges.where(lambda name: RECOMPUTE_RANGE.match(name) is not None))
+    inside = ranges.take(_forward_in_backward(ranges))
+    parts = [
+        _by_lane(annotated),
+        _by_lane(inside),
+        _before_nested(ops),
+        _recorded_in_backward(ops),
+        _recorded_in_backward(_operators_written_as_ranges(ranges)),
+    ]
+    return {
+        lane: merge(part.get(lane, EMPTY) for part in parts) for lane in sorted({k for part in parts for k in part})
+    }
+
+
+def _by_lane(spans: Spans) -> dict[int, Intervals]:
+    return {lane: spans.covered(spans.lane == lane) for lane in np.unique(spans.lane).tolist()}
+
+
+def _before_nested(ops: Spans) -> dict[int, Intervals]:
+    """From the start of each checkpoint's backward to the first backward node within it."""
+    checkpoints = ops.take(ops.where(lambda name: CHECKPOINT_BACKWARD.match(name) is not None))
+    if not len(checkpoints):
+        return {}
+    nodes = ops.take(ops.where(lambda name: name.startswith(NODE)))
     found = {}
-    for lane in np.union1d(annotated.lane, checkpoints.lane).tolist():
-        again = _before_nested(checkpoints.take(checkpoints.lane == lane), backward.take(backward.lane == lane))
-        found[lane] = merge((annotated.covered(annotated.lane == lane), again))
+    for lane in np.unique(checkpoints.lane).tolist():
+        mine = checkpoints.take(checkpoints.lane == lane)
+        starts = np.append(np.sort(nodes.start_us[nodes.lane == lane]), np.inf)
+        first = starts[np.searchsorted(starts, mine.start_us)]
+        found[lane] = union(mine.start_us, np.minimum(first, mine.end_us))
     return found
 
 
-def _before_nested(checkpoints: Spans, backward: Spans) -> Intervals:
-    """From the start of each checkpoint's backward to the first backward node within it."""
-    nodes = np.append(np.sort(backward.start_us), np.inf)
-    first = nodes[np.searchsorted(nodes, checkpoints.start_us)]
-    return union(checkpoints.start_us, np.minimum(first, checkpoints.end_us))
+def _recorded_in_backward(ops: Spans) -> dict[int, Intervals]:
+    """Operators that autograd recorded on a thread while it evaluated a backward node there."""
+    is_node = ops.where(lambda name: name.startswith(NODE))
+    recorded = (ops.correlation != NO_CORRELATION) & ~ops.where(lambda name: BACKWARD_NODE.search(name) is not None)
+    recorded &= np.isin(ops.lane, np.unique(ops.lane[is_node]))
+    if not recorded.any() or ops.where(lambda name: DOUBLE_BACKWARD.search(name) is not None).any():
+        return {}
+    found = {}
+    for lane in np.unique(ops.lane[recorded]).tolist():
+        nodes = ops.take(is_node & (ops.lane == lane))
+        mine = ops.take(recorded & (ops.lane == lane))
+        again = mine.covered(nodes.covered().contains(mine.start_us))
+        if len(again):
+            found[lane] = _joined_within(again, nodes)
+    return found
+
+
+def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
+    """The parts with the gaps between them in which no node begins or ends: there Python prepares the next operator."""
+    edges = np.sort(np.concatenate((nodes.start_us, nodes.end_us)))
+    gap_start, gap_end = parts.end[:-1], parts.start[1:]
+    same = np.searchsorted(edges, gap_start, side="right") == np.searchsorted(edges, gap_end, side="right")
+    return merge((parts, union(gap_start[same], gap_end[same])))
+
+
+def _forward_in_backward(ranges: Spans) -> Bools:
+    """bool[N]: ranges of a forward that lie in a range of a backward, on its thread or one that works for it."""
+    forward = ranges.where(lambda name: FORWARD_RANGE.search(name) is not None)
+    if not forward.any():
+        return forward
+    backward = ranges.covered(ranges.where(lambda name: BACKWARD_RANGE.search(name) is not None))
+    covered = backward.within(ranges.start_us, ranges.end_us)
+    whole = covered >= ranges.end_us - ranges.start_us - ROUNDING_US
+    return forward & backward.contains(ranges.start_us) & whole
+
+
+def _operators_written_as_ranges(ranges: Spans) -> Spans:
+    """The ranges that are operators, with their sequence numbers."""
+    written = ranges.where(lambda name: name.startswith(NODE) or NVTX_SEQUENCE.search(name) is not None)
+    operators = ranges.take(written)
+    sequence: Ints = operators.code(_sequence)
+    return replace(operators, correlation=sequence)
+
+
+def _sequence(name: str) -> int:
+    found = NVTX_SEQUENCE.search(name)
+    return int(found[1]) if found else NO_CORRELATION

@@ -38,7 +38,9 @@ class Spans:
     end_us: Floats
     name: Ints
     lane: Ints
-    correlation: Ints  # int64[N]: joins a host call to the device events it launched; NO_CORRELATION if unknown
+    # int64[N]: joins a host call to the device events it launched, and a forward operator to its backward node
+    # (autograd's sequence number); NO_CORRELATION if unknown
+    correlation: Ints
     names: tuple[str, ...]
 
     def __len__(self) -> int:

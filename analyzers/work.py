@@ -35,6 +35,7 @@ class Work:
     from_host: Intervals = EMPTY
     graphs: Intervals = EMPTY
     recompute: Intervals = EMPTY
+    recompute_issue: Intervals = EMPTY  # the host issuing forward work again
     short_kernels: Intervals = EMPTY  # compute in kernels too short to fill a device
     collectives: Spans  # each communication, to match it with other ranks'
     collective_kind: Ints  # int64[len(collectives)], an index into KINDS

@@ -18,6 +18,7 @@ import msgspec
 from analyzers.readers.chunks import BYTE_ORDER_MARK, chunks
 from analyzers.readers.losses import CUT_FILE, DAMAGED, NO_EVENTS, Losses
 from analyzers.readers.mending import mended
+from analyzers.timeline import NO_CORRELATION
 
 TAIL_BYTES = 1 << 14
 UNDECODABLE_BYTES = 16 << 20  # a piece that will not decode even with its successors is damaged inside
@@ -35,6 +36,7 @@ class Arguments(msgspec.Struct, gc=False):
     """The arguments that mean something to us; everything else is skipped while decoding."""
 
     correlation: int | None = None
+    sequence: int | None = msgspec.field(default=NO_CORRELATION, name="Sequence number")
     device: int | None = None
     stream: int | str | None = None
     collective: str | None = msgspec.field(default=None, name="Collective name")

@@ -22,7 +22,7 @@ from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
-from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use, joined
+from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, in_use, joined
 
 # category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
 # gpu_user_annotation, instants) says nothing that these do not.
@@ -129,26 +129,28 @@ class _Columns:
 
     def _add_host(self, events: list[Event], what: str) -> None:
         events, start, took = self._timed(events)
-        self._extend(self.host[what], events, start, took, correlated=what == "calls")
+        correlation = CORRELATIONS[what](events) if what in CORRELATIONS else None
+        self._extend(self.host[what], events, start, took, correlation)
 
     def _add_device(self, events: list[Event], activity: Activity) -> None:
         events, start, took = self._timed(events)
-        self._extend(self.device, events, start, took, correlated=True)
+        self._extend(self.device, events, start, took, _correlations(events))
         self.activity.extend(np.full(len(events), int(activity)))
         self.device_index.extend(whole_numbers([_device(event) for event in events], missing=0))
         group = [self._group(event.args) for event in events]
         self.group.extend(group)
         self.message.extend([self._message(event.args, code) for event, code in zip(events, group, strict=True)])
 
-    def _extend(self, into: SpanColumns, events: list[Event], start: Floats, took: Floats, *, correlated: bool) -> None:
+    def _extend(
+        self, into: SpanColumns, events: list[Event], start: Floats, took: Floats, correlation: Ints | None
+    ) -> None:
         names, lanes = self.names, self.lanes
-        correlation = [None if e.args is None else e.args.correlation for e in events] if correlated else None
         into.extend(
             start_us=start,
             end_us=start + took,
             name=[names[e.name] for e in events],
             lane=[lanes[e.pid, e.tid] for e in events],
-            correlation=None if correlation is None else whole_numbers(correlation, missing=NO_CORRELATION),
+            correlation=correlation,
         )
 
     def _group(self, arguments: Arguments | None) -> int:
@@ -242,6 +244,18 @@ def _is_training_on_cpu(ranges: Spans) -> bool:
 
 def _used_names(spans: Spans) -> list[str]:
     return [spans.names[i] for i in in_use(len(spans.names), spans.name).tolist()]
+
+
+def _correlations(events: list[Event]) -> Ints:
+    return whole_numbers([None if e.args is None else e.args.correlation for e in events], missing=NO_CORRELATION)
+
+
+def _sequence_numbers(events: list[Event]) -> Ints:
+    sequence = [NO_CORRELATION if e.args is None else e.args.sequence for e in events]
+    return whole_numbers(sequence, missing=NO_CORRELATION)
+
+
+CORRELATIONS = {"calls": _correlations, "ops": _sequence_numbers}
 
 
 def _device(event: Event) -> int | None:

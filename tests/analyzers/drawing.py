@@ -34,8 +34,10 @@ class Drawing:
         self._add("user_annotation", name, start, end, thread)
         return self
 
-    def operator(self, name: str, start: float, end: float, thread: int = MAIN) -> Drawing:
-        self._add("cpu_op", name, start, end, thread)
+    def operator(self, name: str, start: float, end: float, thread: int = MAIN, sequence: int | None = None) -> Drawing:
+        """A framework's operator; sequence: autograd's number, of what it records and of backward nodes."""
+        recorded = {} if sequence is None else {"Sequence number": sequence}
+        self._add("cpu_op", name, start, end, thread, **recorded)
         return self
 
     def call(self, name: str, start: float, end: float, thread: int = MAIN, correlation: int = 0) -> Drawing:
