@@ -16,12 +16,12 @@ import numpy as np
 from analyzers.breakdown import Breakdown
 from analyzers.diagnosis import Partition, TraceReport, Wall
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge
-from analyzers.kernels import COMPUTE_CLASSES, KINDS, MEMORY_BOUND, PIPELINE, RECOMPUTE
+from analyzers.kernels import COMPUTE_CLASSES, GROUPED_GEMM, KINDS, MEMORY_BOUND, PIPELINE, RECOMPUTE
 from analyzers.pace import Pace
 from analyzers.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.steps import Step
-from analyzers.timeline import Ints, Message
+from analyzers.timeline import Ints, Message, Spans
 
 _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
 
@@ -185,12 +185,14 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     )
     partitions = breakdown.steps or (breakdown.span,)
     gains = _gains(breakdown, intersect(work.short_kernels, computing))
+    experts = _kernels(breakdown, GROUPED_GEMM)
     return [
         _rank_step(
             partition,
             {
                 **measured.at(k),
                 **_launching(breakdown.pace, partition),
+                **_grouped_gemms(experts, partition),
                 "gain_us": {w: us[k] for w, us in gains.items()},
             },
         )
@@ -211,6 +213,19 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
         Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
     }
     return {wall: replayed.saved_us(*parts) for wall, parts in counted.items() if any(len(part) for part in parts)}
+
+
+def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:
+    """The kernels of a class; none on CPUs."""
+    label, events = breakdown.work.label, breakdown.timeline.device.spans
+    return events.take(np.zeros(0, dtype=np.int64) if label is None else label == COMPUTE_CLASSES.index(compute_class))
+
+
+def _grouped_gemms(experts: Spans, partition: Partition) -> dict[str, float]:
+    """How many kernels multiply experts in a step, and how long one takes."""
+    end = partition.start_us + partition.duration_us
+    took = (experts.end_us - experts.start_us)[(experts.start_us >= partition.start_us) & (experts.start_us < end)]
+    return {"grouped_gemms": float(len(took)), "grouped_gemm_us": float(np.median(took)) if len(took) else 0.0}
 
 
 def _launching(pace: Pace, partition: Partition) -> dict[str, float]:
@@ -251,6 +266,7 @@ def _rank_step(partition: Partition, measured: Mapping[str, Any]) -> RankStep:
         duration_us=partition.duration_us,
         compute_us=partition.compute_us,
         compute_by_class=partition.compute_by_class,
+        gemm_by_precision=partition.gemm_by_precision,
         communication_by_kind={kind: time.busy_us for kind, time in kinds.items()},
         exposed_by_kind={kind: time.exposed_us for kind, time in kinds.items()},
         host_us=causes.host_us,

@@ -20,12 +20,13 @@ COMMUNICATION = "communication"
 OTHER = "other"
 RECOMPUTE = "recompute"
 GEMM = "gemm"
+GROUPED_GEMM = "grouped_gemm"
 # the order decides whose time it is when two classes run at once: the rarer and heavier first
 COMPUTE_CLASSES = (
     RECOMPUTE,
     "attention",
-    "grouped_gemm",
-    "gemm",
+    GROUPED_GEMM,
+    GEMM,
     "convolution",
     "optimizer",
     "router",
@@ -35,7 +36,7 @@ COMPUTE_CLASSES = (
     "indexing",
     OTHER,
 )
-PRODUCTS = (GEMM, "grouped_gemm")  # the classes whose kernels have a precision
+PRODUCTS = (GEMM, GROUPED_GEMM)  # the classes whose kernels have a precision
 UNKNOWN_PRECISION = "unknown"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
 # bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back

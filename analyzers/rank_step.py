@@ -19,6 +19,9 @@ class RankStep:
     duration_us: float
     compute_us: float = 0.0
     compute_by_class: Mapping[str, float] = field(default_factory=dict)
+    gemm_by_precision: Mapping[str, float] = field(default_factory=dict)
+    grouped_gemms: float = 0.0  # kernels that multiply experts, and the median time of one
+    grouped_gemm_us: float = 0.0
     communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # as it ran
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank

@@ -12,9 +12,11 @@ what the trace shows is counted, and said to be so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from analyzers.diagnosis import Wall, WallFinding
 from analyzers.job import Job
-from analyzers.kernels import MEMORY_BOUND, RECOMPUTE
+from analyzers.kernels import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
 from analyzers.rank_step import RankStep
 from analyzers.wording import ms, percent
 
@@ -30,20 +32,18 @@ def find(job: Job) -> WallFinding | None:
         return None
     attained = job.outcome.attained
     parts = _visible_parts(step) if attained is None else _beyond_attainable(step, attained)
-    if attained is None:
-        back = min(1.0, step.coming_back(WALL, sum(parts.values())))
-        parts = {name: back * us for name, us in parts.items()}
-    recoverable = sum(parts.values())
+    back = 1.0 if attained is not None else min(1.0, step.coming_back(WALL, sum(parts.values())))
+    recoverable = back * sum(parts.values())
     return WallFinding(
         wall=WALL,
         recoverable_us=recoverable,
         share=job.share(recoverable),
         evidence=(
-            [_busy(job, step), *_unknown_rate(job, parts)]
+            [_busy(job, step), *_unknown_rate(job, step, parts, recoverable), *_products(job, step)]
             if attained is None
-            else [*_rate(job, parts), _busy(job, step)]
+            else [*_rate(job, parts), _busy(job, step), *_products(job, step)]
         ),
-        parts=parts,
+        parts={name: back * us for name, us in parts.items()},
     )
 
 
@@ -61,9 +61,8 @@ def _visible_parts(step: RankStep) -> dict[str, float]:
 
 
 def _busy(job: Job, step: RankStep) -> str:
-    largest = sorted(step.compute_by_class.items(), key=lambda item: -item[1])[:SAID_CLASSES]
     who = "the rank" if job.on_cpu else "the device"
-    classes = ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)
+    classes = _listed(step.compute_by_class)
     return f"{who} computes for {job.of_step(step.compute_us)}" + (f": {classes}" if classes else "")
 
 
@@ -76,10 +75,38 @@ def _rate(job: Job, parts: dict[str, float]) -> list[str]:
     ]
 
 
-def _unknown_rate(job: Job, parts: dict[str, float]) -> list[str]:
+def _unknown_rate(job: Job, step: RankStep, parts: dict[str, float], recoverable: float) -> list[str]:
     lines = []
-    if (us := parts.get("memory_bound", 0.0)) > 0:
-        lines.append(f"kernels bound by memory traffic take {job.of_step(us)}")
+    if job.share(us := parts.get("memory_bound", 0.0)) >= WORTH_SAYING:
+        classes = {name: took for name in MEMORY_BOUND if (took := step.compute_by_class.get(name, 0.0)) > 0}
+        lines.append(f"kernels bound by memory traffic take {job.of_step(us)}: {_listed(classes)}")
     if job.share(us := parts.get("short_kernels", 0.0)) >= WORTH_SAYING:
         lines.append(f"other kernels too short to fill the device take {job.of_step(us)}")
+    if job.share(sum(parts.values()) - recoverable) >= WORTH_SAYING:
+        lines.append(
+            f"the host is not far enough ahead: without these kernels the step would be shorter by only "
+            f"{ms(recoverable)} ms, the rest would be waiting for launches"
+        )
     return [*lines, "how fast the matrix products could be is not known from the trace alone: not counted"]
+
+
+def _products(job: Job, step: RankStep) -> list[str]:
+    """What can be told of matrix products without their shapes: how many, how long, in which format."""
+    lines = []
+    if step.grouped_gemms >= 1:
+        took = step.compute_by_class.get(GROUPED_GEMM, 0.0)
+        each = "" if job.steps == 0 else " a step"
+        lines.append(
+            f"experts: {step.grouped_gemms:,.0f} grouped GEMM kernels{each} of {step.grouped_gemm_us:.0f} us (median), "
+            f"{job.of_step(took)}"
+        )
+    if job.share(sum(step.gemm_by_precision.values())) >= WORTH_SAYING:
+        lines.append(f"other matrix products by format: {_listed(step.gemm_by_precision)}")
+    return lines
+
+
+def _listed(took: Mapping[str, float]) -> str:
+    """`gemm 80 ms, elementwise 39 ms`, longest first."""
+    worth = [(name, us) for name, us in took.items() if us > WORTH_SAYING * sum(took.values())]
+    largest = sorted(worth, key=lambda item: -item[1])[:SAID_CLASSES]
+    return ", ".join(f"{name.replace('_', ' ')} {ms(us)} ms" for name, us in largest)

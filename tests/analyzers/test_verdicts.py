@@ -121,7 +121,32 @@ def test_without_a_rate_compute_counts_what_shows_and_says_what_is_not_known() -
         Wall.COMPUTE,
     )
     assert finding.parts == {"memory_bound": 30_000.0, "short_kernels": 2_000.0}
+    assert "kernels bound by memory traffic take 30 of 140 ms a step (21 %): elementwise 30 ms" in finding.evidence
     assert "not known" in finding.evidence[-1]
+
+
+def test_expert_products_are_told_by_number_and_time_and_the_others_by_format() -> None:
+    finding = _finding(
+        _judge(
+            compute_by_class={"gemm": 40_000.0, "grouped_gemm": 48_000.0},
+            grouped_gemms=1_200.0,
+            grouped_gemm_us=38.2,
+            gemm_by_precision={"bf16": 30_000.0, "fp8": 10_000.0},
+        ),
+        Wall.COMPUTE,
+    )
+    assert finding.evidence[-2:] == [
+        "experts: 1,200 grouped GEMM kernels a step of 38 us (median), 48 of 140 ms a step (34 %)",
+        "other matrix products by format: bf16 30 ms, fp8 10 ms",
+    ]
+
+
+def test_kernels_that_the_host_could_not_follow_are_counted_by_what_comes_back() -> None:
+    finding = _finding(
+        _judge(compute_by_class={"elementwise": 30_000.0}, gain_us={Wall.COMPUTE: 12_000.0}), Wall.COMPUTE
+    )
+    assert (finding.recoverable_us, finding.parts) == (12_000.0, {"memory_bound": 12_000.0})
+    assert any("the host is not far enough ahead" in line and "12 ms" in line for line in finding.evidence)
 
 
 def test_a_step_that_is_all_compute_has_the_compute_wall_whatever_its_rate() -> None:
