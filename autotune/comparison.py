@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from analyzers.diagnosis import Analysis, Partition, TraceReport
-from autotune.quantities import duration, gain
+from analyzers.diagnosis import Analysis, Diagnosis, Partition, TraceReport
+from autotune.quantities import NONE, duration, gain, percent
 from autotune.segments import KINDS, NOISE_US, mean_of, mean_step_us, slowest, steps_of, words_of
 
 SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
@@ -57,20 +57,66 @@ def compared(a: Analysis, b: Analysis, *, same: bool = False) -> Comparison:
     )
 
 
-def headline(found: Comparison) -> str:
-    """`step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
+def change(found: Comparison) -> tuple[str, str]:
+    """`−20.1 %` and `step 175 ms → 140 ms`: how the step changed; words where the times do not compare."""
     one, other = slowest(found.a), slowest(found.b)
     if one is None or other is None:
-        return found.notes[0]
+        return "no figure", found.notes[0]
+    if not found.times_compare:
+        return "shares", f"{_whole(one)} against {_whole(other)}: the shares compare, the times do not"
     was, now = mean_step_us(one), mean_step_us(other)
     what = "step" if one.steps else "whole trace"
-    if not found.times_compare:
-        return f"{_whole(one)} against {_whole(other)}: the shares compare, the times do not"
-    change = f"{what} {duration(was)} → {duration(now)} ({gain(now / was - 1 if was else None)})"
-    parts = [move for move in found.of("part") if abs(move.moved_us) >= UNMOVED * was]
+    return gain(now / was - 1 if was else None), f"{what} {duration(was)} → {duration(now)}"
+
+
+def headline(found: Comparison) -> str:
+    """`step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
+    one = slowest(found.a)
+    figure, said = change(found)
+    if one is None or not found.moved or not found.times_compare:
+        return said
+    parts = [move for move in found.of("part") if abs(move.moved_us) >= UNMOVED * mean_step_us(one)]
     if not parts:
-        return f"{change}: no part moved by {100 * UNMOVED:.0f} % of the step"
-    return f"{change}: mostly {_kind_words(parts[0].name)} {signed(parts[0].moved_us)}{_of_which(found, parts[0])}"
+        return f"{said} ({figure}): no part moved by {100 * UNMOVED:.0f} % of the step"
+    return f"{said} ({figure}): {_mostly(found, parts[0])}"
+
+
+def _mostly(found: Comparison, part: Move) -> str:
+    return f"mostly {_kind_words(part.name)} {signed(part.moved_us)}{_of_which(found, part)}"
+
+
+def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, mark: str) -> Iterator[tuple[str, Move]]:
+    """(words, move) of each part, and below it, behind a mark, of what it is made of.
+
+    least: the shares of the step of A that a part must have on one side, and what it is made of must have moved.
+    """
+    one = slowest(found.a)
+    step_us = mean_step_us(one) if one else 0.0
+    for part in found.of("part"):
+        if max(part.a_us or 0.0, part.b_us or 0.0) >= least * step_us:
+            yield _kind_words(part.name), part
+            for inner in within_part(found, part):
+                if abs(inner.moved_us) >= least_inner * step_us:
+                    yield f"{mark}{words_of(inner.name)}", inner
+
+
+def verdict_words(diagnosis: Diagnosis) -> str:
+    """`wall host, up to 43.1 %`; why none is named."""
+    finding = diagnosis.finding(diagnosis.wall)
+    return f"wall {diagnosis.wall.value}" + (
+        f", up to {percent(finding.share)}" if finding else f": {diagnosis.because}"
+    )
+
+
+def wall_rows(found: Comparison) -> Iterator[tuple[str, str, str, str, str]]:
+    """What each wall could give back at most: its name, the times of A and B, the shares of A and B."""
+    sides = (found.a.diagnosis, found.b.diagnosis)
+    walls = dict.fromkeys(one.wall for side in sides for one in side.walls if one.recoverable_us > 0)
+    for wall in walls:
+        a, b = (side.finding(wall) for side in sides)
+        times = [duration(one.recoverable_us) if one else NONE for one in (a, b)]
+        shares = [percent(one.share) if one else NONE for one in (a, b)]
+        yield wall.value, times[0], times[1], shares[0], shares[1]
 
 
 def within_part(found: Comparison, part: Move) -> list[Move]:

@@ -18,7 +18,8 @@ def significant(value: float, digits: int = 3) -> str:
     """A number with so many significant digits, thousands apart, never in scientific notation."""
     if value == 0:
         return "0"
-    magnitude = len(f"{abs(value):.0f}") if abs(value) >= 1 else 0
+    rounded = abs(float(f"{value:.{digits}g}"))  # 9.896 has two decimals, 9.996 one: it is 10.0
+    magnitude = len(str(int(rounded))) if rounded >= 1 else 0
     if magnitude == 0:
         leading = f"{abs(value):.10f}"[2:]
         digits += len(leading) - len(leading.lstrip("0"))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rich.console import Console
 
-from analyzers.diagnosis import Diagnosis
 from analyzers.wording import part_name
-from autotune.comparison import Comparison, Move, headline, signed, within_part
+from autotune.comparison import Comparison, Move, headline, moved_parts, signed, verdict_words, wall_rows
 from autotune.kernel_names import short_name
 from autotune.letter_bars import print_bars
 from autotune.quantities import NONE, duration, percent
-from autotune.segments import KINDS, mean_segments, mean_step_us, slowest, steps_of, words_of
+from autotune.segments import mean_segments, mean_step_us, slowest, steps_of
 from autotune.show import SHOWN, print_table, rank_words
 from autotune.wrapping import plain_console, say
 
@@ -25,7 +22,7 @@ def show_comparison(found: Comparison) -> None:
     console = plain_console()
     say(console, headline(found), style="bold")
     for name, analysis in (("A", found.a), ("B", found.b)):
-        say(console, _verdict(analysis.diagnosis), lead=f"{name}: ")
+        say(console, verdict_words(analysis.diagnosis), lead=f"{name}: ")
     for note in found.notes:
         say(console, note, lead="note: ", style="dim")
     one, other = slowest(found.a), slowest(found.b)
@@ -39,29 +36,14 @@ def show_comparison(found: Comparison) -> None:
     )
     was, now = mean_step_us(one), mean_step_us(other)
     what = "average step" if one.steps and other.steps else "average step or whole trace"
-    rows = [_row(words, move, was, now) for words, move in _parts(found, was)]
+    parts = moved_parts(found, least=SHOWN, least_inner=INNER_SHOWN, mark="  ")
+    rows = [_row(words, move, was, now) for words, move in parts]
     print_table(console, f"{what}, what moved first", ("<", "A", "B", "moved", "of A", "of B"), rows)
     _print_communication(console, found, was)
     _print_kernels(console, found, was)
-    _print_walls(console, found.a.diagnosis, found.b.diagnosis)
-
-
-def _verdict(diagnosis: Diagnosis) -> str:
-    finding = diagnosis.finding(diagnosis.wall)
-    worth = f", up to {percent(finding.share)}" if finding else f": {diagnosis.because}"
-    return f"wall {diagnosis.wall.value}{worth}"
-
-
-def _parts(found: Comparison, step_us: float) -> Iterator[tuple[str, Move]]:
-    """Each part, and below it what it is made of where that moved."""
-    words = {kind.key: kind.words for kind in KINDS}
-    for part in found.of("part"):
-        if max(part.a_us or 0.0, part.b_us or 0.0) < SHOWN * step_us:
-            continue
-        yield words[part.name], part
-        for inner in within_part(found, part):
-            if abs(inner.moved_us) >= INNER_SHOWN * step_us:
-                yield f"  {words_of(inner.name)}", inner
+    print_table(
+        console, "walls: what each could give back at most", ("<", "A", "B", "of A", "of B"), list(wall_rows(found))
+    )
 
 
 def _row(words: str, move: Move, was: float, now: float) -> tuple[str, ...]:
@@ -90,14 +72,3 @@ def _print_kernels(console: Console, found: Comparison, step_us: float) -> None:
         (*(cell.replace(NONE, "not listed") for cell in _times(move)), short_name(move.name, room)) for move in moved
     ]
     print_table(console, "kernels that moved most, a step", ("A", "B", "moved", "<kernel"), rows)
-
-
-def _print_walls(console: Console, before: Diagnosis, after: Diagnosis) -> None:
-    walls = dict.fromkeys(finding.wall for finding in (*before.walls, *after.walls) if finding.recoverable_us > 0)
-    rows = []
-    for wall in walls:
-        pair = [diagnosis.finding(wall) for diagnosis in (before, after)]
-        times = [duration(one.recoverable_us) if one else NONE for one in pair]
-        shares = [percent(one.share) if one else NONE for one in pair]
-        rows.append((wall.value, *times, *shares))
-    print_table(console, "walls: what each could give back at most", ("<", "A", "B", "of A", "of B"), rows)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import Answer
+from autotune.commands.answer import Answer, PageFile
 
 Traces = Annotated[
     Path,
@@ -17,12 +17,19 @@ Traces = Annotated[
 ]
 
 
-def compare(a: Traces, b: Traces) -> Answer:
+def compare(a: Traces, b: Traces, *, html: PageFile = None) -> Answer:
     """Show what moved between two traces or two trials, by part, by kernel class and by kernel."""
     from autotune.comparison import compared
     from autotune.show_comparison import show_comparison
     from autotune.traced import analysis_at
 
     found = compared(analysis_at(a), analysis_at(b), same=a.resolve() == b.resolve())
+    if html is not None:
+        from autotune.pages.comparison import comparison_page
+        from autotune.pages.write import save_page
+
+        save_page(html, comparison_page(found, (str(a), str(b))))
     show_comparison(found)
+    if html is not None:
+        print(f"page: {html}")
     return Answer(document=found)

@@ -21,10 +21,12 @@ def diagnose(
     from autotune.traced import analysis_of
 
     analysis = analysis_of(traces)
-    show_analysis(analysis)
     if html is not None:
         from autotune.pages.diagnosis import diagnosis_page
-        from autotune.pages.write import write_page
+        from autotune.pages.write import save_page
 
-        write_page(html, diagnosis_page(analysis, " ".join(map(str, traces))))
+        save_page(html, diagnosis_page(analysis, " ".join(map(str, traces))))
+    show_analysis(analysis)
+    if html is not None:
+        print(f"page: {html}")
     return Answer(document=analysis)

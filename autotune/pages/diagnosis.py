@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport
 from analyzers.errors import TraceError
 from analyzers.lanes import Lanes, lanes
-from autotune.kernel_names import printable, short_name
+from autotune.kernel_names import printable
 from autotune.pages.lanes import lanes_json, lanes_legend, too_many
 from autotune.pages.memory import memory_curve, memory_table
+from autotune.pages.named import NamedRow, named_row
 from autotune.pages.ranks import rank_bars, rank_table
 from autotune.pages.render import render, script
 from autotune.pages.steps import step_bar, steps_legend
@@ -25,18 +25,9 @@ from autotune.show import described, memory_words, notes, rank_words, worth
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
 RANKS = 64  # bars of averages, the slowest
 EVERY_STEP = 200  # bars in the folded part
-NAME_CHARACTERS = 110
-FULL_NAME_CHARACTERS = 600
 KERNELS_OF_A_CLASS = 10
 RANGES = 40
 UNKNOWN = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedRow:
-    figures: tuple[str, ...]
-    name: str
-    full: str
 
 
 def diagnosis_page(analysis: Analysis, name: str) -> str:
@@ -234,18 +225,13 @@ def _kernel_row(kernel: KernelTime, whole_us: float) -> NamedRow:
         duration(kernel.total_us / max(kernel.count, 1)),
     )
     kind = " · ".join(word for word in (kernel.kind, kernel.precision) if word)
-    return _named(figures, kernel.name, f" ({kind})" if kind else "")
-
-
-def _named(figures: tuple[str, ...], name: str, after: str = "") -> NamedRow:
-    full = printable(name)[:FULL_NAME_CHARACTERS]
-    return NamedRow(figures=figures, name=short_name(name, NAME_CHARACTERS) + after, full=full)
+    return named_row(figures, kernel.name, after=f" ({kind})" if kind else "")
 
 
 def _ranges(trace: TraceReport) -> list[tuple[str, list[NamedRow]]]:
     ranked = sorted(trace.ranges, key=lambda one: (-one.device_all_threads_us, -one.host_us, one.name))[:RANGES]
     rows = [
-        _named(
+        named_row(
             (
                 duration(one.device_all_threads_us),
                 duration(one.host_us),

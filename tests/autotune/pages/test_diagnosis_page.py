@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from analyzers import analyze
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime
 from analyzers.lanes import Lane, Lanes, Place, lanes
 from autotune.cli import main
+from autotune.comparison import compared
+from autotune.pages.comparison import comparison_page
 from autotune.pages.diagnosis import diagnosis_page
 from autotune.pages.lanes import EVENTS, lanes_document, thinned
 from autotune.segments import slowest, steps_of
@@ -216,6 +220,17 @@ def test_the_worst_step_of_real_traces_holds_only_events_of_it(tmp_path: Path) -
         assert (found.end_us - found.start_us)[idle].sum() == pytest.approx(step.idle_us)
 
 
+@needs_browser
+def test_the_page_of_a_comparison_shows_both_steps_and_what_moved(drawn: Draw) -> None:
+    found = compared(analysis_of(STEPS[1], burst=2), analysis_of(STEPS[3], burst=6))
+    document = drawn(comparison_page(found, ("<first>", "second")))
+    assert "data-error" not in document
+    assert count(document, r'<svg[^>]*class="bar"') == 2
+    assert "−39.2 %" in document
+    assert "&lt;first&gt;: wall memory, up to 31.0 %" in document
+    assert document.index("recompute</td>") < document.index("idle: host</td>") < document.index("exposed DP</td>")
+
+
 def test_the_command_writes_the_page_beside_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = two_steps(tmp_path)
     assert main(["diagnose", str(trace), "--html", str(tmp_path / "d.html")]) == 0
@@ -223,3 +238,12 @@ def test_the_command_writes_the_page_beside_what_it_prints(tmp_path: Path, capsy
     assert (tmp_path / "d.html").read_text().startswith("<!DOCTYPE html>")
     assert main(["diagnose", str(trace), "--html", str(tmp_path / "none" / "d.html")]) == 2
     assert "→" in capsys.readouterr().err
+
+
+def test_a_reader_who_has_seen_enough_does_not_cost_the_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "autotune.cli", "diagnose", str(two_steps(tmp_path)), "--html", "d.html"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as running:
+        assert running.stdout is not None
+        running.stdout.close()
+    assert running.returncode == 0
+    assert (tmp_path / "d.html").is_file()
