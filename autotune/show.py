@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, WallFinding
+from analyzers.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.kernel_names import cut, short_name
 from autotune.letter_bars import print_bars
@@ -217,7 +218,12 @@ def _print_kernels(console: Console, trace: TraceReport) -> None:
 def kernel_class(kernel: KernelTime) -> str:
     """`ep_dispatch`, `gemm bf16`: the kind of a communication, else the class, and the precision where known."""
     kind = kernel.compute_class if kernel.kind in (None, "other") else kernel.kind
-    return f"{kind} {kernel.precision or ''}".rstrip()
+    return f"{kind} {precision(kernel)}".rstrip()
+
+
+def precision(kernel: KernelTime) -> str:
+    """What a product multiplies in; empty where its name does not say."""
+    return "" if kernel.precision in (None, UNKNOWN_PRECISION) else str(kernel.precision)
 
 
 def _print_ranges(console: Console, trace: TraceReport) -> None:

@@ -17,9 +17,15 @@ HELD = "\u00a0"  # a space at which no line is broken
 UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read our output has seen enough: no failure (rich would end the program with 1)."""
+        raise BrokenPipeError
+
+
 def plain_console() -> Console:
     """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
-    return Console(markup=False, highlight=False, emoji=False)
+    return _Console(markup=False, highlight=False, emoji=False)
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -20,7 +20,7 @@ from autotune.pages.svg import tag
 from autotune.pages.tables import Table
 from autotune.quantities import duration, percent
 from autotune.segments import mean_segments, mean_step_us, segments, slowest, steps_of, within, words_of
-from autotune.show import described, memory_words, notes, rank_words, worth
+from autotune.show import described, memory_words, notes, precision, rank_words, worth
 
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
 RANKS = 64  # bars of averages, the slowest
@@ -224,7 +224,7 @@ def _kernel_row(kernel: KernelTime, whole_us: float) -> NamedRow:
         f"{kernel.count:,}",
         duration(kernel.total_us / max(kernel.count, 1)),
     )
-    kind = " · ".join(word for word in (kernel.kind, kernel.precision) if word)
+    kind = " · ".join(word for word in (kernel.kind, precision(kernel)) if word)
     return named_row(figures, kernel.name, after=f" ({kind})" if kind else "")
 
 

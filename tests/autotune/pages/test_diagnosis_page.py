@@ -241,9 +241,10 @@ def test_the_command_writes_the_page_beside_what_it_prints(tmp_path: Path, capsy
 
 
 def test_a_reader_who_has_seen_enough_does_not_cost_the_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "autotune.cli", "diagnose", str(two_steps(tmp_path)), "--html", "d.html"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as running:
+    page = tmp_path / "d.html"
+    command = [sys.executable, "-m", "autotune.cli", "diagnose", str(two_steps(tmp_path)), "--html", str(page)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.close()
     assert running.returncode == 0
-    assert (tmp_path / "d.html").is_file()
+    assert page.is_file()
