@@ -4,13 +4,14 @@
 
 The export is drawn by SQL: as many runtime calls as kernels, launched by two threads in turn (forward, backward), a
 collective on its own stream for every fiftieth kernel, nested NVTX ranges, the columns of schema 3.17. The peers read
-the columns that a diagnosis needs and no more, and do nothing with them. Each runs in a process of its own, imports
-not counted, the file in the page cache for all.
+the columns that a diagnosis needs and no more, and do nothing with them; then other ways to bring the kernels' columns
+into NumPy. Each runs in a process of its own, imports not counted, the file in the page cache for all.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import resource
@@ -21,7 +22,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from analyzers import analyze
+from analyzers.readers.nsys_export import ROWS_AT_ONCE, opened
 
 KERNELS, CALLS, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 PERIOD_NS = 5_000  # from one launch to the next
@@ -69,6 +75,9 @@ NEEDED = {
     RANGES: "start, end, globalTid, textId, text",
 }
 
+NUMBERS = NEEDED[KERNELS]
+_LIST = msgspec.json.Decoder(list[int])
+
 
 def write_export(path: Path, *, kernels: int, ranges: int) -> None:
     """A synthetic export; the trace is as long as `kernels` launches."""
@@ -97,7 +106,7 @@ def write_export(path: Path, *, kernels: int, ranges: int) -> None:
     connection.close()
 
 
-def ours(path: Path) -> None:
+def diagnosis(path: Path) -> None:
     analyze([path])
 
 
@@ -111,6 +120,48 @@ def pandas_read_sql(path: Path) -> list[object]:
 
     connection = sqlite3.connect(path)
     return [pandas.read_sql(f"SELECT {columns} FROM {table}", connection) for table, columns in NEEDED.items()]
+
+
+def into_numpy_by_tuples(path: Path) -> object:
+    rows = sqlite3.connect(path).execute(f"SELECT {NUMBERS} FROM {KERNELS}")
+    parts = []
+    while batch := rows.fetchmany(200_000):
+        parts.append(np.array(batch, dtype=np.int64).T)
+    return np.concatenate(parts, axis=1)
+
+
+def into_numpy_by_numbers(path: Path) -> object:
+    rows = sqlite3.connect(path).execute(f"SELECT {NUMBERS} FROM {KERNELS}")
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64)
+
+
+def into_numpy_by_json(path: Path) -> object:
+    return _in_pages(path, "json_group_array({})", lambda text: np.array(_LIST.decode(text), dtype=np.int64))
+
+
+def into_numpy_by_hex(path: Path) -> object:
+    packed = "group_concat(printf('%016x', {}), '')"
+    return _in_pages(path, packed, lambda text: np.frombuffer(bytes.fromhex(text), dtype=">i8"))
+
+
+def into_numpy_by_text(path: Path) -> object:
+    return _in_pages(path, "group_concat({})", lambda text: np.fromstring(text, dtype=np.int64, sep=","))
+
+
+def into_numpy_as_the_reader(path: Path) -> object:
+    with opened(path, path) as export:
+        return export.integers(KERNELS, NUMBERS.split(", "))
+
+
+def _in_pages(path: Path, packed: str, parse: Callable[[str], npt.NDArray[np.int64]]) -> object:
+    connection = sqlite3.connect(path)
+    (rows,) = connection.execute(f"SELECT max(rowid) FROM {KERNELS}").fetchone()
+    columns = ", ".join(packed.format(name) for name in NUMBERS.split(", "))
+    page = f"SELECT {columns} FROM {KERNELS} WHERE rowid > ? AND rowid <= ?"
+    return [
+        [parse(text) for text in connection.execute(page, (first, first + ROWS_AT_ONCE)).fetchone()]
+        for first in range(0, rows, ROWS_AT_ONCE)
+    ]
 
 
 def measure(function: Callable[[Path], object], path: Path) -> tuple[float, float, float]:
@@ -153,13 +204,19 @@ def main() -> None:
             f"{arguments.kernels:,} kernels, as many calls, {arguments.ranges:,} ranges, "
             f"{path.stat().st_size / 1e6:.0f} MB, {len(os.sched_getaffinity(0))} cores"
         )
-        for name, function in {
-            "diagnosis": ours,
-            "plain SELECT into lists": plain_select,
-            "pandas.read_sql": pandas_read_sql,
-        }.items():
+        for function in (
+            diagnosis,
+            plain_select,
+            pandas_read_sql,
+            into_numpy_by_tuples,
+            into_numpy_by_numbers,
+            into_numpy_by_json,
+            into_numpy_by_hex,
+            into_numpy_by_text,
+            into_numpy_as_the_reader,
+        ):
             wall, cpu, peak_mb = measure(function, path)
-            print(f"{name:24} {wall:6.1f} s wall {cpu:6.1f} s CPU {peak_mb:7.0f} MB peak")
+            print(f"{function.__name__:26} {wall:6.1f} s wall {cpu:6.1f} s CPU {peak_mb:7.0f} MB peak", flush=True)
 
 
 if __name__ == "__main__":

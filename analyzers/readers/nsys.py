@@ -230,8 +230,8 @@ def _copy_names(export: Export, kind: Ints, nameless: str) -> Ints:
 def _calls(export: Export, losses: Losses) -> _Rows:
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     start, end, thread, correlation, name = export.integers(CALLS, columns)
+    once = _first_of_equals(start, end, thread, correlation, name)
     rows = _host_rows(start, end, thread, _known(correlation), export.codes_of_ids(name))
-    once = _first_of_equals(start, end, thread, correlation)
     losses.add("calls", int((~once).sum()), "they are held twice, under another name")
     return _chosen(rows, once)
 
@@ -244,17 +244,17 @@ def _overhead(export: Export) -> _Rows:
 
 
 def _first_of_equals(start: Ints, *others: Ints) -> Bools:
-    """bool[N]: all but the later ones of rows that are equal in every column. Some exports were post-processed and
-    hold each call under two names; in most no two calls begin in one nanosecond, and there is little to compare."""
+    """bool[N]: all but the later ones of rows that differ in the last column only. Some exports were post-processed
+    and hold each call under two names; in most no two calls begin in one nanosecond, and little is compared."""
     order = np.argsort(start, kind="stable")
-    tie = start[order][1:] == start[order][:-1]
-    tied = order[np.concatenate((tie, [False])) | np.concatenate(([False], tie))] if len(order) else order
+    tie = np.diff(start[order]) == 0
+    tied = order[np.append(tie, False) | np.append(False, tie)] if len(order) else order
+    tied = tied[np.lexsort([column[tied] for column in reversed((start, *others))])]
+    same = np.ones(max(0, len(tied) - 1), dtype=bool)
+    for column in (start, *others[:-1]):
+        same &= np.diff(column[tied]) == 0
     first = np.ones(len(start), dtype=bool)
-    if len(tied):
-        tied = np.sort(tied)
-        _, kept = np.unique(np.stack([c[tied] for c in (start, *others)]), axis=1, return_index=True)
-        first[tied] = False
-        first[tied[kept]] = True
+    first[tied[1:][same]] = False
     return first
 
 

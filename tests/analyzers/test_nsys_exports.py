@@ -19,6 +19,7 @@ from tests.analyzers.nsys_drawing import (
     GRAPH_LAUNCH,
     GRAPHS,
     KERNELS,
+    LAUNCH,
     MALLOC,
     PROCESS_A,
     RANGES,
@@ -118,16 +119,18 @@ def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
     assert [r.ranges for r in reports[1:]] == [r.ranges for r in reports[:-1]]
 
 
-def test_a_call_held_twice_under_two_names_is_one_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_a_call_held_twice_under_two_names_is_one_call(tmp_path: Path, seed: int) -> None:
     plain = {**STRINGS, 30: "cudaLaunchKernel"}
     tables = {
         KERNELS: [kernel(10, 20, 1), kernel(30, 40, 2)],
-        CALLS: [launch(0, 1), {**launch(0, 1), "nameId": 30}, launch(0, 2), {**launch(0, 2), "nameId": 30}],
+        CALLS: [{**launch(0, correlation), "nameId": name} for correlation in (1, 2) for name in (LAUNCH, 30)],
         RANGES: [nvtx(0, 5, "saxpy")],
     }
+    random.Random(seed).shuffle(tables[CALLS])
     path = write(tmp_path / "twice.sqlite", tables, plain)
     (timeline,) = read(path)
-    assert len(timeline.calls) == 2
+    assert [timeline.calls.names[code] for code in timeline.calls.name] == [STRINGS[LAUNCH]] * 2
     assert [(lost.what, lost.count) for lost in timeline.dropped] == [("calls", 2)]
     assert _ranges(path)["saxpy"].kernels == 2
 
