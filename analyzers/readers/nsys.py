@@ -201,9 +201,9 @@ def _of_device(calls: Spans, rows: _Rows, process: int, chosen: Bools) -> Spans:
 def _device_rows(export: Export, losses: Losses) -> _Device:
     parts = []
     for table, (activity, nameless) in DEVICE_TABLES.items():
-        own = ("copyKind",) if nameless else ("demangledName", "shortName")
-        start, end, pid, number, stream, correlation, *naming = export.integers(table, (*DEVICE_COLUMNS, *own))
-        name = _copy_names(export, naming[0], nameless) if nameless else _kernel_names(export, *naming)
+        columns = (*DEVICE_COLUMNS, "copyKind" if nameless else "demangledName")
+        start, end, pid, number, stream, correlation, said = export.integers(table, columns)
+        name = _copy_names(export, said, nameless) if nameless else _kernel_names(export, table, said)
         kind = np.full(len(start), int(activity), dtype=np.int8)
         parts.append((start, end, pid >> PROCESS_SHIFT, stream, correlation, name, number, kind))
     start, end, process, stream, correlation, name, number, kind = (
@@ -215,8 +215,11 @@ def _device_rows(export: Export, losses: Losses) -> _Device:
     return _Device(rows=_chosen(rows, good), number=number[good], activity=kind[good])
 
 
-def _kernel_names(export: Export, long: Ints, short: Ints) -> Ints:
-    return export.codes_of_ids(np.where(long != MISSING, long, short))
+def _kernel_names(export: Export, table: str, name: Ints) -> Ints:
+    if (name == MISSING).any():
+        (short,) = export.integers(table, ("shortName",))
+        name = np.where(name != MISSING, name, short)
+    return export.codes_of_ids(name)
 
 
 def _copy_names(export: Export, kind: Ints, nameless: str) -> Ints:

@@ -100,6 +100,12 @@ def test_copies_are_told_apart_by_direction(tmp_path: Path) -> None:
     assert breakdown.measure(breakdown.work.to_host) == [20]
 
 
+def test_a_kernel_without_a_long_name_has_its_short_one(tmp_path: Path) -> None:
+    kernels = [kernel(0, 10, 1), kernel(10, 20, 2, demangledName=None, shortName=GATHER)]
+    (timeline,) = read(write(tmp_path / "short.sqlite", {KERNELS: kernels}))
+    assert break_down(timeline).span.communication_us == 10
+
+
 def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
     tables: dict[str, list[Row]] = {
         KERNELS: [kernel(10 * k, 10 * k + 4 + k % 5, k, name=1 + k % 2, streamId=7 + k % 2) for k in range(1, 60)],
@@ -122,7 +128,7 @@ def test_the_order_of_rows_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_call_held_twice_under_two_names_is_one_call(tmp_path: Path, seed: int) -> None:
     plain = {**STRINGS, 30: "cudaLaunchKernel"}
-    tables = {
+    tables: dict[str, list[Row]] = {
         KERNELS: [kernel(10, 20, 1), kernel(30, 40, 2)],
         CALLS: [{**launch(0, correlation), "nameId": name} for correlation in (1, 2) for name in (LAUNCH, 30)],
         RANGES: [nvtx(0, 5, "saxpy")],
