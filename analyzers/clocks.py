@@ -1,8 +1,8 @@
 """Clocks of ranks, aligned on what they do together: a collective ends at nearly the same moment on all its ranks.
 
 Ranks on other machines, or read from other files, count from other zeros and at slightly other rates. Two ranks'
-clocks differ by a constant, or by a line where a drift shows; both are medians, so that some collectives that end
-unevenly do not matter. From rank to rank the alignment spreads over the collectives they share, by the edges that
+clocks differ by a constant, or by a line where a drift shows; collectives that end unevenly, on threads that woke up
+late, do not move them. From rank to rank the alignment spreads over the collectives they share, by the edges that
 fit best; ranks that share none, directly or through others, stay unaligned.
 """
 
@@ -20,7 +20,8 @@ from analyzers.intervals import Floats
 
 DRIFT_MAX = 1e-3  # clocks of computers stay within 1e-4 of each other; a steeper line is no drift
 DRIFT_NEEDS = 9  # events: three in each third
-DRIFT_SHOWS = 0.5  # the line must leave less than this part of the constant's spread
+DENSE = 0.3  # share of the moments that two ranks must share closely for their difference to be taken from them
+FAR_LESS = 0.5  # what a line must leave of the distances a constant leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,34 +60,68 @@ class Pair:
 
 def median(values: Floats) -> Floats:
     """float64[R]: the lower median of each row of float64[R, N], NaN left out; NaN for a row of nothing else."""
+    return _quantile(values, 0.5)
+
+
+def _quantile(values: Floats, share: float) -> Floats:
     if not values.shape[1]:
         return np.full(len(values), np.nan)
     ordered = np.sort(values, axis=1)
     known = np.count_nonzero(~np.isnan(ordered), axis=1)
-    middle: Floats = np.take_along_axis(ordered, np.maximum(known - 1, 0)[:, None] // 2, axis=1)[:, 0]
-    return middle
+    at = (np.maximum(known - 1, 0) * share).astype(np.int64)
+    found: Floats = np.take_along_axis(ordered, at[:, None], axis=1)[:, 0]
+    return found
 
 
 def fit(own: Floats, reference: Floats) -> Fit:
-    """Fit each row of own (float64[R, N]) to reference (float64[N]): moments in order, NaN where one is missing."""
+    """Fit each row of own (float64[R, N]) to reference (float64[N]): moments in order, NaN where one is missing.
+
+    By a constant, the median difference; by a line, or by the difference that most moments have, where these leave
+    far less.
+    """
     gap = reference - own
-    shift = median(gap)
-    residual = gap - shift[:, None]
-    spread = median(np.abs(residual))
-    if own.shape[1] < DRIFT_NEEDS:
-        return Fit(shift_us=shift, rate=np.zeros(len(own)), spread_us=spread, residual_us=residual)
-    rate = _slope(np.where(np.isnan(gap), np.nan, own), gap)
-    sloped = gap - own * rate[:, None]
-    at_zero = median(sloped)
-    left = sloped - at_zero[:, None]
-    closeness = median(np.abs(left))
-    drifts = (closeness < DRIFT_SHOWS * spread) & (np.abs(rate) <= DRIFT_MAX)
-    return Fit(
-        shift_us=np.where(drifts, at_zero, shift),
-        rate=np.where(drifts, rate, 0.0),
-        spread_us=np.where(drifts, closeness, spread),
-        residual_us=np.where(drifts[:, None], left, residual),
-    )
+    none = np.zeros(len(own))
+    fits = [_left_by(gap, own, none, median(gap))]
+    if own.shape[1] >= DRIFT_NEEDS:
+        rate = _slope(np.where(np.isnan(gap), np.nan, own), gap)
+        rate = np.where(np.abs(rate) <= DRIFT_MAX, rate, 0.0)
+        fits += [
+            _left_by(gap, own, rate, median(gap - own * rate[:, None])),
+            _left_by(gap, own, none, _densest(gap)),
+        ]
+    best = fits[0]
+    for other in fits[1:]:
+        better = _closeness(other) < FAR_LESS * _closeness(best)
+        best = Fit(
+            shift_us=np.where(better, other.shift_us, best.shift_us),
+            rate=np.where(better, other.rate, best.rate),
+            spread_us=np.where(better, other.spread_us, best.spread_us),
+            residual_us=np.where(better[:, None], other.residual_us, best.residual_us),
+        )
+    return best
+
+
+def _left_by(gap: Floats, own: Floats, rate: Floats, shift: Floats) -> Fit:
+    residual = gap - own * rate[:, None] - shift[:, None]
+    return Fit(shift_us=shift, rate=rate, spread_us=median(np.abs(residual)), residual_us=residual)
+
+
+def _closeness(fitted: Fit) -> Floats:
+    """float64[R]: how far off the fit is where it is good."""
+    return _quantile(np.abs(fitted.residual_us), DENSE)
+
+
+def _densest(values: Floats) -> Floats:
+    """float64[R]: the middle of the narrowest range that holds DENSE of each row."""
+    ordered = np.sort(values, axis=1)
+    known = np.count_nonzero(~np.isnan(ordered), axis=1)
+    found = np.full(len(values), np.nan)
+    for count in np.unique(known[known > 0]).tolist():
+        rows = ordered[known == count, :count]
+        wide = max(1, round(DENSE * count))
+        at = np.argmin(rows[:, wide:] - rows[:, :-wide], axis=1) if wide < count else np.zeros(len(rows), dtype=int)
+        found[known == count] = np.take_along_axis(rows, (at + wide // 2)[:, None], axis=1)[:, 0]
+    return found
 
 
 def _slope(time: Floats, gap: Floats) -> Floats:

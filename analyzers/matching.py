@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.clocks import Pair, fit, median
+from analyzers.clocks import DENSE, Fit, Pair, fit, median
 from analyzers.digest import Call, Digest
 from analyzers.intervals import Bools, Floats
 from analyzers.timeline import Ints
@@ -21,8 +21,10 @@ from analyzers.timeline import Ints
 SAMPLE = 64  # collectives that are enough to tell groups apart
 ENOUGH = 3  # collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
+# or so many must agree exactly: a rank's thread that woke up late ends some collectives late, by any time
+EXACT, MANY = DENSE, 6
 # how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more
-UNEVEN_US = 20.0
+UNEVEN_US = 40.0
 UNEVEN_SHARE = 0.1  # of its time, waiting included
 NONE = -1
 
@@ -79,6 +81,19 @@ def tolerance(start: Floats, end: Floats) -> Floats:
     """float64[N]: how far the ends of each collective may differ; start, end: float64[R, N]."""
     longest: Floats = np.fmax.reduce(end - start, axis=0)
     return np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
+
+
+def met(start: Floats, end: Floats) -> Bools:
+    """bool[R, N]: the ranks that were in the collective with the others; start, end: float64[R, N] on one clock.
+
+    None comes after the middle rank is done, and none is done before the last has come.
+    """
+    late = tolerance(start, end)
+    came = start <= median(end.T) + late
+    last = np.fmax.reduce(np.where(came, start, np.nan), axis=0)
+    there = came & (end >= last - late)
+    together: Bools = there & (np.count_nonzero(there, axis=0) > 1)
+    return together
 
 
 def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Call, _Issued]]:
@@ -158,16 +173,20 @@ def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Ite
 
 
 def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: Floats) -> Bools:
-    """bool[R]: the ranks whose ends differ from the first one's by a constant; few can only be told on one clock."""
+    """bool[R]: the ranks whose ends differ from the first one's by a constant and that were in most of the collectives
+    at one time; few can only be told on one clock, unless their process group is said."""
     fitted = fit(end, end[0])
+    residual = np.abs(fitted.residual_us)
+    known = np.count_nonzero(~np.isnan(residual), axis=1)
     longest = np.fmax(end - start, (end - start)[0])
     allowed = np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
-    known = np.count_nonzero(~np.isnan(fitted.residual_us), axis=1)
-    fitting = np.count_nonzero(np.abs(fitted.residual_us) <= allowed, axis=1)
+    close = np.count_nonzero(residual <= allowed, axis=1) >= AGREEING * known
+    exact = np.count_nonzero(residual <= UNEVEN_US, axis=1) >= np.maximum(MANY, EXACT * known)
     origin = np.array([ranks[r].origin_us for r in rank.tolist()])
     one_clock = np.abs(fitted.shift_us + (origin[0] - origin)) <= np.maximum(UNEVEN_US, UNEVEN_SHARE * median(longest))
     sure = (known > 0) if call.group else (known >= ENOUGH) | ((known > 0) & one_clock)
-    agree: Bools = sure & (fitting >= AGREEING * known)
+    met = np.count_nonzero(_met_first(start, end, fitted), axis=1) >= AGREEING * known
+    agree: Bools = sure & (close | exact) & met
     agree[0] = True
     return agree
 
@@ -175,11 +194,20 @@ def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: 
 def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
     """The match without the single events that do not fit."""
     start, end = _times(ranks, rank, event)
-    fits = np.abs(fit(end, end[0]).residual_us) <= tolerance(start, end)
+    fits = _met_first(start, end, fit(end, end[0]))
     fits[0] = fits[1:].any(axis=0)
     kept = fits[0]
     if kept.any():
         yield Match(call=call, rank=rank, event=np.where(fits, event, NONE)[:, kept])
+
+
+def _met_first(start: Floats, end: Floats, fitted: Fit) -> Bools:
+    """bool[R, N]: where each rank was in the collective at the same time as the first one."""
+    rate, shift = fitted.rate[:, None], fitted.shift_us[:, None]
+    begins, ends = start * (1 + rate) + shift, end * (1 + rate) + shift
+    late = tolerance(start, end)
+    met: Bools = (begins <= end[0] + late) & (ends >= start[0] - late)
+    return met
 
 
 def _times(ranks: Sequence[Digest], rank: Ints, event: Ints) -> tuple[Floats, Floats]:

@@ -16,7 +16,7 @@ from analyzers.clocks import Clock, median
 from analyzers.digest import Digest
 from analyzers.intervals import Bools, Floats, Intervals, subtract, union
 from analyzers.kernels import KINDS, PIPELINE
-from analyzers.matching import NONE, Match, tolerance
+from analyzers.matching import NONE, Match, met
 from analyzers.timeline import Ints
 
 # sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly
@@ -86,13 +86,12 @@ def _arrivals(ranks: Sequence[Digest], matches: Sequence[Match], clocks: Sequenc
 
 
 def _aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> tuple[Floats, Floats]:
-    """Start and end on one clock, float64[R, N]; NaN where an end is too far from the others' to be the same one."""
+    """Start and end on one clock, float64[R, N]; NaN where a rank was not there with the others."""
     start, end = group.times(ranks)
     for k, place in enumerate(group.rank.tolist()):
         start[k], end[k] = clocks[place].common(start[k]), clocks[place].common(end[k])
-    apart: Bools = ~(np.abs(end - median(end.T)) <= tolerance(start, end))
-    alone: Bools = np.count_nonzero(~apart, axis=0) < 2
-    start[apart | alone], end[apart | alone] = np.nan, np.nan
+    apart = ~met(start, end)
+    start[apart], end[apart] = np.nan, np.nan
     return start, end
 
 

@@ -81,3 +81,10 @@ def test_devices_in_one_file_have_one_clock() -> None:
 def test_the_median_of_nothing_is_not_known() -> None:
     assert np.isnan(median(np.empty((2, 0)))).all()
     assert median(np.array([[3.0, np.nan, 1.0, 2.0]])).tolist() == [2.0]
+
+
+def test_threads_that_mostly_wake_up_late_do_not_move_the_clock() -> None:
+    own = _seen_by(1e7, noise_us=10.0)
+    late = np.random.default_rng(2).random(len(own)) < 0.6
+    own[late] += np.random.default_rng(3).uniform(300.0, 6000.0, int(late.sum()))
+    assert fit(own[None, :], MOMENTS).shift_us[0] == pytest.approx(-1e7, abs=30.0)
