@@ -57,7 +57,7 @@ def _cut_short(case: _Case) -> str | None:
     if not cut:
         return None
     others = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-    return f"{cut[0]}{others} is cut short: the events at its end are missing, and no wall can be named without them"
+    return f"{cut[0]}{others} is cut short: events of it are missing, and no wall can be named without them"
 
 
 def _low_coverage(case: _Case) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import IO
 
@@ -11,6 +12,7 @@ from analyzers.readers.losses import CUT_GZIP, DAMAGED_GZIP, Losses
 
 CHUNK_BYTES = 1 << 20  # small enough for a core's cache: larger ones are slower
 COMPRESSED_BYTES = 1 << 16  # what makes about a chunk: traces shrink to a tenth and less
+STEP_BYTES = 1 << 8  # how near to damaged data what precedes it is still read
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
 PADDING = b"\0"  # may follow a gzip member
@@ -20,10 +22,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def beginning(head: bytes) -> bytes:
     """The first bytes of a file's text, from the first bytes of the file; empty if they cannot be decompressed."""
     if head.startswith(GZIP_MAGIC):
-        try:
-            head = zlib.decompressobj(wbits=GZIP_WINDOW).decompress(head, CHUNK_BYTES)
-        except zlib.error:
-            return b""
+        head = b"".join(_whole_part(zlib.decompressobj(wbits=GZIP_WINDOW), head))[:CHUNK_BYTES]
     return head.removeprefix(BYTE_ORDER_MARK)
 
 
@@ -37,14 +36,24 @@ def chunks(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
 def _gunzip(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
     """What can be decompressed; gzip.GzipFile gives nothing of a read that meets the end."""
     decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
-    try:
-        while data := file.read(COMPRESSED_BYTES):
-            while data:
-                if decoder.eof:  # another member follows
-                    decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
+    while data := file.read(COMPRESSED_BYTES):
+        while data:
+            if decoder.eof:  # another member follows
+                decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
+            before = decoder.copy()
+            try:
                 yield decoder.decompress(data, CHUNK_BYTES)
-                data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
-        if not decoder.eof:
-            losses.add("compressed data", 1, CUT_GZIP)
-    except zlib.error:
-        losses.add("compressed data", 1, DAMAGED_GZIP)
+            except zlib.error:
+                losses.add("compressed data", 1, DAMAGED_GZIP)
+                yield from _whole_part(before, data)
+                return
+            data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
+    if not decoder.eof:
+        losses.add("compressed data", 1, CUT_GZIP)
+
+
+def _whole_part(decoder: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """The text up to where the data cannot be decompressed."""
+    with suppress(zlib.error):
+        for at in range(0, len(data), STEP_BYTES):
+            yield decoder.decompress(data[at : at + STEP_BYTES])

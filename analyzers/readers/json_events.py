@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from analyzers.readers.chunks import BYTE_ORDER_MARK, chunks
-from analyzers.readers.losses import CUT_FILE, DAMAGED, NO_EVENTS, Losses
+from analyzers.readers.losses import CUT_FILE, DAMAGED, HOLE, NO_EVENTS, Losses
 from analyzers.readers.mending import mended
 from analyzers.timeline import NO_CORRELATION
 
@@ -26,6 +26,8 @@ HEADER_BYTES = 256 << 20  # a file without events up to here has none
 EVENTS_OPENING = b'{"traceEvents":['
 EVENTS_ENDING = b"]}"
 BETWEEN = b" \t\r\n,"
+PADDING = b"\0 \t\r\n"  # may follow the end
+ZEROS = b"\0" * 16  # more than a name holds by mistake
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 KEY_SPAN = 64  # bytes that such a key may be written in
@@ -151,6 +153,7 @@ class JsonTrace:
                 if events is None:
                     end, following = (end, following) if end else (len(rest), len(rest))
                     events = self._whole_ones(_BETWEEN_EVENTS.split(bytes(rest[: end - 1])))
+                self._look_for_holes(rest, end)
                 yield events
                 del rest[:following]
                 wait_for = 0
@@ -200,6 +203,8 @@ class JsonTrace:
 
     def _last_piece(self, text: bytes, *, bare: bool) -> list[Event]:
         """The end of the file, with the header's fields that follow the events; or what is whole of it."""
+        text = text.rstrip(PADDING)
+        self._look_for_holes(text, len(text))
         events = self._ended(text)
         if events is None:
             *before, last = _BETWEEN_EVENTS.split(text.rstrip(BETWEEN))
@@ -220,6 +225,11 @@ class JsonTrace:
         if not bare or (event is None and text):
             self.losses.add("events" if event is None else "the end of the file", 1, CUT_FILE)
         return [] if event is None else [event]
+
+    def _look_for_holes(self, text: bytes | bytearray, end: int) -> None:
+        """A file system that lost pages gives zeros; between two of them any number of events may have been."""
+        if text.find(ZEROS, 0, end) >= 0:
+            self.losses.add("a stretch of events", 1, HOLE)
 
     def _whole_ones(self, texts: Sequence[bytes]) -> list[Event]:
         """Every event that is whole, one by one; the texts lack the brace that ends them."""

@@ -1,4 +1,4 @@
-"""What of a trace could not be read, by what it was and why; some of it means that the trace's end is missing."""
+"""What of a trace could not be read, by what it was and why; some of it means that its end is missing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ DAMAGED = "the file is damaged there"
 CUT_FILE = "the file is cut short there"
 CUT_GZIP = "the gzip stream is cut short"
 DAMAGED_GZIP = "the gzip stream is damaged: nothing after that can be read"
+HOLE = "zeros stand in its place, how much it was is not known"
 NO_EVENTS = "no list of events could be found"
 NO_TIMES = "no start time, no duration, or a negative one"
 NEVER_ENDED = "begun and never ended, or ended and never begun"
-CUT_SHORT = frozenset({CUT_FILE, CUT_GZIP, DAMAGED_GZIP})  # after these the end of the trace is missing
+# after these a part of the trace is missing, and nobody knows how large a one
+CUT_SHORT = frozenset({CUT_FILE, CUT_GZIP, DAMAGED_GZIP, HOLE})
 
 
 class Losses:

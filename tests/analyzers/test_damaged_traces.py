@@ -8,11 +8,13 @@ import json
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from analyzers import TraceError, Wall, analyze
 from analyzers.breakdown import break_down
 from analyzers.readers import chunks, json_events, read
+from analyzers.readers.losses import CUT_SHORT
 from analyzers.timeline import Timeline
 from tests.analyzers.drawing import GEMM, Drawing
 
@@ -140,14 +142,160 @@ def test_a_path_that_does_not_exist_and_a_folder_without_traces_are_refused(tmp_
         analyze([tmp_path])
 
 
-def test_random_damage_never_crashes(tmp_path: Path) -> None:
-    chance = random.Random(7)
-    raw = json.dumps(_many(30).document()).encode()
-    path = tmp_path / "fuzzed.json"
-    for _ in range(150):
-        damaged = bytearray(raw)
-        for _ in range(chance.randint(1, 6)):
-            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        path.write_bytes(bytes(damaged[: chance.randint(1, len(damaged))]))
+def test_a_hole_of_zeros_is_told_and_no_wall_is_named_across_it(tmp_path: Path) -> None:
+    raw = _many(3000).write(tmp_path).read_bytes()
+    path = tmp_path / "hole.json"
+    path.write_bytes(raw[:200_000] + bytes(4096) + raw[204_096:])
+    analysis = analyze([path])
+    assert analysis.diagnosis.wall is Wall.UNDETERMINED
+    assert any("zeros" in lost.why for lost in analysis.traces[0].coverage.dropped)
+
+
+def _with_hard_ends() -> bytes:
+    """Ends inside an escape, a character of several bytes, a number and nested brackets are all there."""
+    drawing = _many(4)
+    drawing.events[-1]["args"] |= {"dims": [[1, 2.5e3], [{}]], "text": 'a"\\}, {\u00e9\U0001f600', "none": None}
+    return json.dumps(drawing.document(), ensure_ascii=False).encode()
+
+
+def test_cut_at_any_byte_no_wall_is_named_and_no_event_is_invented(tmp_path: Path) -> None:
+    raw = _with_hard_ends()
+    complete = raw.rindex(b"]", 0, raw.index(b'"traceName"')) + 1
+    path = tmp_path / "cut.json"
+    for length in range(raw.rindex(b"cudaLaunchKernel"), complete):
+        path.write_bytes(raw[:length])
         with contextlib.suppress(TraceError):
-            assert analyze([path]).traces
+            (trace,) = (analysis := analyze([path])).traces
+            assert analysis.diagnosis.wall is Wall.UNDETERMINED
+            assert trace.coverage.kernels <= 4
+            # an event with what looks like a boundary in a text counts as two
+            assert sum(lost.count for lost in trace.coverage.dropped) in (1, 2)
+
+
+def test_gzip_cut_at_any_byte_names_no_wall(tmp_path: Path) -> None:
+    raw = gzip.compress(_with_hard_ends())
+    path = tmp_path / "cut.json.gz"
+    for length in range(1, len(raw)):
+        path.write_bytes(raw[:length])
+        with contextlib.suppress(TraceError):
+            assert analyze([path]).diagnosis.wall is Wall.UNDETERMINED
+
+
+def test_gzip_that_is_damaged_inside_names_no_wall(tmp_path: Path) -> None:
+    raw = bytearray(gzip.compress(json.dumps(_many(3000).document()).encode()))
+    raw[len(raw) // 2] ^= 0x55
+    path = tmp_path / "damaged.json.gz"
+    path.write_bytes(bytes(raw))
+    analysis = analyze([path])
+    assert analysis.diagnosis.wall is Wall.UNDETERMINED
+    assert any("gzip" in lost.why for lost in analysis.traces[0].coverage.dropped)
+
+
+OPENED = b'{"schemaVersion": 1, "traceEvents": [' + json.dumps(_many(1).events[-1]).encode() + b","
+HOSTILE = {
+    "no events": b'{"schemaVersion": 1, "x": "' + b"y" * 40_000,
+    "one endless text": OPENED + b'{"name": "' + b"z" * 40_000,
+    "backslashes": OPENED + b'{"name": "' + b"\\" * 40_000,
+    "open braces": OPENED + b"{" * 40_000,
+    "open lists": OPENED + b"[" * 40_000,
+    "only boundaries": OPENED + b"},{" * 13_000,
+    "boundaries in a text": OPENED + b'{"name": "' + b"}, {" * 10_000,
+    "wrong types": OPENED + b'{"ph": "X", "name": 5},\n' * 2_000,
+    "spaces": OPENED + b"}" + b" " * 40_000,
+    "commas": OPENED + b"{" + b", " * 20_000,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_no_input_is_decoded_over_and_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """What is tried again must have doubled, so that all tries together are a few times the file and not its square."""
+    path = tmp_path / "hostile.json"
+    path.write_bytes(HOSTILE[what])
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(json_events, "UNDECODABLE_BYTES", 8_000)
+    seen = 0
+
+    def counted(text: bytes) -> bytes:
+        nonlocal seen
+        seen += len(text)
+        return text
+
+    monkeypatch.setattr(json_events, "mended", counted)
+    with contextlib.suppress(TraceError):
+        analyze([path])
+    assert seen < 12 * len(HOSTILE[what])
+
+
+ODD: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    1e308,
+    10**30,
+    2**63,
+    "",
+    "x",
+    "nan",
+    "\ud800",
+    [],
+    {},
+    [[[]]],
+    "9" * 400,
+)
+
+
+def _damaged(chance: random.Random, raw: bytes) -> bytes:
+    """Bytes changed, cut off, left out, put in, repeated, and lines exchanged, a few times."""
+    text = bytearray(raw)
+    for _ in range(chance.randint(1, 5)):
+        at, other, length = chance.randrange(len(text) + 1), chance.randrange(len(text) + 1), chance.randint(1, 300)
+        lines = bytes(text).split(b"\n")
+        i, k = chance.randrange(len(lines)), chance.randrange(len(lines))
+        lines[i], lines[k] = lines[k], lines[i]
+        text = chance.choice(
+            (
+                text[:at] + bytes([chance.randrange(256)]) + text[at + 1 :],
+                text[:at],
+                text[:at] + text[at + length :],
+                text[:at] + chance.randbytes(length) + text[at:],
+                text[:at] + chance.choice((b"}", b"{", b"]", b"[", b'"', b",", b"\\", b"}, {")) + text[at:],
+                text[:at] + text[other : other + length] + text[at:],
+                bytearray(b"\n").join(lines),
+            )
+        )
+    return bytes(text)
+
+
+def _with_odd_values(chance: random.Random) -> bytes:
+    document = _many(30).document()
+    parts = [
+        document,
+        document["distributedInfo"],
+        *document["traceEvents"],
+        *(e["args"] for e in document["traceEvents"]),
+    ]
+    for _ in range(chance.randint(0, 6)):
+        inside = chance.choice(parts) if chance.random() < 0.7 else chance.choice(parts[:2])
+        inside[chance.choice([*inside, "new"])] = chance.choice(ODD)
+    return json.dumps(document, indent=chance.choice((None, 1))).encode()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_damage_never_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = random.Random(seed)
+    path = tmp_path / "fuzzed.json"
+    for _ in range(120):
+        raw = _with_odd_values(chance)
+        raw = _damaged(chance, raw) if chance.random() < 0.7 else raw
+        if chance.random() < 0.3:
+            raw = gzip.compress(raw)
+            raw = _damaged(chance, raw) if chance.random() < 0.6 else raw
+        path.write_bytes(raw)
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", chance.choice((200, 3000, 1 << 20)))
+        monkeypatch.setattr(json_events, "UNDECODABLE_BYTES", chance.choice((2000, 16 << 20)))
+        with contextlib.suppress(TraceError):
+            analysis = analyze([path])
+            assert msgspec.json.encode(analysis)
+            missing = any(lost.why in CUT_SHORT for lost in analysis.traces[0].coverage.dropped)
+            assert not missing or analysis.diagnosis.wall is Wall.UNDETERMINED
