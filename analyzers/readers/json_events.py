@@ -228,7 +228,8 @@ class JsonTrace:
 
     def _look_for_holes(self, text: bytes | bytearray, end: int) -> None:
         """A file system that lost pages gives zeros; between two of them any number of events may have been."""
-        if text.find(ZEROS, 0, end) >= 0:
+        first = text.find(0, 0, end)  # one byte is looked for much faster
+        if first >= 0 and text.find(ZEROS, first, end) >= 0:
             self.losses.add("a stretch of events", 1, HOLE)
 
     def _whole_ones(self, texts: Sequence[bytes]) -> list[Event]:
