@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -91,6 +92,9 @@ class Document(msgspec.Struct):
     baseTimeNanoseconds: msgspec.Raw = NOTHING
 
 
+REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 class _Decoder(msgspec.Struct, frozen=True):
     """Decodes strictly, which is fastest; what is refused is mended, and may have its numbers written as text."""
 
@@ -101,13 +105,12 @@ class _Decoder(msgspec.Struct, frozen=True):
     def of(kind: Any) -> _Decoder:
         return _Decoder(msgspec.json.Decoder(kind), msgspec.json.Decoder(kind, strict=False))
 
-    def __call__(self, text: bytes) -> Any:
+    def __call__(self, text: bytes | memoryview) -> Any:
         """The decoded value, None if the text is none."""
-        for decode, prepare in ((self.strict.decode, bytes), (self.loose.decode, mended)):
-            try:
-                return decode(prepare(text))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
+        with suppress(*REFUSED):
+            return self.strict.decode(text)
+        with suppress(*REFUSED):
+            return self.loose.decode(mended(bytes(text)))
         return None
 
 
@@ -140,6 +143,7 @@ class JsonTrace:
             if rest is None:
                 self.losses.add("events", 1, NO_EVENTS)
                 return
+            rest[:0] = EVENTS_OPENING
             wait_for = 0  # bytes: what would not decode is not tried again until there is twice as much of it
             for text in chain((b"",), texts):
                 rest += text
@@ -152,12 +156,12 @@ class JsonTrace:
                     continue
                 if events is None:
                     end, following = (end, following) if end else (len(rest), len(rest))
-                    events = self._whole_ones(_BETWEEN_EVENTS.split(bytes(rest[: end - 1])))
+                    events = self._whole_ones(_BETWEEN_EVENTS.split(bytes(rest[len(EVENTS_OPENING) : end - 1])))
                 self._look_for_holes(rest, end)
                 yield events
-                del rest[:following]
+                rest[:following] = EVENTS_OPENING
                 wait_for = 0
-            yield self._last_piece(bytes(rest), bare=bare)
+            yield self._last_piece(bytes(rest[len(EVENTS_OPENING) :]), bare=bare)
 
     def _header(self, texts: Iterator[bytes]) -> tuple[bytearray | None, bool]:
         """Read up to where the events begin: what was read of them (None without any), and whether they are a bare
@@ -190,16 +194,19 @@ class JsonTrace:
         self.device_properties = _PROPERTIES(bytes(document.deviceProperties)) or self.device_properties
         self.base_ns = _WHOLE_NUMBER(bytes(document.baseTimeNanoseconds)) or self.base_ns
 
-    def _events(self, text: bytes) -> list[Event] | None:
+    def _events(self, text: bytes | memoryview) -> list[Event] | None:
         document = _DOCUMENT(text)
         self._note(document)
         return None if document is None else document.traceEvents
 
     def _piece(self, text: bytearray, end: int) -> list[Event] | None:
-        """The events up to `end`, None if they will not decode."""
-        with memoryview(text) as whole:
-            joined = b"".join((EVENTS_OPENING, whole[:end], EVENTS_ENDING))
-        return self._events(joined)
+        """The events up to `end`, None if they will not decode. For a moment they are ended in place: no copy."""
+        ending = slice(end, end + len(EVENTS_ENDING))
+        following, text[ending] = text[ending], EVENTS_ENDING
+        with memoryview(text) as whole, whole[: ending.stop] as events:
+            found = self._events(events)
+        text[ending] = following
+        return found
 
     def _last_piece(self, text: bytes, *, bare: bool) -> list[Event]:
         """The end of the file, with the header's fields that follow the events; or what is whole of it."""

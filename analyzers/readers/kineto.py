@@ -15,14 +15,14 @@ import numpy as np
 from analyzers.errors import TraceError
 from analyzers.intervals import Floats
 from analyzers.readers.chunks import beginning
-from analyzers.readers.columns import Codes, Column, SpanColumns, whole_numbers
+from analyzers.readers.columns import Codes, Column, SpanColumns
 from analyzers.readers.devices import by_device
 from analyzers.readers.json_events import Arguments, Event, JsonTrace
 from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
-from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, in_use, joined
+from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use, joined
 
 # category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
 # gpu_user_annotation, instants) says nothing that these do not.
@@ -136,13 +136,16 @@ class _Columns:
         events, start, took = self._timed(events)
         self._extend(self.device, events, start, took, _correlations(events))
         self.activity.extend(np.full(len(events), int(activity)))
-        self.device_index.extend(whole_numbers([_device(event) for event in events], missing=0))
-        group = [self._group(event.args) for event in events]
-        self.group.extend(group)
-        self.message.extend([self._message(event.args, code) for event, code in zip(events, group, strict=True)])
+        self.device_index.extend_whole([_device(event) for event in events], missing=0)
+        group = [-1 if (a := e.args) is None or not (a.group or a.collective) else self._group(a) for e in events]
+        self.group.extend_whole(group, missing=-1)
+        self.message.extend_whole(
+            [-1 if code < 0 else self._message(event.args) for event, code in zip(events, group, strict=True)],
+            missing=-1,
+        )
 
     def _extend(
-        self, into: SpanColumns, events: list[Event], start: Floats, took: Floats, correlation: Ints | None
+        self, into: SpanColumns, events: list[Event], start: Floats, took: Floats, correlation: list[int | None] | None
     ) -> None:
         names, lanes = self.names, self.lanes
         into.extend(
@@ -153,14 +156,12 @@ class _Columns:
             correlation=correlation,
         )
 
-    def _group(self, arguments: Arguments | None) -> int:
-        """The code of "<process group's description>:<collective>", -1 where neither is given."""
-        if arguments is None or not (arguments.group or arguments.collective):
-            return -1
+    def _group(self, arguments: Arguments) -> int:
+        """The code of "<process group's description>:<collective>"."""
         return self.names[":".join(part for part in (arguments.group, arguments.collective) if part)]
 
-    def _message(self, arguments: Arguments | None, group: int) -> int:
-        return self.messages[message_key(arguments)] if arguments is not None and group >= 0 else -1
+    def _message(self, arguments: Arguments | None) -> int:
+        return -1 if arguments is None else self.messages[message_key(arguments)]
 
     def device_timelines(self, trace: JsonTrace) -> list[Timeline]:
         origin, names = self._origin_us(), self._names()
@@ -246,13 +247,12 @@ def _used_names(spans: Spans) -> list[str]:
     return [spans.names[i] for i in in_use(len(spans.names), spans.name).tolist()]
 
 
-def _correlations(events: list[Event]) -> Ints:
-    return whole_numbers([None if e.args is None else e.args.correlation for e in events], missing=NO_CORRELATION)
+def _correlations(events: list[Event]) -> list[int | None]:
+    return [None if e.args is None else e.args.correlation for e in events]
 
 
-def _sequence_numbers(events: list[Event]) -> Ints:
-    sequence = [NO_CORRELATION if e.args is None else e.args.sequence for e in events]
-    return whole_numbers(sequence, missing=NO_CORRELATION)
+def _sequence_numbers(events: list[Event]) -> list[int | None]:
+    return [NO_CORRELATION if e.args is None else e.args.sequence for e in events]
 
 
 CORRELATIONS = {"calls": _correlations, "ops": _sequence_numbers}
