@@ -192,6 +192,7 @@ def partition(
         recompute_us=us(work.recomputing),
         gemm_by_precision={name: t for name, when in work.gemm_by_precision.items() if (t := us(when)) > 0},
         host_by_activity={what: t for what, when in host.items() if (t := us(when)) > 0},
+        turnaround_us=us(causes.turnaround),
         launch_rate_us=us(launch_rate),
     )
 

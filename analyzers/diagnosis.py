@@ -51,8 +51,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work done again in backward
     gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
     host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing meanwhile
-    # of idle_by_cause.host_us: between launches at the host's usual pace, nothing else amiss
-    launch_rate_us: float = 0.0
+    launch_rate_us: float = 0.0  # of idle_by_cause.host_us: between launches at the host's usual pace
+    turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
 

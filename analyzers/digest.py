@@ -272,6 +272,7 @@ def _rank_step(partition: Partition, measured: Mapping[str, Any]) -> RankStep:
         host_us=causes.host_us,
         host_by_activity=partition.host_by_activity,
         sync_us=causes.sync_us,
+        turnaround_us=partition.turnaround_us,
         bubble_us=causes.bubble_us,
         unattributed_us=causes.unattributed_us,
         recompute_us=partition.recompute_us,

@@ -38,6 +38,7 @@ class RankStep:
     launch_interval_us: float = 0.0  # medians over the trace: from one launch to the next, and of a kernel
     kernel_us: float = 0.0
     sync_us: float = 0.0
+    turnaround_us: float = 0.0  # of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
     recompute_us: float = 0.0

@@ -43,7 +43,8 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
     losses = {
         "the pipeline's bubble": step.pipeline_wait_us,
         WAITING: max(step.waiting_us + step.bubble_us - step.pipeline_wait_us, job.imbalance_us),
-        "work that was launched but waits for another stream, a copy or an event": step.sync_us,
+        "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,
+        "the device's own turn from one queued kernel to the next": step.turnaround_us,
         "idle time whose cause is not in the trace": step.unattributed_us,
         "copies of input or weights, under no compute,": step.to_host_us + step.from_host_us - offloaded,
     }

@@ -83,7 +83,8 @@ def _no_wall(job: Job, step: RankStep) -> list[str]:
     """Idle time that has other names."""
     others = {
         "the pipeline's bubble (a receive is pending)": step.bubble_us,
-        "work that was launched but waits for another stream, a copy or an event": step.sync_us,
+        "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,
+        "the device's own turn from one queued kernel to the next": step.turnaround_us,
     }
     return [
         f"not the host's: {ms(us)} ms idle for {what}" for what, us in others.items() if job.share(us) >= SAID_SHARE

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from analyzers import kernels
-from analyzers.gaps import LAUNCH_LATENCY_US
+from analyzers.gaps import LAUNCH_LATENCY_US, TURNAROUND_US
 from analyzers.host import SLOW_LAUNCH_US
 from analyzers.intervals import Bools
 from tests.analyzers.drawing import Drawing
@@ -147,7 +147,7 @@ def _blame(
         and e["args"]["correlation"] not in known
         and not any(_overlap(e, launch[c]) for c in known if c in launch)
     )
-    host, sync, unseen = (np.zeros(size, dtype=bool) for _ in range(3))
+    host, sync, unseen, turnaround = (np.zeros(size, dtype=bool) for _ in range(4))
     receives = [e for e in events if e["name"] == "gloo:recv"]
     received = np.zeros(size, dtype=bool)
     for start, stop in _gaps(busy, begin, end):
@@ -161,8 +161,10 @@ def _blame(
         host[start:until] = True
         after = _last_launch(device, launch, start, origin)
         pending = [t - origin for t in lost if t > after and t - origin < min(stop, ready)]
-        if pending:
-            unseen[max(start, min(pending)) : stop] = True
+        seen_until = max(start, min(pending)) if pending else stop
+        unseen[seen_until:stop] = True
+        if ready != math.inf and seen_until - until <= TURNAROUND_US:
+            turnaround[until:seen_until] = True
         ends = [_end(e) - origin for e in receives if _end(e) - origin <= stop]
         if ends and max(ends) > start:
             received[start : max(ends)] = True
@@ -172,7 +174,7 @@ def _blame(
     bubble = idle & (exchanging | (received & when(receives)))
     host &= ~bubble & ~unseen & ~found.activities["profiler"]
     sync &= ~bubble & ~unseen
-    found.parts |= {"idle": idle, "host": host, "sync": sync, "bubble": bubble}
+    found.parts |= {"idle": idle, "host": host, "sync": sync, "bubble": bubble, "turnaround": turnaround & ~bubble}
     found.parts["unattributed"] = idle & ~host & ~sync & ~bubble
 
 

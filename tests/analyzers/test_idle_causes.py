@@ -307,3 +307,11 @@ def test_a_stall_between_two_launches_is_not_their_rate(tmp_path: Path) -> None:
 def test_collecting_garbage_between_two_launches_is_not_their_rate(tmp_path: Path) -> None:
     drawing = _launches(every=20, runs=4).range("gc", 90, 98, thread=MAIN)
     assert _breakdown(drawing, tmp_path).steps[0].launch_rate_us == 19 * 16 - 8
+
+
+def test_the_devices_turn_from_one_queued_kernel_to_the_next_is_no_wait(tmp_path: Path) -> None:
+    drawing = Drawing().step(1, 0, 300)
+    for k, start in enumerate((0, 102, 250)):
+        drawing.kernel(GEMM, start, (100, 200, 300)[k], launched=-10)
+    step = _step(drawing, tmp_path)
+    assert (step.idle_by_cause.sync_us, step.turnaround_us) == (52, 2)

@@ -24,7 +24,7 @@ from tests.analyzers.drawing import GEMM, Drawing
 from tests.analyzers.random_timelines import HORIZON_US, OTHER_DEVICE, TimelineThings, draw, kernels, timelines
 
 PLACE = ("name", "start_us")
-PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
+PARTS = ("compute", "exposed_communication", "exposed_copy", "idle", "turnaround")
 CAUSES = ("host", "sync", "bubble", "unattributed")
 
 
@@ -143,7 +143,7 @@ def test_a_clock_that_starts_elsewhere_changes_nothing(tmp_path: Path, timeline:
 @given(timelines, st.sampled_from((2, 7)))
 def test_times_in_another_unit_scale_every_figure(tmp_path: Path, timeline: TimelineThings, scale: int) -> None:
     one = _breakdown(draw(timeline), tmp_path)
-    slower = {"LAUNCH_LATENCY_US": gaps.LAUNCH_LATENCY_US * scale}
+    slower = {name: getattr(gaps, name) * scale for name in ("LAUNCH_LATENCY_US", "TURNAROUND_US")}
     with _set(gaps, **slower), _set(host, SLOW_LAUNCH_US=host.SLOW_LAUNCH_US * scale):
         scaled = _breakdown(draw(timeline, scale=scale), tmp_path)
     for small, large in zip((one.span, *one.steps), (scaled.span, *scaled.steps), strict=True):
