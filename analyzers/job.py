@@ -47,6 +47,11 @@ class Job:
     on_cpu: bool = False
     outcome: RunOutcome = field(default_factory=RunOutcome)
 
+    @property
+    def even_experts_us(self) -> float:
+        """What experts of even load would give back, of what even ranks would."""
+        return min(self.expert_load.beyond_mean_us, self.imbalance_us)
+
     def share(self, us: float) -> float:
         """Part of the average step, 0..1."""
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0

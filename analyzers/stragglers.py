@@ -6,7 +6,7 @@ beyond it is where the rank loses its time. With experts that is load imbalance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,10 @@ from analyzers.wording import KIND_NAMES, ms, part_name
 EXPERTS = "experts"
 EXPERT_CLASS = "grouped_gemm"
 HOST = "host"
+COMPUTE = "compute"
+UNROUTED = ("attention", "gemm", "convolution", "optimizer", "embedding")  # work that does not depend on the routing
+ENOUGH_TO_COMPARE = 0.1  # of the part's time: with less other work a slower device cannot be told
+AS_MUCH = 0.5  # of the part's growth: other work that grows so much says that the device is slower
 LATE_SHARE = 0.005  # of the step: ranks less late than this are on time
 EXPLAINS = 0.3  # of the lateness: a part that is longer by less does not explain it
 
@@ -165,18 +169,30 @@ def _late(
     late_us = float(late[kind].mean())
     if late_us < LATE_SHARE * step.duration_us:
         return None
-    beyond = {name: us - middle.get(name, 0.0) for name, us in parts.items()}
-    part = max(sorted(beyond), key=lambda name: beyond[name], default=None)
-    explained = part is not None and beyond[part] >= EXPLAINS * late_us
+    part, own_us, middle_us = _behind(parts, middle)
     return Late(
         place=place,
         kind=kind,
         late_us=late_us,
         in_every_step=bool((late[kind] >= late_us / 2).all()),
-        part=part if explained else None,
-        in_part_us=parts[part] if part is not None else 0.0,
-        middle_us=middle.get(part, 0.0) if part is not None else 0.0,
+        part=part if own_us - middle_us >= EXPLAINS * late_us else None,
+        in_part_us=own_us,
+        middle_us=middle_us,
     )
+
+
+def _behind(parts: Mapping[str, float], middle: Mapping[str, float]) -> tuple[str, float, float]:
+    """The part that is longest beyond the middle rank's, and both ranks' time for it: all compute, where the work that
+    routing does not change is longer as well (a slower device is no load imbalance)."""
+    part = max(sorted(parts), key=lambda name: parts[name] - middle.get(name, 0.0))
+    own_us, middle_us = parts[part], middle.get(part, 0.0)
+    rest = [name for name in (EXPERTS, *UNROUTED) if name != part]
+    rest_us, rest_middle_us = (sum(of.get(name, 0.0) for name in rest) for of in (parts, middle))
+    if part not in (EXPERTS, *UNROUTED) or not middle_us or rest_middle_us < ENOUGH_TO_COMPARE * middle_us:
+        return part, own_us, middle_us
+    if rest_us / rest_middle_us - 1 < AS_MUCH * (own_us / middle_us - 1):
+        return part, own_us, middle_us
+    return COMPUTE, own_us + rest_us, middle_us + rest_middle_us
 
 
 def _middle(parts: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -27,6 +27,7 @@ ACTIVITY_NAMES = {
     "outside_calls": "code outside CUDA calls (operators were not recorded)",
 }
 PART_NAMES = {  # classes whose name says little
+    "compute": "compute, whatever its class (a slower device?)",
     "gemm": "matrix products",
     "indexing": "indexing kernels",
     "elementwise": "elementwise kernels",

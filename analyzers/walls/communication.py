@@ -5,7 +5,9 @@ reduction and parameter gathering.
 *How it shows.* On the device's timeline, communication minus compute, by kind, on the slowest rank.
 *What it costs.* EP all-to-all takes 20–60 % of a step before optimisation, 40–60 % across nodes.
 *When it does not apply.* Waiting inside a collective for a rank that comes late is that rank's time, not the
-network's; with the traces of several ranks it is told apart and left out.
+network's: with the traces of several ranks it is told apart and left out, with one rank's the shortest like
+collective bounds the transfer, and the rest is said to be possible waiting. What a pipeline's receive takes beyond its
+shortest like is the bubble.
 *Source.* arXiv 2603.07685 §4.2.
 """
 
@@ -15,7 +17,7 @@ from analyzers.diagnosis import Wall, WallFinding
 from analyzers.job import Job
 from analyzers.kernels import PIPELINE
 from analyzers.rank_step import RankStep
-from analyzers.stragglers import EXPERTS, Late, Place
+from analyzers.stragglers import COMPUTE, Place
 from analyzers.wording import KIND_NAMES, ms, percent
 
 WALL = Wall.COMMUNICATION
@@ -102,7 +104,13 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
     """Ranks that the others wait for, and what an even load could give back."""
     lines = []
     if job.late is not None:
-        lines.append(f"{job.late}{_unevenness(job, job.late)}")
+        lines.append(str(job.late))
+    slower_device = job.late is not None and job.late.part == COMPUTE
+    if job.share(job.even_experts_us) >= SAID_SHARE and not slower_device:
+        lines.append(
+            f"the busiest rank's experts compute {job.expert_load.ratio:.1f}x what the mean rank's do (load "
+            f"imbalance): balancing them can give back {percent(job.share(job.even_experts_us))} at most"
+        )
     waits = {
         str(Place(rank=one.rank, device=one.device)): one.waiting_us - one.waiting_by_kind.get(PIPELINE, 0.0)
         for one in job.ranks
@@ -116,20 +124,13 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
         )
     if job.unaligned and step.exposed_by_kind:
         lines.append(
-            f"{', '.join(job.unaligned[:RANKS_NAMED])}{' and more' if len(job.unaligned) > RANKS_NAMED else ''} share "
-            "no collective with the first rank that could be matched: their clocks are not aligned"
+            f"no collective of {', '.join(job.unaligned[:RANKS_NAMED])}"
+            f"{' and more' if len(job.unaligned) > RANKS_NAMED else ''} could be matched with the first rank's: "
+            "their clocks are not aligned"
         )
     if len(job.ranks) > 1 and job.world_size is not None and job.world_size > len(job.ranks):
         lines.append(f"{len(job.ranks)} of {job.world_size} ranks are traced: the latest may be one of the others")
     return lines
-
-
-def _unevenness(job: Job, late: Late) -> str:
-    """What balancing the experts can give back, where it is they that make the rank late."""
-    if late.part != EXPERTS:
-        return ""
-    bound = min(job.expert_load.beyond_mean_us, job.imbalance_us)
-    return f": load imbalance {job.expert_load.ratio:.1f}x; balancing can give back {percent(job.share(bound))} at most"
 
 
 def _where(job: Job) -> str:

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from analyzers import TraceError, Wall, analyze
 from analyzers.diagnosis import Analysis
-from tests.analyzers.drawing import DISPATCH, GEMM, Drawing
+from tests.analyzers.drawing import ALL_TO_ALL, DISPATCH, GEMM, Drawing
 
 
 def _rank(rank: int, compute_us: int, *, combine_until: int = 1000) -> Drawing:
@@ -147,3 +148,39 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, analyzers; print([m for m in ('numpy', 'torch', 'msgspec') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_step_that_walls_see_is_the_slowest_ranks_in_each_step(tmp_path: Path) -> None:
+    """Rank 0 has most work in two steps, rank 1 in the third: no average of one rank shows them all."""
+    for rank, works in ((0, (900, 900, 300)), (1, (300, 300, 900))):
+        drawing = Drawing(rank=rank)
+        for k, compute in enumerate(works):
+            at = k * 1000
+            drawing.step(k, at, at + 1000).kernel(GEMM, at, at + compute, launched=0)
+            drawing.kernel(DISPATCH.replace("dispatch", "combine"), at + compute, at + 1000, launched=0, stream=8)
+        drawing.write(tmp_path)
+    analysis = analyze([tmp_path])
+    finding = analysis.diagnosis.finding(Wall.COMMUNICATION)
+    assert finding is not None
+    assert "EP combine is exposed for 0.10 of 1.0 ms a step (10 %) on rank 0" in finding.evidence[0]
+    assert [rank.own_us for rank in analysis.ranks] == pytest.approx([2400 / 3, 1800 / 3])
+
+
+def test_of_stages_with_unequal_work_the_one_with_most_is_seen(tmp_path: Path) -> None:
+    """The last stage computes 900 us of each step, the first 500 and then holds its device with a receive."""
+    for rank, compute in ((0, 500), (1, 900)):
+        drawing = Drawing(rank=rank)
+        for k in range(3):
+            at = k * 1000
+            peers: dict[str, Any] = (
+                {"Collective name": "send", "Dst Rank": 0} if rank else {"Collective name": "recv", "Src Rank": 1}
+            )
+            group = {"Process Group Name": "7", "Process Group Description": "PIPELINE_MODEL_PARALLEL_GROUP"}
+            drawing.step(k, at, at + 1000).kernel(GEMM, at, at + compute, launched=0)
+            drawing.kernel(ALL_TO_ALL, at + compute, at + 1000, launched=0, stream=8, **group, **peers)
+        drawing.write(tmp_path)
+    analysis = analyze([tmp_path])
+    assert [rank.waiting_by_kind.get("pp", 0.0) for rank in analysis.ranks] == pytest.approx([400.0, 0.0])
+    finding = analysis.diagnosis.finding(Wall.COMMUNICATION)
+    assert finding is not None
+    assert "on rank 1" in finding.evidence[0]

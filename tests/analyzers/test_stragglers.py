@@ -8,6 +8,7 @@ import numpy as np
 
 from analyzers import Wall, analyze
 from analyzers.diagnosis import Analysis
+from tests.analyzers.drawing import GEMM
 from tests.analyzers.drawn_jobs import EXPERTS, LAUNCH_AHEAD_US, DrawnJob, uneven
 
 
@@ -27,7 +28,10 @@ def test_unevenly_loaded_experts_are_named_with_what_balancing_gives_back(tmp_pa
         "rank 2 comes 2.3 ms late to EP combine in every step: it spends 4.7 ms in experts against 2.4 ms"
         in _evidence(analysis)
     )
-    assert "load imbalance 1.6x; balancing can give back 32 %" in _evidence(analysis)
+    assert (
+        "the busiest rank's experts compute 1.6x what the mean rank's do (load imbalance): balancing them can give "
+        "back 32 % at most"
+    ) in _evidence(analysis)
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
     assert "waiting for slower ranks" in analysis.diagnosis.because
     assert "rank 2 comes 2.3 ms late" in analysis.diagnosis.because
@@ -75,3 +79,32 @@ def test_a_rank_late_in_one_step_only_is_late_on_average(tmp_path: Path) -> None
     analysis = DrawnJob(compute_us=compute, groups=[range(3)]).analyze(tmp_path)
     assert "rank 1 comes" in _evidence(analysis)
     assert "a step on average" in _evidence(analysis)
+
+
+def test_experts_that_are_busiest_on_another_rank_in_each_step_are_imbalance_too(tmp_path: Path) -> None:
+    compute = uneven(3)
+    for rank in range(3):
+        compute[rank, rank] *= 2
+    analysis = DrawnJob(compute_us=compute, groups=[range(3)], kernel=EXPERTS).analyze(tmp_path)
+    assert "the busiest rank's experts compute 1.5x what the mean rank's do" in _evidence(analysis)
+
+
+def _with_dense_work(job: DrawnJob, folder: Path, times: float) -> Analysis:
+    """Half of what each rank computes is made dense products, `times` as long on rank 1 as its experts' growth."""
+    for drawing in job.drawings():
+        for event in list(drawing.events):
+            if event["name"] == EXPERTS:
+                dense = event["dur"] / 2 if drawing.rank != 1 else event["dur"] / 2 * times
+                event["dur"] -= dense
+                drawing.kernel(GEMM, event["ts"] + event["dur"], event["ts"] + event["dur"] + dense, launched=0.0)
+        drawing.write(folder)
+    return analyze([folder])
+
+
+def test_a_device_that_is_slower_at_everything_has_no_imbalance_of_experts(tmp_path: Path) -> None:
+    job = DrawnJob(compute_us=uneven(4, slow={1: 1.6}), groups=[range(4)], kernel=EXPERTS)
+    slower = _with_dense_work(job, tmp_path / "slower", 1.0)
+    assert slower.ranks[1].late_in == "compute"
+    assert "a slower device?" in _evidence(slower)
+    assert "imbalance)" not in _evidence(slower)
+    assert _with_dense_work(job, tmp_path / "busier", 0.6).ranks[1].late_in == "experts"
