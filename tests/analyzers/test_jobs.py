@@ -175,7 +175,10 @@ def test_of_stages_with_unequal_work_the_one_with_most_is_seen(tmp_path: Path) -
             peers: dict[str, Any] = (
                 {"Collective name": "send", "Dst Rank": 0} if rank else {"Collective name": "recv", "Src Rank": 1}
             )
-            group = {"Process Group Name": "7", "Process Group Description": "PIPELINE_MODEL_PARALLEL_GROUP"}
+            group: dict[str, Any] = {
+                "Process Group Name": "7",
+                "Process Group Description": "PIPELINE_MODEL_PARALLEL_GROUP",
+            }
             drawing.step(k, at, at + 1000).kernel(GEMM, at, at + compute, launched=0)
             drawing.kernel(ALL_TO_ALL, at + compute, at + 1000, launched=0, stream=8, **group, **peers)
         drawing.write(tmp_path)
