@@ -20,6 +20,8 @@ from analyzers.intervals import Bools, Floats, Intervals, union
 Ints = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int8]
 NO_CORRELATION = -1
+NO_LANE = -1
+NO_TOTAL = -1
 
 
 class Activity(IntEnum):
@@ -103,6 +105,29 @@ class DeviceEvents:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryEvents:
+    """K allocations and releases of one device's memory, in order of time.
+
+    time_us: float64[K]; lane: int[K], the host thread, NO_LANE if unknown; address: int64[K], -1 if unknown;
+    change_bytes: int64[K], negative where memory was released; allocated_bytes, reserved_bytes: int64[K], the
+    allocator's totals afterwards, NO_TOTAL where the trace does not tell.
+    """
+
+    source: str  # memory_events | nsys
+    time_us: Floats
+    lane: Ints
+    address: Ints
+    change_bytes: Ints
+    allocated_bytes: Ints
+    reserved_bytes: Ints
+    retries: int | None = None  # counted by the reader, where the trace tells of failed allocations
+    refused: int = 0  # allocations that failed for good
+
+    def __len__(self) -> int:
+        return len(self.time_us)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Timeline:
     """One rank's events. `device_index` is None for a rank that computes on CPUs: then `device` is empty and the
     operators on the host threads are the work."""
@@ -121,6 +146,8 @@ class Timeline:
     world_size: int | None = None  # ranks of the job
     messages: tuple[Message, ...] = ()
     lane_names: Mapping[int, str] = field(default_factory=dict)  # stream or thread, as the profiler numbers them
+    memory: MemoryEvents | None = None
+    memory_limit_bytes: int | None = None  # all of the device's memory
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
 

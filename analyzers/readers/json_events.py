@@ -52,6 +52,12 @@ class Arguments(msgspec.Struct, gc=False):
     dtype: str | None = None
     source: int | str | None = msgspec.field(default=None, name="Src Rank")
     destination: int | str | None = msgspec.field(default=None, name="Dst Rank")
+    address: int | None = msgspec.field(default=None, name="Addr")
+    change_bytes: int | None = msgspec.field(default=None, name="Bytes")
+    allocated: int | None = msgspec.field(default=None, name="Total Allocated")
+    reserved: int | None = msgspec.field(default=None, name="Total Reserved")
+    device_type: int | None = msgspec.field(default=None, name="Device Type")
+    memory_of: int | None = msgspec.field(default=None, name="Device Id")
 
 
 class Event(msgspec.Struct, gc=False):

@@ -6,9 +6,10 @@ The columns a trace fills are chosen by an event's category alone; what an event
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from analyzers.readers.columns import Codes, Column, SpanColumns
 from analyzers.readers.devices import by_device
 from analyzers.readers.json_events import Arguments, Event, JsonTrace
 from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
+from analyzers.readers.memory_events import INSTANT, MemoryColumns
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
@@ -86,11 +88,13 @@ class _Columns:
         self.activity, self.device_index, self.group = Column("b"), Column("q"), Column("i")
         self.message, self.messages = Column("i"), Codes()
         self.host = {what: SpanColumns() for what in ("calls", "ops", "ranges", "overhead")}
+        self.memory = MemoryColumns(self.lanes)
         self.halves: list[Event] = []
         self.malformed = 0
 
     def add(self, batch: Iterable[Event]) -> None:
         kept: dict[str | None, list[Event]] = {category: [] for category in (*DEVICE_CATEGORIES, *HOST_CATEGORIES)}
+        instants: list[Event] = []
         for event in batch:
             if event.ph == "X":
                 if event.cat in kept:
@@ -99,6 +103,9 @@ class _Columns:
                     kept[ANNOTATION_CATEGORY].append(event)
             elif event.ph in HALVES:  # an end need not name a category
                 self.halves.append(event)
+            elif event.ph == INSTANT:
+                instants.append(event)
+        self.memory.add(instants)
         for category, events in kept.items():
             if not events:
                 continue
@@ -176,7 +183,8 @@ class _Columns:
             )
             calls = host["calls"].unlinked(of=spans.correlation[~mine], but=events.spans.correlation)
             timeline = _timeline(trace, origin=origin, index=index, device=events, host={**host, "calls": calls})
-            timelines.append(replace(timeline, messages=messages))
+            memory = self.memory.of_device(index, origin)
+            timelines.append(replace(timeline, messages=messages, memory=memory))
         return timelines
 
     def cpu_timeline(self, trace: JsonTrace) -> Timeline:
@@ -198,7 +206,8 @@ class _Columns:
         spans = self.device.spans(origin_us=origin, names=names)
         none = np.empty(0, dtype=np.int64)
         device = DeviceEvents(spans=spans, activity=none.astype(np.int8), group=none, message=none)
-        return _timeline(trace, origin=origin, index=None, device=device, host=host)
+        timeline = _timeline(trace, origin=origin, index=None, device=device, host=host)
+        return replace(timeline, memory=self.memory.of_device(None, origin))
 
     def lane_names(self) -> dict[int, str]:
         return {code: str(lane[1]) for lane, code in self.lanes.items() if isinstance(lane, tuple)}
@@ -236,7 +245,15 @@ def _timeline(
         ops=host["ops"],
         ranges=host["ranges"],
         overhead=host["overhead"],
+        memory_limit_bytes=_memory_of(trace.device_properties, index),
     )
+
+
+def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
+    """All memory of a device, as the trace's header tells it."""
+    found = (p.get("totalGlobalMem") for p in properties if isinstance(p, dict) and p.get("id") == index)
+    size = next(found, None)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _is_training_on_cpu(ranges: Spans) -> bool:

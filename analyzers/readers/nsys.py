@@ -23,6 +23,7 @@ from analyzers.readers.devices import by_device
 from analyzers.readers.losses import CUT_FILE, Losses
 from analyzers.readers.nsys_diagnostics import diagnostics
 from analyzers.readers.nsys_export import MISSING, Export, opened
+from analyzers.readers.nsys_memory import driver_memory, memory_sizes
 from analyzers.readers.nsys_processes import PROCESS_BITS, PROCESS_SHIFT, gpus, ranks
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Ints, Spans, Timeline, no_spans
 
@@ -138,6 +139,7 @@ def _timelines(export: Export) -> list[Timeline]:
     origin_ns = min(int(rows.start.min()) for rows in (device.rows, calls, ranges) if len(rows))
     working = _working_processes(device, losses)
     names, rank_of, gpu_of = export.names, ranks(export, working), gpus(export)
+    memory, size_of = driver_memory(export), memory_sizes(export)
     common = Timeline(
         path=str(export.path),
         format="nsys",
@@ -151,19 +153,26 @@ def _timelines(export: Export) -> list[Timeline]:
         dropped=losses.dropped(),
         warnings=(*diagnostics(export, working), *still_open),
     )
-    return [
-        replace(
-            common,
-            rank=rank_of[process],
-            device_index=gpu_of.get((process & PROCESS_BITS, number), number),
-            device=_events(device, chosen, names, origin_ns),
-            calls=_of_device(calls.spans(calls.process == process, names, origin_ns), device.rows, process, chosen),
-            ranges=ranges.spans(ranges.process == process, names, origin_ns),
-            overhead=overhead.spans(overhead.process == process, names, origin_ns),
-        )
-        for process in working
-        for number, chosen in _devices(device, process)
-    ]
+    found = []
+    for process in working:
+        own = calls.spans(calls.process == process, names, origin_ns)
+        annotated = ranges.spans(ranges.process == process, names, origin_ns)
+        cost = overhead.spans(overhead.process == process, names, origin_ns)
+        for number, chosen in _devices(device, process):
+            gpu = gpu_of.get((process & PROCESS_BITS, number), number)
+            timeline = replace(
+                common,
+                rank=rank_of[process],
+                device_index=gpu,
+                device=_events(device, chosen, names, origin_ns),
+                calls=_of_device(own, device.rows, process, chosen),
+                ranges=annotated,
+                overhead=cost,
+                memory=memory.of_device(process, number, own, origin_ns),
+                memory_limit_bytes=size_of.get(gpu),
+            )
+            found.append(timeline)
+    return found
 
 
 def _working_processes(device: _Device, losses: Losses) -> list[int]:

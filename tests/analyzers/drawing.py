@@ -16,9 +16,12 @@ MAIN, BACKWARD, GLOO_THREAD = 100, 101, 200
 class Drawing:
     """Events of one rank, in the order they are drawn."""
 
-    def __init__(self, *, rank: int = 0, on_cpu: bool = False, world_size: int = 2) -> None:
+    def __init__(
+        self, *, rank: int = 0, on_cpu: bool = False, world_size: int = 2, device_bytes: int | None = None
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.device_bytes = device_bytes
         self.on_cpu = on_cpu
         self.events: list[dict[str, Any]] = []
         self._correlation = 0
@@ -105,11 +108,31 @@ class Drawing:
             self._add("kernel", kernel, start, end, stream, **place)
         return self
 
+    def memory(
+        self,
+        time: float,
+        change: int,
+        *,
+        device: int | None = 0,
+        thread: int = MAIN,
+        name: str = "[memory]",
+        address: int | None = None,
+        allocated: int | None = None,
+        reserved: int | None = None,
+    ) -> Drawing:
+        """An allocation, or with a negative change a release, of the device's memory or (None) the host's."""
+        told = {"Addr": address, "Total Allocated": allocated, "Total Reserved": reserved}
+        where = {"Device Type": 0, "Device Id": -1} if device is None else {"Device Type": 1, "Device Id": device}
+        args = {"Bytes": change, **where, **{key: value for key, value in told.items() if value is not None}}
+        self.events.append({"ph": "i", "s": "t", "name": name, "pid": 1, "tid": thread, "ts": time, "args": args})
+        return self
+
     def document(self) -> dict[str, Any]:
+        device = {"id": 0, "name": "drawn", **({"totalGlobalMem": self.device_bytes} if self.device_bytes else {})}
         backend = "gloo" if self.on_cpu else "nccl"
         return {
             "schemaVersion": 1,
-            "deviceProperties": [] if self.on_cpu else [{"id": 0, "name": "drawn"}],
+            "deviceProperties": [] if self.on_cpu else [device],
             "distributedInfo": {"backend": backend, "rank": self.rank, "world_size": self.world_size},
             "traceEvents": self.events,
             "traceName": "drawn",

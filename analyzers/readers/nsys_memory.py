@@ -1,0 +1,94 @@
+"""What the driver gave and took back, in an Nsight export recorded with --cuda-memory-usage=true.
+
+These are cudaMalloc's and cudaFree's own sizes: of a framework that caches memory they tell what it reserved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.intervals import Bools
+from analyzers.readers.nsys_export import Export
+from analyzers.readers.nsys_processes import PROCESS_SHIFT
+from analyzers.timeline import NO_LANE, NO_TOTAL, Ints, MemoryEvents, Spans
+
+TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+COLUMNS = ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType", "correlationId")
+ON_DEVICE = (2, 3, 5)  # ENUM_CUDA_MEM_KIND: device, array, static; the rest is the host's or may be
+RELEASED = 1  # ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocated, 1 released
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
+GPUS, GPU_COLUMNS = "TARGET_INFO_GPU", ("id", "totalMemory")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DriverMemory:
+    """K rows of all processes: nanoseconds as recorded, bytes. failed: the process of each allocation that failed."""
+
+    start: Ints
+    process: Ints
+    device: Ints  # as its process counts
+    address: Ints
+    change_bytes: Ints
+    correlation: Ints
+    failed: Ints
+
+    def of_device(self, process: int, number: int, calls: Spans, origin_ns: int) -> MemoryEvents | None:
+        """The events of one device of a process, whose calls tell the threads; None without any."""
+        mine = (self.process == process) & (self.device == number)
+        if not mine.any():
+            return None
+        order = np.flatnonzero(mine)
+        order = order[np.lexsort((self.address[order], self.change_bytes[order], self.start[order]))]
+        untold = np.broadcast_to(np.int64(NO_TOTAL), len(order))
+        return MemoryEvents(
+            source="nsys",
+            time_us=(self.start[order] - origin_ns) / 1000,
+            lane=_lanes(self.correlation[order], calls),
+            address=self.address[order],
+            change_bytes=self.change_bytes[order],
+            allocated_bytes=untold,
+            reserved_bytes=untold,
+            retries=int(np.count_nonzero(self.failed == process)),
+        )
+
+
+def driver_memory(export: Export) -> DriverMemory:
+    """Every allocation and release on devices; none where they were not recorded."""
+    start, pid, device, address, size, kind, operation, correlation = export.integers(TABLE, COLUMNS)
+    good: Bools = np.ones(len(start), dtype=bool)
+    if export.has(TABLE, "memKind"):
+        good = np.isin(kind, ON_DEVICE)
+    good &= size > 0
+    (failed,) = export.integers(CALLS, ("globalTid",), _failing(export)) if len(start) else (start,)
+    return DriverMemory(
+        start=start[good],
+        process=pid[good] >> PROCESS_SHIFT,
+        device=device[good],
+        address=address[good],
+        change_bytes=np.where(operation[good] == RELEASED, -size[good], size[good]),
+        correlation=correlation[good],
+        failed=failed >> PROCESS_SHIFT,
+    )
+
+
+def _failing(export: Export) -> str:
+    return f"returnValue = {OUT_OF_MEMORY}" if export.has(CALLS, "returnValue") else "0"
+
+
+def _lanes(correlation: Ints, calls: Spans) -> Ints:
+    """int64[K]: the thread of the call with each correlation, NO_LANE if it is not known."""
+    order = np.argsort(calls.correlation, kind="stable")
+    if not len(order):
+        return np.full(len(correlation), NO_LANE, dtype=np.int64)
+    at = order[np.minimum(np.searchsorted(calls.correlation[order], correlation), len(order) - 1)]
+    known = (correlation > 0) & (calls.correlation[at] == correlation)
+    return np.where(known, calls.lane[at], NO_LANE)
+
+
+def memory_sizes(export: Export) -> dict[int, int]:
+    """GPU's number in its machine -> bytes of its memory."""
+    number, size = export.integers(GPUS, GPU_COLUMNS)
+    return {gpu: total for gpu, total in zip(number.tolist(), size.tolist(), strict=True) if total > 0}
