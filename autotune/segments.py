@@ -127,7 +127,7 @@ CLASS_WORDS = {
     "gemm": "dense GEMM",
     "router": "router and permutation",
     "elementwise": "normalisation and elementwise",
-    "indexing": "sort, scan, index",
+    "indexing": "sorting and indexing",
     "quantise": "quantise and cast",
     "graph": "inside CUDA graphs",
     "other": "other compute",

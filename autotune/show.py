@@ -24,6 +24,7 @@ PARTS_SHOWN = 5  # of what a kind of time is made of, the largest
 KERNELS_SHOWN = 5
 RANGES_SHOWN = 4
 RANKS_SHOWN = 6
+EVIDENCE_SHOWN = 3  # of each wall but the first
 NAME_COLUMNS = 40  # of a file's name
 UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
 
@@ -134,13 +135,15 @@ def _print_beside(console: Console, lead: str, text: str) -> None:
 
 
 def _print_walls(console: Console, walls: Sequence[WallFinding]) -> None:
-    """Each wall with its evidence; those with nothing to give back in a line each."""
-    for finding in walls:
+    """Each wall with its evidence, the first with all of it; those with nothing to give back in a line each."""
+    for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
+            evidence = finding.evidence if index == 0 else finding.evidence[:EVIDENCE_SHOWN]
+            left = len(finding.evidence) - len(evidence)
             console.print()
             could_give = f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
             say(console, f"{finding.wall.value}: {could_give}", style="bold")
-            for said in finding.evidence:
+            for said in (*evidence, *([f"{left} more in --html and --json"] if left else [])):
                 say(console, said, lead="  - ")
     nothing = [finding for finding in walls if finding.recoverable_us <= 0]
     if nothing:

@@ -84,8 +84,13 @@
 
   const write = (context, row, at, from, width, ink) => {
     context.fillStyle = ink;
-    const most = Math.floor((width - 8) / 5.6), name = data.names[row.name[at]];
-    context.fillText(name.length > most ? `${name.slice(0, Math.max(most - 1, 1))}…` : name, from + 4, row.top + row.height / 2 + 1);
+    const name = data.names[row.name[at]], room = width - 7;
+    let most = name.length, said = name;
+    while (most > 1 && context.measureText(said).width > room) {
+      most = Math.min(most - 1, Math.floor(most * room / context.measureText(said).width));
+      said = `${name.slice(0, Math.max(most, 1))}…`;
+    }
+    context.fillText(said, from + 4, row.top + row.height / 2 + 1);
   };
 
   const axis = (context, ink, rule) => {
