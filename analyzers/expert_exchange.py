@@ -53,7 +53,7 @@ def exchanges(launched: Launched, stream: Ints, computing: Launched, label: Ints
 
 def _around(exchanged_us: Floats, marked_us: Floats, is_grouped: Bools) -> Ints:
     """Of the communications of one stream and thread: those directly before and after the same run of grouped GEMMs."""
-    order = np.argsort(marked_us, kind="stable")
+    order = np.lexsort((is_grouped, marked_us))
     marked_us, is_grouped = marked_us[order], np.append(is_grouped[order], False)
     following = np.searchsorted(marked_us, exchanged_us)  # the mark after each communication; the last is none
     before = is_grouped[following]

@@ -12,7 +12,7 @@ from analyzers.contexts import in_context
 from analyzers.diagnosis import Coverage, UnknownKernel
 from analyzers.expert_exchange import Launched
 from analyzers.intervals import EMPTY, Bools, Intervals, intersect, merge
-from analyzers.kernel_times import kernel_times
+from analyzers.kernel_times import kernel_times, summed
 from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, GEMM, KINDS, PRECISIONS, RECOMPUTE, UNKNOWN_PRECISION
 from analyzers.launches import Launches
 from analyzers.recompute import recompute_by_lane
@@ -106,10 +106,11 @@ def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
     """How much of the device's time a row of the kernel table explains; graphs hide theirs."""
     events = timeline.device.spans
     took = events.end_us - events.start_us
+    order = np.argsort(took)  # so that rounding does not depend on the order of events in the file
     unknown = is_kernel & ~events.where(lambda name: kernels.kernel(name).known)
     hidden = timeline.device.activity == Activity.GRAPH
-    total = float(took.sum())
-    explained = 1.0 - float(took[unknown | hidden].sum()) / total if total else 1.0
+    total = float(took[order].sum())
+    explained = 1.0 - float(took[order][(unknown | hidden)[order]].sum()) / total if total else 1.0
     return Coverage(
         device_time_classified=explained,
         kernels=int(is_kernel.sum()),
@@ -119,7 +120,6 @@ def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
 
 
 def _largest(events: Spans) -> list[UnknownKernel]:
-    used, position = np.unique(events.name, return_inverse=True)
-    total = np.bincount(position, weights=events.end_us - events.start_us, minlength=len(used))
+    used, _, total = summed(events, events.name)
     by_time = sorted(zip(total.tolist(), (events.names[i] for i in used), strict=True), reverse=True)
     return [UnknownKernel(name=name, total_us=us) for us, name in by_time[:UNKNOWN_KERNELS_SHOWN]]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analyzers.breakdown import break_down
 from analyzers.diagnosis import Partition
@@ -206,3 +211,30 @@ def test_a_collective_of_the_compiled_graph_itself_is_no_gradient_hooks(tmp_path
 def test_a_kernel_that_names_itself_needs_no_surroundings(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, 100).range("combine", 0, 10).kernel(DISPATCH, 50, 80, launched=5)
     assert set(_kinds(drawing, tmp_path)) == {"ep_dispatch"}
+
+
+NAMES = (ALL_TO_ALL, ALL_GATHER, GROUPED_GEMM, GEMM, ATTENTION, PERMUTE, DISPATCH, "my_secret_kernel")
+KERNELS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.floats(0.001, 9.999), st.integers(0, 2)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(KERNELS, st.randoms(use_true_random=False))
+def test_kinds_classes_and_sums_do_not_depend_on_the_order_of_events(
+    kernels: list[tuple[str, int, float, int]], chance: random.Random
+) -> None:
+    drawing = Drawing().step(1, 0, 1000)
+    for name, moment, took, stream in kernels:  # many are launched at the same moment
+        drawing.kernel(name, 100 + moment, 100 + moment + took, launched=moment, stream=stream)
+    with tempfile.TemporaryDirectory() as folder:
+        ordered = _report(drawing, Path(folder))
+        chance.shuffle(drawing.events)
+        assert _report(drawing, Path(folder)) == ordered
+
+
+def _report(drawing: Drawing, folder: Path) -> bytes:
+    (timeline,) = read(drawing.write(folder))
+    return msgspec.json.encode(break_down(timeline).report())
