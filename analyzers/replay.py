@@ -21,6 +21,10 @@ from analyzers.launches import Launches
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Spans
 
+# clocks that count from 1970 in float64 are a quarter of a microsecond out: a wait that ends a step ends before the
+# edge of the step, and what is launched next is launched after it, whatever the digits say
+ROUNDING_US = 0.5
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replay:
@@ -53,11 +57,11 @@ class Replay:
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Bools]:
         """float64[P] twice, bool[P]: begin and end of the waits and, as waits of no length, the windows' edges;
-        sorted by end, an edge after the wait that ends there."""
+        in the order of their ends, an edge after the wait that ends there."""
         begin = np.concatenate((self.wait_start_us, self._marks))
         end = np.concatenate((self.wait_end_us, self._marks))
         mark = np.arange(len(end)) >= len(end) - len(self._marks)
-        order = np.lexsort((-begin, mark, end))
+        order = np.lexsort((-begin, end + ROUNDING_US * mark))
         return begin[order], end[order], mark[order]
 
     @property
@@ -67,7 +71,13 @@ class Replay:
     @cached_property
     def _segment(self) -> Ints:
         """int64[N]: how many points had passed when each event was launched."""
-        return np.searchsorted(self._points[1], self.launch_us, side="right")
+        return np.searchsorted(self._passed, self.launch_us + 2 * ROUNDING_US, side="right")
+
+    @cached_property
+    def _passed(self) -> Floats:
+        """float64[P], sorted: when each point is behind the host."""
+        _, end, mark = self._points
+        return end + ROUNDING_US * mark
 
     @cached_property
     def _waiting(self) -> Bools:
@@ -126,7 +136,7 @@ class Replay:
             zip(*(column.tolist() for column in columns), strict=True)
         ):
             held = max(held, latest - sooner)
-            if not is_mark:
+            if not is_mark and leaves > arrives:  # a wait that the host does without keeps it from nothing
                 sooner = leaves - max(arrives - sooner, work + held) - min(returns, leaves - arrives)
             passed[i] = leaves - sooner if waiting else work + held
         return passed

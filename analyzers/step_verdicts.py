@@ -45,9 +45,8 @@ def with_steps(
 def _left_out(job: Job) -> list[str]:
     if not job.warm_up_us or job.step is None:
         return []
-    took = ", ".join(ms(us) for us in job.warm_up_us)
-    first = "the first step" if len(job.warm_up_us) == 1 else f"the first {len(job.warm_up_us)} steps"
-    return [f"Left out as warm-up: {first} ({took} ms, later ones {ms(job.step.duration_us)} ms)"]
+    took = ms(sum(job.warm_up_us))
+    return [f"Left out as warm-up: the first step ({took} ms, later ones {ms(job.step.duration_us)} ms)"]
 
 
 def _otherwise(wall: Wall, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]) -> list[str]:

@@ -48,14 +48,12 @@ def steps(timeline: Timeline) -> list[Step]:
 
 
 def warm_up(duration_us: Sequence[float]) -> int:
-    """How many steps at the start are warm-up: each much longer than the later ones usually are, of which two are left.
+    """How many steps at the start are warm-up: one if it is much longer than the later ones, of which there are two.
 
     Caches fill, kernels are compiled and tuned, the allocator grows: none of it comes back in later steps.
     """
-    first = 0
-    while len(duration_us) - first > 2 and duration_us[first] > WARM_UP * float(np.median(duration_us[first + 1 :])):
-        first += 1
-    return first
+    first, later = duration_us[:1], duration_us[1:]
+    return int(len(later) >= 2 and first[0] > WARM_UP * float(np.median(later)))
 
 
 def _matches(pattern: re.Pattern[str], name: str) -> bool:

@@ -84,10 +84,11 @@ def _nothing_stands_out(case: _Case) -> str | None:
 
 def _no_wall_is_larger(case: _Case) -> str | None:
     what, share = case.elsewhere
-    if share <= max(case.leader.share, THRESHOLDS["share"]):
+    if share <= max(case.leader.share - THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None
+    more = "more than any wall" if share > case.leader.share else f"nearly as much as {case.leader.wall}"
     why = f": {late}" if what == WAITING and (late := case.job.late) is not None else ""
-    return f"{what} takes {percent(share)} of the step, more than any wall ({percent(case.leader.share)}){why}"
+    return f"{what} takes {percent(share)} of the step, {more} ({percent(case.leader.share)}){why}"
 
 
 def _may_be_waiting(case: _Case) -> str | None:
