@@ -107,14 +107,12 @@ def _ready(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
     once the one ready first, so that the order of events cannot matter.
     """
     events = timeline.device.spans
-    lasting = np.flatnonzero(events.end_us > events.start_us)
-    start = events.start_us[lasting]
-    ready = np.where(launch.first_us[lasting] < start, -np.inf, launch.end_us[lasting])
-    order = np.lexsort((ready, start))
-    at = np.searchsorted(start[order], gaps.end)
-    ends = order[np.minimum(at, len(order) - 1)] if len(order) else at
-    ended = (at < len(order)) & (start[ends] == gaps.end)
-    return np.where(ended, ready[ends], np.inf)
+    at = np.searchsorted(gaps.end, events.start_us)
+    ends = (events.end_us > events.start_us) & (np.append(gaps.end, np.nan)[at] == events.start_us)
+    ready = np.where(launch.first_us[ends] < events.start_us[ends], -np.inf, launch.end_us[ends])
+    first = np.full(len(gaps), np.inf)
+    np.minimum.at(first, at[ends], ready)
+    return first
 
 
 def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals, ready: Floats) -> Floats:

@@ -40,11 +40,11 @@ def pace(timeline: Timeline, launch: Launches) -> Pace:
         ends.append(launched[1:][usual])
         intervals.append(between)
         at.append(launched)
-    kernels = timeline.device.spans.take(timeline.device.activity == Activity.KERNEL)
+    events, is_kernel = timeline.device.spans, timeline.device.activity == Activity.KERNEL
     return Pace(
         at_us=np.sort(np.concatenate(at)),
         interval_us=_median(np.concatenate(intervals)),
-        kernel_us=_median(kernels.end_us - kernels.start_us),
+        kernel_us=_median(events.end_us[is_kernel] - events.start_us[is_kernel]),
         usual=union(np.concatenate(begins), np.concatenate(ends)) if begins else EMPTY,
     )
 
