@@ -164,11 +164,12 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     """Each step of a rank; the whole trace as one if it has none."""
     work, idle = breakdown.work, breakdown.idle
     computing = merge(when for name, when in work.compute_by_class.items() if name != RECOMPUTE)
+    short = intersect(work.short_kernels, computing)
     measured = _Measured(
         breakdown,
         {
             "short_kernels_by_class": {
-                name: intersect(intersect(work.short_kernels, computing), work.compute_by_class[name])
+                name: intersect(short, work.compute_by_class[name])
                 for name in COMPUTE_CLASSES
                 if name in work.compute_by_class
             },
@@ -184,7 +185,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
-    gains = _gains(breakdown, intersect(work.short_kernels, computing))
+    gains = _gains(breakdown, short)
     experts = _kernels(breakdown, GROUPED_GEMM)
     return [
         _rank_step(
