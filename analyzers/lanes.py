@@ -24,6 +24,7 @@ from analyzers.readers import read
 from analyzers.readers.columns import Codes
 from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up
 
+ROUNDED_US = 2e-3  # one that ends this much after the next began does not hold it: clocks round
 NSIGHT_THREAD = 0xFFFFFF  # of a globalTid
 # what an event can be, with the words of its family before the dot
 KEYS = (
@@ -156,7 +157,7 @@ def _number(timeline: Timeline, lane: int) -> str:
 
 def _depth(start: Floats, end: Floats) -> Ints:
     """int64[N]: in how many of the others each event lies. start: sorted, and of equals the longest first."""
-    depth: Ints = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
+    depth: Ints = np.arange(len(start)) - np.searchsorted(np.sort(end), start + ROUNDED_US, side="right")
     return np.maximum(depth, 0)
 
 

@@ -162,9 +162,9 @@
     const start = found.row.start[found.at], end = start + found.row.took[found.at], length = view.to - view.from;
     if (end < view.from || start > view.to) show((start + end - length) / 2, (start + end + length) / 2);
     else draw();
+    said.textContent = words(found).replaceAll("\n", ", "); // it may take a line more, and move the canvas
     const box = canvas.getBoundingClientRect();
-    tell(found, box.left + Math.max(x(start), gutter()), box.top + found.row.top);
-    said.textContent = words(found).replaceAll("\n", ", ");
+    tell(found, box.left + Math.max(x(start), gutter()), box.top + found.row.top + found.row.height - 8);
   };
   const neighbour = (step) => {
     const row = chosen ? chosen.row : data.rows[0];
