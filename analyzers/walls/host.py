@@ -1,13 +1,14 @@
 """Host: the device is idle because nothing had been launched yet.
 
-*What it is.* Python, launch latency, garbage collection, synchronising calls, data loading: the host cannot feed
-the device.
-*How it shows.* The launch of the work that ends a gap began after the gap began. On a rank that computes on CPUs:
-time of the calculating threads under no operator.
+*What it is.* Python, the rate and latency of launches, garbage collection, synchronising calls, data loading, loading
+and compiling kernels: the host cannot feed the device.
+*How it shows.* The launch of the work that ends a gap had not come back when the gap began: up to its return, and the
+few microseconds to the device, the host was late. What it did meanwhile is looked up on the threads that launch work.
+On a rank that computes on CPUs: time of the calculating threads under no operator.
 *What it costs.* A launch takes several microseconds, and MoE layers launch many small kernels; binding CPUs gave
 +10 %, partial CUDA graphs +10 % on DeepSeek-V3.
-*When it does not apply.* Bubbles, waiting for another rank or stream, gaps inside CUDA graphs; cudaMalloc and
-cudaFree are memory's.
+*When it does not apply.* Bubbles, waiting for another rank or stream, gaps inside CUDA graphs, delays by the profiler,
+the device's own turn from one queued kernel to the next; cudaMalloc and cudaFree are memory's.
 *Source.* arXiv 2603.07685 §4.3.6; DeepSeek-V3 GB200 guide of Megatron-LM.
 """
 
