@@ -39,7 +39,7 @@ def exchanges(launched: Launched, stream: Ints, computing: Launched, label: Ints
     """
     found = np.full(len(stream), NONE, dtype=np.int64)
     grouped = label == GROUPED
-    if not grouped.any():
+    if not grouped.any() or not len(stream):
         return found
     marks = grouped | np.isin(label, SEPARATING)
     marked = computing.take(marks)

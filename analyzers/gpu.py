@@ -12,11 +12,11 @@ from analyzers.contexts import in_context
 from analyzers.diagnosis import Coverage, UnknownKernel
 from analyzers.expert_exchange import Launched
 from analyzers.intervals import EMPTY, Bools, Intervals, intersect, merge
-from analyzers.kernel_times import kernel_times, summed
+from analyzers.kernel_times import kernel_times, summed_us
 from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, GEMM, KINDS, PRECISIONS, RECOMPUTE, UNKNOWN_PRECISION
 from analyzers.launches import Launches
 from analyzers.recompute import recompute_by_lane
-from analyzers.timeline import Activity, Ints, Spans, Timeline
+from analyzers.timeline import Activity, Ints, Spans, Timeline, in_use
 from analyzers.work import Work, disjoint, grouped
 
 # a kernel this short is over before the next can be launched (a launch costs "several microseconds",
@@ -90,6 +90,8 @@ def _by_precision(computing: Spans, label: Ints, compute: Mapping[str, Intervals
     precision = products.code(lambda name: PRECISIONS.index(kernels.kernel(name).precision or UNKNOWN_PRECISION))
     found = grouped(products, precision, PRECISIONS)
     own = compute.get(GEMM, EMPTY)
+    if len(found) == 1:
+        return dict.fromkeys(found, own)
     return disjoint((name, intersect(found[name], own)) for name in PRECISIONS if name in found)
 
 
@@ -105,14 +107,12 @@ def _launched_in(by_lane: Mapping[int, Intervals], launch: Launches) -> Bools:
 def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
     """How much of the device's time a row of the kernel table explains; graphs hide theirs."""
     events = timeline.device.spans
-    took = events.end_us - events.start_us
-    order = np.argsort(took)  # so that rounding does not depend on the order of events in the file
     unknown = is_kernel & ~events.where(lambda name: kernels.kernel(name).known)
     hidden = timeline.device.activity == Activity.GRAPH
-    total = float(took[order].sum())
-    explained = 1.0 - float(took[order][(unknown | hidden)[order]].sum()) / total if total else 1.0
+    explained, unexplained = summed_us(events, (unknown | hidden).astype(np.int64), 2)
+    total = explained + unexplained
     return Coverage(
-        device_time_classified=explained,
+        device_time_classified=float(explained / total) if total else 1.0,
         kernels=int(is_kernel.sum()),
         kernels_unknown=_largest(events.take(unknown)),
         dropped=list(timeline.dropped),
@@ -120,6 +120,6 @@ def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
 
 
 def _largest(events: Spans) -> list[UnknownKernel]:
-    used, _, total = summed(events, events.name)
-    by_time = sorted(zip(total.tolist(), (events.names[i] for i in used), strict=True), reverse=True)
+    total = summed_us(events, events.name, len(events.names))
+    by_time = sorted(((float(total[i]), events.names[i]) for i in in_use(len(total), events.name)), reverse=True)
     return [UnknownKernel(name=name, total_us=us) for us, name in by_time[:UNKNOWN_KERNELS_SHOWN]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from analyzers.diagnosis import KernelTime
 from analyzers.intervals import Floats
 from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
-from analyzers.timeline import Ints, Labels, Spans
+from analyzers.timeline import Ints, Labels, Spans, in_use
 
 SHOWN_OF_A_CLASS = 5
 SHOWN = 40
@@ -16,25 +18,34 @@ CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: behind the classes
 
 def kernel_times(events: Spans, label: Labels) -> tuple[KernelTime, ...]:
     """The longest kernels first, one for each name and class. label: int8[N], indices into CLASSES."""
-    codes, count, total = summed(events, events.name.astype(np.int64) * len(CLASSES) + label)
-    name = [events.names[code] for code in (codes // len(CLASSES)).tolist()]
-    classes = codes % len(CLASSES)
-    longest = sorted(range(len(codes)), key=lambda k: (-total[k], name[k], classes[k]))
-    chosen = set(longest[:SHOWN])
-    for one in np.unique(classes).tolist():
-        chosen.update([k for k in longest if classes[k] == one][:SHOWN_OF_A_CLASS])
-    return tuple(_kernel_time(name[k], int(classes[k]), int(count[k]), float(total[k])) for k in longest if k in chosen)
+    used = in_use(len(events.names), events.name)
+    place = np.zeros(len(events.names), dtype=np.int64)
+    place[used] = np.arange(len(used))
+    key = place[events.name] * len(CLASSES) + label
+    count, total = np.bincount(key), summed_us(events, key, 0)
+    some = np.flatnonzero(count)
+    found = [
+        _kernel_time(events.names[used[k // len(CLASSES)]], k % len(CLASSES), int(count[k]), float(total[k]))
+        for k in some.tolist()
+    ]
+    longest = sorted(found, key=lambda one: (-one.total_us, one.name, one.compute_class, one.kind or ""))
+    shown_of = Counter[str]()
+    return tuple(one for k, one in enumerate(longest) if _is_shown(k, one, shown_of))
 
 
-def summed(events: Spans, key: Ints) -> tuple[Ints, Ints, Floats]:
-    """The different keys, how many events have each, and their durations' sum (int64[K], int64[K], float64[K]).
+def _is_shown(place: int, one: KernelTime, shown_of: Counter[str]) -> bool:
+    of = one.kind or one.compute_class
+    shown_of[of] += 1
+    return place < SHOWN or shown_of[of] <= SHOWN_OF_A_CLASS
 
-    Durations are added in their own order: rounding must not depend on the order of events in the file.
+
+def summed_us(events: Spans, key: Ints, keys: int) -> Floats:
+    """float64[keys]: the durations added by key (whole numbers[N], from 0 on).
+
+    As whole nanoseconds, so that the rounding of the sums does not depend on the order of events in the file.
     """
-    took = events.end_us - events.start_us
-    order = np.lexsort((took, key))
-    codes, first, count = np.unique(key[order], return_index=True, return_counts=True)
-    return codes, count, np.add.reduceat(took[order], first) if len(order) else took
+    nanoseconds = np.rint((events.end_us - events.start_us) * 1000)
+    return np.bincount(key, weights=nanoseconds, minlength=keys) / 1000
 
 
 def _kernel_time(name: str, label: int, count: int, total_us: float) -> KernelTime:
