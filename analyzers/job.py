@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,8 +57,16 @@ class Job:
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0
 
     def only(self, step: RankStep) -> Job:
-        """The job as if it were this step of one rank: nothing of the others but that they were waited for."""
-        return Job(step=step, steps=1, classified=self.classified, cut_short=self.cut_short, on_cpu=self.on_cpu)
+        """The job as if it were this step of one rank: nothing of the others but that they were waited for, and what
+        their uneven load costs."""
+        return Job(
+            step=step,
+            steps=1,
+            imbalance_us=step.imbalance_us,
+            classified=self.classified,
+            cut_short=self.cut_short,
+            on_cpu=self.on_cpu,
+        )
 
     def of_step(self, us: float) -> str:
         """`21 of 140 ms a step (15 %)`."""
@@ -76,13 +84,18 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     clocks = align(len(digests), pairs(digests, matches), _one_clock(digests))
     waits = waiting(digests, shared, matches, clocks)
     each = [d.steps_waiting(w.waiting, w.maybe) for d, w in zip(digests, waits, strict=True)]
+    for ks in zip(*shared, strict=True):
+        lost = imbalance_us([steps[k] for steps, k in zip(each, ks, strict=True)])
+        for steps, k in zip(each, ks, strict=True):
+            steps[k] = replace(steps[k], imbalance_us=lost)
     table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
     slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
     numbers, named = [d.rank for d in digests], places(digests)
     ranks, late = rank_times(digests, clocks, waits, table)
+    step = average([table[r][k] for k, r in enumerate(slowest)])
     return Job(
-        step=average([table[r][k] for k, r in enumerate(slowest)]),
+        step=step,
         steps=len(slowest) if digests[0].windows else 0,
         each=each,
         counted=[(r, shared[r][k]) for k, r in enumerate(slowest)],
@@ -92,7 +105,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         by_rank={rank: average(row) for rank, row in zip(numbers, table, strict=True) if rank is not None},
         ranks=ranks,
         late=late,
-        imbalance_us=imbalance_us(table),
+        imbalance_us=step.imbalance_us,
         expert_load=expert_load(table),
         world_size=max((d.world_size for d in digests if d.world_size), default=None),
         unaligned=tuple(str(place) for place, clock in zip(named, clocks, strict=True) if clock.root != clocks[0].root),

@@ -41,6 +41,7 @@ class RankStep:
     turnaround_us: float = 0.0  # of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
+    imbalance_us: float = 0.0  # what an even load of the ranks would give back of the step
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # of host: while forward work was issued again
     allocator_us: float = 0.0  # device idle while the host was in cudaMalloc or cudaFree

@@ -89,17 +89,15 @@ def places(ranks: Sequence[Digest]) -> list[Place]:
     ]
 
 
-def imbalance_us(table: Sequence[Sequence[RankStep]]) -> float:
-    """What an even load of the ranks would give back: the step, but for the pipeline's bubble, less the mean rank's
-    own time. Ranks that wait by turns, each for another in another layer, lose as much as if one made all others wait.
+def imbalance_us(ranks: Sequence[RankStep]) -> float:
+    """What an even load of the ranks would give back of a step: the step, but for the pipeline's bubble, less the mean
+    rank's own time. Ranks that wait by turns, each for another in another layer, lose as much as if one made all
+    others wait.
 
-    table: R ranks' S steps.
+    ranks: each one's time of the same step.
     """
-    lost = [
-        max(one.duration_us - one.pipeline_wait_us for one in step) - np.mean([one.own_us for one in step])
-        for step in zip(*table, strict=True)
-    ]
-    return max(0.0, float(np.mean(lost)))
+    longest = max(one.duration_us - one.pipeline_wait_us for one in ranks)
+    return max(0.0, longest - float(np.mean([one.own_us for one in ranks])))
 
 
 def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:

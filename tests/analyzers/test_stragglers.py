@@ -35,6 +35,7 @@ def test_unevenly_loaded_experts_are_named_with_what_balancing_gives_back(tmp_pa
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
     assert "waiting for slower ranks" in analysis.diagnosis.because
     assert "rank 2 comes 2.3 ms late" in analysis.diagnosis.because
+    assert {step.wall for trace in analysis.traces for step in trace.steps} == {Wall.UNDETERMINED}
 
 
 def test_a_rank_that_loads_data_is_late_for_its_host(tmp_path: Path) -> None:
