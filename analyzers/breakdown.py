@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers import cpu, gpu, kernels
-from analyzers.diagnosis import CommunicationTime, IdleByCause, Partition, RangeTime, TraceReport
+from analyzers.diagnosis import CommunicationTime, IdleByCause, MemoryUse, Partition, RangeTime, TraceReport
 from analyzers.gaps import Idle, idle
 from analyzers.host import ALLOCATOR, ISSUING, Host, issuing_lanes
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.launches import Launches, launches
+from analyzers.memory import driver_calls, memory_use
 from analyzers.pace import Pace, pace
 from analyzers.projection import project
 from analyzers.replay import Replay, polls, replay
 from analyzers.steps import Step, steps
-from analyzers.timeline import Timeline
+from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms
 from analyzers.work import Work
 
@@ -50,6 +51,8 @@ class Breakdown:
         Intervals  # of the host's idle time without a stall of its own: in gaps that began in a synchronising call
     )
     ranges: tuple[RangeTime, ...]
+    memory: MemoryUse | None
+    driver_calls: Spans  # that get device memory from the driver or give it back
     windows: tuple[Step, ...]
     span: Partition
     steps: tuple[Partition, ...]
@@ -81,6 +84,7 @@ class Breakdown:
             coverage=self.work.coverage,
             kernels=list(self.work.kernels),
             ranges=list(self.ranges),
+            memory=self.memory,
             warnings=[*self.timeline.warnings, *self._doubts(), *([] if self.windows else [NO_STEPS])],
         )
 
@@ -107,6 +111,7 @@ def break_down(timeline: Timeline) -> Breakdown:
     by_activity = host.share_out(causes.host)
     allocating = host.doing(ALLOCATOR)
     launching = pace(timeline, launch)
+    driver = driver_calls(timeline.calls)
     issuing = merge(by_activity.get(what, EMPTY) for what in ISSUING)
     launch_rate = intersect(issuing, launching.usual)
     return Breakdown(
@@ -122,6 +127,8 @@ def break_down(timeline: Timeline) -> Breakdown:
         launch_rate=launch_rate,
         after_sync=intersect(causes.after_sync, issuing),
         ranges=tuple(project(timeline, launch)),
+        memory=memory_use(timeline, windows, driver),
+        driver_calls=driver,
         windows=windows,
         span=partition(work, causes, by_activity, launch_rate, span),
         steps=tuple(partition(work, causes, by_activity, launch_rate, window) for window in windows),

@@ -97,6 +97,8 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     driver_allocations: int = 0  # cudaMalloc and cudaFree calls inside steps
     held_at_peak: dict[str, float] = {}  # GiB by phase that allocated it
     curve: list[tuple[float, float]] = []  # (us, GiB), thinned: for drawing
+    at_least: bool = False  # what was allocated before the recording is not known, and not in the figures
+    out_of_memory: int = 0  # allocations that failed for good
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):

@@ -182,9 +182,11 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             "after_sync_us": breakdown.after_sync,
             "recompute_host_us": intersect(idle.host, breakdown.recompute_issue),
             "allocator_us": breakdown.allocator,
+            "driver_us": breakdown.driver_calls.covered(),
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
+    driver_calls_us = np.sort(breakdown.driver_calls.start_us)
     gains = _gains(breakdown, short)
     experts = _kernels(breakdown, GROUPED_GEMM)
     return [
@@ -193,6 +195,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             {
                 **measured.at(k),
                 **_launching(breakdown.pace, partition),
+                "driver_calls": _begun(driver_calls_us, partition),
                 **_grouped_gemms(experts, partition),
                 "gain_us": {w: us[k] for w, us in gains.items()},
             },
@@ -229,11 +232,16 @@ def _grouped_gemms(experts: Spans, partition: Partition) -> dict[str, float]:
     return {"grouped_gemms": float(len(took)), "grouped_gemm_us": float(np.median(took)) if len(took) else 0.0}
 
 
+def _begun(at_us: Floats, partition: Partition) -> float:
+    """How many of the moments (float64[N], sorted) are in a step."""
+    since, until = np.searchsorted(at_us, (partition.start_us, partition.start_us + partition.duration_us))
+    return float(until - since)
+
+
 def _launching(pace: Pace, partition: Partition) -> dict[str, float]:
     """How fast the host launched in a step, beside its kernels."""
-    since, until = np.searchsorted(pace.at_us, (partition.start_us, partition.start_us + partition.duration_us))
     return {
-        "launches": float(until - since),
+        "launches": _begun(pace.at_us, partition),
         "launch_interval_us": pace.interval_us,
         "kernel_us": pace.kernel_us,
         "launch_rate_us": partition.launch_rate_us,

@@ -96,9 +96,9 @@ class Host:
         """The calls that may have waited for the device; None where the trace holds none that does nothing else but
         wait, as traces of old profilers: the host may have waited anywhere."""
         calls = self.timeline.calls
-        if not calls.where(lambda name: "Memcpy" not in name and _is_call(name, SYNCHRONISING)).any():
+        if not calls.where(lambda name: "Memcpy" not in name and is_call(name, SYNCHRONISING)).any():
             return None
-        by_nature = calls.where(lambda name: _is_call(name, SYNCHRONISING) or _is_call(name, ALLOCATOR))
+        by_nature = calls.where(lambda name: is_call(name, SYNCHRONISING) or is_call(name, ALLOCATOR))
         long = calls.end_us - calls.start_us >= np.where(by_nature, SHORTEST_WAIT_US, SLOWEST_CALL_US)
         return calls.take(long & self._issuing(calls))
 
@@ -111,7 +111,8 @@ class Host:
         return np.isin(events.lane, self.lanes)
 
 
-def _is_call(name: str, activity: str) -> bool:
+def is_call(name: str, activity: str) -> bool:
+    """Whether a runtime call of this name is such an activity."""
     return any(row.pattern.search(name) for row in _rows() if row.activity == activity and row.events == "calls")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from analyzers.clocks import align
-from analyzers.diagnosis import RankTime
+from analyzers.diagnosis import MemoryUse, RankTime
 from analyzers.digest import Digest
 from analyzers.matching import match, pairs
 from analyzers.outcome import RunOutcome
@@ -40,6 +40,7 @@ class Job:
     ranks: Sequence[RankTime] = ()  # each among the others, if several were traced
     late: Late | None = None  # the rank that comes latest to collectives
     expert_load: ExpertLoad = field(default_factory=ExpertLoad)
+    memory: Sequence[tuple[int | None, MemoryUse]] = ()  # of each rank that recorded it
     world_size: int | None = None  # ranks of the job, traced or not
     unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: who waits there is not known
     classified: float = 1.0  # share of device time explained, the worst rank's
@@ -107,6 +108,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         late=late,
         imbalance_us=step.imbalance_us,
         expert_load=expert_load(table),
+        memory=[(d.rank, d.report.memory) for d in digests if d.report.memory is not None],
         world_size=max((d.world_size for d in digests if d.world_size), default=None),
         unaligned=tuple(str(place) for place, clock in zip(named, clocks, strict=True) if clock.root != clocks[0].root),
         classified=min(d.report.coverage.device_time_classified for d in digests),

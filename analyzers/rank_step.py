@@ -45,6 +45,8 @@ class RankStep:
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # of host: while forward work was issued again
     allocator_us: float = 0.0  # device idle while the host was in cudaMalloc or cudaFree
+    driver_calls: float = 0.0  # of device memory: cudaMalloc, cudaFree and their like, and their time
+    driver_us: float = 0.0
     # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
     # are; absent where the trace has no launches
     gain_us: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from analyzers.timeline import Timeline
+from analyzers.timeline import Spans, Timeline
 
 # the first pattern with a range decides; nested finds of one pattern (a step in a step) are kept as they are
 STEP_PATTERNS = (
@@ -29,7 +29,11 @@ class Step:
 
 def steps(timeline: Timeline) -> list[Step]:
     """The steps in order of time; names that repeat get their number: `step#0`, `step#1`."""
-    ranges = timeline.ranges
+    return steps_among(timeline.ranges)
+
+
+def steps_among(ranges: Spans) -> list[Step]:
+    """The steps among any ranges."""
     for pattern in STEP_PATTERNS:
         found = ranges.take(ranges.where(partial(_matches, pattern)))
         if len(found):
@@ -54,6 +58,10 @@ def warm_up(duration_us: Sequence[float]) -> int:
     """
     first, later = duration_us[:1], duration_us[1:]
     return int(len(later) >= 2 and first[0] > WARM_UP * float(np.median(later)))
+
+
+def is_step(name: str) -> bool:
+    return any(pattern.match(name) for pattern in STEP_PATTERNS)
 
 
 def _matches(pattern: re.Pattern[str], name: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
 from analyzers.job import Job
+from analyzers.memory_evidence import memory_evidence
 from analyzers.outcome import RunOutcome
 from analyzers.rank_step import RankStep
 from analyzers.wording import ms, percent
@@ -42,7 +43,7 @@ def find(job: Job) -> WallFinding | None:
         wall=WALL,
         recoverable_us=recoverable,
         share=job.share(recoverable),
-        evidence=[*_evidence(job, step, parts), *_peak(job.outcome)],
+        evidence=[*_evidence(job, step, parts), *_peak(job.outcome), *memory_evidence(job.memory)],
         parts=parts,
     )
 
@@ -74,6 +75,9 @@ def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
         lines.append(f"copies go one way for {job.of_step(us)}: input or weights, not offload")
     if (us := parts.get("allocator", 0.0)) > 0 and job.share(us) >= SAID_SHARE:
         lines.append(f"the device is idle during cudaMalloc and cudaFree for {job.of_step(us)}")
+    if job.share(step.driver_us) >= SAID_SHARE:
+        often = f"{step.driver_calls:.3g} cudaMalloc and cudaFree{' a step' if job.steps else ''}"
+        lines.append(f"{often} take {ms(step.driver_us)} ms")
     return lines or ["no recompute, no offload and no allocator stall shows in the trace"]
 
 

@@ -1,0 +1,206 @@
+"""Memory over time: its peak, what holds it, and what the allocator had to do about it.
+
+A reader's MemoryEvents, or a snapshot's history, become levels; levels and phases become a MemoryUse. Levels that the
+trace does not tell are summed from the changes: what was allocated before the recording is not in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.diagnosis import MemoryUse
+from analyzers.host import ALLOCATOR, is_call
+from analyzers.intervals import Floats
+from analyzers.memory_phases import phases
+from analyzers.nesting import outermost
+from analyzers.steps import Step
+from analyzers.timeline import NO_TOTAL, Ints, MemoryEvents, Spans, Timeline
+
+GIB = float(1 << 30)
+BEFORE = "allocated before the recording"
+CURVE_POINTS = 500
+PHASES_SHOWN = 12
+WORTH_SHOWING = 0.001  # of the largest: smaller ones are summed as other
+RELEASES = re.compile(r"Free|Unmap|Release")
+OF_THE_HOST = re.compile(r"Host|Register")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Levels:
+    """K changes in order of time. time_us, allocated_bytes: float64[K], the level after each; reserved_bytes: the same,
+    None where it is not told; at_least: memory from before the recording is not in them."""
+
+    time_us: Floats
+    change_bytes: Ints
+    address: Ints
+    allocated_bytes: Floats
+    reserved_bytes: Floats | None
+    at_least: bool
+
+    @property
+    def peak(self) -> int:
+        """The first change after which most was allocated."""
+        return int(np.argmax(self.allocated_bytes))
+
+    def held(self) -> Ints:
+        """Which allocations of the recording are alive at the peak; none where addresses are not told."""
+        until = np.arange(self.peak + 1)
+        order = np.lexsort((until, self.address[: self.peak + 1]))
+        address = self.address[order]
+        last = order[np.append(address[1:] != address[:-1], True)] if len(order) else order
+        return np.sort(last[(self.change_bytes[last] > 0) & (self.address[last] != NO_TOTAL)])
+
+
+def memory_use(timeline: Timeline, windows: Sequence[Step], driver: Spans) -> MemoryUse | None:
+    """The memory of one rank's device (of the host, for a rank that computes on CPUs); None if it was not recorded.
+
+    windows: its steps; driver: its `driver_calls`.
+    """
+    events = timeline.memory
+    if events is None or not len(events):
+        return None
+    levels = _levels(events, own=timeline.device_index is not None)
+    held = levels.held()
+    asked = np.append(held, levels.peak)
+    names = phases(timeline, windows, events.lane[asked], events.time_us[asked])
+    limit = timeline.memory_limit_bytes
+    return describe(
+        levels,
+        windows,
+        source=events.source,
+        phase=names[-1],
+        held_at_peak=by_phase(levels, held, names[:-1]),
+        limit_gib=None if limit is None else limit / GIB,
+        retries=_retries(events, driver) if len(timeline.calls) else None,
+        driver_allocations=_inside(driver, windows),
+        out_of_memory=events.refused,
+    )
+
+
+def describe(
+    levels: Levels,
+    windows: Sequence[Step],
+    *,
+    source: str,
+    phase: str | None,
+    held_at_peak: dict[str, float],
+    limit_gib: float | None = None,
+    retries: int | None = None,
+    driver_allocations: int = 0,
+    out_of_memory: int = 0,
+) -> MemoryUse:
+    """What the levels say; windows: the steps the peak may stand in."""
+    at_us = float(levels.time_us[levels.peak])
+    step = next((w for w in windows if w.start_us <= at_us <= w.end_us), None)
+    into = None if step is None else (at_us - step.start_us) / max(step.end_us - step.start_us, 1e-9)
+    reserved = levels.reserved_bytes
+    return MemoryUse(
+        source=source,
+        peak_gib=float(levels.allocated_bytes[levels.peak]) / GIB,
+        peak_at_us=at_us,
+        peak_step=None if step is None else step.name,
+        peak_at_share=into,
+        peak_phase=phase,
+        reserved_gib=None if reserved is None else float(reserved.max()) / GIB,
+        limit_gib=limit_gib,
+        fragmentation_gib=None if reserved is None else _unused(levels.allocated_bytes, reserved) / GIB,
+        allocator_retries=retries,
+        driver_allocations=driver_allocations,
+        held_at_peak=held_at_peak,
+        curve=_curve(levels),
+        at_least=levels.at_least,
+        out_of_memory=out_of_memory,
+    )
+
+
+def by_phase(levels: Levels, held: Ints, names: Sequence[str]) -> dict[str, float]:
+    """GiB alive at the peak by what allocated it, the most first; what the recording did not see allocated is apart."""
+    if not len(held):
+        return {}
+    sums: dict[str, float] = {}
+    for name, size in zip(names, levels.change_bytes[held].tolist(), strict=True):
+        sums[name] = sums.get(name, 0.0) + size / GIB
+    before = (float(levels.allocated_bytes[levels.peak]) - float(levels.change_bytes[held].sum())) / GIB
+    if before > 0 and not levels.at_least:
+        sums[BEFORE] = sums.get(BEFORE, 0.0) + before
+    ranked = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+    shown = [(name, gib) for name, gib in ranked[:PHASES_SHOWN] if gib >= WORTH_SHOWING * ranked[0][1]]
+    rest = sum(gib for _, gib in ranked[len(shown) :])
+    return {**dict(shown), **({"other": rest} if rest > 0 else {})}
+
+
+def driver_calls(calls: Spans) -> Spans:
+    """The calls that get device memory from the driver or give it back; of nested ones (runtime, driver) the outer."""
+    return outermost(calls.take(calls.where(_of_device)))
+
+
+def _of_device(name: str) -> bool:
+    return is_call(name, ALLOCATOR) and OF_THE_HOST.search(name) is None
+
+
+def _inside(calls: Spans, windows: Sequence[Step]) -> int:
+    """How many begin in a step."""
+    start = np.sort(calls.start_us)
+    return sum(int(np.diff(np.searchsorted(start, (w.start_us, w.end_us)))[0]) for w in windows)
+
+
+def _levels(events: MemoryEvents, *, own: bool) -> Levels:
+    """own: the device's memory, whose totals count from the process's beginning; the host's from the recording's."""
+    told = bool((events.allocated_bytes != NO_TOTAL).all())
+    summed = np.cumsum(events.change_bytes, dtype=np.float64)
+    allocated = events.allocated_bytes.astype(np.float64) if told else summed - min(0.0, float(summed.min()))
+    reserved = events.reserved_bytes.astype(np.float64)
+    if not (told and own) or bool((reserved == NO_TOTAL).any()):
+        reserved_or_none = allocated if events.source == "nsys" else None
+    else:
+        reserved_or_none = reserved
+    return Levels(
+        time_us=events.time_us,
+        change_bytes=events.change_bytes,
+        address=events.address,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved_or_none,
+        at_least=not (told and own),
+    )
+
+
+def _unused(allocated: Floats, reserved: Floats) -> float:
+    """Reserved and never allocated while most was reserved: what the allocator could not use even then."""
+    return float(np.min((reserved - allocated)[reserved == reserved.max()]))
+
+
+def _retries(events: MemoryEvents, driver: Spans) -> int | None:
+    """Allocations that found no memory, for which cached memory was given back to the driver before asking again.
+
+    Between two events of the allocator the driver is asked, then gives back, then is asked again; a cache that is
+    emptied is not asked for before. None where the trace tells too little.
+    """
+    if events.retries is not None:
+        return events.retries
+    if bool((events.reserved_bytes == NO_TOTAL).any()):
+        return None
+    releases = driver.where(lambda name: RELEASES.search(name) is not None)
+    freed, asked = np.sort(driver.start_us[releases]), np.sort(driver.start_us[~releases])
+    after = np.searchsorted(events.time_us, freed)
+    known = (after < len(events)) & (after > 0)
+    freed, after = freed[known], after[known]
+    first = np.searchsorted(freed, events.time_us[after - 1])  # of the releases in the same stretch
+    before = np.searchsorted(asked, freed[first]) > np.searchsorted(asked, events.time_us[after - 1])
+    again = np.searchsorted(asked, events.time_us[after]) > np.searchsorted(asked, freed)
+    return len(np.unique(after[before & again & (events.change_bytes[after] > 0)]))
+
+
+def _curve(levels: Levels) -> list[tuple[float, float]]:
+    """The level over time, thinned to the lowest and the highest of each stretch: the peak stays."""
+    chosen = np.arange(len(levels.time_us))
+    if len(chosen) > CURVE_POINTS:
+        stretches = np.array_split(chosen, CURVE_POINTS // 2)
+        level = levels.allocated_bytes
+        ends = [(s[int(np.argmin(level[s]))], s[int(np.argmax(level[s]))]) for s in stretches]
+        chosen = np.unique(np.array(ends))
+    points = zip(levels.time_us[chosen].tolist(), levels.allocated_bytes[chosen].tolist(), strict=True)
+    return [(round(time, 1), round(size / GIB, 6)) for time, size in points]

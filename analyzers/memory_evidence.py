@@ -1,0 +1,84 @@
+"""What is to be said of the ranks' memory, in words: the fullest rank, what it holds, what its allocator did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analyzers.diagnosis import MemoryUse
+from analyzers.memory_phases import OUTSIDE
+from analyzers.wording import percent
+
+NEARLY_FULL = 0.95  # of the device: beyond, the allocator has no room to choose
+WORTH_SAYING = 0.05  # of the peak: a smaller part or loss is not worth a line
+HOLDERS_SAID = 4
+
+RankMemory = tuple[int | None, MemoryUse]
+
+
+def fullest(memory: Sequence[RankMemory]) -> RankMemory | None:
+    """The rank that comes nearest to its limit; without limits the one with the highest peak."""
+    return max(memory, key=lambda one: (_filled(one[1]), one[1].peak_gib), default=None)
+
+
+def memory_evidence(memory: Sequence[RankMemory]) -> list[str]:
+    """Lines on the fullest rank, and on every rank whose device is nearly full or whose allocator had to retry."""
+    hottest = fullest(memory)
+    if hottest is None:
+        return []
+    pressed = [line for one in memory for line in _pressed(*one)]
+    return [*pressed, _peak(*hottest), *_held(hottest[1]), *_unused(hottest[1])]
+
+
+def _filled(use: MemoryUse) -> float:
+    """The part of the device that is taken, 0..1; 0 where its size is not known."""
+    return max(use.reserved_gib or 0.0, use.peak_gib) / use.limit_gib if use.limit_gib else 0.0
+
+
+def _who(rank: int | None) -> str:
+    return "the rank" if rank is None else f"rank {rank}"
+
+
+def _of_limit(gib: float, use: MemoryUse) -> str:
+    return f"{gib:.2f} GiB" if use.limit_gib is None else f"{gib:.2f} of {use.limit_gib:.2f} GiB"
+
+
+def _pressed(rank: int | None, use: MemoryUse) -> list[str]:
+    """Retries and refusals; and how full the device is, if they show that it matters."""
+    lines = []
+    if use.out_of_memory:
+        lines.append(f"{_who(rank)} ran out of memory {_times(use.out_of_memory)}")
+    if use.allocator_retries:
+        full = _filled(use) >= NEARLY_FULL
+        taken = f" with {_of_limit(use.reserved_gib or use.peak_gib, use)} taken" if full else ""
+        lines.append(
+            f"{_who(rank)} found no memory {_times(use.allocator_retries)}{taken}, and gave cached memory back to the "
+            "driver to go on"
+        )
+    return lines
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _peak(rank: int | None, use: MemoryUse) -> str:
+    least = "at least " if use.at_least else ""
+    full = f" ({percent(use.peak_gib / use.limit_gib)})" if use.limit_gib and not use.at_least else ""
+    where = "" if use.peak_at_share is None else f", {percent(use.peak_at_share)} into {use.peak_step}"
+    phase = "" if use.peak_phase in (None, OUTSIDE) else f", in {use.peak_phase}"
+    before = ": what was allocated before the recording is not in it" if use.at_least else ""
+    return f"{_who(rank)} peaks at {least}{_of_limit(use.peak_gib, use)}{full}{where}{phase}{before}"
+
+
+def _held(use: MemoryUse) -> list[str]:
+    """Who allocated what is alive at the peak."""
+    worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= WORTH_SAYING * use.peak_gib]
+    said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in worth[:HOLDERS_SAID])
+    return [f"alive at that peak, by what allocated it: {said}"] if said else []
+
+
+def _unused(use: MemoryUse) -> list[str]:
+    unused = use.fragmentation_gib
+    if unused is None or unused < WORTH_SAYING * use.peak_gib:
+        return []
+    return [f"{unused:.2f} of the {use.reserved_gib:.2f} GiB reserved are not allocated, even when most is"]

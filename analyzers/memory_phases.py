@@ -1,0 +1,91 @@
+"""What a rank was doing at a moment, in one name: used to say who allocated the memory that is alive at the peak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from analyzers.intervals import Bools, Floats
+from analyzers.nesting import NONE, innermost, outermost
+from analyzers.steps import Step, is_step
+from analyzers.timeline import Ints, Spans, Timeline
+
+BACKWARD = "backward"
+OUTSIDE = "outside of annotations and operators"
+AUTOGRAD = "autograd::engine::evaluate_function"
+NAME_LENGTH = 60
+
+
+def phases(timeline: Timeline, windows: Sequence[Step], lane: Ints, time_us: Floats) -> list[str]:
+    """For each moment on a thread (int64[Q], float64[Q]) the innermost annotation that is open, and whether autograd
+    runs it; where there is none, the outermost operator.
+
+    Autograd's threads have no annotations of their own: those of the thread that marks the steps hold for them.
+    """
+    found = innermost_annotation(timeline.ranges, lane, time_us)
+    main = _main_lane(timeline.ranges, windows)
+    backward = _in_autograd(timeline.ops, lane, time_us)
+    if main is not None:
+        elsewhere = np.flatnonzero((found == NONE) & (lane != main))
+        found[elsewhere] = innermost_annotation(timeline.ranges, np.full(len(elsewhere), main), time_us[elsewhere])
+    nameless = np.flatnonzero((found == NONE) & ~backward)
+    operator = np.full(len(lane), NONE, dtype=np.int64)
+    operator[nameless] = _outermost_open(timeline.ops, lane[nameless], time_us[nameless])
+    return [
+        _name(timeline.ranges.names, annotation, running, back)
+        for annotation, running, back in zip(found.tolist(), operator.tolist(), backward.tolist(), strict=True)
+    ]
+
+
+def innermost_annotation(ranges: Spans, lane: Ints, time_us: Floats) -> Ints:
+    """int64[Q]: the name of the innermost range that is no step, open on a thread at a moment; NONE without any."""
+    step = ranges.where(is_step)
+    return innermost(ranges, np.where(step, NONE, ranges.name), lane, time_us)
+
+
+def short(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
+
+
+def _name(names: Sequence[str], annotation: int, operator: int, backward: bool) -> str:
+    if annotation == NONE:
+        return BACKWARD if backward else OUTSIDE if operator == NONE else short(names[operator])
+    said = short(names[annotation])
+    return f"{said} ({BACKWARD})" if backward and BACKWARD not in said.lower() else said
+
+
+def _main_lane(ranges: Spans, windows: Sequence[Step]) -> int | None:
+    """The thread on which the steps are marked, if they are."""
+    if not windows:
+        return None
+    marked = ranges.lane[ranges.where(is_step)]
+    return int(marked[0]) if len(marked) else None
+
+
+def _in_autograd(ops: Spans, lane: Ints, time_us: Floats) -> Bools:
+    running = ops.where(lambda name: name.startswith(AUTOGRAD))
+    inside = np.zeros(len(lane), dtype=bool)
+    for one in np.unique(lane).tolist():
+        here = ops.covered(running & (ops.lane == one))
+        inside |= (lane == one) & here.contains(time_us)
+    return inside
+
+
+def _outermost_open(ops: Spans, lane: Ints, time_us: Floats) -> Ints:
+    """int64[Q]: the name of the operator that encloses all others open on a thread at a moment; NONE without any."""
+    found = np.full(len(lane), NONE, dtype=np.int64)
+    for one in np.unique(lane).tolist():
+        asked = np.flatnonzero(lane == one)
+        asked = asked[np.argsort(time_us[asked], kind="stable")]
+        moments = time_us[asked]
+        some = (ops.lane == one) & (
+            np.searchsorted(moments, ops.end_us, side="left") > np.searchsorted(moments, ops.start_us, side="left")
+        )
+        here = outermost(ops.take(some))
+        at = np.searchsorted(here.start_us, moments, side="right") - 1
+        at_or_first = np.maximum(at, 0)
+        if len(here):
+            inside = (at >= 0) & (moments < here.end_us[at_or_first])
+            found[asked] = np.where(inside, here.name[at_or_first], NONE)
+    return found
