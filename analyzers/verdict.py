@@ -84,10 +84,14 @@ def _nothing_stands_out(case: _Case) -> str | None:
 
 def _no_wall_is_larger(case: _Case) -> str | None:
     what, share = case.elsewhere
-    if share <= max(case.leader.share - THRESHOLDS["margin"], THRESHOLDS["share"]):
+    late = case.job.late if what == WAITING else None
+    # what holds up the late rank is what the others wait for: one loss, seen twice
+    its_own = late is not None and late.part is not None and late.part.split(":")[0] == case.leader.wall
+    margin = THRESHOLDS["margin"] if its_own else -THRESHOLDS["margin"]
+    if share <= max(case.leader.share + margin, THRESHOLDS["share"]):
         return None
     more = "more than any wall" if share > case.leader.share else f"nearly as much as {case.leader.wall}"
-    why = f": {late}" if what == WAITING and (late := case.job.late) is not None else ""
+    why = f": {late}" if late is not None else ""
     return f"{what} takes {percent(share)} of the step, {more} ({percent(case.leader.share)}){why}"
 
 

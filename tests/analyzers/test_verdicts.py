@@ -11,6 +11,7 @@ from analyzers.diagnosis import Diagnosis, Wall, WallFinding
 from analyzers.job import Job
 from analyzers.outcome import Failure, RunOutcome
 from analyzers.rank_step import RankStep
+from analyzers.stragglers import Late, Place
 from analyzers.verdict import THRESHOLDS, conclude
 from analyzers.walls import find_walls, walls
 
@@ -163,6 +164,7 @@ def test_a_step_that_is_all_compute_has_the_compute_wall_whatever_its_rate() -> 
         ({"host_us": 4_000.0}, "no wall could give back more than 3 %"),
         ({"host_us": 20_000.0, "bubble_us": 30_000.0}, "the pipeline's bubble takes 21 %"),
         ({"bubble_us": 30_000.0, "compute_us": 110_000.0}, "the pipeline's bubble takes 21 %"),
+        ({"host_us": 28_000.0, "bubble_us": 27_000.0}, "takes 19 % of the step, nearly as much as host (20 %)"),
         ({"host_us": 20_000.0, "sync_us": 30_000.0}, "waits for another stream, a copy or an event takes 21 %"),
         ({"host_us": 5_000.0, "from_host_us": 16_000.0, "compute_us": 115_000.0}, "copies of input or weights"),
         ({"host_us": 20_000.0, "recompute_us": 19_000.0}, "leads by only"),
@@ -173,6 +175,13 @@ def test_thin_evidence_names_no_wall_and_says_why(step: Mapping[str, Any], becau
     assert diagnosis.wall is Wall.UNDETERMINED
     assert because in diagnosis.because
     assert diagnosis.walls
+
+
+@pytest.mark.parametrize(("part", "wall"), [("host:python", Wall.HOST), ("experts", Wall.UNDETERMINED)])
+def test_waiting_for_a_rank_that_the_leading_wall_holds_up_is_no_other_loss(part: str, wall: Wall) -> None:
+    late = Late(place=Place(rank=1), kind="ep_dispatch", late_us=28_000.0, in_every_step=True, part=part)
+    job = Job(step=RankStep(**STEP, host_us=28_000.0), steps=3, slowest=1, imbalance_us=28_500.0, late=late)
+    assert conclude(job, find_walls(job)).wall is wall
 
 
 def test_the_margin_is_the_leaders_share_over_the_next_ones() -> None:

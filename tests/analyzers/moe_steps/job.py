@@ -26,6 +26,7 @@ from tests.analyzers.moe_steps.program import (
     Times,
 )
 
+NOTIFY_US = 10.0
 SHORT_US = 8.0  # a kernel this short is over before the next is launched
 
 
@@ -206,6 +207,9 @@ class Builder:
         job, library = self.job, self.job.library
         if what == "dispatch" and library.syncs:
             yield Sync((COMPUTE,), thread=self.thread, again=self.again)
+        if what == "dispatch" and library.notify and self.thread == MAIN:  # backward knows the counts
+            yield self._collective(library.notify, NOTIFY_US, EXPERT, (COMPUTE,), ())
+            yield Sync((EXPERT,), "", self.thread, again=self.again)
         if library.ranges:
             yield Open(what, thread=self.thread, again=self.again)
         yield from self._pause_between()

@@ -51,6 +51,7 @@ class Library(NamedTuple):
     arguments: Arguments = ()
     ranges: bool = False  # `dispatch` and `combine` ranges around the launches
     syncs: bool = False  # the host reads the experts' token counts before it launches the dispatch
+    notify: str = ""  # the kernel that counts them, for which the host looks in its memory without a call
 
 
 LIBRARIES = (
@@ -60,6 +61,7 @@ LIBRARIES = (
     Library(
         "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)",
         "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*, float*)",
+        notify="void deep_ep::intranode::notify_dispatch<8>(int const*, int*, int const*, int*, int)",
     ),
     Library(
         "void deep_ep::internode::dispatch<false, 4, false, 8192, 8>(int4*, float*)",

@@ -112,7 +112,7 @@ class Kernel(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """The host waits for streams, and for a pipeline peer that is in no trace."""
+    """The host waits for streams, and for a pipeline peer that is in no trace. No call shows it if it has no name."""
 
     streams: tuple[int, ...]
     name: str = "cudaStreamSynchronize"
@@ -128,7 +128,8 @@ class Sync(NamedTuple):
             end = max(begun + 1.0, done) + self.wait_us
             machine.host[rank] = end
             if machine.recordings:
-                machine.recordings[rank].host("cuda_runtime", self.name, begun, end, self.thread)
+                if self.name:
+                    machine.recordings[rank].host("cuda_runtime", self.name, begun, end, self.thread)
                 if self.around:
                     machine.recordings[rank].range(self.around, begun, end, self.thread)
 

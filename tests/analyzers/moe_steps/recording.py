@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from tests.analyzers.moe_steps.program import Kernel
 
 PROCESS = 1
+ALLOCATED_BYTES, BLOCKS = 1 << 20, 200
 CALLS = {"gpu_memcpy": "cudaMemcpyAsync", "kernel": "cudaLaunchKernel"}
 
 
 class Recording:
     """Grows while a machine runs. `clock_us` is what this rank's clock shows when the job starts."""
 
-    def __init__(self, *, rank: int, ranks: int, clock_us: float = 0.0, operators: bool = True) -> None:
+    def __init__(
+        self, *, rank: int, ranks: int, clock_us: float = 0.0, operators: bool = True, memory: bool = False
+    ) -> None:
         self.rank, self.ranks, self.clock_us = rank, ranks, clock_us
-        self.operators = operators
+        self.operators, self.memory = operators, memory
         self.events: list[dict[str, Any]] = []
         self.opened: list[tuple[str, str, float, int]] = []
         self._correlation = 0
@@ -27,6 +30,8 @@ class Recording:
     def host(self, category: str, name: str, begun: float, end: float, thread: int) -> None:
         if self.operators or category != "cpu_op":
             self._add(category, name, begun, end, thread, {})
+        if self.memory and category == "cpu_op":
+            self._allocated(begun, thread)
 
     def range(self, name: str, begun: float, end: float, thread: int) -> None:
         self._add("user_annotation", name, begun, end, thread, {})
@@ -57,6 +62,20 @@ class Recording:
                 "args": arguments,
             }
         )
+
+    def _allocated(self, at: float, thread: int) -> None:
+        """An operator takes a block of the allocator's, and never gives it back before the step's end."""
+        held = ALLOCATED_BYTES * (1 + len(self.events) % BLOCKS)
+        arguments = {
+            "Device Type": 1,
+            "Device Id": self.rank,
+            "Addr": len(self.events),
+            "Bytes": ALLOCATED_BYTES,
+            "Total Allocated": held,
+            "Total Reserved": 2 * ALLOCATED_BYTES * BLOCKS,
+        }
+        event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": PROCESS, "tid": thread}
+        self.events.append({**event, "ts": round(self.clock_us + at, 3), "args": arguments})
 
     def write(self, folder: Path) -> None:
         document = {

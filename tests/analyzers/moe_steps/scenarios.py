@@ -13,6 +13,7 @@ from tests.analyzers.moe_steps.program import Machine
 from tests.analyzers.moe_steps.recording import Recording
 from tests.analyzers.moe_steps.truth import Truth, truth
 
+CLOCKS_APART_US = 50_000.0  # at most, of two ranks
 LARGEST = 40  # layers times steps times micro-batches times ranks: what keeps a case small
 
 
@@ -210,7 +211,14 @@ def draw(scenario: str, seed: int) -> Case:
     steps = Builder(job, random).steps()
     start_us = random.uniform(0.0, 1e9)
     recordings = tuple(
-        Recording(rank=rank, ranks=job.ranks, clock_us=start_us, operators=job.operators) for rank in range(job.ranks)
+        Recording(
+            rank=rank,
+            ranks=job.ranks,
+            clock_us=start_us + random.uniform(0.0, CLOCKS_APART_US) * (rank > 0),
+            operators=job.operators,
+            memory=random.random() < 0.3,
+        )
+        for rank in range(job.ranks)
     )
     Machine(job.ranks, recordings).run(steps)
     random.shuffle(recordings[0].events)
