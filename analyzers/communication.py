@@ -141,6 +141,7 @@ class _Clues:
         for where, collective in dict.fromkeys((row.where, row.collective) for row in _rows() if row.collective):
             yield partial(self._conditional, where, collective)
         yield self.collective
+        yield self._between_peers
 
     def collective(self) -> Ints:
         """The collective's own meaning: from NCCL's arguments, the kernel's name, annotations and operators."""
@@ -150,6 +151,13 @@ class _Clues:
             *(self._around(spans, "collective", "") for spans in (self._timeline.ranges, self._timeline.ops)),
         )
         return _first(places)
+
+    def _between_peers(self) -> Ints:
+        """A message from one rank to another, as NCCL's arguments say; a broadcast's source is no peer."""
+        peers = [message.peers is not None for message in self._timeline.messages]
+        has_peers = np.array([*peers, False], dtype=np.bool_)[self._found.message]  # -1, no message, is the last
+        exchanges_some = self._found.events.where(lambda name: UNSAID.search(name) is not None)
+        return np.where(has_peers & exchanges_some, PIPELINE, NONE)
 
     def _conditional(self, where: str, collective: str) -> Ints:
         is_such = self._is(re.compile(collective))

@@ -175,6 +175,15 @@ def test_a_send_or_a_receive_is_the_pipelines_unless_its_group_or_operator_says_
     assert set(_kinds(drawing, tmp_path)) == {"cp"}
 
 
+def test_a_message_with_a_source_and_a_destination_is_the_pipelines(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"Process Group Description": "undefined", "Collective name": "coalesced"}
+    drawing = Drawing().step(1, 0, 100)
+    peers: dict[str, Any] = {**arguments, "Src Rank": 0, "Dst Rank": 1}
+    drawing.kernel(ALL_TO_ALL, 50, 80, launched=5, **peers).kernel(ALL_TO_ALL, 80, 90, launched=6, **arguments)
+    drawing.kernel(BROADCAST, 90, 95, launched=7, **peers)
+    assert _kinds(drawing, tmp_path) == {"pp": 30, "other": 15}
+
+
 @pytest.mark.parametrize(
     ("where", "name", "kernel", "kind"),
     [
