@@ -49,7 +49,8 @@ def compared(a: Analysis, b: Analysis, *, same: bool = False) -> Comparison:
     """Both analyses with what moved between them; nothing moved if one holds no trace. same: A and B are one path."""
     one, other = slowest(a), slowest(b)
     if one is None or other is None:
-        return Comparison(a=a, b=b, notes=["one of the two holds no trace: nothing to compare"])
+        without = [side for side, trace in (("A", one), ("B", other)) if trace is None]
+        return Comparison(a=a, b=b, notes=[f"{' and '.join(without)} left no trace: nothing to compare"])
     times_compare = bool(one.steps) == bool(other.steps)
     moves = sorted(_moves(one, other), key=lambda move: _size(move, times_compare))
     return Comparison(
@@ -101,11 +102,11 @@ def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, ma
 
 
 def verdict_words(diagnosis: Diagnosis) -> str:
-    """`wall host, up to 43.1 %`; why none is named."""
+    """`wall host, up to 43.1 %`; the reason where there is no time to give back."""
     finding = diagnosis.finding(diagnosis.wall)
-    return f"wall {diagnosis.wall.value}" + (
-        f", up to {percent(finding.share)}" if finding else f": {diagnosis.because}"
-    )
+    if finding is None or finding.recoverable_us <= 0:
+        return f"wall {diagnosis.wall.value}: {diagnosis.because}"
+    return f"wall {diagnosis.wall.value}, up to {percent(finding.share)}"
 
 
 def wall_rows(found: Comparison) -> Iterator[tuple[str, str, str, str, str]]:
@@ -131,7 +132,8 @@ def _of_which(found: Comparison, part: Move) -> str:
 
 
 def signed(us: float) -> str:
-    return ("+" if us >= 0 else "−") + duration(abs(us))
+    sign = "+" if us > 0 else "−" if us < 0 else ""
+    return sign + duration(abs(us))
 
 
 def _whole(trace: TraceReport) -> str:
@@ -180,8 +182,16 @@ def _by_name(trace: TraceReport) -> dict[str, float]:
 
 def _move(of: str, name: str, was: float | None, now: float | None, steps: tuple[float, float]) -> Move:
     before, after = was or 0.0, now or 0.0
+    moved = after - before
     shares = [us / step if step else 0.0 for us, step in zip((before, after), steps, strict=True)]
-    return Move(of=of, name=name, a_us=was, b_us=now, moved_us=after - before, moved_share=shares[1] - shares[0])
+    return Move(
+        of=of,
+        name=name,
+        a_us=was,
+        b_us=now,
+        moved_us=moved if abs(moved) > NOISE_US else 0.0,
+        moved_share=shares[1] - shares[0],
+    )
 
 
 def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, WallFinding
+from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
 from analyzers.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.kernel_names import cut, short_name
@@ -72,9 +72,9 @@ def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
 
 
 def worth(analysis: Analysis) -> str:
-    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back; empty for no wall."""
+    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back; empty for no wall, or no step."""
     finding = analysis.diagnosis.finding(analysis.diagnosis.wall)
-    if finding is None:
+    if finding is None or finding.recoverable_us <= 0:
         return ""
     whole = "a step" if any(trace.steps for trace in analysis.traces) else "the trace"
     return f"up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of {whole}"
@@ -141,15 +141,21 @@ def _print_walls(console: Console, walls: Sequence[WallFinding]) -> None:
             evidence = finding.evidence if index == 0 else finding.evidence[:EVIDENCE_SHOWN]
             left = len(finding.evidence) - len(evidence)
             console.print()
-            could_give = f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
-            say(console, f"{finding.wall.value}: {could_give}", style="bold")
+            say(console, f"{finding.wall.value}: {gives_back(finding)}", style="bold")
             for said in (*evidence, *([f"{left} more in --html and --json"] if left else [])):
                 say(console, said, lead="  - ")
     nothing = [finding for finding in walls if finding.recoverable_us <= 0]
     if nothing:
         console.print()
     for finding in nothing:
-        say(console, f"nothing to give back: {'; '.join(finding.evidence)}", lead=f"{finding.wall.value}: ")
+        say(console, f"{gives_back(finding)}: {'; '.join(finding.evidence)}", lead=f"{finding.wall.value}: ")
+
+
+def gives_back(finding: WallFinding) -> str:
+    """What a wall could give back at most, or why that is no time."""
+    if finding.recoverable_us > 0:
+        return f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
+    return "the run does not fit" if finding.wall is Wall.MEMORY and finding.share >= 1.0 else "nothing to give back"
 
 
 def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:

@@ -23,11 +23,11 @@ def show_comparison(found: Comparison) -> None:
     say(console, headline(found), style="bold")
     for name, analysis in (("A", found.a), ("B", found.b)):
         say(console, verdict_words(analysis.diagnosis), lead=f"{name}: ")
+    one, other = slowest(found.a), slowest(found.b)
+    if one is None or other is None:  # the headline has said so
+        return
     for note in found.notes:
         say(console, note, lead="note: ", style="dim")
-    one, other = slowest(found.a), slowest(found.b)
-    if one is None or other is None:
-        return
     console.print()
     sides = (("A", found.a, one), ("B", found.b, other))
     print_bars(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport
+from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport, Wall
 from analyzers.errors import TraceError
 from analyzers.lanes import Lanes, lanes
 from autotune.kernel_names import printable
@@ -20,7 +20,7 @@ from autotune.pages.svg import tag
 from autotune.pages.tables import Table
 from autotune.quantities import duration, percent
 from autotune.segments import mean_segments, mean_step_us, segments, slowest, steps_of, within, words_of
-from autotune.show import described, memory_words, notes, precision, rank_words, worth
+from autotune.show import described, gives_back, memory_words, notes, precision, rank_words, worth
 
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
 RANKS = 64  # bars of averages, the slowest
@@ -53,7 +53,7 @@ def diagnosis_page(analysis: Analysis, name: str) -> str:
         "diagnosis.html.j2",
         name=printable(name),
         figure=diagnosis.wall.value,
-        figure_note=gained or "no wall is named",
+        figure_note=gained or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),
         facts={
             "Why": diagnosis.because,
             "Seen in": described(analysis.traces) if analysis.traces else "no traces",
@@ -186,15 +186,8 @@ def _step_table(trace: TraceReport) -> Table:
 
 
 def _walls(analysis: Analysis) -> list[tuple[str, list[str]]]:
-    return [
-        (
-            f"{finding.wall.value}: up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
-            if finding.recoverable_us > 0
-            else f"{finding.wall.value}: nothing to give back",
-            finding.evidence,
-        )
-        for finding in analysis.diagnosis.walls
-    ]
+    walls = analysis.diagnosis.walls
+    return [(f"{finding.wall.value}: {gives_back(finding)}", finding.evidence) for finding in walls]
 
 
 def _kernels(trace: TraceReport) -> list[tuple[str, list[NamedRow]]]:

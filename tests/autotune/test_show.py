@@ -96,6 +96,15 @@ def test_walls_with_nothing_to_give_back_take_a_line(capsys: pytest.CaptureFixtu
     assert "memory: nothing to give back: all well" in printed(capsys)
 
 
+def test_a_run_that_does_not_fit_has_no_time_to_give_back(capsys: pytest.CaptureFixture[str]) -> None:
+    out_of_memory = msgspec.structs.replace(RECOMPUTING.diagnosis.walls[0], recoverable_us=0.0, share=1.0)
+    diagnosis = msgspec.structs.replace(
+        RECOMPUTING.diagnosis, walls=[out_of_memory], because="rank 0 ran out of memory"
+    )
+    show_analysis(Analysis(diagnosis=diagnosis, traces=[]))
+    assert printed(capsys).splitlines()[:2] == ["wall: memory", "rank 0 ran out of memory"]
+
+
 def test_a_figure_never_parts_from_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
     because = " ".join(f"and {n} ms (7 %)" for n in range(100, 160))
     diagnosis = msgspec.structs.replace(RECOMPUTING.diagnosis, because=because)
