@@ -16,8 +16,10 @@ from analyzers.diagnosis import Analysis
 from analyzers.digest import Digest, digest
 from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
-from analyzers.job import summarise
+from analyzers.job import summarise, with_memory
 from analyzers.readers import read
+from analyzers.readers.snapshots import is_snapshot
+from analyzers.snapshot_reports import SnapshotReport, attach, snapshot_report
 from analyzers.step_verdicts import judge_steps, with_steps, with_verdicts
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
@@ -35,32 +37,35 @@ def analyze(paths: Sequence[Path]) -> Analysis:
         TraceError: nothing there can be read as a trace, or two are of one rank.
     """
     inputs = find_inputs([Path(p) for p in paths])
-    digests = _digests(inputs)
+    digests, snapshots = _read_all(inputs)
     _refuse_second(digests)
-    digests = _numbered(sorted(digests, key=_place))
-    job = summarise(digests, inputs.outcome)
+    digests, apart = attach(_numbered(sorted(digests, key=_place)), snapshots)
+    job = with_memory(summarise(digests, inputs.outcome), apart)
     verdicts = judge_steps(job)
     return Analysis(
         diagnosis=with_steps(conclude(job, find_walls(job)), job, digests, verdicts),
-        traces=[with_verdicts(d.report, of_rank) for d, of_rank in zip(digests, verdicts, strict=True)],
+        traces=[*(with_verdicts(d.report, of_rank) for d, of_rank in zip(digests, verdicts, strict=True)), *apart],
         ranks=list(job.ranks),
     )
 
 
-def _digests(inputs: Inputs) -> list[Digest]:
+def _read_all(inputs: Inputs) -> tuple[list[Digest], list[SnapshotReport]]:
     """Of every rank; a run that failed may have left half a trace, and its failure says enough."""
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
+    snapshots: list[SnapshotReport] = []
     for result in _each(inputs.traces):
         if isinstance(result, TraceError):
             if not failed:
                 raise result
+        elif isinstance(result, SnapshotReport):
+            snapshots.append(result)
         else:
             found += result
-    return found
+    return found, sorted(snapshots, key=lambda one: (one.rank is None, one.rank or 0, one.path))
 
 
-def _each(traces: Sequence[Path]) -> Iterator[list[Digest] | TraceError]:
+def _each(traces: Sequence[Path]) -> Iterator[list[Digest] | SnapshotReport | TraceError]:
     """One result a trace, in order; memory holds a timeline a core at most."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
@@ -92,8 +97,10 @@ def _died(path: Path, how: processes.Died) -> TraceError:
     )
 
 
-def _digest_file(path: Path) -> list[Digest] | TraceError:
+def _digest_file(path: Path) -> list[Digest] | SnapshotReport | TraceError:
     try:
+        if is_snapshot(path):
+            return snapshot_report(path)
         return [digest(break_down(timeline)) for timeline in read(path)]
     except TraceError as error:
         return error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analyzers.errors import TraceError
 from analyzers.outcome import RunOutcome, read_outcome
-from analyzers.readers import format_of
+from analyzers.readers import format_of, snapshots
 
 TRACE_FOLDER = "trace"
 EXPORT_SUFFIX = ".sqlite"
@@ -42,7 +42,8 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
                 raise TraceError(
                     path,
                     "holds no traces",
-                    hint=f"traces end in {', '.join(TRACE_SUFFIXES)}; a folder may hold one for each rank",
+                    hint=f"traces end in {', '.join(TRACE_SUFFIXES)}, memory snapshots in "
+                    f"{' or '.join(snapshots.SUFFIXES)}; a folder may hold one for each rank",
                 )
         else:
             found = [path]
@@ -51,9 +52,12 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    """The files that look like traces and are: a folder may hold other JSON, and a report beside its export."""
+    """The files that look like traces and are: a folder may hold other JSON, a report beside its export, and pickles
+    of other things than memory."""
     own = folder / TRACE_FOLDER
     root = own if own.is_dir() else folder
     named = (f for f in sorted(root.rglob("*")) if f.is_file() and f.name.lower().endswith(TRACE_SUFFIXES))
     found = [f for f in named if f.stat().st_size == 0 or format_of(f) is not None]
+    pickles = (f for f in sorted(folder.rglob("*")) if f.name.lower().endswith(snapshots.SUFFIXES) and f.is_file())
+    found += [f for f in pickles if snapshots.is_snapshot(f)]
     return [f for f in found if f.suffix not in REPORT_SUFFIXES or f.with_suffix(EXPORT_SUFFIX) not in found]

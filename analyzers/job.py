@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from analyzers.clocks import align
-from analyzers.diagnosis import MemoryUse, RankTime
+from analyzers.diagnosis import MemoryUse, RankTime, TraceReport
 from analyzers.digest import Digest
 from analyzers.matching import match, pairs
 from analyzers.outcome import RunOutcome
@@ -116,6 +116,12 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         on_cpu=all(d.on_cpu for d in digests),
         outcome=outcome,
     )
+
+
+def with_memory(job: Job, reports: Sequence[TraceReport]) -> Job:
+    """The job with the memory of ranks that were not traced."""
+    more = [(report.rank, report.memory) for report in reports if report.memory is not None]
+    return replace(job, memory=[*job.memory, *more])
 
 
 def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:

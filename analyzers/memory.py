@@ -7,7 +7,7 @@ trace does not tell are summed from the changes: what was allocated before the r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,16 +117,20 @@ def describe(
     )
 
 
-def by_phase(levels: Levels, held: Ints, names: Sequence[str]) -> dict[str, float]:
-    """GiB alive at the peak by what allocated it, the most first; what the recording did not see allocated is apart."""
-    if not len(held):
+def by_phase(
+    levels: Levels, held: Ints, names: Sequence[str], *, before: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """GiB alive at the peak by what allocated it, the most first; what the recording did not see allocated is apart,
+    but for the part of it that is told otherwise (before)."""
+    sums = dict(before or {})
+    if not len(held) and not sums:
         return {}
-    sums: dict[str, float] = {}
+    told = sum(sums.values())
     for name, size in zip(names, levels.change_bytes[held].tolist(), strict=True):
         sums[name] = sums.get(name, 0.0) + size / GIB
-    before = (float(levels.allocated_bytes[levels.peak]) - float(levels.change_bytes[held].sum())) / GIB
-    if before > 0 and not levels.at_least:
-        sums[BEFORE] = sums.get(BEFORE, 0.0) + before
+    untold = float(levels.allocated_bytes[levels.peak] - levels.change_bytes[held].sum()) / GIB - told
+    if untold > 0 and not levels.at_least:
+        sums[BEFORE] = untold
     ranked = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
     shown = [(name, gib) for name, gib in ranked[:PHASES_SHOWN] if gib >= WORTH_SHOWING * ranked[0][1]]
     rest = sum(gib for _, gib in ranked[len(shown) :])

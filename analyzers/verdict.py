@@ -131,7 +131,8 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     """The verdict on findings that are sorted, largest first."""
     failure = job.outcome.failure
     memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
-    if failure is not None and failure.kind == "oom" and memory is not None:
+    out_of_memory = failure is not None and failure.kind == "oom"
+    if memory is not None and (out_of_memory or job.step is None):  # without time only failed allocations are told
         rest = [f for f in findings if f is not memory]
         return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest])
     if not findings:
@@ -181,6 +182,8 @@ def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
 
 def _no_traces(job: Job) -> str:
     failure = job.outcome.failure
+    if failure is None and job.memory:
+        return "a memory snapshot says nothing of time, and shows no allocation that failed or was tried again"
     if failure is None:
         return "the run left no traces"
     where = f" in {failure.phase}" if failure.phase else ""

@@ -36,7 +36,7 @@ def find(job: Job) -> WallFinding | None:
         return WallFinding(wall=WALL, recoverable_us=0.0, share=1.0, evidence=_failure(job.outcome))
     step = job.step
     if step is None:
-        return None
+        return _without_time(job)
     parts = _parts(step)
     recoverable = sum(parts.values())
     return WallFinding(
@@ -46,6 +46,13 @@ def find(job: Job) -> WallFinding | None:
         evidence=[*_evidence(job, step, parts), *_peak(job.outcome), *memory_evidence(job.memory)],
         parts=parts,
     )
+
+
+def _without_time(job: Job) -> WallFinding | None:
+    """Snapshots alone: memory is the wall where allocations failed or had to be tried again, else nobody knows."""
+    if not any(use.out_of_memory or use.allocator_retries for _, use in job.memory):
+        return None
+    return WallFinding(wall=WALL, recoverable_us=0.0, share=1.0, evidence=memory_evidence(job.memory))
 
 
 def _parts(step: RankStep) -> dict[str, float]:
