@@ -23,6 +23,7 @@ ENOUGH = 3  # collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
 # or so many must agree exactly: a rank's thread that woke up late ends some collectives late, by any time
 EXACT, MANY = DENSE, 6
+NEARLY_ALL = 0.9  # of the collectives: ranks of one clock were in them at once
 # how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more
 UNEVEN_US = 40.0
 UNEVEN_SHARE = 0.1  # of its time, waiting included
@@ -37,6 +38,7 @@ class Match:
     call: Call
     rank: Ints
     event: Ints
+    one_clock: Bools  # bool[R]: the rank's clock is the first one's, whatever their ends say
 
     def times(self, ranks: Sequence[Digest]) -> tuple[Floats, Floats]:
         """Start and end, float64[R, N], each on its rank's own clock; NaN where not known."""
@@ -72,9 +74,10 @@ def pairs(ranks: Sequence[Digest], matches: Sequence[Match]) -> Iterator[Pair]:
         _, end = found.times(ranks)
         for k in range(1, len(found.rank)):
             both = ~np.isnan(end[0]) & ~np.isnan(end[k])
-            yield Pair(
-                first=int(found.rank[0]), second=int(found.rank[k]), first_us=end[0][both], second_us=end[k][both]
-            )
+            a, b = int(found.rank[0]), int(found.rank[k])
+            second = end[k][both]
+            first = second + (ranks[b].origin_us - ranks[a].origin_us) if found.one_clock[k] else end[0][both]
+            yield Pair(first=a, second=b, first_us=first, second_us=second)
 
 
 def tolerance(start: Floats, end: Floats) -> Floats:
@@ -173,32 +176,67 @@ def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Ite
 
 
 def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: Floats) -> Bools:
-    """bool[R]: the ranks whose ends differ from the first one's by a constant and that were in most of the collectives
-    at one time; few can only be told on one clock, unless their process group is said."""
-    fitted = fit(end, end[0])
-    residual = np.abs(fitted.residual_us)
-    known = np.count_nonzero(~np.isnan(residual), axis=1)
-    longest = np.fmax(end - start, (end - start)[0])
-    allowed = np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
-    close = np.count_nonzero(residual <= allowed, axis=1) >= AGREEING * known
-    exact = np.count_nonzero(residual <= UNEVEN_US, axis=1) >= np.maximum(MANY, EXACT * known)
-    origin = np.array([ranks[r].origin_us for r in rank.tolist()])
-    one_clock = np.abs(fitted.shift_us + (origin[0] - origin)) <= np.maximum(UNEVEN_US, UNEVEN_SHARE * median(longest))
-    sure = (known > 0) if call.group else (known >= ENOUGH) | ((known > 0) & one_clock)
-    met = np.count_nonzero(_met_first(start, end, fitted), axis=1) >= AGREEING * known
-    agree: Bools = sure & (close | exact) & met
+    """bool[R]: the ranks that were in the collectives with the first one: their ends differ by a constant, and they
+    were in most at one time; few can only be told on one clock, unless their process group is said."""
+    fitted, one_clock = _fitted(ranks, rank, start, end)
+    known = np.count_nonzero(~np.isnan(fitted.residual_us), axis=1)
+    longest = median(np.fmax(end - start, (end - start)[0]))
+    at_once = np.abs(fitted.shift_us - _shift_of_origins(ranks, rank)) <= np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
+    sure = (known > 0) if call.group else (known >= ENOUGH) | ((known > 0) & at_once)
+    together = np.count_nonzero(_met_first(start, end, fitted), axis=1) >= AGREEING * known
+    agree: Bools = sure & together & (one_clock | _ends_agree(start, end, fitted))
     agree[0] = True
     return agree
+
+
+def _fitted(ranks: Sequence[Digest], rank: Ints, start: Floats, end: Floats) -> tuple[Fit, Bools]:
+    """The fit to the first rank, and whether instead of their ends its clock is taken as it is: that of ranks on CPUs,
+    whose threads wake up late all the time, if by it they were in nearly all collectives at once."""
+    fitted = fit(end, end[0])
+    on_cpu = np.array([ranks[r].on_cpu for r in rank.tolist()])
+    if not on_cpu.any():
+        return fitted, on_cpu
+    shift = _shift_of_origins(ranks, rank)
+    residual = end[0] - end - shift[:, None]
+    as_it_is = Fit(shift_us=shift, rate=np.zeros(len(end)), spread_us=median(np.abs(residual)), residual_us=residual)
+    known = np.count_nonzero(~np.isnan(residual), axis=1)
+    met_by_it = np.count_nonzero(_met_first(start, end, as_it_is), axis=1) >= NEARLY_ALL * known
+    chosen = on_cpu & on_cpu[0] & met_by_it & (known >= MANY) & ~_ends_agree(start, end, fitted)
+    both = Fit(
+        shift_us=np.where(chosen, shift, fitted.shift_us),
+        rate=np.where(chosen, 0.0, fitted.rate),
+        spread_us=np.where(chosen, as_it_is.spread_us, fitted.spread_us),
+        residual_us=np.where(chosen[:, None], residual, fitted.residual_us),
+    )
+    return both, chosen
+
+
+def _ends_agree(start: Floats, end: Floats, fitted: Fit) -> Bools:
+    residual = np.abs(fitted.residual_us)
+    known = np.count_nonzero(~np.isnan(residual), axis=1)
+    allowed = np.maximum(UNEVEN_US, UNEVEN_SHARE * np.fmax(end - start, (end - start)[0]))
+    close = np.count_nonzero(residual <= allowed, axis=1) >= AGREEING * known
+    exact = np.count_nonzero(residual <= UNEVEN_US, axis=1) >= np.maximum(MANY, EXACT * known)
+    agree: Bools = close | exact
+    return agree
+
+
+def _shift_of_origins(ranks: Sequence[Digest], rank: Ints) -> Floats:
+    """float64[R]: what their clocks say themselves of how far their origins are after the first one's."""
+    origin = np.array([ranks[r].origin_us for r in rank.tolist()])
+    shift: Floats = origin - origin[0]
+    return shift
 
 
 def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
     """The match without the single events that do not fit."""
     start, end = _times(ranks, rank, event)
-    fits = _met_first(start, end, fit(end, end[0]))
+    fitted, one_clock = _fitted(ranks, rank, start, end)
+    fits = _met_first(start, end, fitted)
     fits[0] = fits[1:].any(axis=0)
     kept = fits[0]
     if kept.any():
-        yield Match(call=call, rank=rank, event=np.where(fits, event, NONE)[:, kept])
+        yield Match(call=call, rank=rank, event=np.where(fits, event, NONE)[:, kept], one_clock=one_clock)
 
 
 def _met_first(start: Floats, end: Floats, fitted: Fit) -> Bools:

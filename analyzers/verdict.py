@@ -96,7 +96,7 @@ def _no_wall_is_larger(case: _Case) -> str | None:
 
 
 def _may_be_waiting(case: _Case) -> str | None:
-    """Communication that leads only through what may be waiting for ranks that were not traced."""
+    """Communication that leads only through what may be waiting for other ranks."""
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
@@ -105,8 +105,8 @@ def _may_be_waiting(case: _Case) -> str | None:
     if sure >= max(case.leader.share - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None
     return (
-        f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for ranks that "
-        "were not traced"
+        f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for other "
+        "ranks: not all of their traces are here, or they could not be matched"
     )
 
 

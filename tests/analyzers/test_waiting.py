@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analyzers import Wall, analyze
 from analyzers.diagnosis import Analysis, RankTime, WallFinding
-from tests.analyzers.drawing import ALL_TO_ALL, GEMM, Drawing
+from tests.analyzers.drawing import ALL_TO_ALL, GEMM, GLOO_THREAD, Drawing
 from tests.analyzers.drawn_jobs import COMBINE, DrawnJob, nccl, uneven
 
 PAIR = DrawnJob(compute_us=uneven(2, slow={1: 1.5}), groups=[(0, 1)])
@@ -250,3 +250,19 @@ def test_the_all_reduce_between_the_first_and_the_last_stage_is_matched(tmp_path
         drawing.write(tmp_path)
     waited = [rank.waiting_by_kind.get("pp", 0.0) for rank in analyze([tmp_path]).ranks]
     assert waited == pytest.approx([200.0, 0.0])
+
+
+def test_ranks_on_cpus_of_one_machine_are_matched_though_their_threads_wake_up_late(tmp_path: Path) -> None:
+    late = np.random.default_rng(5).uniform(50.0, 350.0, (2, 24)).round(1)
+    for rank, compute in ((0, 300.0), (1, 500.0)):
+        drawing = Drawing(rank=rank, on_cpu=True)
+        for k in range(24):
+            at = k * 1000.0
+            if k % 8 == 0:
+                drawing.step(k // 8, at, at + 8000)
+            drawing.operator("aten::mm", at, at + compute)
+            drawing.range("gloo:all_to_all", at + compute, at + 600 + late[rank, k], thread=GLOO_THREAD)
+        drawing.write(tmp_path)
+    analysis = analyze([tmp_path])
+    assert _waiting(analysis) == pytest.approx([8 * 200.0, 0.0], abs=1.0)
+    assert analysis.ranks[1].clock_offset_us == 0.0
