@@ -96,9 +96,9 @@ def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
     drawn = _Drawn(start_us, end_us)
     drawn.add_sets(Lane(place=Place.IDLE, label="idle by cause"), _idle(breakdown))
     events = timeline.device.spans
-    drawn.add(Place.DEVICE, "stream {}", timeline, events, _device_keys(timeline, breakdown))
+    drawn.add(Place.DEVICE, "stream", timeline, events, _device_keys(timeline, breakdown))
     host = joined((timeline.ranges, timeline.ops, timeline.calls))
-    drawn.add(Place.HOST, "thread {}", timeline, host, _host_keys(timeline, breakdown))
+    drawn.add(Place.HOST, "thread", timeline, host, _host_keys(timeline, breakdown))
     return drawn.lanes()
 
 
@@ -111,7 +111,7 @@ class _Drawn:
         self._names = Codes()
         self._columns: list[tuple[Floats, Floats, Ints, Ints, Ints, Ints]] = []
 
-    def add(self, place: Place, label: str, timeline: Timeline, spans: Spans, key: Ints) -> None:
+    def add(self, place: Place, kind: str, timeline: Timeline, spans: Spans, key: Ints) -> None:
         """One lane for each lane of the events, the busiest first; key: int64[N], what each is."""
         inside = (spans.end_us > self._start) & (spans.start_us < self._end)
         spans, key = spans.take(inside), key[inside]
@@ -121,7 +121,7 @@ class _Drawn:
             here = here[np.lexsort((name[here], -spans.end_us[here], spans.start_us[here]))]
             start, end = spans.start_us[here], spans.end_us[here]
             lane = np.full(len(here), len(self._lanes))
-            self._lanes.append(Lane(place=place, label=label.format(_number(timeline, code))))
+            self._lanes.append(Lane(place=place, label=_label(kind, _number(timeline, code))))
             self._columns.append((start, end, lane, _depth(start, end), name[here], key[here]))
 
     def add_sets(self, lane: Lane, sets: Iterable[tuple[str, str, Intervals]]) -> None:
@@ -148,6 +148,10 @@ class _Drawn:
             key=key[order],
             duration_us=self._end - self._start,
         )
+
+
+def _label(kind: str, number: str) -> str:
+    return number if number.startswith(kind) else f"{kind} {number}"  # old traces say `stream 7` themselves
 
 
 def _number(timeline: Timeline, lane: int) -> str:

@@ -14,6 +14,7 @@ NOISE = re.compile(
     r"^void |at::native::|\(anonymous namespace\)::|<unnamed>::|c10::|std::"
     r"|\((?:int|unsigned int|unsigned long|long|bool)\)(?=\d)"
 )
+AFTER_SIGNATURE = re.compile(r"^(\)( const)?( \[.*\])?(\.\w+)*)?$")  # closed or cut off, perhaps a clone
 BRACKETS = {"(": ")", "<": ">", "[": "]", "{": "}"}
 # heads that say nothing without what they apply: it stands among the template's arguments
 GENERIC_HEAD = re.compile(
@@ -50,10 +51,13 @@ def short_name(name: str, width: int = 60) -> str:
 
 
 def _without_signature(name: str) -> str:
-    """`f<T>(int, g)` to `f<T>`, without what it returns; names that are no C++ function stay."""
+    """`f<T>(int, g)` to `f<T>`, without what it returns; names that are no C++ function, and ranges, stay."""
     outside = _outside_brackets(name)
     opens = next((at for at in outside if at and name[at] == "("), None)
     if opens is None or not (name[opens - 1].isalnum() or name[opens - 1] in "_>"):
+        return name
+    after = "".join(name[at] for at in outside if at > opens)
+    if not AFTER_SIGNATURE.match(after):
         return name
     space = max((at for at in outside if at < opens and name[at] == " "), default=-1)
     return name[space + 1 : opens]
@@ -64,7 +68,7 @@ def _outside_brackets(name: str) -> list[int]:
     closing: list[str] = []
     outside = []
     for at, character in enumerate(name):
-        if not closing:
+        if not closing or closing == [character]:
             outside.append(at)
         if character in BRACKETS:
             closing.append(BRACKETS[character])

@@ -198,13 +198,19 @@ def _print_memory(console: Console, memory: MemoryUse | None) -> None:
     say(console, memory_words(memory), lead="memory: ")
 
 
+def _during(phase: str | None) -> str:
+    if not phase:
+        return ""
+    return phase if phase.startswith("outside") else f"during {phase}"
+
+
 def memory_words(memory: MemoryUse) -> str:
     """The peak and what is known of it, in one sentence."""
     when = f" in {memory.peak_step}" if memory.peak_step else ""
     into = f", {percent(memory.peak_at_share, 0)} into it" if when and memory.peak_at_share is not None else ""
     facts = [
         f"peak {gib(memory.peak_gib)}{f' of {gib(memory.limit_gib)}' if memory.limit_gib else ''}{when}{into}",
-        f"during {memory.peak_phase}" if memory.peak_phase else "",
+        _during(memory.peak_phase),
         f"reserved {gib(memory.reserved_gib)}" if memory.reserved_gib is not None else "",
         f"fragmentation {gib(memory.fragmentation_gib)}" if memory.fragmentation_gib is not None else "",
         counted(memory.allocator_retries, "allocator retry").replace("retrys", "retries")

@@ -10,6 +10,7 @@ from autotune.pages.tables import Table
 from autotune.quantities import duration, gib, percent
 
 CURVE_PX = 220
+FAR = 2.5  # times the peak: a limit beyond is told, not drawn, so that the curve keeps its shape
 
 
 def memory_curve(trace: TraceReport) -> Markup | None:
@@ -19,7 +20,9 @@ def memory_curve(trace: TraceReport) -> Markup | None:
         return None
     start, end = memory.curve[0][0], memory.curve[-1][0]
     length = max(end - start, 1e-9)
-    highest = max([*(value for _, value in memory.curve), memory.peak_gib, memory.limit_gib or 0.0])
+    peak = max([*(value for _, value in memory.curve), memory.peak_gib])
+    limit = memory.limit_gib if memory.limit_gib is not None and memory.limit_gib <= FAR * peak else None
+    highest = max(peak, limit or 0.0)
     axis = Axis(low=0.0, high=1.08 * highest, top=14, bottom=CURVE_PX - 24)
     points = " ".join(f"{1000 * (us - start) / length:.1f},{axis.y(value):.1f}" for us, value in memory.curve)
     curve = tag(
@@ -32,9 +35,8 @@ def memory_curve(trace: TraceReport) -> Markup | None:
         preserveAspectRatio="none",
     )
     parts = [*axis.grid(), curve]
-    if memory.limit_gib is not None:
-        y = axis.y(memory.limit_gib)
-        parts.append(line(0, y, 1, y, "limit", title=f"limit {gib(memory.limit_gib)}"))
+    if limit is not None:
+        parts.append(line(0, axis.y(limit), 1, axis.y(limit), "limit", title=f"limit {gib(limit)}"))
     if memory.peak_at_us is not None and start <= memory.peak_at_us <= end:
         x, y = (memory.peak_at_us - start) / length, axis.y(memory.peak_gib)
         said = f"peak {gib(memory.peak_gib)} at {duration(memory.peak_at_us)}"

@@ -28,6 +28,9 @@ TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT32x32x256_MI16x16x1_SN
         (ADD, "vectorized_elementwise_kernel<CUDAFunctor_add>"),
         (COPY, "elementwise_kernel<direct_copy_kernel_cuda>"),
         ("operator", "operator"),
+        ("enumerate(DataLoader)#_SingleProcess.__next__", "enumerate(DataLoader)#_SingleProcess.__next__"),
+        ("void f(int, g<4>) const [clone .kd]", "f"),
+        ("void cut_off<4>(int, long", "cut_off<4>"),
         ("", ""),
     ],
 )
