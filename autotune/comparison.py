@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from analyzers.diagnosis import Analysis, Diagnosis, Partition, TraceReport
+from analyzers.diagnosis import Analysis, Diagnosis, Partition, RankTime, TraceReport
 from autotune.quantities import NONE, duration, gain, percent
 from autotune.segments import KINDS, NOISE_US, mean_of, mean_step_us, slowest, steps_of, words_of
 
@@ -23,7 +23,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     """One time of the average step in A and in B; None where that side does not list it (a kernel that is not among
     its longest), and then `moved_us` is what the other side's listing bounds."""
 
-    of: str  # part | compute_class | host_activity | communication (as it ran, hidden or not) | kernel
+    of: str  # part | compute_class | host_activity | communication (as it ran, hidden or not) | kernel | waiting
     name: str
     a_us: float | None
     b_us: float | None
@@ -52,7 +52,7 @@ def compared(a: Analysis, b: Analysis, *, same: bool = False) -> Comparison:
         without = [side for side, trace in (("A", one), ("B", other)) if trace is None]
         return Comparison(a=a, b=b, notes=[f"{' and '.join(without)} left no trace: nothing to compare"])
     times_compare = bool(one.steps) == bool(other.steps)
-    moves = sorted(_moves(one, other), key=lambda move: _size(move, times_compare))
+    moves = sorted((*_moves(one, other), *_waits(a, b)), key=lambda move: _size(move, times_compare))
     return Comparison(
         a=a, b=b, moved=moves, notes=[*([SAME] if same else []), *_notes(a, b, one, other)], times_compare=times_compare
     )
@@ -99,6 +99,12 @@ def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, ma
             for inner in within_part(found, part):
                 if abs(inner.moved_us) >= least_inner * step_us:
                     yield f"{mark}{words_of(inner.name)}", inner
+
+
+def waiting_words(found: Comparison) -> str:
+    """What ranks wait for each other in A and in B; empty where that is not known of both."""
+    said = (f"{duration(move.a_us)} → {duration(move.b_us)} a step" for move in found.of("waiting"))
+    return next((f"the rank that waits longest for the others: {words}" for words in said), "")
 
 
 def verdict_words(diagnosis: Diagnosis) -> str:
@@ -169,6 +175,18 @@ def _moves(one: TraceReport, other: TraceReport) -> Iterator[Move]:
         was_of, now_of = (_by_name(trace) for trace in (one, other))
         for name in dict.fromkeys((*was_of, *now_of)):
             yield _move("kernel", name, was_of.get(name), now_of.get(name), steps)
+
+
+def _waits(a: Analysis, b: Analysis) -> Iterator[Move]:
+    """The rank of each that waits longest for others: a balanced load shows there, not on the slowest rank."""
+    longest = [max(side.ranks, key=lambda rank: rank.waiting_us, default=None) for side in (a, b)]
+    was, now = (rank.waiting_us if rank else None for rank in longest)
+    if was is not None and now is not None:
+        yield _move("waiting", "longest", was, now, (_step_us(longest[0]), _step_us(longest[1])))
+
+
+def _step_us(rank: RankTime | None) -> float:
+    return rank.step_us if rank else 0.0
 
 
 def _by_name(trace: TraceReport) -> dict[str, float]:

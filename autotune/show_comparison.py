@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from analyzers.wording import part_name
-from autotune.comparison import Comparison, Move, headline, moved_parts, signed, verdict_words, wall_rows
+from autotune.comparison import Comparison, Move, headline, moved_parts, signed, verdict_words, waiting_words, wall_rows
 from autotune.kernel_names import short_name
 from autotune.letter_bars import print_bars
 from autotune.quantities import NONE, duration, percent
@@ -39,6 +39,8 @@ def show_comparison(found: Comparison) -> None:
     parts = moved_parts(found, least=SHOWN, least_inner=INNER_SHOWN, mark="  ")
     rows = [_row(words, move, was, now) for words, move in parts]
     print_table(console, f"{what}, what moved first", ("<", "A", "B", "moved", "of A", "of B"), rows)
+    if waits := waiting_words(found):
+        say(console, waits, lead=" ")
     _print_communication(console, found, was)
     _print_kernels(console, found, was)
     print_table(

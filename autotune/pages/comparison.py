@@ -6,7 +6,16 @@ from markupsafe import Markup
 
 from analyzers.diagnosis import TraceReport
 from analyzers.wording import part_name
-from autotune.comparison import Comparison, change, headline, moved_parts, signed, verdict_words, wall_rows
+from autotune.comparison import (
+    Comparison,
+    change,
+    headline,
+    moved_parts,
+    signed,
+    verdict_words,
+    waiting_words,
+    wall_rows,
+)
 from autotune.kernel_names import printable
 from autotune.pages.named import NamedRow, named_row
 from autotune.pages.render import render
@@ -31,6 +40,7 @@ def comparison_page(found: Comparison, names: tuple[str, str]) -> str:
         figure_note=note,
         facts={
             "What moved": headline(found),
+            "Waiting": waiting_words(found),
             "A": f"{printable(names[0])}: {verdict_words(found.a.diagnosis)}",
             "B": f"{printable(names[1])}: {verdict_words(found.b.diagnosis)}",
         },

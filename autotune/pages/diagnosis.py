@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport, Wall
 from analyzers.errors import TraceError
+from analyzers.kernels import GEMM
 from analyzers.lanes import Lanes, lanes
 from autotune.kernel_names import printable
 from autotune.pages.lanes import lanes_json, lanes_legend, too_many
@@ -19,7 +20,17 @@ from autotune.pages.steps import step_bar, steps_legend
 from autotune.pages.svg import tag
 from autotune.pages.tables import Table
 from autotune.quantities import duration, percent
-from autotune.segments import mean_segments, mean_step_us, segments, slowest, steps_of, within, words_of
+from autotune.segments import (
+    by_size,
+    mean_of,
+    mean_segments,
+    mean_step_us,
+    segments,
+    slowest,
+    steps_of,
+    within,
+    words_of,
+)
 from autotune.show import described, gives_back, memory_words, notes, precision, rank_words, worth
 
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
@@ -181,7 +192,10 @@ def _step_table(trace: TraceReport) -> Table:
     rows: list[tuple[str, str, str]] = []
     for part in mean_segments(steps):
         rows.append((part.kind.words, duration(part.us), percent(part.us / whole)))
-        rows += [(f"· {words_of(name)}", duration(us), percent(us / whole)) for name, us in within(part.kind, steps)]
+        for name, us in within(part.kind, steps):
+            rows.append((f"· {words_of(name)}", duration(us), percent(us / whole)))
+            formats = by_size(mean_of(steps, lambda step: step.gemm_by_precision)) if name == GEMM else []
+            rows += [(f"· · {what}", duration(time), percent(time / whole)) for what, time in formats]
     return Table(columns=("part", "time", "share"), rows=tuple(rows), numbers=(1, 2))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from analyzers.diagnosis import Analysis, Diagnosis, Dropped, KernelTime, Wall
+from analyzers.diagnosis import Analysis, Diagnosis, Dropped, KernelTime, RankTime, Wall
 from autotune.cli import main
 from autotune.comparison import Comparison, compared, headline, signed
 from autotune.show_comparison import show_comparison
@@ -103,6 +103,19 @@ def test_kernels_are_compared_by_step_and_name(capsys: pytest.CaptureFixture[str
     assert (gone.a_us, gone.b_us, gone.moved_us) == (40e3, None, -40e3)
     assert (grown.a_us, grown.b_us) == (5e3, 25e3)
     assert "40.0 ms  not listed  −40.0 ms  gone" in printed(found, capsys)
+
+
+def test_what_ranks_wait_for_each_other_is_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def waiting(analysis: Analysis, us: float) -> Analysis:
+        ranks = [
+            RankTime(rank=n, clock_offset_us=0.0, step_us=1e6, own_us=1e6 - n * us, waiting_us=n * us) for n in (0, 1)
+        ]
+        return msgspec.structs.replace(analysis, ranks=ranks)
+
+    found = compared(waiting(RECOMPUTING, 24e3), waiting(LARGER_BATCH, 3e3))
+    (move,) = found.of("waiting")
+    assert (move.a_us, move.b_us, move.moved_us) == (24e3, 3e3, -21e3)
+    assert "the rank that waits longest for the others: 24.0 ms → 3.00 ms a step" in printed(found, capsys)
 
 
 def test_two_trials_of_a_study_are_named_by_their_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
