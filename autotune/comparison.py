@@ -181,7 +181,7 @@ def _waits(a: Analysis, b: Analysis) -> Iterator[Move]:
     """The rank of each that waits longest for others: a balanced load shows there, not on the slowest rank."""
     longest = [max(side.ranks, key=lambda rank: rank.waiting_us, default=None) for side in (a, b)]
     was, now = (rank.waiting_us if rank else None for rank in longest)
-    if was is not None and now is not None:
+    if was is not None and now is not None and max(was, now) > NOISE_US:
         yield _move("waiting", "longest", was, now, (_step_us(longest[0]), _step_us(longest[1])))
 
 

@@ -168,6 +168,7 @@
   };
   const neighbour = (step) => {
     const row = chosen ? chosen.row : data.rows[0];
+    if (!row) return;
     const at = chosen ? chosen.at + step : Math.min(after(row, view.from), row.start.length - 1);
     choose(at >= 0 && at < row.start.length ? { row, at } : null);
   };
@@ -212,6 +213,7 @@
     drag = null;
     if (clicked) choose(under(event));
   });
+  canvas.addEventListener("pointercancel", () => { drag = null; });
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
   canvas.addEventListener("dblclick", (event) => zoom(0.3, time(event.clientX - canvas.getBoundingClientRect().left)));
   document.getElementById("lanes-in").addEventListener("click", () => zoom(0.5));
