@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers import processes
+from analyzers import heap, processes
 from analyzers.breakdown import break_down
 from analyzers.diagnosis import Analysis
 from analyzers.digest import Digest, digest
@@ -101,7 +101,10 @@ def _digest_file(path: Path) -> list[Digest] | SnapshotReport | TraceError:
     try:
         if is_snapshot(path):
             return snapshot_report(path)
-        return [digest(break_down(timeline)) for timeline in read(path)]
+        heap.map_large_arrays()
+        timelines = read(path)
+        heap.give_back()
+        return [digest(break_down(timeline)) for timeline in timelines]
     except TraceError as error:
         return error
 
