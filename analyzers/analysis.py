@@ -54,15 +54,26 @@ def _read_all(inputs: Inputs) -> tuple[list[Digest], list[SnapshotReport]]:
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
+    damaged: list[TraceError] = []  # snapshots: beside traces they cost their own memory's figures and nothing else
     for result in _each(inputs.traces):
         if isinstance(result, TraceError):
-            if not failed:
+            if is_snapshot(result.path):
+                damaged.append(result)
+            elif not failed:
                 raise result
         elif isinstance(result, SnapshotReport):
             snapshots.append(result)
         else:
             found += result
+    if damaged and not found and not failed:
+        raise damaged[0]
+    found[:1] = [_warned(one, damaged) for one in found[:1]]
     return found, sorted(snapshots, key=lambda one: (one.rank is None, one.rank or 0, one.path))
+
+
+def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
+    said = [f"{error.path.name} {error.what}" for error in damaged]
+    return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *said]))
 
 
 def _each(traces: Sequence[Path]) -> Iterator[list[Digest] | SnapshotReport | TraceError]:

@@ -155,6 +155,15 @@ def test_a_snapshot_belongs_to_the_trace_of_its_rank(tmp_path: Path) -> None:
     assert (second.memory.peak_step, round(second.memory.peak_at_share or 0, 2)) == ("ProfilerStep#1", 0.2)
 
 
+def test_a_damaged_snapshot_beside_a_trace_is_told_and_the_trace_diagnosed(tmp_path: Path) -> None:
+    Drawing().step(1, 0, 100).kernel(GEMM, 10, 90, launched=5).write(tmp_path)
+    path = _history().write(tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    (report,) = analyze([tmp_path]).traces
+    assert report.memory is None
+    assert any(warning.startswith("snapshot_0.pickle is no whole memory snapshot") for warning in report.warnings)
+
+
 def test_a_history_that_was_not_recorded_leaves_what_is_held(tmp_path: Path) -> None:
     use = _use(Allocator().segment(GIB, 8, ("active_allocated", 5, [_frame("build")])).write(tmp_path))
     assert (use.peak_gib, use.reserved_gib, use.peak_at_us) == (5, 8, None)
