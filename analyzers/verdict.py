@@ -20,15 +20,18 @@ THRESHOLDS = {
     "margin": 0.02,  # at least, of the leading wall over the next
     "compute_bound": 0.80,  # of compute in a step that nothing else holds up
 }
+WORTH_SAYING = 0.005  # of the step: a smaller wall is not said to be next
 WAITING = "waiting for slower ranks"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the abstentions look at: the job, the leading wall, the largest loss that is no wall, and the margin."""
+    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, and the
+    margin."""
 
     job: Job
     leader: WallFinding
+    next: WallFinding | None
     elsewhere: tuple[str, float]
     margin: float
 
@@ -46,7 +49,7 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
         "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,
         "the device's own turn from one queued kernel to the next": step.turnaround_us,
         "idle time whose cause is not in the trace": step.unattributed_us,
-        "copies of input or weights, under no compute,": step.to_host_us + step.from_host_us - offloaded,
+        "copying input or weights under no compute": step.to_host_us + step.from_host_us - offloaded,
     }
     what, us = max(losses.items(), key=lambda item: item[1])
     return what, job.share(us)
@@ -113,7 +116,8 @@ def _may_be_waiting(case: _Case) -> str | None:
 def _too_close(case: _Case) -> str | None:
     if case.margin >= THRESHOLDS["margin"]:
         return None
-    return f"{case.leader.wall} leads by only {percent(case.margin)} of the step"
+    over = f": {percent(case.leader.share)}, and {case.next.wall} {percent(case.next.share)}" if case.next else ""
+    return f"{case.leader.wall} leads by only {percent(case.margin)} of the step{over}"
 
 
 ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
@@ -142,7 +146,13 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         return bound
     leader, *others = findings
     margin = leader.share - (others[0].share if others else 0.0)
-    case = _Case(job=job, leader=leader, elsewhere=lost_elsewhere(job, findings), margin=margin)
+    case = _Case(
+        job=job,
+        leader=leader,
+        next=others[0] if others else None,
+        elsewhere=lost_elsewhere(job, findings),
+        margin=margin,
+    )
     doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
     if doubt is not None:
         return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=doubt, walls=list(findings))
@@ -170,14 +180,19 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
 def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
     """The leader's figures in a sentence; that bounds overlap is said where there are two of them."""
     said = next((line for line in leader.evidence[1:] if " is hidden" in line), None)
-    bound = leader.speedup_bound
-    faster = f" (steps {percent(bound)} faster)" if bound is not None else ""
-    worth = [f for f in others[:1] if f.share > 0]
+    worth = [f for f in others[:1] if f.share >= WORTH_SAYING]
     after = [f"; next is {f.wall} with {percent(f.share)}, and the two do not add up" for f in worth]
     return (
         f"{'; '.join(filter(None, (leader.evidence[0], said)))}. All of {leader.wall}: {percent(leader.share)} of the "
-        f"step at most{faster}{''.join(after)}"
+        f"step at most{_faster(leader.speedup_bound)}{''.join(after)}"
     )
+
+
+def _faster(bound: float | None) -> str:
+    """A bound on the speed in words: percents up to twice as fast, then times."""
+    if bound is None:
+        return ""
+    return f" (steps {percent(bound)} faster)" if bound < 1 else f" (steps {1 + bound:.1f}x as fast)"
 
 
 def _no_traces(job: Job) -> str:
