@@ -60,6 +60,8 @@ def sniff(head: bytes) -> bool:
 
 
 def is_snapshot(path: Path) -> bool:
+    if not path.is_file():  # opening a pipe would wait for its writer
+        return False
     try:
         with path.open("rb") as file:
             return sniff(file.read(HEAD_BYTES))
