@@ -155,7 +155,8 @@ def opened(path: Path, named: Path) -> Iterator[Export]:
 
 def _connect(path: Path, named: Path) -> sqlite3.Connection:
     """Locks are heeded where the file system has them; without them, and without a log, the file stands still."""
-    uri = path.resolve().as_uri()
+    path = path.resolve()  # what belongs to it lies beside the file, not beside a link to it
+    uri = path.as_uri()
     logged = _lies_beside(path, "-wal")
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
