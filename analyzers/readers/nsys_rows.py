@@ -16,6 +16,7 @@ from analyzers.intervals import Bools
 from analyzers.readers.losses import Losses
 from analyzers.readers.nsys_export import MISSING, Export
 from analyzers.readers.nsys_processes import PROCESS_SHIFT
+from analyzers.steps import is_step
 from analyzers.timeline import NO_CORRELATION, Activity, Ints, Spans
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's
@@ -152,7 +153,16 @@ def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list
     rows = _host_rows(start, np.where(still_open, max(capture_end, int(end.max(initial=0))), end), thread, None, name)
     good = rows.end >= start
     losses.add("ranges", int((~good).sum()), "they end before they start")
-    return _chosen(rows, good), _open_ranges(export.names, name[still_open])
+    begun = _begun_steps(rows, still_open, export.names)
+    losses.add("steps", int(begun.sum()), "the capture ended within them: they are no whole steps")
+    return _chosen(rows, good & ~begun), _open_ranges(export.names, name[still_open & ~begun])
+
+
+def _begun_steps(rows: Rows, still_open: Bools, names: Sequence[str]) -> Bools:
+    """bool[N]: steps that nothing ended, where there are whole ones to judge."""
+    codes = [code for code in np.unique(rows.name).tolist() if is_step(names[code])]
+    step = np.isin(rows.name, codes)
+    return step & still_open & bool((step & ~still_open).any())
 
 
 def _open_ranges(names: Sequence[str], still_open: Ints) -> list[str]:

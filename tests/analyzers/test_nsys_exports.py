@@ -173,6 +173,18 @@ def test_an_open_range_ends_with_the_capture_and_is_said(tmp_path: Path) -> None
     assert any("1 NVTX ranges (open) were open" in said for said in timeline.warnings)
 
 
+def test_a_step_within_which_the_capture_ended_is_no_step_where_there_are_whole_ones(tmp_path: Path) -> None:
+    tables = {
+        KERNELS: [kernel(100 * k, 100 * k + 50, 1) for k in range(3)],
+        RANGES: [nvtx(0, 100, STEP), nvtx(100, 200, STEP), nvtx(200, None, STEP)],
+    }
+    (timeline,) = read(write(tmp_path / "begun.sqlite", tables))
+    assert [step.duration_us for step in break_down(timeline).steps] == [100, 100]
+    assert [(lost.what, lost.count) for lost in timeline.dropped] == [("steps", 1)]
+    (alone,) = read(write(tmp_path / "alone.sqlite", {**tables, RANGES: [nvtx(200, None, STEP)]}))
+    assert [step.duration_us for step in break_down(alone).steps] == [50]
+
+
 def test_a_range_that_another_thread_ends_stays_with_the_one_that_began_it(tmp_path: Path) -> None:
     tables = {
         KERNELS: [kernel(10, 20, 1), kernel(20, 50, 2)],
