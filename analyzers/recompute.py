@@ -22,10 +22,9 @@ CHECKPOINT_BACKWARD = re.compile(r"^_?Checkpoint\w*FunctionBackward$")
 NODE = "autograd::engine::evaluate_function"
 # backward nodes carry the sequence number of their forward operator
 BACKWARD_NODE = re.compile(r"^(torch::)?autograd::|Backward\d*(,|$)")
-# gradients of gradients record backward itself: what is done again cannot be told then
-DOUBLE_BACKWARD = re.compile(r"BackwardBackward\d*(,|$)")
 # torch.autograd.profiler.emit_nvtx writes operators as ranges
 NVTX_SEQUENCE = re.compile(r", seq = (\d+)")
+NVTX_OPERATOR = re.compile(r", (seq|op_id) = \d+|^\w+::\w+$")
 ROUNDING_US = 1e-3  # sums of times differ in their last digits
 FORWARD_RANGE = re.compile(r"^(forward|fwd)($|[ _:(])|[ .](forward|fwd)$", re.IGNORECASE)
 BACKWARD_RANGE = re.compile(
@@ -72,18 +71,29 @@ def _before_nested(ops: Spans) -> dict[int, Intervals]:
 def _recorded_in_backward(ops: Spans) -> dict[int, Intervals]:
     """Operators that autograd recorded on a thread while it evaluated a backward node there."""
     is_node = ops.where(lambda name: name.startswith(NODE))
-    recorded = (ops.correlation != NO_CORRELATION) & ~ops.where(lambda name: BACKWARD_NODE.search(name) is not None)
+    is_operator = ~ops.where(lambda name: BACKWARD_NODE.search(name) is not None)
+    recorded = is_operator & (ops.correlation != NO_CORRELATION)
     recorded &= np.isin(ops.lane, np.unique(ops.lane[is_node]))
-    if not recorded.any() or ops.where(lambda name: DOUBLE_BACKWARD.search(name) is not None).any():
-        return {}
     found = {}
     for lane in np.unique(ops.lane[recorded]).tolist():
-        nodes = ops.take(is_node & (ops.lane == lane))
-        mine = ops.take(recorded & (ops.lane == lane))
-        again = mine.covered(nodes.covered().contains(mine.start_us))
+        here = ops.lane == lane
+        nodes = ops.take(is_node & here)
+        again = _beside_gradients(ops.take(recorded & here), ops.take(is_operator & ~recorded & here), nodes.covered())
         if len(again):
             found[lane] = _joined_within(again, nodes)
     return found
+
+
+def _beside_gradients(recorded: Spans, unrecorded: Spans, nodes: Intervals) -> Intervals:
+    """What was recorded in nodes that also compute gradients without recording them.
+
+    Where gradients of gradients are wanted, autograd records backward itself: there nothing shows what is done again.
+    """
+    recorded = recorded.take(nodes.contains(recorded.start_us))
+    again = recorded.covered()
+    gradients = unrecorded.start_us[nodes.contains(unrecorded.start_us) & ~again.contains(unrecorded.start_us)]
+    plain = np.unique(np.searchsorted(nodes.start, gradients, side="right"))
+    return recorded.covered(np.isin(np.searchsorted(nodes.start, recorded.start_us, side="right"), plain))
 
 
 def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
@@ -107,7 +117,7 @@ def _forward_in_backward(ranges: Spans) -> Bools:
 
 def _operators_written_as_ranges(ranges: Spans) -> Spans:
     """The ranges that are operators, with their sequence numbers."""
-    written = ranges.where(lambda name: name.startswith(NODE) or NVTX_SEQUENCE.search(name) is not None)
+    written = ranges.where(lambda name: name.startswith(NODE) or NVTX_OPERATOR.search(name) is not None)
     operators = ranges.take(written)
     sequence: Ints = operators.code(_sequence)
     return replace(operators, correlation=sequence)

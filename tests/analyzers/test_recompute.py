@@ -52,6 +52,7 @@ def test_a_hook_on_a_gradient_that_runs_functions_again_is_recompute(tmp_path: P
     # Megatron-Core's CheckpointWithoutOutput: functions of its own, no aten operator but inside of them
     drawing = _node("_LinearBackward", 10, 200, Drawing())
     drawing.operator("_LayerNormLinear", 20, 60, BACKWARD, 40).operator("aten::mm", 30, 40, BACKWARD)
+    drawing.operator("aten::mm", 90, 110, BACKWARD)
     assert _recompute(_launching(drawing, 35, 100), tmp_path) == 1
 
 
@@ -89,14 +90,17 @@ def test_forward_is_no_recompute_on_whichever_thread(tmp_path: Path) -> None:
 
 
 def test_gradients_of_gradients_leave_recompute_unsaid(tmp_path: Path) -> None:
+    # create_graph=True: autograd records what backward computes
     drawing = _node("MmBackward0", 10, 100, Drawing()).operator("aten::mm", 20, 60, BACKWARD, 7)
-    _node("MulBackwardBackward0", 110, 200, drawing)
+    drawing.operator("aten::as_strided", 22, 24, BACKWARD)  # inside what is recorded
+    _node("MulBackward0", 110, 200, drawing).operator("aten::mul", 120, 150, BACKWARD)
     assert _recompute(_launching(drawing, 30, 130), tmp_path) == 0
 
 
 def test_communication_done_again_counts_as_well(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, STEP_US)
     _node("MmBackward0", 10, 200, drawing).operator("FusedDispatch", 20, 60, BACKWARD, 40)
+    drawing.operator("aten::mm", 95, 110, BACKWARD)
     drawing.kernel(DISPATCH, 300, 330, launched=30, thread=BACKWARD)
     drawing.kernel(ALL_TO_ALL, 400, 450, launched=100, thread=BACKWARD)
     (step,) = _breakdown(drawing, tmp_path).steps
