@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 
 from analyzers import heap, processes
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import Analysis
-from analyzers.digest import Digest, digest
 from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
-from analyzers.job import summarise, with_memory
+from analyzers.memory.reports import SnapshotReport, attach, snapshot_report
+from analyzers.one_rank.breakdown import break_down
+from analyzers.one_rank.digest import Digest, digest
+from analyzers.ranks.job import summarise, with_memory
 from analyzers.readers import read
 from analyzers.readers.snapshots import is_snapshot
-from analyzers.snapshot_reports import SnapshotReport, attach, snapshot_report
 from analyzers.step_verdicts import judge_steps, with_steps, with_verdicts
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from analyzers import kernels
-from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import Partition, TraceReport
 from analyzers.errors import TraceError
-from analyzers.gpu import GRAPH_CLASS
 from analyzers.intervals import Floats, Intervals, intersect, merge, subtract, window
-from analyzers.kernels import COMPUTE_CLASSES, KINDS
+from analyzers.names import kernels
+from analyzers.names.kernels import COMPUTE_CLASSES, KINDS
+from analyzers.one_rank.breakdown import Breakdown, break_down
+from analyzers.one_rank.gpu import GRAPH_CLASS
 from analyzers.readers import read
 from analyzers.readers.columns import Codes
 from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up

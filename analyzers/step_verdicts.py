@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from analyzers.diagnosis import Diagnosis, TraceReport, Wall
-from analyzers.digest import Digest
-from analyzers.job import Job
+from analyzers.one_rank.digest import Digest
+from analyzers.ranks.job import Job
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 from analyzers.wording import ms

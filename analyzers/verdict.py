@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Diagnosis, Wall, WallFinding
-from analyzers.job import Job
+from analyzers.ranks.job import Job
 from analyzers.wording import percent
 
 # shares of the average step, except `classified`: the share of device time that the kernel table explains

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
-from analyzers.kernels import UNKNOWN_PRECISION
+from analyzers.names.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.kernel_names import cut, short_name
 from autotune.letter_bars import print_bars

@@ -15,7 +15,7 @@ from types import ModuleType
 from msgspec.structs import replace
 
 from analyzers.diagnosis import WallFinding
-from analyzers.job import Job
+from analyzers.ranks.job import Job
 
 
 @cache

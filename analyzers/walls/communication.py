@@ -14,10 +14,10 @@ shortest like is the bubble.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job
-from analyzers.kernels import PIPELINE
-from analyzers.rank_step import RankStep
-from analyzers.stragglers import COMPUTE, Place
+from analyzers.names.kernels import PIPELINE
+from analyzers.one_rank.rank_step import RankStep
+from analyzers.ranks.job import Job
+from analyzers.ranks.stragglers import COMPUTE, Place
 from analyzers.wording import KIND_NAMES, ms, percent
 
 WALL = Wall.COMMUNICATION

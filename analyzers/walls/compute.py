@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job
-from analyzers.kernels import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
-from analyzers.rank_step import RankStep
+from analyzers.names.kernels import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
+from analyzers.one_rank.rank_step import RankStep
+from analyzers.ranks.job import Job
 from analyzers.wording import ms, percent
 
 WALL = Wall.COMPUTE

@@ -14,10 +14,10 @@ run can show it.
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.job import Job
-from analyzers.memory_evidence import memory_evidence
+from analyzers.memory.evidence import memory_evidence
+from analyzers.one_rank.rank_step import RankStep
 from analyzers.outcome import RunOutcome
-from analyzers.rank_step import RankStep
+from analyzers.ranks.job import Job
 from analyzers.wording import ms, percent
 
 WALL = Wall.MEMORY

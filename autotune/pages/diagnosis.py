@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport, Wall
 from analyzers.errors import TraceError
-from analyzers.kernels import GEMM
 from analyzers.lanes import Lanes, lanes
+from analyzers.names.kernels import GEMM
 from autotune.kernel_names import printable
 from autotune.pages.lanes import lanes_json, lanes_legend, too_many
 from autotune.pages.memory import memory_curve, memory_table

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from analyzers import kernels
-from analyzers.gaps import LAUNCH_LATENCY_US, TURNAROUND_US
-from analyzers.host import SLOW_LAUNCH_US
 from analyzers.intervals import Bools
+from analyzers.names import kernels
+from analyzers.one_rank.gaps import LAUNCH_LATENCY_US, TURNAROUND_US
+from analyzers.one_rank.host import SLOW_LAUNCH_US
 from tests.analyzers.drawing import Drawing
 
 Event = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzers.clocks import Pair, align, fit, median
 from analyzers.intervals import Floats
+from analyzers.ranks.clocks import Pair, align, fit, median
 
 MOMENTS = np.linspace(0.0, 1e7, 60)  # ten seconds
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import Partition
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, MAIN, Drawing
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import KernelTime
 from analyzers.intervals import window
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, Drawing
 

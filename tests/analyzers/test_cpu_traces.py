@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import Partition
 from analyzers.errors import TraceError
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GLOO_THREAD, Drawing
 

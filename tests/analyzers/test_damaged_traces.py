@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from analyzers import TraceError, Wall, analyze
-from analyzers.breakdown import break_down
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import chunks, json_events, read
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.timeline import Timeline

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import Partition
-from analyzers.gaps import LAUNCH_LATENCY_US
+from analyzers.one_rank.breakdown import Breakdown, break_down
+from analyzers.one_rank.gaps import LAUNCH_LATENCY_US
 from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GEMM, MAIN, Drawing
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import analyzers
-from analyzers.communication import MEANINGS
-from analyzers.kernel_name import own_name
-from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, PRECISIONS, kernel, operator
+from analyzers.names import tables
+from analyzers.names.kernel_name import own_name
+from analyzers.names.kernels import COMMUNICATION, COMPUTE_CLASSES, PRECISIONS, kernel, operator
+from analyzers.one_rank.communication import MEANINGS
 
 # written from what the libraries' sources say, not from the patterns; `trap` names the class it must not become
 CORPUS = Path(__file__).with_name("kernel_names.csv")
@@ -73,12 +73,11 @@ def test_python_functions_are_no_operators_but_native_nodes_are() -> None:
     "table", ["kernels.csv", "precision.csv", "operators.csv", "communication.csv", "contexts.csv"]
 )
 def test_every_row_has_a_pattern_that_compiles_a_known_meaning_and_a_source(table: str) -> None:
-    with (Path(analyzers.__file__).parent / table).open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            re.compile(row["pattern"])
-            assert row["source"]
-            assert row.get("class", COMMUNICATION) in (*COMPUTE_CLASSES, COMMUNICATION)
-            assert (row.get("kind") or "other") in MEANINGS
-            assert row.get("precision", "bf16") in PRECISIONS
-            assert row.get("becomes", "other") in COMPUTE_CLASSES
-            assert row.get("in", "name") in ("name", "text")
+    for row in tables.rows(table):
+        re.compile(row["pattern"])
+        assert row["source"]
+        assert row.get("class", COMMUNICATION) in (*COMPUTE_CLASSES, COMMUNICATION)
+        assert (row.get("kind") or "other") in MEANINGS
+        assert row.get("precision", "bf16") in PRECISIONS
+        assert row.get("becomes", "other") in COMPUTE_CLASSES
+        assert row.get("in", "name") in ("name", "text")

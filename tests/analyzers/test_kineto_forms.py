@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from analyzers import TraceError, analyze
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import TraceReport
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import chunks, read
 from analyzers.readers.mending import mended
 from tests.analyzers.drawing import ALL_TO_ALL, DISPATCH, GEMM, Drawing

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from analyzers import analyze
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import MemoryUse, Wall
-from analyzers.memory import BEFORE, CURVE_POINTS
+from analyzers.memory.peaks import BEFORE, CURVE_POINTS
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from analyzers import analyze
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import RangeTime
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.nsys_drawing import (
     CALLS,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from analyzers import TraceError, analyze
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import Wall
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.nsys_drawing import CALLS, KERNELS, RANGES, Row, kernel, launch, nvtx, write
 

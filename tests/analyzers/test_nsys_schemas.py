@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from analyzers import TraceError
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import TraceReport
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.nsys_drawing import (
     CALLS,

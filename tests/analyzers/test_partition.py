@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import Partition
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, Drawing
 

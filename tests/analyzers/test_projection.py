@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import RangeTime
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analyzers import analyze, gaps, host
-from analyzers.breakdown import Breakdown, break_down
+from analyzers import analyze
 from analyzers.diagnosis import Partition
+from analyzers.one_rank import gaps, host
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import chunks, read
 from tests.analyzers.by_the_microsecond import Reference, reference
 from tests.analyzers.drawing import GEMM, Drawing

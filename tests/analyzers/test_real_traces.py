@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from analyzers import analyze
-from analyzers.breakdown import break_down
 from analyzers.diagnosis import Analysis, Partition, Wall
 from analyzers.intervals import union
+from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

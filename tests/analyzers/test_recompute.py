@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.breakdown import Breakdown, break_down
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, MAIN, Drawing
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analyzers import analyze
-from analyzers.breakdown import Breakdown, break_down
 from analyzers.diagnosis import Wall
 from analyzers.intervals import EMPTY, window
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import DISPATCH, GEMM, Drawing
 

@@ -13,9 +13,9 @@ import pytest
 
 from analyzers import TraceError, analyze
 from analyzers.diagnosis import MemoryUse, Wall
-from analyzers.memory import BEFORE
+from analyzers.memory.peaks import BEFORE
+from analyzers.memory.reports import snapshot_report
 from analyzers.readers.snapshots import read_snapshot
-from analyzers.snapshot_reports import snapshot_report
 from tests.analyzers.drawing import GEMM, Drawing
 
 GIB = 1 << 30

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from analyzers.diagnosis import Diagnosis, Wall, WallFinding
-from analyzers.job import Job
+from analyzers.one_rank.rank_step import RankStep
 from analyzers.outcome import Failure, RunOutcome
-from analyzers.rank_step import RankStep
-from analyzers.stragglers import Late, Place
+from analyzers.ranks.job import Job
+from analyzers.ranks.stragglers import Late, Place
 from analyzers.verdict import THRESHOLDS, conclude
 from analyzers.walls import find_walls, walls
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzers.diagnosis import RangeTime
 from analyzers.intervals import Floats, Intervals, merge, union
-from analyzers.launches import Launches
+from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Spans, Timeline
 
 RANGES_SHOWN = 40

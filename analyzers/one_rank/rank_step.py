@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.diagnosis import Wall
-from analyzers.kernels import PIPELINE
+from analyzers.names.kernels import PIPELINE
 
 
 @dataclass(frozen=True, kw_only=True)

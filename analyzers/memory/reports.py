@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from analyzers.diagnosis import Coverage, IdleByCause, MemoryUse, Partition, TraceReport
-from analyzers.digest import Digest
+from analyzers.memory.snapshots import snapshot_use
+from analyzers.one_rank.digest import Digest
 from analyzers.readers.snapshots import read_snapshot
-from analyzers.snapshot_memory import snapshot_use
 
 NO_TIME = Partition(
     start_us=0.0,

@@ -8,13 +8,12 @@ matches is `other` and shows up in the coverage.
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
-from analyzers.kernel_name import own_name
+from analyzers.names import tables
+from analyzers.names.kernel_name import own_name
 
 COMMUNICATION = "communication"
 OTHER = "other"
@@ -84,20 +83,17 @@ def _precision(text: str) -> str:
 def _kernel_rows() -> tuple[tuple[re.Pattern[str], str, Meaning], ...]:
     return tuple(
         (re.compile(row["pattern"]), row["in"], Meaning(compute_class=row["class"], kind=row["kind"] or None))
-        for row in _table("kernels.csv")
+        for row in tables.rows("kernels.csv")
     )
 
 
 @cache
 def _operator_rows() -> tuple[tuple[re.Pattern[str], Meaning], ...]:
-    return tuple((re.compile(row["pattern"]), Meaning(compute_class=row["class"])) for row in _table("operators.csv"))
+    return tuple(
+        (re.compile(row["pattern"]), Meaning(compute_class=row["class"])) for row in tables.rows("operators.csv")
+    )
 
 
 @cache
 def _precision_rows() -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple((re.compile(row["pattern"]), row["precision"]) for row in _table("precision.csv"))
-
-
-def _table(file: str) -> list[dict[str, str]]:
-    text = resources.files("analyzers").joinpath(file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    return tuple((re.compile(row["pattern"]), row["precision"]) for row in tables.rows("precision.csv"))

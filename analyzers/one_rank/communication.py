@@ -8,20 +8,18 @@ and the place among the grouped GEMMs tells dispatch from combine. What nothing 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import resources
 
 import numpy as np
 
-from analyzers import kernels
-from analyzers.expert_exchange import Launched, exchanges
 from analyzers.intervals import Bools
-from analyzers.kernels import KINDS
-from analyzers.nesting import NONE, innermost
+from analyzers.names import kernels, tables
+from analyzers.names.kernels import KINDS
+from analyzers.one_rank.expert_exchange import Launched, exchanges
+from analyzers.one_rank.nesting import NONE, innermost
 from analyzers.timeline import Ints, Spans, Timeline, look_up
 
 EXPERT = "expert"  # in communication.csv: the experts' group, dispatch or combine
@@ -52,7 +50,6 @@ class Collectives:
 
 @cache
 def _rows() -> tuple[_Row, ...]:
-    text = resources.files("analyzers").joinpath("communication.csv").read_text(encoding="utf-8")
     return tuple(
         _Row(
             where=row["where"],
@@ -60,7 +57,7 @@ def _rows() -> tuple[_Row, ...]:
             collective=row["collective"],
             meaning=MEANINGS.index(row["kind"]),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in tables.rows("communication.csv")
     )
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers import communication
-from analyzers.host import PROFILER, SYNCHRONISING, Host
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
-from analyzers.launches import Launches, unseen
+from analyzers.one_rank import communication
+from analyzers.one_rank.host import PROFILER, SYNCHRONISING, Host
+from analyzers.one_rank.launches import Launches, unseen
+from analyzers.one_rank.work import Work
 from analyzers.timeline import Spans, Timeline
-from analyzers.work import Work
 
 # from the return of a launch to the start of its kernel on an idle device: 99 of 100 take 8 us at most in the real
 # traces recorded on Linux (../shared/traces), half of them 2 us

@@ -13,18 +13,19 @@ from operator import eq
 
 import numpy as np
 
-from analyzers import communication, kernels
-from analyzers.communication import Collectives
 from analyzers.diagnosis import Coverage
-from analyzers.expert_exchange import Launched
-from analyzers.gaps import Idle, is_receive, waits_for_receives
-from analyzers.host import LAUNCH_OPERATOR
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
-from analyzers.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
-from analyzers.nesting import NONE, innermost, outermost
-from analyzers.recompute import recompute_by_lane
+from analyzers.names import kernels
+from analyzers.names.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
+from analyzers.one_rank import communication
+from analyzers.one_rank.communication import Collectives
+from analyzers.one_rank.expert_exchange import Launched
+from analyzers.one_rank.gaps import Idle, is_receive, waits_for_receives
+from analyzers.one_rank.host import LAUNCH_OPERATOR
+from analyzers.one_rank.nesting import NONE, innermost, outermost
+from analyzers.one_rank.recompute import recompute_by_lane
+from analyzers.one_rank.work import Work, disjoint, grouped
 from analyzers.timeline import Ints, Spans, Timeline
-from analyzers.work import Work, disjoint, grouped
 
 GLOO = "gloo:"
 GLOO_SEND = "gloo:send"

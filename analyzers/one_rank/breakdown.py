@@ -11,20 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers import cpu, gpu, kernels
 from analyzers.diagnosis import CommunicationTime, IdleByCause, MemoryUse, Partition, RangeTime, TraceReport
-from analyzers.gaps import Idle, idle
-from analyzers.host import ALLOCATOR, ISSUING, Host, issuing_lanes
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
-from analyzers.launches import Launches, launches
-from analyzers.memory import driver_calls, memory_use
-from analyzers.pace import Pace, pace
-from analyzers.projection import project
-from analyzers.replay import Replay, polls, replay
-from analyzers.steps import Step, steps
+from analyzers.memory.peaks import driver_calls, memory_use
+from analyzers.names import kernels
+from analyzers.one_rank import cpu, gpu
+from analyzers.one_rank.gaps import Idle, idle
+from analyzers.one_rank.host import ALLOCATOR, ISSUING, Host, issuing_lanes
+from analyzers.one_rank.launches import Launches, launches
+from analyzers.one_rank.pace import Pace, pace
+from analyzers.one_rank.projection import project
+from analyzers.one_rank.replay import Replay, polls, replay
+from analyzers.one_rank.steps import Step, steps
+from analyzers.one_rank.work import Work
 from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms
-from analyzers.work import Work
 
 EP_NOTIFY = "ep_notify"  # the host reads what it says how many tokens come, before it launches the dispatch
 NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"

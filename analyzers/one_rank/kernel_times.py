@@ -8,7 +8,7 @@ import numpy as np
 
 from analyzers.diagnosis import KernelTime
 from analyzers.intervals import Floats
-from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
+from analyzers.names.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
 from analyzers.timeline import Ints, Labels, Spans, in_use
 
 SHOWN_OF_A_CLASS = 5

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.clocks import Clock, median
-from analyzers.digest import Digest
 from analyzers.intervals import Bools, Floats, Intervals, subtract, union
-from analyzers.kernels import KINDS, PIPELINE
-from analyzers.matching import NONE, Match, met
+from analyzers.names.kernels import KINDS, PIPELINE
+from analyzers.one_rank.digest import Digest
+from analyzers.ranks.clocks import Clock, median
+from analyzers.ranks.matching import NONE, Match, met
 from analyzers.timeline import Ints
 
 # sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly

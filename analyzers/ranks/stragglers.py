@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.clocks import Clock, median
 from analyzers.diagnosis import RankTime
-from analyzers.digest import Digest
 from analyzers.intervals import Floats
-from analyzers.rank_step import RankStep, average
-from analyzers.waiting import Waits
+from analyzers.one_rank.digest import Digest
+from analyzers.one_rank.rank_step import RankStep, average
+from analyzers.ranks.clocks import Clock, median
+from analyzers.ranks.waiting import Waits
 from analyzers.wording import KIND_NAMES, ms, part_name
 
 EXPERTS = "experts"

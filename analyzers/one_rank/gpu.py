@@ -6,18 +6,27 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analyzers import communication, kernels
-from analyzers.communication import Collectives
-from analyzers.contexts import in_context
 from analyzers.diagnosis import Coverage, UnknownKernel
-from analyzers.expert_exchange import Launched
 from analyzers.intervals import EMPTY, Bools, Intervals, intersect, merge
-from analyzers.kernel_times import kernel_times, summed_us
-from analyzers.kernels import COMMUNICATION, COMPUTE_CLASSES, GEMM, KINDS, PRECISIONS, RECOMPUTE, UNKNOWN_PRECISION
-from analyzers.launches import Launches
-from analyzers.recompute import recompute_by_lane
+from analyzers.names import kernels
+from analyzers.names.contexts import in_context
+from analyzers.names.kernels import (
+    COMMUNICATION,
+    COMPUTE_CLASSES,
+    GEMM,
+    KINDS,
+    PRECISIONS,
+    RECOMPUTE,
+    UNKNOWN_PRECISION,
+)
+from analyzers.one_rank import communication
+from analyzers.one_rank.communication import Collectives
+from analyzers.one_rank.expert_exchange import Launched
+from analyzers.one_rank.kernel_times import kernel_times, summed_us
+from analyzers.one_rank.launches import Launches
+from analyzers.one_rank.recompute import recompute_by_lane
+from analyzers.one_rank.work import Work, disjoint, grouped
 from analyzers.timeline import Activity, Ints, Spans, Timeline, in_use
-from analyzers.work import Work, disjoint, grouped
 
 # a kernel this short is over before the next can be launched (a launch costs "several microseconds",
 # arXiv 2603.07685 §4.3.6): the device's time goes into starting work, not into doing it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analyzers.diagnosis import MemoryUse
-from analyzers.memory_phases import OUTSIDE
+from analyzers.memory.phases import OUTSIDE
 from analyzers.wording import percent
 
 NEARLY_FULL = 0.95  # of the device: beyond, the allocator has no room to choose

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.intervals import EMPTY, Floats, Intervals, union
-from analyzers.launches import Launches
+from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Timeline
 
 USUAL_PACE = 4.0  # times the median interval between launches: beyond it something else held the host up

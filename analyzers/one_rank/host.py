@@ -7,17 +7,15 @@ row says so: a watchdog that synchronises or a loader that reads ahead holds up 
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 import numpy as np
 
-from analyzers import kernels
 from analyzers.intervals import Bools, Intervals, intersect, merge, subtract, union
-from analyzers.launches import Launches
+from analyzers.names import kernels, tables
+from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
 
 PROFILER = "profiler"
@@ -52,7 +50,6 @@ class _Row:
 
 @cache
 def _rows() -> tuple[_Row, ...]:
-    text = resources.files("analyzers").joinpath("host_activities.csv").read_text(encoding="utf-8")
     return tuple(
         _Row(
             activity=row["activity"],
@@ -60,7 +57,7 @@ def _rows() -> tuple[_Row, ...]:
             anywhere=row["threads"] == "any",
             pattern=re.compile(row["pattern"]),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in tables.rows("host_activities.csv")
     )
 
 

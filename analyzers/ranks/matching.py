@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.clocks import DENSE, Fit, Pair, fit, median
-from analyzers.digest import Call, Digest
 from analyzers.intervals import Bools, Floats
+from analyzers.one_rank.digest import Call, Digest
+from analyzers.ranks.clocks import DENSE, Fit, Pair, fit, median
 from analyzers.timeline import Ints
 
 SAMPLE = 64  # collectives that are enough to tell groups apart

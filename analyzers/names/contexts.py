@@ -5,16 +5,15 @@ The knowledge is in contexts.csv: inside such an innermost range or operator, a 
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache, partial
-from importlib import resources
 
 import numpy as np
 
 from analyzers.intervals import Floats
-from analyzers.kernels import COMPUTE_CLASSES
-from analyzers.nesting import NONE, innermost
+from analyzers.names import tables
+from analyzers.names.kernels import COMPUTE_CLASSES
+from analyzers.one_rank.nesting import NONE, innermost
 from analyzers.timeline import Ints, Timeline
 
 
@@ -36,9 +35,8 @@ def _context(where: str, name: str) -> int:
 @cache
 def _contexts(where: str) -> tuple[tuple[re.Pattern[str], tuple[tuple[int, int], ...]], ...]:
     """The patterns of ranges or operators, each with the classes that change inside and what they become."""
-    text = resources.files("analyzers").joinpath("contexts.csv").read_text(encoding="utf-8")
     changes: dict[str, list[tuple[int, int]]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in tables.rows("contexts.csv"):
         if row["where"] == where:
             change = COMPUTE_CLASSES.index(row["class"]), COMPUTE_CLASSES.index(row["becomes"])
             changes.setdefault(row["pattern"], []).append(change)

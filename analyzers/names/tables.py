@@ -1,0 +1,12 @@
+"""The tables of this folder as rows: one a pattern, each with its source."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+
+
+def rows(file: str) -> list[dict[str, str]]:
+    """The rows of a table, from top to bottom, by column."""
+    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))

@@ -1,0 +1,1 @@
+"""One rank: from its timeline to sets of time by cause, the partition of its steps, and the digest."""
