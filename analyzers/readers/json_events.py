@@ -1,7 +1,7 @@
 """Chrome-trace JSON in pieces: typed events batch by batch, from plain or gzipped files of any size.
 
-A trace is cut between two events every few hundred kilobytes and each piece is decoded as a small trace of its own, so memory
-does not grow with the file, and a file that ends in the middle gives everything up to its last whole event.
+A trace is cut between two events every few hundred kilobytes and each piece is decoded as a small trace of its own,
+so memory does not grow with the file, and a file that ends in the middle gives everything up to its last whole event.
 """
 
 from __future__ import annotations
