@@ -44,7 +44,10 @@ def analyze(paths: Sequence[Path]) -> Analysis:
     verdicts = judge_steps(job)
     return Analysis(
         diagnosis=with_steps(conclude(job, find_walls(job)), job, digests, verdicts),
-        traces=[*(with_verdicts(d.report, of_rank) for d, of_rank in zip(digests, verdicts, strict=True)), *apart],
+        traces=[
+            *(with_verdicts(d.report, v, left) for d, v, left in zip(digests, verdicts, job.warm_up, strict=True)),
+            *apart,
+        ],
         ranks=list(job.ranks),
     )
 

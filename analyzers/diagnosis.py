@@ -128,6 +128,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[Partition]
     coverage: Coverage
     warnings: list[str] = []
+    warm_up: list[str] = []  # names of the steps at the start that no average counts
     kernels: list[KernelTime] = []  # the longest of every class, longest first
     ranges: list[RangeTime] = []  # the longest on the host first
     memory: MemoryUse | None = None

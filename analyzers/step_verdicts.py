@@ -26,12 +26,12 @@ def _alone(job: Job) -> Diagnosis:
     return conclude(job, find_walls(job))
 
 
-def with_verdicts(report: TraceReport, verdicts: Sequence[Diagnosis]) -> TraceReport:
-    """The report with each step's own wall."""
+def with_verdicts(report: TraceReport, verdicts: Sequence[Diagnosis], warm_up: Sequence[int]) -> TraceReport:
+    """The report with each step's own wall, and which steps (numbers) no average counts."""
     if not report.steps:
         return report
     steps = [replace(s, wall=v.wall, because=v.because) for s, v in zip(report.steps, verdicts, strict=True)]
-    return replace(report, steps=steps)
+    return replace(report, steps=steps, warm_up=[steps[k].name for k in warm_up])
 
 
 def with_steps(

@@ -12,7 +12,7 @@ import msgspec
 
 from analyzers.diagnosis import Analysis, Diagnosis, Partition, RankTime, TraceReport
 from autotune.quantities import NONE, duration, gain, percent
-from autotune.segments import KINDS, NOISE_US, mean_of, mean_step_us, slowest, steps_of, words_of
+from autotune.segments import KINDS, NOISE_US, counted_steps, mean_of, mean_step_us, slowest, steps_of, words_of
 
 SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
 WITHIN = {"compute": "compute_class", "host": "host_activity"}  # a part, and the moves it is made of
@@ -166,7 +166,7 @@ READS: Mapping[str, Callable[[Partition], Mapping[str, float]]] = {
 def _moves(one: TraceReport, other: TraceReport) -> Iterator[Move]:
     steps = mean_step_us(one), mean_step_us(other)
     for of, read in READS.items():
-        was, now = (mean_of(steps_of(trace), read) for trace in (one, other))
+        was, now = (mean_of(counted_steps(trace), read) for trace in (one, other))
         for name in dict.fromkeys((*was, *now)):
             move = _move(of, name, was.get(name, 0.0), now.get(name, 0.0), steps)
             if max(move.a_us or 0.0, move.b_us or 0.0) > NOISE_US:

@@ -180,8 +180,13 @@ def steps_of(trace: TraceReport) -> list[Partition]:
     return trace.steps or [trace.span]
 
 
+def counted_steps(trace: TraceReport) -> list[Partition]:
+    """The steps an average is made of: all but those of the warm-up."""
+    return [step for step in steps_of(trace) if step.name not in trace.warm_up]
+
+
 def mean_step_us(trace: TraceReport) -> float:
-    steps = steps_of(trace)
+    steps = counted_steps(trace)
     return sum(step.duration_us for step in steps) / len(steps)
 
 

@@ -15,7 +15,17 @@ from analyzers.wording import part_name
 from autotune.kernel_names import cut, short_name
 from autotune.letter_bars import print_bars
 from autotune.quantities import counted, duration, gib, percent
-from autotune.segments import Segment, mean_segments, mean_step_us, segments, slowest, steps_of, within, words_of
+from autotune.segments import (
+    Segment,
+    counted_steps,
+    mean_segments,
+    mean_step_us,
+    segments,
+    slowest,
+    steps_of,
+    within,
+    words_of,
+)
 from autotune.wrapping import plain_console, say
 
 BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
@@ -98,7 +108,10 @@ def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
         return every
     ranks = sorted(traces, key=mean_step_us, reverse=True)[: BARS_SHOWN - 1]
     rows = [
-        (f"{rank_words(trace, traces)} average of {len(steps_of(trace))}".strip(), mean_segments(steps_of(trace)))
+        (
+            f"{rank_words(trace, traces)} average of {len(counted_steps(trace))}".strip(),
+            mean_segments(counted_steps(trace)),
+        )
         for trace in ranks
     ]
     trace, worst = max(((t, s) for t in traces for s in steps_of(t)), key=lambda found: found[1].duration_us)
@@ -107,7 +120,7 @@ def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
 
 def _print_shares(console: Console, analysis: Analysis, trace: TraceReport) -> None:
     """The average step by kind of time, and what each kind is made of."""
-    steps, step_us = steps_of(trace), mean_step_us(trace) or 1.0
+    steps, step_us = counted_steps(trace), mean_step_us(trace) or 1.0
     of = rank_words(trace, analysis.traces)
     what = "average step" if trace.steps else "whole trace"
     parts = [part for part in mean_segments(steps) if part.us / step_us >= SHOWN]

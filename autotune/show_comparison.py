@@ -9,7 +9,7 @@ from autotune.comparison import Comparison, Move, headline, moved_parts, signed,
 from autotune.kernel_names import short_name
 from autotune.letter_bars import print_bars
 from autotune.quantities import NONE, duration, percent
-from autotune.segments import mean_segments, mean_step_us, slowest, steps_of
+from autotune.segments import counted_steps, mean_segments, mean_step_us, slowest
 from autotune.show import SHOWN, print_table, rank_words
 from autotune.wrapping import plain_console, say
 
@@ -32,7 +32,10 @@ def show_comparison(found: Comparison) -> None:
     sides = (("A", found.a, one), ("B", found.b, other))
     print_bars(
         console,
-        [(f"{name} {rank_words(trace) or trace.path}", mean_segments(steps_of(trace))) for name, _, trace in sides],
+        [
+            (f"{name} {rank_words(trace) or trace.path}", mean_segments(counted_steps(trace)))
+            for name, _, trace in sides
+        ],
     )
     was, now = mean_step_us(one), mean_step_us(other)
     what = "average step" if one.steps and other.steps else "average step or whole trace"

@@ -33,6 +33,7 @@ class Job:
     each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
     warm_up_us: tuple[float, ...] = ()  # the steps at the start that were left out: how long each took
+    warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
     slowest: int | None = None
     slowest_place: Place = field(default_factory=Place)  # the same with its device, if one process has several
     imbalance_us: float = 0.0  # what an even load of the ranks would give back: the step less the mean rank's own time
@@ -80,7 +81,9 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     outcome = outcome or RunOutcome()
     if not digests:
         return Job(outcome=outcome)
-    shared, warm = _settled(digests, _shared_steps(digests))
+    every = _shared_steps(digests)
+    warm = _warm_up(digests, every)
+    shared = [steps[len(warm) :] for steps in every]
     matches = match(digests, shared)
     clocks = align(len(digests), pairs(digests, matches), _one_clock(digests))
     waits = waiting(digests, shared, matches, clocks)
@@ -101,6 +104,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         each=each,
         counted=[(r, shared[r][k]) for k, r in enumerate(slowest)],
         warm_up_us=tuple(warm),
+        warm_up=[steps[: len(warm)] for steps in every],
         slowest=numbers[often],
         slowest_place=named[often],
         by_rank={rank: average(row) for rank, row in zip(numbers, table, strict=True) if rank is not None},
@@ -132,11 +136,10 @@ def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
     return list(files.values())
 
 
-def _settled(digests: Sequence[Digest], shared: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[float]]:
-    """The shared steps after the warm-up, and how long those of the warm-up took."""
+def _warm_up(digests: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[float]:
+    """How long the shared steps took that are warm-up."""
     took = [max(d.steps[k].duration_us for d, k in zip(digests, ks, strict=True)) for ks in zip(*shared, strict=True)]
-    first = warm_up(took)
-    return [steps[first:] for steps in shared], took[:first]
+    return took[: warm_up(took)]
 
 
 def _shared_steps(digests: Sequence[Digest]) -> list[list[int]]:

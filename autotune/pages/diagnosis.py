@@ -22,6 +22,7 @@ from autotune.pages.tables import Table
 from autotune.quantities import duration, percent
 from autotune.segments import (
     by_size,
+    counted_steps,
     mean_of,
     mean_segments,
     mean_step_us,
@@ -146,7 +147,7 @@ def _step_bars(analysis: Analysis) -> Markup | None:
         return Markup("").join([steps_legend(every), *_each_step(analysis, longest)])
     ranked = sorted(traces, key=mean_step_us, reverse=True)[:RANKS]
     shown = [trace for trace in traces if any(trace is one for one in ranked)]
-    bars = [step_bar(mean_segments(steps_of(trace)), longest, _average_label(analysis, trace)) for trace in shown]
+    bars = [step_bar(mean_segments(counted_steps(trace)), longest, _average_label(analysis, trace)) for trace in shown]
     left = len(traces) - len(shown)
     note = (
         tag("p", f"The {len(shown)} slowest ranks; {left} more are not drawn.", class_="note") if left else Markup("")
@@ -180,7 +181,7 @@ def _step_label(analysis: Analysis, trace: TraceReport, step: Partition) -> str:
 def _average_label(analysis: Analysis, trace: TraceReport) -> str:
     parts = (
         rank_words(trace, analysis.traces),
-        f"average of {len(steps_of(trace))} steps",
+        f"average of {len(counted_steps(trace))} steps",
         duration(mean_step_us(trace)),
     )
     return " · ".join(printable(part) for part in parts if part)
@@ -188,7 +189,7 @@ def _average_label(analysis: Analysis, trace: TraceReport) -> str:
 
 def _step_table(trace: TraceReport) -> Table:
     """The average step by kind of time, and below each kind what it is made of."""
-    steps, whole = steps_of(trace), mean_step_us(trace) or 1.0
+    steps, whole = counted_steps(trace), mean_step_us(trace) or 1.0
     rows: list[tuple[str, str, str]] = []
     for part in mean_segments(steps):
         rows.append((part.kind.words, duration(part.us), percent(part.us / whole)))

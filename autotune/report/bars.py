@@ -9,7 +9,7 @@ from autotune.pages.steps import step_bar, steps_legend
 from autotune.pages.svg import tag
 from autotune.quantities import duration
 from autotune.report.material import Material, fix_title, status_words
-from autotune.segments import mean_segments, mean_step_us, segments, slowest, steps_of
+from autotune.segments import counted_steps, mean_segments, mean_step_us, segments, slowest, steps_of
 from policies.trial import Trial
 
 RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
@@ -46,7 +46,7 @@ def _trial_bar(trial: Trial, trace: TraceReport, longest: float) -> Markup:
         f"trial {trial.number} · {fix_title(trial)} · {status_words(trial)} · "
         f"{duration(mean_step_us(trace))}{of_rank} · wall: {wall}"
     )
-    return step_bar(mean_segments(steps_of(trace)), longest, label)
+    return step_bar(mean_segments(counted_steps(trace)), longest, label)
 
 
 def _step_label(trace: TraceReport, step: Partition, index: int) -> str:

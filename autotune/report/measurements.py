@@ -11,7 +11,7 @@ from autotune.pages.tables import Table
 from autotune.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
 from autotune.report.material import Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
-from autotune.segments import Family, mean_segments, mean_step_us, slowest, steps_of
+from autotune.segments import Family, counted_steps, mean_segments, mean_step_us, slowest
 from policies.legality import numerics_of
 from policies.noise import FLOOR, WITHOUT_REPEATS, noise_band
 from policies.trial import Status
@@ -26,7 +26,7 @@ def steps(material: Material) -> Section | None:
             continue
         step_us = mean_step_us(trace)
         shares = dict.fromkeys(Family, 0.0)
-        for segment in mean_segments(steps_of(trace)):
+        for segment in mean_segments(counted_steps(trace)):
             shares[segment.kind.family] += segment.us / step_us if step_us else 0.0
         wall = wall_of(trial)
         rows.append((str(trial.number), duration(step_us), *(percent(shares[f]) for f in Family), str(wall)))

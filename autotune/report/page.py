@@ -15,7 +15,7 @@ from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
 from autotune.report.walls import burst_folders, wall_of
-from autotune.segments import compute_classes, slowest, steps_of
+from autotune.segments import compute_classes, counted_steps, slowest
 from policies.fixes import FIXES
 from policies.fixes import page as fix_page
 from policies.trial import Trial
@@ -75,7 +75,7 @@ def _card(trial: Trial) -> TrialCard:
 def _computing(trial: Trial) -> str:
     """What the slowest rank computes in its average step."""
     trace = slowest(trial.analysis) if trial.analysis else None
-    classes = compute_classes(steps_of(trace)) if trace else []
+    classes = compute_classes(counted_steps(trace)) if trace else []
     return ", ".join(f"{name} {duration(us)}" for name, us in classes if us > 0)
 
 
