@@ -222,8 +222,8 @@ def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> It
         )
     elif not one.steps:
         yield "neither has marked steps: whole traces are compared, whatever they hold"
-    elif len(one.steps) != len(other.steps):
-        yield f"A averages {len(one.steps)} steps, B {len(other.steps)}"
+    elif len(counted_steps(one)) != len(counted_steps(other)):
+        yield f"A averages {len(counted_steps(one))} steps, B {len(counted_steps(other))}{_left_out(one, other)}"
     if len(a.traces) != len(b.traces):
         yield f"A has {len(a.traces)} traces, B {len(b.traces)}: each is told by its slowest rank"
     places = ["GPUs" if trace.devices else "CPUs" for trace in (one, other)]
@@ -232,6 +232,11 @@ def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> It
     if one.format != other.format:
         yield f"A is a {one.format} trace, B {other.format}: what the host did is recorded differently"
     yield from _thin(("A", a), ("B", b))
+
+
+def _left_out(one: TraceReport, other: TraceReport) -> str:
+    sides = [f"{', '.join(trace.warm_up)} of {name}" for name, trace in (("A", one), ("B", other)) if trace.warm_up]
+    return f": {' and '.join(sides)} left out as warm-up" if sides else ""
 
 
 def _thin(*sides: tuple[str, Analysis]) -> Iterator[str]:

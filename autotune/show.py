@@ -43,12 +43,12 @@ def show_analysis(analysis: Analysis) -> None:
     """The verdict, where each step went on each rank, the walls with their evidence, and what was not understood."""
     console = plain_console()
     _say_verdict(console, analysis)
-    if analysis.traces:
-        say(console, described(analysis.traces), style="dim")
-        console.print()
-        print_bars(console, _step_rows(analysis))
     trace = slowest(analysis)
     if trace is not None:
+        say(console, described(analysis.traces), style="dim")
+    if trace is not None and mean_step_us(trace) > 0:  # a memory snapshot has no time
+        console.print()
+        print_bars(console, _step_rows(analysis))
         _print_shares(console, analysis, trace)
     _print_walls(console, analysis.diagnosis.walls)
     if trace is not None:
@@ -64,6 +64,8 @@ def described(traces: Sequence[TraceReport]) -> str:
     first = traces[0]
     steps = min(len(trace.steps) for trace in traces)
     ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]
+    if mean_step_us(first) == 0:
+        return f"{ranks}, {first.format}, no time"
     marked = counted(steps, "marked step") if steps else "no marked steps: the whole trace as one"
     formats = " and ".join(sorted({trace.format for trace in traces}))
     where = "on CPUs" if not any(trace.devices for trace in traces) else "on GPUs"
@@ -120,7 +122,7 @@ def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
 
 def _print_shares(console: Console, analysis: Analysis, trace: TraceReport) -> None:
     """The average step by kind of time, and what each kind is made of."""
-    steps, step_us = counted_steps(trace), mean_step_us(trace) or 1.0
+    steps, step_us = counted_steps(trace), mean_step_us(trace)
     of = rank_words(trace, analysis.traces)
     what = "average step" if trace.steps else "whole trace"
     parts = [part for part in mean_segments(steps) if part.us / step_us >= SHOWN]
@@ -299,8 +301,9 @@ def notes(traces: Sequence[TraceReport], unknown_shown: int = UNKNOWN_SHOWN) -> 
         for one in trace.coverage.kernels_unknown:
             unknown[one.name] = max(unknown.get(one.name, 0.0), one.total_us)
     longest = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:unknown_shown]
+    timed = any(mean_step_us(trace) > 0 for trace in traces)
     return [
-        f"{percent(classified)} of the device time is in kernels we know",
+        *([f"{percent(classified)} of the device time is in kernels we know"] if timed else []),
         *(f"unknown kernel {short_name(name, 64)}: {duration(us)}" for name, us in longest),
         *([f"{len(unknown) - len(longest)} more unknown kernels"] if len(unknown) > len(longest) else []),
         *_once(f"{lost.count} {lost.what} dropped: {lost.why}" for trace in traces for lost in trace.coverage.dropped),
