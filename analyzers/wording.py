@@ -53,6 +53,11 @@ def ms(us: float) -> str:
     return f"{value:.{digits}f}"
 
 
+def short(us: float) -> str:
+    """The time of one kernel or launch, with its unit: 8 µs, 38 µs, 1.2 ms."""
+    return f"{us:.3g} µs" if us < 1000 else f"{ms(us)} ms"
+
+
 def percent(share: float) -> str:
     digits = 0 if share >= 0.02 or share == 0 else 1
     return f"{100 * share:.{digits}f} %"

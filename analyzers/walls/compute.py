@@ -18,7 +18,7 @@ from analyzers.diagnosis import Wall, WallFinding
 from analyzers.names.kernels import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
-from analyzers.wording import ms, percent
+from analyzers.wording import ms, percent, short
 
 WALL = Wall.COMPUTE
 SAID_CLASSES = 4
@@ -97,7 +97,7 @@ def _products(job: Job, step: RankStep) -> list[str]:
         took = step.compute_by_class.get(GROUPED_GEMM, 0.0)
         each = "" if job.steps == 0 else " a step"
         lines.append(
-            f"experts: {step.grouped_gemms:,.0f} grouped GEMM kernels{each} of {step.grouped_gemm_us:.0f} us (median), "
+            f"experts: {step.grouped_gemms:,.0f} grouped GEMM kernels{each} of {short(step.grouped_gemm_us)} (median), "
             f"{job.of_step(took)}"
         )
     if job.share(sum(step.gemm_by_precision.values())) >= WORTH_SAYING:

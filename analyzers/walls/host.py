@@ -18,7 +18,7 @@ from analyzers.diagnosis import Wall, WallFinding
 from analyzers.one_rank.host import ALLOCATOR
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
-from analyzers.wording import ACTIVITY_NAMES, ms, percent
+from analyzers.wording import ACTIVITY_NAMES, ms, percent, short
 
 WALL = Wall.HOST
 SAID_SHARE = 0.01
@@ -63,21 +63,18 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
 def _mostly(step: RankStep) -> str:
     """The sub-cause that is more than half of it."""
     if step.launch_rate_us > step.host_us / 2:
-        return f", mostly launching one after the other, every {_us(step)} ({ms(step.launch_rate_us)} ms)"
+        often = short(step.launch_interval_us)
+        return f", mostly launching one after the other, every {often} ({ms(step.launch_rate_us)} ms)"
     activity, us = max(step.host_by_activity.items(), key=lambda item: item[1], default=("", 0.0))
     return f", mostly {ACTIVITY_NAMES[activity]} ({ms(us)} ms)" if us > step.host_us / 2 else ""
 
 
 def _launch_rate(job: Job, step: RankStep) -> str:
-    often = f"{step.launches:,.0f} launches{' a step' if job.steps else ''}, one every {_us(step)}"
+    often = f"{step.launches:,.0f} launches{' a step' if job.steps else ''}, one every {short(step.launch_interval_us)}"
     return (
-        f"{often}, of kernels that run {step.kernel_us:.3g} us (medians): for {job.of_step(step.launch_rate_us)} the "
+        f"{often}, of kernels that run {short(step.kernel_us)} (medians): for {job.of_step(step.launch_rate_us)} the "
         "device waits only for the next launch; CUDA graphs or fewer, larger kernels can give that back at most"
     )
-
-
-def _us(step: RankStep) -> str:
-    return f"{step.launch_interval_us:.3g} us"
 
 
 def _no_wall(job: Job, step: RankStep) -> list[str]:

@@ -137,7 +137,7 @@ def test_expert_products_are_told_by_number_and_time_and_the_others_by_format() 
         Wall.COMPUTE,
     )
     assert finding.evidence[-2:] == [
-        "experts: 1,200 grouped GEMM kernels a step of 38 us (median), 48 of 140 ms a step (34 %)",
+        "experts: 1,200 grouped GEMM kernels a step of 38.2 µs (median), 48 of 140 ms a step (34 %)",
         "other matrix products by format: bf16 30 ms, fp8 10 ms",
     ]
 
@@ -222,5 +222,5 @@ def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figur
         "kernel_us": 2.1,
     }
     launching = _finding(_judge(host_us=30_000.0, host_by_activity={"python": 30_000.0}, **rate), Wall.HOST)
-    assert "mostly launching one after the other, every 14.2 us (25 ms)" in launching.evidence[0]
-    assert any("1,240 launches a step, one every 14.2 us, of kernels that run 2.1 us" in e for e in launching.evidence)
+    assert "mostly launching one after the other, every 14.2 µs (25 ms)" in launching.evidence[0]
+    assert any("1,240 launches a step, one every 14.2 µs, of kernels that run 2.1 µs" in e for e in launching.evidence)
