@@ -37,9 +37,19 @@ def with_verdicts(report: TraceReport, verdicts: Sequence[Diagnosis], warm_up: S
 def with_steps(
     diagnosis: Diagnosis, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]
 ) -> Diagnosis:
-    """The verdict, saying which steps were left out and which would be told otherwise."""
-    said = [*_left_out(job), *_otherwise(diagnosis.wall, job, digests, verdicts)]
-    return replace(diagnosis, because=". ".join([diagnosis.because, *said])) if said else diagnosis
+    """The verdict, saying which steps were left out and which would be told otherwise.
+
+    Where most steps name another wall, a few long ones make the average: then no wall is named.
+    """
+    others = _otherwise(diagnosis.wall, job, digests, verdicts)
+    said = [*_left_out(job), *(_in_words(job, wall, steps) for wall, steps in sorted(others.items()))]
+    if not said:
+        return diagnosis
+    because = ". ".join([diagnosis.because, *said])
+    if diagnosis.wall is Wall.UNDETERMINED or not any(len(steps) > job.steps / 2 for steps in others.values()):
+        return replace(diagnosis, because=because)
+    few = f"{diagnosis.wall} leads on average only, most steps by themselves name another wall"
+    return replace(diagnosis, wall=Wall.UNDETERMINED, because=f"{few}: {because}")
 
 
 def _left_out(job: Job) -> list[str]:
@@ -49,16 +59,19 @@ def _left_out(job: Job) -> list[str]:
     return [f"Left out as warm-up: the first step ({took} ms, later ones {ms(job.step.duration_us)} ms)"]
 
 
-def _otherwise(wall: Wall, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]) -> list[str]:
-    """Steps in which another wall leads, as their slowest rank lived them; a step of no wall contradicts nothing."""
+def _otherwise(
+    wall: Wall, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]
+) -> dict[Wall, list[str]]:
+    """The names of steps in which another wall leads, as their slowest rank lived them; a step of no wall contradicts
+    nothing."""
     if not job.steps:
-        return []
+        return {}
     names: dict[Wall, list[str]] = defaultdict(list)
     for place, k in job.counted:
         names[verdicts[place][k].wall].append(digests[place].windows[k].name)
-    others = {one: steps for one, steps in names.items() if one not in (wall, Wall.UNDETERMINED)}
-    return [
-        f"{len(steps)} of {job.steps} steps by themselves: {one} ({', '.join(steps[:STEPS_NAMED])}"
-        f"{', …' if len(steps) > STEPS_NAMED else ''})"
-        for one, steps in sorted(others.items())
-    ]
+    return {one: steps for one, steps in names.items() if one not in (wall, Wall.UNDETERMINED)}
+
+
+def _in_words(job: Job, wall: Wall, steps: Sequence[str]) -> str:
+    named = f"{', '.join(steps[:STEPS_NAMED])}{', …' if len(steps) > STEPS_NAMED else ''}"
+    return f"{len(steps)} of {job.steps} steps by themselves: {wall} ({named})"

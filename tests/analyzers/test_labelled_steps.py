@@ -13,7 +13,7 @@ from tests.analyzers.moe_steps.program import EXPERT, Allocate, Host, Instructio
 from tests.analyzers.moe_steps.scenarios import SCENARIOS, draw
 from tests.analyzers.moe_steps.truth import NO_WALL, Loss, truth
 
-CASES_A_SCENARIO = 20
+CASES_A_SCENARIO = 16
 RIGHT = 0.98
 
 

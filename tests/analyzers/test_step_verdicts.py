@@ -41,6 +41,13 @@ def test_steps_that_differ_from_the_verdict_are_named(tmp_path: Path) -> None:
     assert diagnosis.because.endswith("1 of 4 steps by themselves: communication (ProfilerStep#1)")
 
 
+def test_one_long_step_does_not_name_the_wall_of_the_others(tmp_path: Path) -> None:
+    diagnosis = _steps(tmp_path, "communication", "slow", "communication").diagnosis
+    assert diagnosis.wall is Wall.UNDETERMINED
+    assert diagnosis.because.startswith("host leads on average only")
+    assert "2 of 3 steps by themselves: communication" in diagnosis.because
+
+
 def test_a_first_step_that_is_much_slower_is_left_out_and_that_is_said(tmp_path: Path) -> None:
     diagnosis = _steps(tmp_path, "slow", "communication", "communication", "communication").diagnosis
     host = diagnosis.finding(Wall.HOST)
