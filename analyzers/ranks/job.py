@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from analyzers.diagnosis import MemoryUse, RankTime, TraceReport
@@ -68,7 +69,16 @@ class Job:
             classified=self.classified,
             cut_short=self.cut_short,
             on_cpu=self.on_cpu,
+            outcome=self._outcome_of(step),
         )
+
+    def _outcome_of(self, step: RankStep) -> RunOutcome:
+        """The run's rate as this step reached it: every step does the same arithmetic, longer ones more slowly."""
+        outcome = msgspec.structs.replace(self.outcome, failure=None)
+        if not outcome.model_tflops_per_gpu or self.step is None or step.duration_us <= 0:
+            return outcome
+        rate = outcome.model_tflops_per_gpu * self.step.duration_us / step.duration_us
+        return msgspec.structs.replace(outcome, model_tflops_per_gpu=rate)
 
     def of_step(self, us: float) -> str:
         """`21 of 140 ms a step (15 %)`."""

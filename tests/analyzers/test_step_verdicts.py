@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_one_long_step_does_not_name_the_wall_of_the_others(tmp_path: Path) -> N
     assert diagnosis.wall is Wall.UNDETERMINED
     assert diagnosis.because.startswith("host leads on average only")
     assert "2 of 3 steps by themselves: communication" in diagnosis.because
+
+
+def test_a_step_is_judged_by_the_rate_of_the_run_as_the_average_is(tmp_path: Path) -> None:
+    outcome = {"model_tflops_per_gpu": 10.0, "attainable_tflops_per_gpu": 100.0}
+    (tmp_path / "outcome.json").write_text(json.dumps(outcome))
+    drawing = Drawing()
+    for k in range(3):
+        at = k * 1000.0
+        drawing.step(k, at, at + 1000).range("recompute", at + 5, at + 9)
+        drawing.kernel(GEMM, at + 10, at + 680, launched=at).kernel(GEMM, at + 680, at + 990, launched=at + 6)
+        drawing.call("cudaDeviceSynchronize", at + 20, at + 1000)
+    drawing.write(tmp_path)
+    analysis = analyze([tmp_path])
+    assert analysis.diagnosis.wall is Wall.COMPUTE
+    assert {step.wall for step in analysis.traces[0].steps} == {Wall.COMPUTE}
+    assert "by themselves" not in analysis.diagnosis.because
 
 
 def test_a_first_step_that_is_much_slower_is_left_out_and_that_is_said(tmp_path: Path) -> None:
