@@ -56,6 +56,10 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
 
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.duration_us
+
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     """All launches of one kernel over the whole trace."""

@@ -87,7 +87,7 @@ def lanes(trace: TraceReport, step: Partition) -> Lanes:
     breakdown = next(same, None)
     if breakdown is None:
         raise TraceError(path, "is not the trace that was diagnosed", hint="do not write to it meanwhile")
-    return lanes_of(breakdown, start_us=step.start_us, end_us=step.start_us + step.duration_us)
+    return lanes_of(breakdown, start_us=step.start_us, end_us=step.end_us)
 
 
 def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
@@ -174,7 +174,7 @@ def _idle(breakdown: Breakdown) -> Iterator[tuple[str, str, Intervals]]:
     yield "idle.unattributed", "unattributed: the profiler kept the host", idle.profiler
     yield "idle.bubble", "bubble: waiting for a pipeline peer", idle.bubble
     start = min([span.start_us, *(step.start_us for step in breakdown.windows)])
-    end = max([span.start_us + span.duration_us, *(step.end_us for step in breakdown.windows)])
+    end = max([span.end_us, *(step.end_us for step in breakdown.windows)])
     rest = subtract(subtract(window(start, end), breakdown.work.busy), explained)
     yield "idle.unattributed", "unattributed", rest
 

@@ -60,9 +60,7 @@ class Breakdown:
 
     def measure(self, part: Intervals) -> list[float]:
         """The time of a set in each step; in the whole span if the trace has no steps."""
-        at = self.windows or (
-            Step(name="", start_us=self.span.start_us, end_us=self.span.start_us + self.span.duration_us),
-        )
+        at = self.windows or (Step(name="", start_us=self.span.start_us, end_us=self.span.end_us),)
         start = np.array([s.start_us for s in at])
         end = np.array([s.end_us for s in at])
         return [float(us) for us in part.within(start, end)]

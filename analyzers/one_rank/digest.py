@@ -109,7 +109,7 @@ class Digest:
         if self.windows:
             return self.windows[k].start_us, self.windows[k].end_us
         span = self.report.span
-        return span.start_us, span.start_us + span.duration_us
+        return span.start_us, span.end_us
 
 
 def digest(breakdown: Breakdown) -> Digest:
@@ -227,14 +227,14 @@ def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:
 
 def _grouped_gemms(experts: Spans, partition: Partition) -> dict[str, float]:
     """How many kernels multiply experts in a step, and how long one takes."""
-    end = partition.start_us + partition.duration_us
-    took = (experts.end_us - experts.start_us)[(experts.start_us >= partition.start_us) & (experts.start_us < end)]
+    begun = (experts.start_us >= partition.start_us) & (experts.start_us < partition.end_us)
+    took = (experts.end_us - experts.start_us)[begun]
     return {"grouped_gemms": float(len(took)), "grouped_gemm_us": float(np.median(took)) if len(took) else 0.0}
 
 
 def _begun(at_us: Floats, partition: Partition) -> float:
     """How many of the moments (float64[N], sorted) are in a step."""
-    since, until = np.searchsorted(at_us, (partition.start_us, partition.start_us + partition.duration_us))
+    since, until = np.searchsorted(at_us, (partition.start_us, partition.end_us))
     return float(until - since)
 
 

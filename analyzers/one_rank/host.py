@@ -19,12 +19,9 @@ from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
 
 PROFILER = "profiler"
-GARBAGE_COLLECTION = "garbage_collection"
 MODULE_LOADING = "module_loading"
 ALLOCATOR = "allocator"
 SYNCHRONISING = "synchronising_call"
-DATA_LOADING = "data_loading"
-COMPILING = "compiling"
 LAUNCHING = "launching"
 OPERATORS = "operators"
 PYTHON = "python"

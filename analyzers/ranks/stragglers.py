@@ -13,6 +13,7 @@ import numpy as np
 
 from analyzers.diagnosis import RankTime
 from analyzers.intervals import Floats
+from analyzers.names.kernels import GROUPED_GEMM
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.ranks.clocks import Clock, median
@@ -20,7 +21,6 @@ from analyzers.ranks.waiting import Waits
 from analyzers.wording import KIND_NAMES, ms, part_name
 
 EXPERTS = "experts"
-EXPERT_CLASS = "grouped_gemm"
 HOST = "host"
 COMPUTE = "compute"
 UNROUTED = ("attention", "gemm", "convolution", "optimizer", "embedding")  # work that does not depend on the routing
@@ -102,7 +102,7 @@ def imbalance_us(ranks: Sequence[RankStep]) -> float:
 
 def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
     """table: R ranks' S steps."""
-    experts = np.array([[step.compute_by_class.get(EXPERT_CLASS, 0.0) for step in row] for row in table])
+    experts = np.array([[step.compute_by_class.get(GROUPED_GEMM, 0.0) for step in row] for row in table])
     busiest, mean = experts.max(axis=0), experts.mean(axis=0)
     ratio = np.divide(busiest, mean, out=np.ones(len(mean)), where=mean > 0)
     return ExpertLoad(beyond_mean_us=float((busiest - mean).mean()), ratio=float(ratio.mean()))
@@ -135,7 +135,7 @@ def rank_times(
                     own_us=step.own_us,
                     waiting_us=step.waiting_us,
                     waiting_by_kind=dict(step.waiting_by_kind),
-                    expert_compute_us=step.compute_by_class.get(EXPERT_CLASS, 0.0),
+                    expert_compute_us=step.compute_by_class.get(GROUPED_GEMM, 0.0),
                     late_us=late.late_us if late else 0.0,
                     late_to=late.kind if late else None,
                     late_in=late.part if late else None,
@@ -203,7 +203,7 @@ def _parts(step: RankStep) -> dict[str, float]:
     """A rank's own time by part, waiting left out: what late_in names."""
     hosted = {f"{HOST}:{what}": us for what, us in step.host_by_activity.items()}
     return {
-        **{EXPERTS if name == EXPERT_CLASS else name: us for name, us in step.compute_by_class.items()},
+        **{EXPERTS if name == GROUPED_GEMM else name: us for name, us in step.compute_by_class.items()},
         **(hosted or {HOST: step.host_us}),
         **{kind: us - step.waiting_by_kind.get(kind, 0.0) for kind, us in step.exposed_by_kind.items()},
         "copies": step.to_host_us + step.from_host_us,
