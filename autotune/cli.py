@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from autotune.installation import shadowed
+from autotune.doctor.installation import shadowed
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -58,7 +58,7 @@ def app() -> App:
     from autotune.commands.plan import plan
     from autotune.commands.report import report
     from autotune.commands.run import run
-    from autotune.environment import version
+    from autotune.tuning.environment import version
 
     program = App(
         name="moe-autotune",

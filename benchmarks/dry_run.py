@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from trainer.estimate.dry_run import STATE, DryRun, dry_run, hottest_rank
+from trainer.dry_run import STATE, DryRun, dry_run, hottest_rank
 from trainer.recipe import Recipe
 
 SHARDED = {"use_distributed_optimizer": True, "moe_grouped_gemm": True}

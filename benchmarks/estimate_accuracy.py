@@ -3,8 +3,8 @@
     python -m benchmarks.estimate_accuracy memory [--facts ../shared/facts] [--write]
     python -m benchmarks.estimate_accuracy time [--facts ../shared/facts] [--write]
 
-`--write` makes the tables again that every estimate quotes: `trainer/estimate/memory_calibration.csv`; for the time
-`time_calibration.csv` and the fitted values of `constants.csv` (some minutes).
+`--write` makes the tables again that every estimate quotes, in `trainer/estimate/memory` and `trainer/estimate/time`:
+`memory_calibration.csv`; `time_calibration.csv` and the fitted values of `constants.csv` (some minutes).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from benchmarks.time_accuracy import accuracy, baseline, rank_correlations
 from benchmarks.time_accuracy import groups as time_groups
 from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out, write_constants
 from trainer.estimate.candidates import Floats, table
-from trainer.estimate.memory import memory_of
+from trainer.estimate.memory.estimate import memory_of
 
 FACTS = Path("../shared/facts")
 TABLES = Path(__file__).parents[1] / "trainer" / "estimate"
-CALIBRATION = TABLES / "memory_calibration.csv"
+CALIBRATION = TABLES / "memory" / "memory_calibration.csv"
 PEERS = (
     "published peers: Primus 7.4 % mean over 4 rows, one of them MoE; SimuMax -13.5 to +0.1 %; Calculon 3.65 % (dense)"
 )
@@ -154,10 +154,10 @@ def step_time(facts: Path, *, write: bool) -> None:
     _print_pairs(console, fit, theta, len(runs))
     if write:
         _write_rows(
-            TABLES / "time_calibration.csv",
+            TABLES / "time" / "time_calibration.csv",
             [{"group": name, **asdict(found)} for name, found in time_groups(runs, held_out).items()],
         )
-        write_constants(TABLES / "constants.csv", fit, theta)
+        write_constants(TABLES / "time" / "constants.csv", fit, theta)
 
 
 def _print_accuracy(console: Console, runs: Sequence[Run], errors: dict[str, Floats]) -> None:

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.published_runs import DENSE, FACTS
-from trainer.estimate.flops import model_flops_per_token
+from trainer.model.flops import model_flops_per_token
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.models import presets
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autotune.planned import Plan, planned, setting_words
-from autotune.quantities import significant
-from trainer.estimate.choices import Choice
-from trainer.estimate.familiar import Familiar, familiar_to
-from trainer.estimate.feasible import fewest_nodes
+from autotune.looks.quantities import significant
+from autotune.plan.document import Plan, planned, setting_words
+from trainer.estimate.plan.choices import Choice
+from trainer.estimate.plan.familiar import Familiar, familiar_to
+from trainer.estimate.plan.feasible import fewest_nodes
 from trainer.recipe import Recipe
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import Source

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.golden_runs import GoldenRun
-from trainer.estimate.bound import FEATURES, Calibration, margin, unbalanced
 from trainer.estimate.candidates import Floats, one
-from trainer.estimate.memory import MemoryTable, memory_of
-from trainer.estimate.memory_constants import constant
+from trainer.estimate.memory.bound import FEATURES, Calibration, margin, unbalanced
+from trainer.estimate.memory.constants import constant
+from trainer.estimate.memory.estimate import MemoryTable, memory_of
 
 GIB = 2.0**30
 RESTING = ("weights", "gradients", "master_weights", "optimizer", "buffers")

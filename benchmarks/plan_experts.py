@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune.planned import layout_words, setting_words
+from autotune.plan.document import layout_words, setting_words
 from tests.trainer.recipe.tuned_recipes import GPUS, MODELS, recipe_of_row
-from trainer.estimate.choices import Choice, choices
-from trainer.estimate.memory import estimate_memory
-from trainer.estimate.parts import STEP_PARTS
-from trainer.estimate.plan import Search, of_sizes, search
-from trainer.estimate.time import estimate_time
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.plan.choices import Choice, choices
+from trainer.estimate.plan.search import Search, of_sizes, search
+from trainer.estimate.time.estimate import estimate_time
+from trainer.estimate.time.parts import STEP_PARTS
 from trainer.recipe import Recipe
 from trainer.recipe.layout import sizes_of
 

@@ -41,7 +41,7 @@ def recipe_of(gpus: int) -> Recipe:
 
 def plan_of(gpus: int) -> dict[str, float]:
     """A whole plan as the command makes it, its reasons included."""
-    from autotune.planned import planned
+    from autotune.plan.document import planned
 
     began = time.perf_counter()
     plan = planned(recipe_of(gpus), top=20)
@@ -51,10 +51,10 @@ def plan_of(gpus: int) -> dict[str, float]:
 
 def rate() -> dict[str, float]:
     """Estimates a second of memory and time over a table of layouts, and one recipe at a time."""
-    from trainer.estimate.memory import estimate_memory
-    from trainer.estimate.plan import estimated
-    from trainer.estimate.space import foundation, layouts
-    from trainer.estimate.time import estimate_time
+    from trainer.estimate.memory.estimate import estimate_memory
+    from trainer.estimate.plan.search import estimated
+    from trainer.estimate.plan.space import foundation, layouts
+    from trainer.estimate.time.estimate import estimate_time
 
     base = recipe_of(1024)
     table = layouts(foundation(base))

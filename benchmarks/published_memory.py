@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.estimate.activations import along, copies_of_a_token, saved_by_tensor, wide_bytes
 from trainer.estimate.candidates import one
-from trainer.estimate.in_flight import forwards_held, layers_in_flight
-from trainer.estimate.memory import memory_of
+from trainer.estimate.memory.activations import along, copies_of_a_token, saved_by_tensor, wide_bytes
+from trainer.estimate.memory.estimate import memory_of
+from trainer.estimate.memory.in_flight import forwards_held, layers_in_flight
 from trainer.recipe import Recipe
 
 GIB = 2.0**30

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published_knobs import published_knobs
-from trainer.estimate.flops import model_flops_per_token
-from trainer.estimate.software import release_named
+from trainer.estimate.time.software import release_named
+from trainer.model.flops import model_flops_per_token
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.published_runs import Run, cells
 from trainer.estimate.candidates import Flags, Floats, one
-from trainer.estimate.flops import model_flops_per_token
-from trainer.estimate.time_bound import TIME_FEATURES, TimeCalibration
+from trainer.estimate.time.bound import TIME_FEATURES, TimeCalibration
+from trainer.model.flops import model_flops_per_token
 from trainer.recipe.hardware import peak_tflops
 
 SEVERAL = 3  # different configurations that make a rank correlation worth stating

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.published_runs import Run
 from trainer.estimate.candidates import Candidates, Floats, table
-from trainer.estimate.constants import constant_table
-from trainer.estimate.time import time_of
+from trainer.estimate.time.constants import constant_table
+from trainer.estimate.time.estimate import time_of
 from trainer.recipe.knobs import KNOBS
 
 HUBER = 0.10  # relative error beyond which a row pulls no harder

@@ -1,6 +1,6 @@
 """The memory gate: will a recipe fit? Asked before a burst is paid for.
 
-The closed form of `trainer.estimate.memory` is corrected by the peaks the trials measured, and bounded by the
+The closed form of `trainer.estimate.memory.estimate` is corrected by the peaks the trials measured, and bounded by the
 recipes that ran out of memory. Memory is never assumed to fall because one knob fell: every recipe is estimated
 whole. Where nothing is known the gate abstains.
 """
@@ -45,7 +45,7 @@ class _Known:
 
 def closed_form_gib(recipe: Recipe) -> float | None:
     """Peak of the hottest rank by the closed form; None where the form does not cover the recipe."""
-    from trainer.estimate.memory import estimate_memory
+    from trainer.estimate.memory.estimate import estimate_memory
 
     try:
         return float(estimate_memory(recipe).peak_gib)

@@ -15,9 +15,9 @@ import numpy as np
 from analyzers.diagnosis import MemoryUse
 from analyzers.intervals import Floats
 from analyzers.memory.phases import phases
+from analyzers.nesting import outermost
 from analyzers.one_rank.host import ALLOCATOR, is_call
-from analyzers.one_rank.nesting import outermost
-from analyzers.one_rank.steps import Step
+from analyzers.steps import Step
 from analyzers.timeline import NO_TOTAL, Ints, MemoryEvents, Spans, Timeline
 
 GIB = float(1 << 30)

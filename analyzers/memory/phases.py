@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.intervals import Bools, Floats
-from analyzers.one_rank.nesting import NONE, innermost, outermost
-from analyzers.one_rank.steps import Step, is_step
+from analyzers.nesting import NONE, innermost, outermost
+from analyzers.steps import Step, is_step
 from analyzers.timeline import Ints, Spans, Timeline
 
 BACKWARD = "backward"

@@ -15,9 +15,9 @@ from analyzers.diagnosis import MemoryUse
 from analyzers.intervals import Bools, Floats
 from analyzers.memory.peaks import GIB, Levels, by_phase, describe
 from analyzers.memory.phases import innermost_annotation, short
-from analyzers.one_rank.nesting import NONE
-from analyzers.one_rank.steps import steps_among
+from analyzers.nesting import NONE
 from analyzers.readers.snapshots import DeviceHistory, number
+from analyzers.steps import steps_among
 from analyzers.timeline import NO_TOTAL, Ints, Spans
 
 ALLOCATED, RELEASED, RESERVED, GIVEN_BACK, REFUSED = range(5)

@@ -13,7 +13,7 @@ import numpy as np
 from analyzers.intervals import Floats
 from analyzers.names import tables
 from analyzers.names.kernels import COMPUTE_CLASSES
-from analyzers.one_rank.nesting import NONE, innermost
+from analyzers.nesting import NONE, innermost
 from analyzers.timeline import Ints, Timeline
 
 

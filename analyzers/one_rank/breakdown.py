@@ -22,8 +22,8 @@ from analyzers.one_rank.launches import Launches, launches
 from analyzers.one_rank.pace import Pace, pace
 from analyzers.one_rank.projection import project
 from analyzers.one_rank.replay import Replay, polls, replay
-from analyzers.one_rank.steps import Step, steps
 from analyzers.one_rank.work import Work
+from analyzers.steps import Step, steps
 from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms
 

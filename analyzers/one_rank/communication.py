@@ -18,8 +18,8 @@ import numpy as np
 from analyzers.intervals import Bools
 from analyzers.names import kernels, tables
 from analyzers.names.kernels import KINDS
+from analyzers.nesting import NONE, innermost
 from analyzers.one_rank.expert_exchange import Launched, exchanges
-from analyzers.one_rank.nesting import NONE, innermost
 from analyzers.timeline import Ints, Spans, Timeline, look_up
 
 EXPERT = "expert"  # in communication.csv: the experts' group, dispatch or combine

@@ -17,12 +17,12 @@ from analyzers.diagnosis import Coverage
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
 from analyzers.names import kernels
 from analyzers.names.kernels import COMPUTE_CLASSES, KINDS, RECOMPUTE
+from analyzers.nesting import NONE, innermost, outermost
 from analyzers.one_rank import communication
 from analyzers.one_rank.communication import Collectives
 from analyzers.one_rank.expert_exchange import Launched
 from analyzers.one_rank.gaps import Idle, is_receive, waits_for_receives
 from analyzers.one_rank.host import LAUNCH_OPERATOR
-from analyzers.one_rank.nesting import NONE, innermost, outermost
 from analyzers.one_rank.recompute import recompute_by_lane
 from analyzers.one_rank.work import Work, disjoint, grouped
 from analyzers.timeline import Ints, Spans, Timeline

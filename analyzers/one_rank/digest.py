@@ -19,8 +19,8 @@ from analyzers.names.kernels import COMPUTE_CLASSES, GROUPED_GEMM, KINDS, MEMORY
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.pace import Pace
 from analyzers.one_rank.rank_step import RankStep
-from analyzers.one_rank.steps import Step
 from analyzers.readers.losses import CUT_SHORT
+from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
 _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges

@@ -13,7 +13,7 @@ import numpy as np
 
 from analyzers.intervals import Bools, Floats
 from analyzers.names.kernels import COMPUTE_CLASSES, KINDS
-from analyzers.one_rank.nesting import NONE
+from analyzers.nesting import NONE
 from analyzers.timeline import Ints
 
 GROUPED = COMPUTE_CLASSES.index("grouped_gemm")

@@ -18,7 +18,7 @@ import numpy as np
 from analyzers.intervals import EMPTY, Bools, Floats, Intervals, merge, union
 from analyzers.one_rank.gaps import LAUNCH_LATENCY_US
 from analyzers.one_rank.launches import Launches
-from analyzers.one_rank.steps import Step
+from analyzers.steps import Step
 from analyzers.timeline import Ints, Spans
 
 # clocks that count from 1970 in float64 are a quarter of a microsecond out: a wait that ends a step ends before the

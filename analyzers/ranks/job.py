@@ -16,12 +16,12 @@ import numpy as np
 from analyzers.diagnosis import MemoryUse, RankTime, TraceReport
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
-from analyzers.one_rank.steps import warm_up
 from analyzers.outcome import RunOutcome
 from analyzers.ranks.clocks import align
 from analyzers.ranks.matching import match, pairs
 from analyzers.ranks.stragglers import ExpertLoad, Late, Place, expert_load, imbalance_us, places, rank_times
 from analyzers.ranks.waiting import waiting
+from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.intervals import Bools
-from analyzers.one_rank.steps import is_step
 from analyzers.readers.losses import Losses
 from analyzers.readers.nsys_export import MISSING, Export
 from analyzers.readers.nsys_processes import PROCESS_SHIFT
+from analyzers.steps import is_step
 from analyzers.timeline import NO_CORRELATION, Activity, Ints, Spans
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's

@@ -23,8 +23,8 @@ def check(recipe: RecipeOrNone = None, *, explain: RuleName = None) -> Answer:
 
 
 def _checked(name: str) -> Answer:
-    from autotune.findings import show_findings, show_nearest
-    from autotune.memory import memory_document
+    from autotune.check.findings import show_findings, show_nearest
+    from autotune.estimate.memory import memory_document
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind, nearest_valid
     from trainer.recipe.rules import check as findings_of
@@ -51,7 +51,7 @@ def _checked(name: str) -> Answer:
 
 def _explained(name: str) -> Answer:
     """The page of one rule; BadInputError with the nearest ids where there is none of that name."""
-    from autotune.findings import rule_document, show_rule
+    from autotune.check.findings import rule_document, show_rule
     from trainer.errors import BadInputError, Problem
     from trainer.recipe.rules import RULES
     from trainer.recipe.source import near

@@ -19,14 +19,14 @@ Traces = Annotated[
 
 def compare(a: Traces, b: Traces, *, html: PageFile = None) -> Answer:
     """Show what moved between two traces or two trials, by part, by kernel class and by kernel."""
-    from autotune.comparison import compared
-    from autotune.show_comparison import show_comparison
-    from autotune.traced import analysis_at
+    from autotune.compare.comparison import compared
+    from autotune.compare.terminal import show_comparison
+    from autotune.diagnose.traced import analysis_at
 
     found = compared(analysis_at(a), analysis_at(b), same=a.resolve() == b.resolve())
     if html is not None:
-        from autotune.pages.comparison import comparison_page
-        from autotune.pages.write import save_page
+        from autotune.compare.page import comparison_page
+        from autotune.looks.write import save_page
 
         save_page(html, comparison_page(found, (str(a), str(b))))
     show_comparison(found)

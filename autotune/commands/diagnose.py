@@ -17,13 +17,13 @@ def diagnose(
     html: PageFile = None,
 ) -> Answer:
     """Name the wall that costs a training job most, from its profiler traces."""
-    from autotune.show import show_analysis
-    from autotune.traced import analysis_of
+    from autotune.diagnose.terminal import show_analysis
+    from autotune.diagnose.traced import analysis_of
 
     analysis = analysis_of(traces)
     if html is not None:
-        from autotune.pages.diagnosis import diagnosis_page
-        from autotune.pages.write import save_page
+        from autotune.diagnose.page import diagnosis_page
+        from autotune.looks.write import save_page
 
         save_page(html, diagnosis_page(analysis, " ".join(map(str, traces))))
     show_analysis(analysis)

@@ -7,8 +7,8 @@ from autotune.commands.answer import Answer
 
 def doctor() -> Answer:
     """Say what this machine has for tuning, and what is missing for what."""
-    from autotune.doctor import examine
-    from autotune.show_doctor import show_doctor
+    from autotune.doctor.checks import examine
+    from autotune.doctor.terminal import show_doctor
 
     found = examine()
     show_doctor(found)

@@ -31,9 +31,9 @@ def estimate(
     ] = None,
 ) -> Answer:
     """Predict a recipe's memory and step time by part, without running it."""
-    from autotune.dry_run import asked_of_megatron
-    from autotune.estimated import estimated, show_estimate
-    from autotune.legal import refuse_illegal
+    from autotune.check.legal import refuse_illegal
+    from autotune.estimate.document import estimated, show_estimate
+    from autotune.estimate.dry_run import asked_of_megatron
     from trainer.recipe import load_recipe
 
     given = load_recipe(recipe)
@@ -45,8 +45,8 @@ def estimate(
     found = estimated(given, imbalance=imbalance, release=release)
     show_estimate(found)
     if html is not None:
-        from autotune.pages.estimate import estimate_page
-        from autotune.pages.write import write_page
+        from autotune.estimate.page import estimate_page
+        from autotune.looks.write import write_page
 
         write_page(html, estimate_page(found))
     return Answer(document=found.document | tried)
@@ -55,7 +55,7 @@ def estimate(
 def _release(named: str | None) -> str | None:
     """The row of software.csv that was asked for. BadInputError for a release that has none."""
     from trainer.errors import BadInputError, Problem
-    from trainer.estimate.software import release_named, releases
+    from trainer.estimate.time.software import release_named, releases
 
     try:
         return None if named is None else release_named(named)

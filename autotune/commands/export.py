@@ -34,7 +34,7 @@ def export(
 
 
 def _recipe(source: str) -> Recipe:
-    from autotune.journal import read_study
+    from autotune.tuning.journal import read_study
     from trainer.errors import BadInputError, Problem
     from trainer.recipe import load_recipe
 

@@ -19,7 +19,7 @@ def init(
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A new file; else stdout.")] = None,
 ) -> Answer:
     """Write a commented starter recipe."""
-    from autotune.starter import starter_recipe
+    from autotune.init.starter import starter_recipe
     from trainer.errors import BadInputError, Problem
 
     text = starter_recipe(model=model, gpu=gpu, gpus=gpus)

@@ -17,14 +17,14 @@ def plan(
     html: PageFile = None,
 ) -> Answer:
     """Rank every legal layout that fits by predicted throughput, and say why familiar ones are missing."""
-    from autotune.planned import plan_document, planned, show_plan
+    from autotune.plan.document import plan_document, planned, show_plan
     from trainer.recipe import load_recipe
 
     found = planned(load_recipe(recipe), top=top)
     show_plan(found)
     if html is not None:
-        from autotune.pages.plan import plan_page
-        from autotune.pages.write import write_page
+        from autotune.looks.write import write_page
+        from autotune.plan.page import plan_page
 
         write_page(html, plan_page(found))
     return Answer(code=DONE if found.fitting else NO_RECIPE, document=plan_document(found))

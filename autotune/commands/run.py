@@ -16,10 +16,10 @@ from cyclopts.validators import Number
 from autotune.commands.answer import DONE, INTERRUPTED, NO_RECIPE, Answer, RecipeName
 
 if TYPE_CHECKING:
-    from autotune.events import Ended
-    from autotune.journal import Listener
-    from autotune.study import Study
-    from autotune.terminal import View
+    from autotune.tuning.events import Ended
+    from autotune.tuning.journal import Listener
+    from autotune.tuning.live import View
+    from autotune.tuning.study import Study
     from trainer.engines import Engine
     from trainer.recipe import Recipe
 
@@ -44,7 +44,7 @@ def run(
 
     base = load_recipe(recipe)
     if dry_run:
-        from autotune.preview import preview
+        from autotune.tuning.preview import preview
 
         return Answer(document=preview(base, seed=seed))
     opener = _resumed if resume else _begun
@@ -54,9 +54,9 @@ def run(
 def _tune(base: Recipe, given: str, budget: int, open_study: Callable[[Listener], Study]) -> Answer:
     from rich.console import Console
 
-    from autotune.legal import refuse_illegal, refuse_without_gpus
+    from autotune.check.legal import refuse_illegal, refuse_without_gpus
     from autotune.report import write_report
-    from autotune.terminal import summary, view_for
+    from autotune.tuning.live import summary, view_for
 
     refuse_illegal(base, where=given)
     refuse_without_gpus(base)
@@ -78,7 +78,7 @@ def _tune(base: Recipe, given: str, budget: int, open_study: Callable[[Listener]
 
 
 def _begun(base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener) -> Study:
-    from autotune import study
+    from autotune.tuning import study
 
     path = Path(given)
     return study.begin(
@@ -92,7 +92,7 @@ def _begun(base: Recipe, given: str, folder: Path | None, seed: int | None, list
 
 
 def _resumed(base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener) -> Study:
-    from autotune import study
+    from autotune.tuning import study
 
     found = folder or study.latest_folder(base.name)
     return study.resume(base, folder=found, seed=seed, clock=time.time, listener=listener)
@@ -101,9 +101,9 @@ def _resumed(base: Recipe, given: str, folder: Path | None, seed: int | None, li
 def _loop(study: Study, budget: int, view: View) -> Ended:
     """Runs the loop; Ctrl-C and TERM end it with the engine closed and the journal saying so."""
     from analyzers import analyze
-    from autotune.bench import Bench
-    from autotune.events import Ended
-    from autotune.loop import Loop
+    from autotune.tuning.bench import Bench
+    from autotune.tuning.events import Ended
+    from autotune.tuning.loop import Loop
     from policies.policy import Policy
     from trainer.recipe.rules import check
 

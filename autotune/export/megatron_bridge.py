@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.export.target import Target
-from autotune.quantities import knob_value
+from autotune.looks.quantities import knob_value
 from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob

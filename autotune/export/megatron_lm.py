@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from autotune.export.flags import Spelling, environment, knob_spellings, model_words
 from autotune.export.target import Target
-from autotune.quantities import knob_value
+from autotune.looks.quantities import knob_value
 from trainer.recipe import Recipe
 
 WIDTH = 110

@@ -5,11 +5,11 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from analyzers.diagnosis import Partition, TraceReport
-from autotune.pages.steps import step_bar, steps_legend
-from autotune.pages.svg import tag
-from autotune.quantities import duration
+from autotune.diagnose.steps import step_bar, steps_legend
+from autotune.looks.quantities import duration
+from autotune.looks.segments import counted_steps, mean_segments, mean_step_us, segments, slowest, steps_of
+from autotune.looks.svg import tag
 from autotune.report.material import Material, fix_title, status_words
-from autotune.segments import counted_steps, mean_segments, mean_step_us, segments, slowest, steps_of
 from policies.trial import Trial
 
 RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.pages.tables import Table
-from autotune.quantities import NONE, changes_text, knob_value
+from autotune.looks.quantities import NONE, changes_text, knob_value
+from autotune.looks.tables import Table
 from autotune.report.material import Material, Record, Section, fix_name_title, fix_title, status_words
 from autotune.report.path import PathStep, gain_with_interval, obtained, obtained_text, predicted_text
 from autotune.report.walls import burst_folders

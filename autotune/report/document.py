@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from analyzers.diagnosis import Diagnosis
-from autotune.events import EndStatus
-from autotune.history import History
-from autotune.judge import Speedup, speedup
+from autotune.tuning.events import EndStatus
+from autotune.tuning.history import History
+from autotune.tuning.judge import Speedup, speedup
 from policies.legality import numerics_of
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import Failure, Outcome

@@ -10,13 +10,13 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from autotune.judge import noise_gain
-from autotune.pages.svg import Axis, box, drawing, line, mark, numbers_below, tag
-from autotune.quantities import gib, percent, tokens_per_s
+from autotune.looks.quantities import gib, percent, tokens_per_s
+from autotune.looks.svg import Axis, box, drawing, line, mark, numbers_below, tag
 from autotune.report.bars import step_bars
 from autotune.report.document import Measured
 from autotune.report.document import tokens_per_s as rate_of
 from autotune.report.material import Material, fix_title, memory_limit, status_words
+from autotune.tuning.judge import noise_gain
 from policies.trial import Status, Trial, Verdict
 
 CHART_PX = 260

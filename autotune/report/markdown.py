@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.pages.tables import Table
+from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
 from autotune.report.sections import sections_of
 from autotune.report.story import tell

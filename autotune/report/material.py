@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autotune.history import History
-from autotune.pages.tables import Table
+from autotune.looks.tables import Table
 from autotune.report.document import Document, Measured, measured
 from autotune.report.path import PathStep, accepted_path
 from autotune.report.story import rate_unit
+from autotune.tuning.history import History
 from policies.fixes import FIXES
 from policies.trial import Status, Trial
 

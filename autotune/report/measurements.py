@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from statistics import median
 
-from autotune.judge import noise_gain
-from autotune.losses import disagreement
-from autotune.noise import cpu_cost, measure_noise, medians, wall_cost
-from autotune.pages.tables import Table
-from autotune.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
+from autotune.looks.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
+from autotune.looks.segments import Family, counted_steps, mean_segments, mean_step_us, slowest
+from autotune.looks.tables import Table
 from autotune.report.material import Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
-from autotune.segments import Family, counted_steps, mean_segments, mean_step_us, slowest
+from autotune.tuning.judge import noise_gain
+from autotune.tuning.losses import disagreement
+from autotune.tuning.noise import cpu_cost, measure_noise, medians, wall_cost
 from policies.legality import numerics_of
 from policies.noise import FLOOR, WITHOUT_REPEATS, noise_band
 from policies.trial import Status

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from autotune.pages.render import render
-from autotune.quantities import changes_text, duration, percent
+from autotune.looks.quantities import changes_text, duration, percent
+from autotune.looks.render import render
+from autotune.looks.segments import compute_classes, counted_steps, slowest
 from autotune.report.bars import rank_bars
 from autotune.report.figures import FIGURES
 from autotune.report.material import Material, Record, Section, fix_title, status_words
@@ -15,7 +16,6 @@ from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
 from autotune.report.walls import burst_folders, wall_of
-from autotune.segments import compute_classes, counted_steps, slowest
 from policies.fixes import FIXES
 from policies.fixes import page as fix_page
 from policies.trial import Trial

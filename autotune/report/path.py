@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.judge import Speedup, speedup
-from autotune.quantities import gain, tokens_per_s
+from autotune.looks.quantities import gain, tokens_per_s
 from autotune.report.document import measured
 from autotune.report.walls import WallSeen, wall_of
+from autotune.tuning.judge import Speedup, speedup
 from policies.trial import Status, Trial
 
 

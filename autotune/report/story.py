@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Wall
-from autotune.events import EndStatus
-from autotune.history import History
-from autotune.losses import disagreement
-from autotune.quantities import (
+from autotune.looks.quantities import (
     changes_text,
     counted,
     duration,
@@ -22,6 +19,9 @@ from autotune.quantities import (
 )
 from autotune.report.document import Document, Measured, measured
 from autotune.report.walls import wall_of, where_it_failed
+from autotune.tuning.events import EndStatus
+from autotune.tuning.history import History
+from autotune.tuning.losses import disagreement
 from policies.trial import Status, Trial
 
 ENDED: dict[EndStatus, str] = {

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall
-from autotune.quantities import counted, duration, gib, percent
+from autotune.looks.quantities import counted, duration, gib, percent
+from autotune.looks.segments import steps_of
 from autotune.report.document import failure_of
-from autotune.segments import steps_of
 from policies.trial import Status, Trial
 from trainer.burst import Failure
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from autotune.history import History
-from autotune.journal import read_study
 from autotune.report.document import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import material_of
 from autotune.report.page import page
+from autotune.tuning.history import History
+from autotune.tuning.journal import read_study
 
 HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned_recipe.yaml"
 

@@ -13,8 +13,8 @@ import pytest
 from analyzers.readers import read
 from analyzers.timeline import NO_LANE, NO_TOTAL
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
+from tests.places import TRACES
 
-TRACES = Path(__file__).parents[3] / "shared" / "traces"
 PROCESS = 5 << 24
 
 

@@ -15,8 +15,8 @@ from analyzers.memory.peaks import BEFORE, CURVE_POINTS
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
+from tests.places import TRACES
 
-TRACES = Path(__file__).parents[3] / "shared" / "traces"
 GIB = 1 << 30
 
 

@@ -34,8 +34,9 @@ from tests.analyzers.nsys_drawing import (
     launch,
     nvtx,
 )
+from tests.places import FACTS
 
-COLUMNS = Path(__file__).parents[3] / "shared" / "facts" / "nsys_cols.json"
+COLUMNS = FACTS / "nsys_cols.json"
 pytestmark = pytest.mark.skipif(not COLUMNS.is_file(), reason=f"the columns of real exports are not at {COLUMNS}")
 # table -> variants of it: its columns (name, type, not null), and the versions that have it so
 Variants = Mapping[str, list[tuple[list[tuple[str, str, int]], list[str]]]]

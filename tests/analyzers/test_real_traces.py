@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from analyzers.diagnosis import Analysis, Partition, Wall
 from analyzers.intervals import union
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
+from tests.places import TRACES
 
-TRACES = Path(__file__).parents[3] / "shared" / "traces"
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"real traces are not at {TRACES}")
 
 

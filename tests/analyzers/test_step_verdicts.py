@@ -9,7 +9,7 @@ import pytest
 
 from analyzers import analyze
 from analyzers.diagnosis import Analysis, Wall
-from analyzers.one_rank.steps import warm_up
+from analyzers.steps import warm_up
 from tests.analyzers.drawing import ALL_TO_ALL, GEMM, Drawing
 
 

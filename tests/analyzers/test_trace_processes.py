@@ -13,8 +13,7 @@ import pytest
 
 from analyzers import TraceError, analyze, processes
 from tests.analyzers.drawing import GEMM, Drawing
-
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
 
 
 def _square(number: int) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from autotune.cli import main
-from autotune.journal import JOURNAL, read_study
+from autotune.tuning.journal import JOURNAL, read_study
+from tests.places import ROOT
 
 SIMULATED = """\
 name: sim
@@ -48,7 +49,7 @@ def started(*words: str, **options: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **options},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **options},
     )
 
 
@@ -61,7 +62,7 @@ def test_help_imports_nothing_heavy() -> None:
             capture_output=True,
             text=True,
             check=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         loaded = set(run.stderr.split())
         assert not loaded.intersection(HEAVY)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from benchmarks.long_context import CASES, COLUMNS, HEADER, SEQUENCES, SHOWN, Case
+from tests.places import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "long-context.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "long-context.md").read_text(encoding="utf-8")
 
 
 def test_the_page_begins_with_how_it_is_made() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.parameters import (
+from trainer.model.parameters import (
     LayerParameters,
     layer_parameters,
     mtp_parameters,

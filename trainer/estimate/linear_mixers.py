@@ -7,7 +7,7 @@ Counted as the tensors that Megatron-Core's ssm/mamba_mixer.py and ssm/gated_del
 from __future__ import annotations
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.parameters import MAMBA_EXPANSION
+from trainer.model.parameters import MAMBA_EXPANSION
 
 DELTA_CHUNK = 64  # tokens a chunk of the gated delta rule, whose products by head are kept
 

@@ -15,12 +15,12 @@ import pytest
 from autotune.export import TARGETS, export
 from autotune.export.flags import MODEL_FLAGS, MODEL_SWITCHES, PRECISIONS, RARE_MODEL_FLAGS
 from autotune.export.megatron_bridge import PRECISIONS as BRIDGE_PRECISIONS
+from tests.places import FACTS
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
 
-FACTS = Path(__file__).parents[3].parent / "shared" / "facts"
 BASH = shutil.which("bash")
 
 DEEPSEEK: dict[str, Any] = {

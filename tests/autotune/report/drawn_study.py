@@ -24,9 +24,19 @@ from analyzers.diagnosis import (
     Wall,
     WallFinding,
 )
-from autotune.events import Analyzed, BurstFinished, BurstStarted, Ended, Event, Judged, Proposed, Refused, StudyStarted
-from autotune.history import History
-from autotune.judge import judge
+from autotune.tuning.events import (
+    Analyzed,
+    BurstFinished,
+    BurstStarted,
+    Ended,
+    Event,
+    Judged,
+    Proposed,
+    Refused,
+    StudyStarted,
+)
+from autotune.tuning.history import History
+from autotune.tuning.judge import judge
 from policies.trial import Phase
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe, load_recipe

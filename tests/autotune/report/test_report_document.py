@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.history import History
 from autotune.report import document_of, write_report
 from autotune.report.document import median_interval
+from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events, write_study
 from trainer.errors import BadInputError
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.history import History
 from autotune.report import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import Material, material_of
 from autotune.report.path import accepted_path
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
+from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events
 
 

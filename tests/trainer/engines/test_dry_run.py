@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests.trainer.estimate.real_model import recipe_of
+from tests.places import FACTS
+from tests.trainer.model.real_model import recipe_of
 from tests.trainer.recipe import tuned_recipes
+from trainer.dry_run import GIB, STATE
 from trainer.engines.megatron import dry_run, fake
 from trainer.engines.megatron.stand_ins import substituted, substitutes
 from trainer.estimate.candidates import one
-from trainer.estimate.dry_run import GIB, STATE
-from trainer.estimate.memory import memory_of
+from trainer.estimate.memory.estimate import memory_of
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
 pytestmark = pytest.mark.megatron
 
-TUNED = Path(__file__).parents[4] / "shared" / "facts" / "tuned_recipes.json"
+TUNED = FACTS / "tuned_recipes.json"
 MODEL: dict[str, Any] = {
     "num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "vocab_size": 2048,
     "ffn_hidden_size": 512, "num_moe_experts": 8, "moe_ffn_hidden_size": 256,

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
 
+from tests.places import FACTS
 from tests.trainer.engines.megatron_verdict import Refusal, refusal, transformer_engine_played
 from tests.trainer.recipe import tuned_recipes
 from tests.trainer.recipe.mutants import mutants
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.megatron
 
 CASES = 12_000
 MOST_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
-TUNED = Path(__file__).parents[4] / "shared" / "facts" / "tuned_recipes.json"
+TUNED = FACTS / "tuned_recipes.json"
 ROWS = read_table("rules/comparison.csv")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.trainer.recipe.drawn import changes
-from trainer.estimate.memory import estimate_memory
+from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES, FindingKind, Rule, check, nearest_valid
 from trainer.recipe.rules.examples import recipe_of

@@ -1,14 +1,14 @@
 """Every rule of the public collection is a rule of ours, or is said not to be one and why."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.places import FACTS
 from trainer.recipe.rules import RULES
 from trainer.recipe.tables import read_table
 
-COLLECTION = Path(__file__).parents[4] / "shared" / "facts" / "rules.md"
+COLLECTION = FACTS / "rules.md"
 ROWS = read_table("rules/coverage.csv")
 
 

@@ -1,17 +1,17 @@
 """NVIDIA's hand-tuned recipes are recipes of ours, and no rule calls one of them an error."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.places import FACTS
 from tests.trainer.recipe import tuned_recipes
-from trainer.estimate.memory import estimate_memory
+from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.schema import Recipe
 
-TABLE = Path(__file__).parents[4] / "shared" / "facts" / "tuned_recipes.json"
+TABLE = FACTS / "tuned_recipes.json"
 pytestmark = pytest.mark.skipif(not TABLE.exists(), reason=f"{TABLE} is not here")
 
 # Generated for every precision alike: Megatron-Core takes them, Transformer Engine refuses MXFP8 below compute

@@ -1,7 +1,7 @@
 """A dry run: the real Megatron-Core model, DDP, optimizer and schedule of one rank, on fake tensors, in this process.
 
 `python -m trainer.engines.megatron.dry_run` reads {"recipe", "pp_rank"} on stdin and writes one JSON document on
-stdout (see `trainer.estimate.dry_run`, the tuner's side, which starts it). Bytes are those of one pipeline rank; its
+stdout (see `trainer.dry_run`, the tuner's side, which starts it). Bytes are those of one pipeline rank; its
 tensor, context and data ranks are alike.
 """
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
 from trainer.errors import ToolError
-from trainer.estimate.flops import model_flops_per_token
 from trainer.launchers import Ranks
 from trainer.launchers.local import LocalLauncher
+from trainer.model.flops import model_flops_per_token
 from trainer.rank_report import RankReport
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import peak_tflops

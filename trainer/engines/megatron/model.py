@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.engines.megatron.config import MegatronConfigs
 from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers
-from trainer.estimate.parameters import vocabulary
+from trainer.model.parameters import vocabulary
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 

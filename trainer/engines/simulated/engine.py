@@ -12,8 +12,8 @@ from trainer.engines.simulated.machine import Machine
 from trainer.engines.simulated.model import step_of
 from trainer.engines.simulated.play import Step, play
 from trainer.engines.simulated.trace import write_trace
-from trainer.estimate.flops import model_flops_per_token
-from trainer.estimate.memory import estimate_memory
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
 
 # Up to which part a burst has come when the parts before it alone no longer fit.

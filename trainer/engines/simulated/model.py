@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainer.engines.simulated.machine import DISPATCHERS, RECOMPUTED, Machine
-from trainer.estimate.flops import model_flops_per_token
-from trainer.estimate.memory import estimate_memory
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
 
 SLICES_OF_MICROBATCHES = 2

@@ -1,0 +1,147 @@
+"""Terminal output of `check`: broken rules by kind with what to do, the nearest legal recipe, a rule's own page.
+
+What stops the recipe stands first, then what happens other than asked for, then what is only worth knowing. Everything
+fits 80 columns and keeps its indent where it wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.looks.quantities import changes_text, counted, knob_value
+
+if TYPE_CHECKING:
+    from policies.trial import Changes
+    from trainer.recipe.rules import Finding, Rule
+
+# kind -> its colour, and what it means for a user
+KINDS: dict[str, tuple[str, str]] = {
+    "error": ("bold red", "the recipe does not run, or trains wrongly"),
+    "fallback": ("magenta", "something else runs than the recipe asks for"),
+    "autoset": ("cyan", "Megatron or a launcher changes these values on its own"),
+    "warning": ("yellow", "it runs, and something is probably not meant"),
+}
+LAUNCHERS = {
+    "core": "Megatron-Core, whatever starts it",
+    "megatron-lm": "Megatron-LM's command line",
+    "megatron-bridge": "Megatron-Bridge",
+    "moe-autotune": "this program",
+}
+
+
+def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = None) -> None:
+    """Every broken rule with what to do, by kind, then the predicted memory where it is known."""
+    console = _console()
+    for kind, (style, meaning) in KINDS.items():
+        of_kind = [finding for finding in findings if finding.kind.value == kind]
+        if of_kind:
+            console.print(Text.assemble((kind, style), f": {meaning}"))
+            for finding in of_kind:
+                _print_finding(console, finding, style)
+            console.print()
+    errors = sum(finding.kind.value == "error" for finding in findings)
+    counts = f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'remark')}"
+    console.print(counts if findings else "no rule is broken", style="bold")
+    if memory is not None:
+        from autotune.estimate.memory import show_memory
+
+        show_memory(memory)
+
+
+def show_nearest(changes: Changes | None) -> None:
+    """The changes that lead from an illegal recipe to the nearest legal one; None where no knobs lead to one."""
+    said = (
+        "no change of knobs makes this recipe legal: change the model or the cluster"
+        if changes is None
+        else f"nearest legal recipe: {changes_text(changes)}"
+    )
+    console = _console()
+    for line in Text(said).wrap(console, console.width):
+        line.rstrip()
+        console.print(line)
+
+
+def rule_document(rule: Rule) -> dict[str, Any]:
+    """A rule's page as data: what it says of its breaking example, what to do, who says so, and both examples."""
+    from trainer.recipe.rules.examples import recipe_of
+    from trainer.recipe.tables import read_table
+
+    finding = rule.finding(recipe_of(rule.breaking))
+    compared = [row for row in read_table("rules/comparison.csv") if row["rule"] == rule.id]
+    return {
+        "id": rule.id,
+        "kind": rule.kind,
+        "message": rule.message,
+        "because": finding.message if finding else rule.message,
+        "hint": finding.hint if finding else rule.hint,
+        "knobs": rule.knobs,
+        "binds": rule.binds,
+        "versions": rule.versions,
+        "source": rule.source,
+        "compared": list(dict.fromkeys(row["why"] for row in compared)),
+        "breaking": _differences(rule.breaking),
+        "passing": _differences(rule.passing),
+    }
+
+
+def show_rule(page: dict[str, Any]) -> None:
+    """A rule's page: message, why, who says so since when, and an example on either side of it."""
+    console = _console()
+    style, meaning = KINDS[page["kind"]]
+    console.print(Text.assemble((page["kind"], style), " ", (page["id"], "bold"), f": {meaning}\n"))
+    rows = (
+        ("it says", page["because"]),
+        ("what to do", page["hint"]),
+        ("knobs", ", ".join(page["knobs"]) or "none: it is about the model or the cluster"),
+        ("said by", ", ".join(LAUNCHERS[launcher] for launcher in page["binds"])),
+        ("releases", page["versions"]),
+        ("source", page["source"]),
+        ("compared", "; ".join(page["compared"])),
+        ("breaks it", _written(page["breaking"])),
+        ("passes", _written(page["passing"])),
+    )
+    for name, said in rows:
+        if said:
+            _indented(console, 12, Text(said), label=name)
+
+
+def _print_finding(console: Console, finding: Finding, style: str) -> None:
+    _indented(console, 2, Text.assemble((finding.rule, style), f": {finding.message}"))
+    missing = {knob: value for knob, value in finding.suggestion.items() if knob not in finding.hint}
+    nearest = ", ".join(f"{knob}: {knob_value(value)}" for knob, value in missing.items())
+    _indented(console, 4, Text(f"→ {finding.hint}" + (f" (nearest: {nearest})" if nearest else "")))
+    origin = [*(launcher.value for launcher in finding.binds if launcher.value != "core")]
+    origin += [finding.versions] if finding.versions != "all" else []
+    _indented(console, 4, Text(" · ".join([*origin, finding.source]), style="dim"))
+
+
+def _indented(console: Console, columns: int, text: Text, *, label: str = "") -> None:
+    """The text with its indent on every line it takes, a label before the first."""
+    for number, line in enumerate(text.wrap(console, max(20, console.width - columns))):
+        line.rstrip()
+        console.print(Text.assemble((label if number == 0 else "").ljust(columns), line))
+
+
+def _differences(example: Any) -> dict[str, Any]:
+    """What an example writes beside the plain recipe."""
+    parts = {"model": dict(example.model), "cluster": dict(example.cluster), "knobs": dict(example.knobs)}
+    written = {name: values for name, values in parts.items() if values}
+    return written | ({"burst": {"engine": example.engine}} if example.engine != "megatron" else {})
+
+
+def _written(example: dict[str, Any]) -> str:
+    """`model: a 1, b 2; knobs: c true`."""
+    parts = (
+        f"{section}: " + ", ".join(f"{name} {knob_value(value)}" for name, value in values.items())
+        for section, values in example.items()
+    )
+    return "; ".join(parts) or "the plain recipe as it is"
+
+
+def _console() -> Console:
+    """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
+    return Console(markup=False, highlight=False, emoji=False)

@@ -1,0 +1,247 @@
+"""What moved between two analyses: the average step of the slowest rank of each, part by part.
+
+Two traces are held against each other as they are; where they are no fair pair (no steps in one, a CPU and a GPU,
+other formats), `notes` say so, and where times do not compare, shares do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from analyzers.diagnosis import Analysis, Diagnosis, Partition, RankTime, TraceReport
+from autotune.looks.quantities import NONE, duration, gain, percent
+from autotune.looks.segments import KINDS, NOISE_US, counted_steps, mean_of, mean_step_us, slowest, steps_of, words_of
+
+SAME = "A and B are the same: nothing can have moved; name two different traces or trials"
+WITHIN = {"compute": "compute_class", "host": "host_activity"}  # a part, and the moves it is made of
+UNMOVED = 0.01  # of a step: what moved less is not worth a headline
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """One time of the average step in A and in B; None where that side does not list it (a kernel that is not among
+    its longest), and then `moved_us` is what the other side's listing bounds."""
+
+    of: str  # part | compute_class | host_activity | communication (as it ran, hidden or not) | kernel | waiting
+    name: str
+    a_us: float | None
+    b_us: float | None
+    moved_us: float
+    moved_share: float  # of the step: its share in B minus its share in A
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`compare --json`. `moved` is sorted, largest first; by share where times do not compare."""
+
+    schema: int = 1
+    a: Analysis
+    b: Analysis
+    moved: list[Move] = []
+    notes: list[str] = []
+    times_compare: bool = True
+
+    def of(self, what: str) -> list[Move]:
+        return [move for move in self.moved if move.of == what]
+
+
+def compared(a: Analysis, b: Analysis, *, same: bool = False) -> Comparison:
+    """Both analyses with what moved between them; nothing moved if one holds no trace. same: A and B are one path."""
+    one, other = slowest(a), slowest(b)
+    if one is None or other is None:
+        without = [side for side, trace in (("A", one), ("B", other)) if trace is None]
+        return Comparison(a=a, b=b, notes=[f"{' and '.join(without)} left no trace: nothing to compare"])
+    times_compare = bool(one.steps) == bool(other.steps)
+    moves = sorted((*_moves(one, other), *_waits(a, b)), key=lambda move: _size(move, times_compare))
+    return Comparison(
+        a=a, b=b, moved=moves, notes=[*([SAME] if same else []), *_notes(a, b, one, other)], times_compare=times_compare
+    )
+
+
+def change(found: Comparison) -> tuple[str, str]:
+    """`−20.1 %` and `step 175 ms → 140 ms`: how the step changed; words where the times do not compare."""
+    one, other = slowest(found.a), slowest(found.b)
+    if one is None or other is None:
+        return "no figure", found.notes[0]
+    if not found.times_compare:
+        return "shares", f"{_whole(one)} against {_whole(other)}: the shares compare, the times do not"
+    was, now = mean_step_us(one), mean_step_us(other)
+    what = "step" if one.steps else "whole trace"
+    return gain(now / was - 1 if was else None), f"{what} {duration(was)} → {duration(now)}"
+
+
+def headline(found: Comparison) -> str:
+    """`step 175 ms → 140 ms (−20.1 %): mostly idle: host −38.6 ms`."""
+    one = slowest(found.a)
+    figure, said = change(found)
+    if one is None or not found.moved or not found.times_compare:
+        return said
+    parts = [move for move in found.of("part") if abs(move.moved_us) >= UNMOVED * mean_step_us(one)]
+    if not parts:
+        return f"{said} ({figure}): no part moved by {100 * UNMOVED:.0f} % of the step"
+    return f"{said} ({figure}): {_mostly(found, parts[0])}"
+
+
+def _mostly(found: Comparison, part: Move) -> str:
+    return f"mostly {_kind_words(part.name)} {signed(part.moved_us)}{_of_which(found, part)}"
+
+
+def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, mark: str) -> Iterator[tuple[str, Move]]:
+    """(words, move) of each part, and below it, behind a mark, of what it is made of.
+
+    least: the shares of the step of A that a part must have on one side, and what it is made of must have moved.
+    """
+    one = slowest(found.a)
+    step_us = mean_step_us(one) if one else 0.0
+    for part in found.of("part"):
+        if max(part.a_us or 0.0, part.b_us or 0.0) >= least * step_us:
+            yield _kind_words(part.name), part
+            for inner in within_part(found, part):
+                if abs(inner.moved_us) >= least_inner * step_us:
+                    yield f"{mark}{words_of(inner.name)}", inner
+
+
+def waiting_words(found: Comparison) -> str:
+    """What ranks wait for each other in A and in B; empty where that is not known of both."""
+    said = (f"{duration(move.a_us)} → {duration(move.b_us)} a step" for move in found.of("waiting"))
+    return next((f"the rank that waits longest for the others: {words}" for words in said), "")
+
+
+def verdict_words(diagnosis: Diagnosis) -> str:
+    """`wall host, up to 43.1 %`; the reason where there is no time to give back."""
+    finding = diagnosis.finding(diagnosis.wall)
+    if finding is None or finding.recoverable_us <= 0:
+        return f"wall {diagnosis.wall.value}: {diagnosis.because}"
+    return f"wall {diagnosis.wall.value}, up to {percent(finding.share)}"
+
+
+def wall_rows(found: Comparison) -> Iterator[tuple[str, str, str, str, str]]:
+    """What each wall could give back at most: its name, the times of A and B, the shares of A and B."""
+    sides = (found.a.diagnosis, found.b.diagnosis)
+    walls = dict.fromkeys(one.wall for side in sides for one in side.walls if one.recoverable_us > 0)
+    for wall in walls:
+        a, b = (side.finding(wall) for side in sides)
+        times = [duration(one.recoverable_us) if one else NONE for one in (a, b)]
+        shares = [percent(one.share) if one else NONE for one in (a, b)]
+        yield wall.value, times[0], times[1], shares[0], shares[1]
+
+
+def within_part(found: Comparison, part: Move) -> list[Move]:
+    """What a part is made of, by how much it moved; recompute is a part of its own."""
+    return [move for move in found.of(WITHIN.get(part.name, "")) if move.name != "recompute"]
+
+
+def _of_which(found: Comparison, part: Move) -> str:
+    """The largest cause that moved the same way, if it is half of what the part moved."""
+    same_way = [move for move in within_part(found, part) if 2 * move.moved_us / part.moved_us >= 1]
+    return f" ({words_of(same_way[0].name)} {signed(same_way[0].moved_us)})" if same_way else ""
+
+
+def signed(us: float) -> str:
+    sign = "+" if us > 0 else "−" if us < 0 else ""
+    return sign + duration(abs(us))
+
+
+def _whole(trace: TraceReport) -> str:
+    return f"{'an average step' if trace.steps else 'a whole trace'} of {duration(mean_step_us(trace))}"
+
+
+def _kind_words(key: str) -> str:
+    return next(kind.words for kind in KINDS if kind.key == key)
+
+
+def _size(move: Move, times_compare: bool) -> tuple[float, str, str]:
+    return -abs(move.moved_us if times_compare else move.moved_share), move.of, move.name
+
+
+# what is compared, and how it is read from a partition
+READS: Mapping[str, Callable[[Partition], Mapping[str, float]]] = {
+    "part": lambda step: {kind.key: kind.read(step) for kind in KINDS},
+    "compute_class": lambda step: step.compute_by_class,
+    "host_activity": lambda step: step.host_by_activity,
+    "communication": lambda step: {kind: time.busy_us for kind, time in step.communication_by_kind.items()},
+}
+
+
+def _moves(one: TraceReport, other: TraceReport) -> Iterator[Move]:
+    steps = mean_step_us(one), mean_step_us(other)
+    for of, read in READS.items():
+        was, now = (mean_of(counted_steps(trace), read) for trace in (one, other))
+        for name in dict.fromkeys((*was, *now)):
+            move = _move(of, name, was.get(name, 0.0), now.get(name, 0.0), steps)
+            if max(move.a_us or 0.0, move.b_us or 0.0) > NOISE_US:
+                yield move
+    if one.kernels and other.kernels:
+        was_of, now_of = (_by_name(trace) for trace in (one, other))
+        for name in dict.fromkeys((*was_of, *now_of)):
+            yield _move("kernel", name, was_of.get(name), now_of.get(name), steps)
+
+
+def _waits(a: Analysis, b: Analysis) -> Iterator[Move]:
+    """The rank of each that waits longest for others: a balanced load shows there, not on the slowest rank."""
+    longest = [max(side.ranks, key=lambda rank: rank.waiting_us, default=None) for side in (a, b)]
+    was, now = (rank.waiting_us if rank else None for rank in longest)
+    if was is not None and now is not None and max(was, now) > NOISE_US:
+        yield _move("waiting", "longest", was, now, (_step_us(longest[0]), _step_us(longest[1])))
+
+
+def _step_us(rank: RankTime | None) -> float:
+    return rank.step_us if rank else 0.0
+
+
+def _by_name(trace: TraceReport) -> dict[str, float]:
+    """A kernel's time a step; one name may stand in several classes."""
+    count = len(steps_of(trace))
+    times: dict[str, float] = {}
+    for kernel in trace.kernels:
+        times[kernel.name] = times.get(kernel.name, 0.0) + kernel.total_us / count
+    return times
+
+
+def _move(of: str, name: str, was: float | None, now: float | None, steps: tuple[float, float]) -> Move:
+    before, after = was or 0.0, now or 0.0
+    moved = after - before
+    shares = [us / step if step else 0.0 for us, step in zip((before, after), steps, strict=True)]
+    return Move(
+        of=of,
+        name=name,
+        a_us=was,
+        b_us=now,
+        moved_us=moved if abs(moved) > NOISE_US else 0.0,
+        moved_share=shares[1] - shares[0],
+    )
+
+
+def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> Iterator[str]:
+    """What makes the two an unequal pair."""
+    if bool(one.steps) != bool(other.steps):
+        without, steps = ("A", len(other.steps)) if not one.steps else ("B", len(one.steps))
+        yield (
+            f"{without} has no marked steps: its whole trace is held against the average of the other's {steps}; "
+            "compare shares, and record with a schedule (prof.step()) to compare times"
+        )
+    elif not one.steps:
+        yield "neither has marked steps: whole traces are compared, whatever they hold"
+    elif len(counted_steps(one)) != len(counted_steps(other)):
+        yield f"A averages {len(counted_steps(one))} steps, B {len(counted_steps(other))}{_left_out(one, other)}"
+    if len(a.traces) != len(b.traces):
+        yield f"A has {len(a.traces)} traces, B {len(b.traces)}: each is told by its slowest rank"
+    places = ["GPUs" if trace.devices else "CPUs" for trace in (one, other)]
+    if places[0] != places[1]:
+        yield f"A ran on {places[0]}, B on {places[1]}: compute and host mean other things on them"
+    if one.format != other.format:
+        yield f"A is a {one.format} trace, B {other.format}: what the host did is recorded differently"
+    yield from _thin(("A", a), ("B", b))
+
+
+def _left_out(one: TraceReport, other: TraceReport) -> str:
+    sides = [f"{', '.join(trace.warm_up)} of {name}" for name, trace in (("A", one), ("B", other)) if trace.warm_up]
+    return f": {' and '.join(sides)} left out as warm-up" if sides else ""
+
+
+def _thin(*sides: tuple[str, Analysis]) -> Iterator[str]:
+    """Traces that lost events: what is missing would look as if it had moved."""
+    for name, analysis in sides:
+        lost: Sequence[str] = [f"{d.count} {d.what} ({d.why})" for t in analysis.traces for d in t.coverage.dropped]
+        if lost:
+            yield f"{name} has lost {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}"

@@ -1,0 +1,99 @@
+"""`compare --html`: the two steps as bars on one scale, and what moved, by part, cause, kind and kernel."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from analyzers.diagnosis import TraceReport
+from analyzers.wording import part_name
+from autotune.compare.comparison import (
+    Comparison,
+    change,
+    headline,
+    moved_parts,
+    signed,
+    verdict_words,
+    waiting_words,
+    wall_rows,
+)
+from autotune.diagnose.steps import step_bar, steps_legend
+from autotune.diagnose.terminal import rank_words
+from autotune.looks.kernel_names import printable
+from autotune.looks.named import NamedRow, named_row
+from autotune.looks.quantities import duration, percent
+from autotune.looks.render import render
+from autotune.looks.segments import mean_segments, mean_step_us, slowest, steps_of
+from autotune.looks.tables import Table
+
+KERNELS = 40
+SHOWN = 0.0005  # of a step: a kernel that moved less is not listed
+
+
+def comparison_page(found: Comparison, names: tuple[str, str]) -> str:
+    """The page; `names` are what A and B were called on the command line."""
+    one, other = slowest(found.a), slowest(found.b)
+    figure, note = change(found)
+    return render(
+        "comparison.html.j2",
+        name=" · ".join(map(printable, names)),
+        figure=figure,
+        figure_note=note,
+        facts={
+            "What moved": headline(found),
+            "Waiting": waiting_words(found),
+            "A": f"{printable(names[0])}: {verdict_words(found.a.diagnosis)}",
+            "B": f"{printable(names[1])}: {verdict_words(found.b.diagnosis)}",
+        },
+        notes=found.notes,
+        bars=_bars(one, other) if one and other else None,
+        parts=_parts(found, one, other) if one and other else None,
+        communication=_communication(found),
+        kernels=_kernels(found, one, other) if one and other else [],
+        walls=Table(columns=("wall", "A", "B", "of A", "of B"), rows=tuple(wall_rows(found)), numbers=(1, 2, 3, 4)),
+    )
+
+
+def _bars(one: TraceReport, other: TraceReport) -> Markup:
+    longest = max(mean_step_us(one), mean_step_us(other)) or 1.0
+    bars = [
+        step_bar(
+            mean_segments(steps_of(trace)),
+            longest,
+            " · ".join(part for part in (side, rank_words(trace), duration(mean_step_us(trace))) if part),
+        )
+        for side, trace in (("A", one), ("B", other))
+    ]
+    return Markup("").join([steps_legend([*steps_of(one), *steps_of(other)]), *bars])
+
+
+def _parts(found: Comparison, one: TraceReport, other: TraceReport) -> Table:
+    was, now = mean_step_us(one) or 1.0, mean_step_us(other) or 1.0
+    rows = tuple(
+        (
+            words,
+            duration(move.a_us),
+            duration(move.b_us),
+            signed(move.moved_us),
+            percent((move.a_us or 0.0) / was),
+            percent((move.b_us or 0.0) / now),
+        )
+        for words, move in moved_parts(found, least=0.0, mark="· ")
+    )
+    return Table(columns=("part", "A", "B", "moved", "of A", "of B"), rows=rows, numbers=(1, 2, 3, 4, 5))
+
+
+def _communication(found: Comparison) -> Table:
+    rows = tuple(
+        (part_name(move.name), duration(move.a_us), duration(move.b_us), signed(move.moved_us))
+        for move in found.of("communication")
+    )
+    return Table(columns=("kind", "A", "B", "moved"), rows=rows, numbers=(1, 2, 3))
+
+
+def _kernels(found: Comparison, one: TraceReport, other: TraceReport) -> list[tuple[str, list[NamedRow]]]:
+    rows = [
+        named_row((duration(move.a_us), duration(move.b_us), signed(move.moved_us)), move.name)
+        for move in found.of("kernel")[:KERNELS]
+        if abs(move.moved_us) >= SHOWN * max(mean_step_us(one), mean_step_us(other))
+    ]
+    return [("", rows)] if rows else []

@@ -1,0 +1,175 @@
+"""The lane view: the events of one step as columns in the page, few enough for it to stay small.
+
+Where a step has more events than `EVENTS`, those that are shorter than a pixel at the largest zoom are merged with
+their neighbours, and the zoom ends there. What is drawn is in lanes.js.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from analyzers.lanes import KEYS, Lanes
+from analyzers.timeline import Ints
+from autotune.looks.kernel_names import short_name
+from autotune.looks.segments import KINDS, words_of
+from autotune.looks.stacks import Piece, legend
+
+EVENTS = 40_000  # drawn at most; about 20 bytes each
+NAMES = 2_000  # in the page at most, those with most time
+NAME_CHARACTERS = 120
+LANES = 24  # the idle time, streams and threads with most events
+FINEST = 2.0**-20  # of the step: the first resolution that is tried
+SPECIAL_WORDS = {
+    "copy": "copies",
+    "host.range": "host: range",
+    "host.operator": "host: operator",
+    "host.call": "host: CUDA call",
+    "compute.recompute": "recompute",
+}
+
+
+def lanes_json(found: Lanes) -> Markup:
+    """The document for lanes.js, safe inside of a script element whatever the names are."""
+    text = json.dumps(lanes_document(found), ensure_ascii=False, separators=(",", ":"))
+    # a name may hold </script> or <!--, and the two separators end a line in old JavaScript
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def lanes_document(found: Lanes) -> dict[str, Any]:
+    """Nanoseconds from the start of the step; starts are differences to the one before."""
+    kept = _first_lanes(found)
+    drawn, count, resolution_us = thinned(kept, EVENTS)
+    names, name = _names(drawn)
+    keys, key = np.unique(drawn.key, return_inverse=True)
+    return {
+        "duration": round(drawn.duration_us * 1000),
+        "resolution": round(resolution_us * 1000),
+        "left_out": len(found.lanes) - len(kept.lanes),
+        "lanes": [{"place": lane.place, "label": lane.label} for lane in drawn.lanes],
+        "names": names,
+        "keys": [
+            {"words": key_words(KEYS[code]), "colour": f"--{_colour(KEYS[code])}".replace("_", "-")}
+            for code in keys.tolist()
+        ],
+        "rows": list(_rows(drawn, name, key, count)),
+    }
+
+
+def lanes_legend(found: Lanes) -> Markup:
+    """A swatch for each thing that the lanes show."""
+    return legend(
+        Piece(key=_colour(KEYS[code]), words=key_words(KEYS[code]), value=1.0, said="")
+        for code in np.unique(found.key).tolist()
+    )
+
+
+def key_words(key: str) -> str:
+    """`grouped GEMM`, `EP dispatch`, `idle: host`."""
+    if key in SPECIAL_WORDS:
+        return SPECIAL_WORDS[key]
+    family, _, name = key.partition(".")
+    if family == "compute":
+        return words_of(name)
+    words = next(kind.words for kind in KINDS if kind.key == name)
+    return words.removeprefix("exposed ")
+
+
+def _colour(key: str) -> str:
+    """The colour's name in page.css: that of the step bars where they know it."""
+    family, _, name = key.partition(".")
+    if family == "compute" and name != "recompute":
+        return f"c-{name}"
+    return f"h-{name}" if family == "host" else name or family
+
+
+def thinned(found: Lanes, most: int) -> tuple[Lanes, Ints, float]:
+    """At most `most` events, how many each stands for (int64), and what is no longer told apart (microseconds)."""
+    count = np.ones(len(found), dtype=np.int64)
+    resolution, merged = 0.0, found
+    while len(merged) > most:
+        resolution = 2 * resolution or FINEST * found.duration_us
+        merged, count = _merged(found, resolution)
+    return merged, count, resolution
+
+
+def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Ints]:
+    """Neighbours in a row that are short and begin in one cell of time become one, called by the longest."""
+    took = found.end_us - found.start_us
+    cell = np.floor(found.start_us / resolution_us)
+    short = took < resolution_us
+    same = np.ones(len(found) - 1, dtype=bool)
+    for column in (found.lane, found.row, cell):
+        same &= column[1:] == column[:-1]
+    begins = np.flatnonzero(np.concatenate(([True], ~(same & short[1:] & short[:-1]))))
+    count = np.diff(np.append(begins, len(found)))
+    group = np.repeat(np.arange(len(begins)), count)
+    longest = np.lexsort((took, group))[np.cumsum(count) - 1]
+    columns = {
+        "start_us": found.start_us[begins],
+        "end_us": np.maximum.reduceat(found.end_us, begins),
+        "lane": found.lane[begins],
+        "row": found.row[begins],
+        "name": found.name[longest],
+        "key": found.key[longest],
+    }
+    return replace(found, **columns), count
+
+
+def too_many(found: Lanes) -> bool:
+    """Some events are merged with their neighbours."""
+    return len(found) > EVENTS
+
+
+def _first_lanes(found: Lanes) -> Lanes:
+    """The lanes come busiest first within their place; of very many the rest is left out."""
+    if len(found.lanes) <= LANES:
+        return found
+    places = [lane.place for lane in found.lanes]
+    order = sorted(range(len(places)), key=lambda at: (sum(place is places[at] for place in places[:at]), at))
+    chosen = sorted(order[:LANES])
+    renumbered = np.full(len(places), -1)
+    renumbered[chosen] = np.arange(len(chosen))
+    kept = np.isin(found.lane, chosen)
+    columns = {c: getattr(found, c)[kept] for c in ("start_us", "end_us", "row", "name", "key")}
+    lane = renumbered[found.lane[kept]]
+    return replace(found, lanes=tuple(found.lanes[at] for at in chosen), lane=lane, **columns)
+
+
+def _names(drawn: Lanes) -> tuple[list[str], Ints]:
+    """The names in the page and int64[N], an index into them; the shortest-lived share the last one."""
+    time = np.bincount(drawn.name, weights=drawn.end_us - drawn.start_us, minlength=len(drawn.names))
+    used = np.unique(drawn.name)
+    kept = used[np.lexsort((used, -time[used]))][:NAMES]
+    position = np.full(len(drawn.names), len(kept))
+    position[kept] = np.arange(len(kept))
+    names = [_said(drawn.names[code]) for code in kept.tolist()]
+    return [*names, *(["(one of the many other names)"] if len(kept) < len(used) else [])], position[drawn.name]
+
+
+def _said(name: str) -> str:
+    activity = name.removeprefix("host: ")
+    return f"host: {words_of(activity)}" if activity != name else short_name(name, NAME_CHARACTERS)
+
+
+def _rows(drawn: Lanes, name: Ints, key: Ints, count: Ints) -> Iterator[dict[str, Any]]:
+    place = drawn.lane * (int(drawn.row.max(initial=0)) + 1) + drawn.row
+    start, end = (np.rint(column * 1000).astype(np.int64) for column in (drawn.start_us, drawn.end_us))
+    for here in np.split(np.arange(len(drawn)), np.flatnonzero(np.diff(place)) + 1):
+        if len(here):
+            columns = {
+                "start": np.diff(start[here], prepend=0),
+                "took": (end - start)[here],
+                "name": name[here],
+                "key": key[here],
+                "count": count[here] if (count[here] > 1).any() else np.empty(0),
+            }
+            first = {"lane": int(drawn.lane[here[0]]), "row": int(drawn.row[here[0]])}
+            yield first | {what: column.tolist() for what, column in columns.items()}

@@ -1,0 +1,315 @@
+"""Terminal output of `diagnose`: the verdict first, where the step goes, then the evidence. One screen or little more.
+
+What the page has in full (every kernel, every range, every rank) is here by its largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+
+from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
+from analyzers.names.kernels import UNKNOWN_PRECISION
+from analyzers.wording import part_name
+from autotune.looks.kernel_names import cut, short_name
+from autotune.looks.letter_bars import print_bars
+from autotune.looks.quantities import counted, duration, gib, percent
+from autotune.looks.segments import (
+    Segment,
+    counted_steps,
+    mean_segments,
+    mean_step_us,
+    segments,
+    slowest,
+    steps_of,
+    within,
+    words_of,
+)
+from autotune.looks.wrapping import plain_console, say
+
+BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
+SHOWN = 0.0005  # of a step: what is less would read as 0.0 %
+PARTS_SHOWN = 5  # of what a kind of time is made of, the largest
+KERNELS_SHOWN = 5
+RANGES_SHOWN = 4
+RANKS_SHOWN = 6
+EVIDENCE_SHOWN = 3  # of each wall but the first
+NAME_COLUMNS = 40  # of a file's name
+UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
+
+
+def show_analysis(analysis: Analysis) -> None:
+    """The verdict, where each step went on each rank, the walls with their evidence, and what was not understood."""
+    console = plain_console()
+    _say_verdict(console, analysis)
+    trace = slowest(analysis)
+    if trace is not None:
+        say(console, described(analysis.traces), style="dim")
+    if trace is not None and mean_step_us(trace) > 0:  # a memory snapshot has no time
+        console.print()
+        print_bars(console, _step_rows(analysis))
+        _print_shares(console, analysis, trace)
+    _print_walls(console, analysis.diagnosis.walls)
+    if trace is not None:
+        _print_ranks(console, analysis.ranks)
+        _print_memory(console, trace.memory)
+        _print_kernels(console, trace)
+        _print_ranges(console, trace)
+    _print_coverage(console, analysis.traces)
+
+
+def described(traces: Sequence[TraceReport]) -> str:
+    """`2 ranks, 3 marked steps, kineto`: what the verdict was made from."""
+    first = traces[0]
+    steps = min(len(trace.steps) for trace in traces)
+    ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]
+    if mean_step_us(first) == 0:
+        return f"{ranks}, {first.format}, no time"
+    marked = counted(steps, "marked step") if steps else "no marked steps: the whole trace as one"
+    formats = " and ".join(sorted({trace.format for trace in traces}))
+    where = "on CPUs" if not any(trace.devices for trace in traces) else "on GPUs"
+    return f"{ranks}, {marked}, {formats}, {where}"
+
+
+def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
+    """What to call a trace among others; nothing where it is alone and has no rank."""
+    if trace.rank is not None:
+        return f"rank {trace.rank}"
+    if len(traces) == 1:
+        return ""
+    alone = sum(other.path == trace.path for other in traces) < 2
+    device = "" if alone or not trace.devices else f" device {trace.devices[0]}"
+    return cut(trace.path.rsplit("/", 1)[-1], NAME_COLUMNS) + device
+
+
+def worth(analysis: Analysis) -> str:
+    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back; empty for no wall, or no step."""
+    finding = analysis.diagnosis.finding(analysis.diagnosis.wall)
+    if finding is None or finding.recoverable_us <= 0:
+        return ""
+    whole = "a step" if any(trace.steps for trace in analysis.traces) else "the trace"
+    return f"up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of {whole}"
+
+
+def _say_verdict(console: Console, analysis: Analysis) -> None:
+    gained = worth(analysis)
+    say(console, f"wall: {analysis.diagnosis.wall.value}{f', {gained}' if gained else ''}", style="bold")
+    say(console, analysis.diagnosis.because)
+
+
+def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
+    """Every step of every rank; where that is too much, the average step of the slowest ranks and the worst step."""
+    traces = analysis.traces
+    every = [
+        (f"{rank_words(trace, traces)} {step.name or 'whole trace'}".strip(), segments(step))
+        for trace in traces
+        for step in steps_of(trace)
+    ]
+    if len(every) <= BARS_SHOWN:
+        return every
+    ranks = sorted(traces, key=mean_step_us, reverse=True)[: BARS_SHOWN - 1]
+    rows = [
+        (
+            f"{rank_words(trace, traces)} average of {len(counted_steps(trace))}".strip(),
+            mean_segments(counted_steps(trace)),
+        )
+        for trace in ranks
+    ]
+    trace, worst = max(((t, s) for t in traces for s in steps_of(t)), key=lambda found: found[1].duration_us)
+    return [*rows, (f"worst: {rank_words(trace, traces)} {worst.name}".replace("  ", " "), segments(worst))]
+
+
+def _print_shares(console: Console, analysis: Analysis, trace: TraceReport) -> None:
+    """The average step by kind of time, and what each kind is made of."""
+    steps, step_us = counted_steps(trace), mean_step_us(trace)
+    of = rank_words(trace, analysis.traces)
+    what = "average step" if trace.steps else "whole trace"
+    parts = [part for part in mean_segments(steps) if part.us / step_us >= SHOWN]
+    room = max(len(part.kind.words) for part in parts) if parts else 0
+    console.print()
+    say(console, f"{what}{f' of {of}' if of else ''}, {duration(step_us)}", style="bold")
+    for part in parts:
+        made_of = ", ".join(
+            f"{words_of(name)} {duration(us)}"
+            for name, us in within(part.kind, steps)[:PARTS_SHOWN]
+            if us / step_us >= SHOWN
+        )
+        lead = f" {part.kind.words:<{room}} {duration(part.us):>8} {percent(part.us / step_us):>7}  "
+        _print_beside(console, lead, made_of)
+
+
+def _print_beside(console: Console, lead: str, text: str) -> None:
+    """The text in its own column right of the lead, or below where that would be too narrow."""
+    if console.width - len(lead) >= 30:
+        say(console, text, lead=lead)
+        return
+    console.print(lead.rstrip(), soft_wrap=True)
+    if text:
+        say(console, text, lead="     ")
+
+
+def _print_walls(console: Console, walls: Sequence[WallFinding]) -> None:
+    """Each wall with its evidence, the first with all of it; those with nothing to give back in a line each."""
+    for index, finding in enumerate(walls):
+        if finding.recoverable_us > 0:
+            evidence = finding.evidence if index == 0 else finding.evidence[:EVIDENCE_SHOWN]
+            left = len(finding.evidence) - len(evidence)
+            console.print()
+            say(console, f"{finding.wall.value}: {gives_back(finding)}", style="bold")
+            for said in (*evidence, *([f"{left} more in --html and --json"] if left else [])):
+                say(console, said, lead="  - ")
+    nothing = [finding for finding in walls if finding.recoverable_us <= 0]
+    if nothing:
+        console.print()
+    for finding in nothing:
+        say(console, f"{gives_back(finding)}: {'; '.join(finding.evidence)}", lead=f"{finding.wall.value}: ")
+
+
+def gives_back(finding: WallFinding) -> str:
+    """What a wall could give back at most, or why that is no time."""
+    if finding.recoverable_us > 0:
+        return f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
+    return "the run does not fit" if finding.wall is Wall.MEMORY and finding.share >= 1.0 else "nothing to give back"
+
+
+def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:
+    """The ranks with most time of their own, and how late they come."""
+    if len(ranks) < 2:
+        return
+    shown = sorted(ranks, key=lambda rank: -rank.own_us)[:RANKS_SHOWN]
+    rows = [
+        (
+            rank_number(rank),
+            duration(rank.step_us),
+            duration(rank.own_us),
+            duration(rank.waiting_us),
+            late_words(rank),
+        )
+        for rank in shown
+    ]
+    left = len(ranks) - len(shown)
+    title = f"ranks, most time of their own first{f' ({left} more not shown)' if left else ''}"
+    print_table(console, title, ("rank", "step", "own", "waits", "<late"), rows)
+
+
+def rank_number(rank: RankTime) -> str:
+    return str(rank.rank) if rank.device is None else f"{rank.rank} device {rank.device}"
+
+
+def late_words(rank: RankTime) -> str:
+    """`7.0 ms to EP combine, behind in grouped_gemm`; empty for a rank that is not late."""
+    if rank.late_us <= 0:
+        return ""
+    kind = f" to {part_name(rank.late_to)}" if rank.late_to else ""
+    part = f", behind in {part_name(rank.late_in)}" if rank.late_in else ""
+    return f"{duration(rank.late_us)}{kind}{part}"
+
+
+def _print_memory(console: Console, memory: MemoryUse | None) -> None:
+    if memory is None:
+        return
+    console.print()
+    say(console, memory_words(memory), lead="memory: ")
+
+
+def _during(phase: str | None) -> str:
+    if not phase:
+        return ""
+    return phase if phase.startswith("outside") else f"during {phase}"
+
+
+def memory_words(memory: MemoryUse) -> str:
+    """The peak and what is known of it, in one sentence."""
+    when = f" in {memory.peak_step}" if memory.peak_step else ""
+    into = f", {percent(memory.peak_at_share, 0)} into it" if when and memory.peak_at_share is not None else ""
+    facts = [
+        f"peak {gib(memory.peak_gib)}{f' of {gib(memory.limit_gib)}' if memory.limit_gib else ''}{when}{into}",
+        _during(memory.peak_phase),
+        f"reserved {gib(memory.reserved_gib)}" if memory.reserved_gib is not None else "",
+        f"fragmentation {gib(memory.fragmentation_gib)}" if memory.fragmentation_gib is not None else "",
+        counted(memory.allocator_retries, "allocator retry").replace("retrys", "retries")
+        if memory.allocator_retries
+        else "",
+        f"{memory.driver_allocations} cudaMalloc and cudaFree calls inside steps" if memory.driver_allocations else "",
+    ]
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _print_kernels(console: Console, trace: TraceReport) -> None:
+    ranked = sorted(trace.kernels, key=lambda kernel: (-kernel.total_us, kernel.name))[:KERNELS_SHOWN]
+    figures = [(duration(one.total_us), f"{one.count:,}", kernel_class(one)) for one in ranked]
+    taken = sum(max([len(cells[at]) for cells in figures] + [4]) + 2 for at in range(3))
+    room = max(console.width - taken - 1, 20)
+    rows = [(*cells, short_name(one.name, room)) for cells, one in zip(figures, ranked, strict=True)]
+    print_table(console, "longest kernels of the whole trace", ("time", "runs", "<class", "<kernel"), rows)
+
+
+def kernel_class(kernel: KernelTime) -> str:
+    """`ep_dispatch`, `gemm bf16`: the kind of a communication, else the class, and the precision where known."""
+    kind = kernel.compute_class if kernel.kind in (None, "other") else kernel.kind
+    return f"{kind} {precision(kernel)}".rstrip()
+
+
+def precision(kernel: KernelTime) -> str:
+    """What a product multiplies in; empty where its name does not say."""
+    return "" if kernel.precision in (None, UNKNOWN_PRECISION) else str(kernel.precision)
+
+
+def _print_ranges(console: Console, trace: TraceReport) -> None:
+    inner = [one for one in trace.ranges if one.name not in {step.name for step in trace.steps}]
+    ranked = sorted(inner, key=lambda one: (-one.device_all_threads_us, -one.host_us, one.name))[:RANGES_SHOWN]
+    rows = [
+        (duration(one.device_all_threads_us), duration(one.host_us), f"{one.count:,}", short_name(one.name, 40))
+        for one in ranked
+    ]
+    print_table(console, "ranges of the whole trace", ("on the device", "on the host", "times", "<range"), rows)
+
+
+def print_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns of text, right-aligned but for those whose header begins with `<`; nothing for no rows."""
+    if not rows:
+        return
+    names = [name.removeprefix("<") for name in header]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    console.print()
+    say(console, title, style="bold")
+    for index, row in enumerate((names, *rows)):
+        cells = [
+            f"{cell:<{width}}" if name.startswith("<") else f"{cell:>{width}}"
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        line = f" {'  '.join(cells)}".rstrip()
+        shown = line if len(line) <= console.width else line[: console.width - 1] + "…"
+        console.print(shown, style="" if index else "dim", soft_wrap=True)
+
+
+def _print_coverage(console: Console, traces: Sequence[TraceReport]) -> None:
+    """What was not understood, once for all ranks that say the same."""
+    if not traces:
+        return
+    console.print()
+    for said in notes(traces):
+        say(console, said, lead="note: ", style="dim")
+
+
+def notes(traces: Sequence[TraceReport], unknown_shown: int = UNKNOWN_SHOWN) -> list[str]:
+    """The worst coverage, the longest unknown kernels, what was dropped, and every warning once."""
+    classified = min(trace.coverage.device_time_classified for trace in traces)
+    unknown: dict[str, float] = {}
+    for trace in traces:
+        for one in trace.coverage.kernels_unknown:
+            unknown[one.name] = max(unknown.get(one.name, 0.0), one.total_us)
+    longest = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:unknown_shown]
+    timed = any(mean_step_us(trace) > 0 for trace in traces)
+    return [
+        *([f"{percent(classified)} of the device time is in kernels we know"] if timed else []),
+        *(f"unknown kernel {short_name(name, 64)}: {duration(us)}" for name, us in longest),
+        *([f"{len(unknown) - len(longest)} more unknown kernels"] if len(unknown) > len(longest) else []),
+        *_once(f"{lost.count} {lost.what} dropped: {lost.why}" for trace in traces for lost in trace.coverage.dropped),
+        *_once(warning for trace in traces for warning in trace.warnings),
+    ]
+
+
+def _once(said: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(said))

@@ -1,0 +1,79 @@
+"""From what a person names to an Analysis: traces, folders of them, or a trial of a study as `STUDY/3`.
+
+A trial's traces are those of its first burst (repeats only measure); where they are gone, the journal still holds
+what was found in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from analyzers import Analysis, analyze
+from analyzers.inputs import TRACE_FOLDER
+from autotune.tuning.journal import JOURNAL, read_events
+from policies.trial import Trial
+from trainer.errors import BadInputError, Problem
+
+
+def analysis_of(paths: Sequence[Path]) -> Analysis:
+    """The diagnosis of one job, from its traces or from one trial.
+
+    Raises:
+        BadInputError: no path, a whole study, or a trial that left nothing to read.
+        TraceError: nothing there can be read as a trace.
+    """
+    if not paths:
+        raise _problem("diagnose", "no trace is named", "name trace files or their folder")
+    return analysis_at(paths[0]) if len(paths) == 1 else analyze([_traces_at(path) for path in paths])
+
+
+def analysis_at(path: Path) -> Analysis:
+    """Of a file, a folder or a trial."""
+    trial = _trial_at(path)
+    if trial is None:
+        return analyze([_not_a_study(path)])
+    folder = _burst_folder(path, trial)
+    if (folder / TRACE_FOLDER).is_dir():
+        return analyze([folder])
+    if trial.analysis is None:
+        failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
+        why = f"it failed ({failure.kind.value})" if failure else "its traces are gone"
+        raise _problem(str(path), f"trial {trial.number} has no analysis: {why}", "name a trial that was traced")
+    return trial.analysis
+
+
+def _traces_at(path: Path) -> Path:
+    trial = _trial_at(path)
+    return _not_a_study(path) if trial is None else _burst_folder(path, trial)
+
+
+def _burst_folder(path: Path, trial: Trial) -> Path:
+    return path.parent / "bursts" / f"{trial.bursts[0] if trial.bursts else 0:04d}"
+
+
+def _trial_at(path: Path) -> Trial | None:
+    """The trial that `STUDY/3` names; None if it is a path of something else."""
+    if path.exists() or not path.name.isdecimal() or not (path.parent / JOURNAL).is_file():
+        return None
+    from autotune.tuning.history import History
+
+    events, _ = read_events(path.parent / JOURNAL)
+    attempted = History(events).attempted
+    if int(path.name) not in attempted:
+        raise _problem(str(path), f"the study has no trial {int(path.name)}", f"it has {_numbers(list(attempted))}")
+    return attempted[int(path.name)]
+
+
+def _not_a_study(path: Path) -> Path:
+    if (path / JOURNAL).is_file():
+        raise _problem(str(path), "is a whole study, not one job", f"name one of its trials, such as {path / '0'}")
+    return path
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return f"trials {min(numbers)} to {max(numbers)}" if numbers else "no trial yet"
+
+
+def _problem(where: str, what: str, hint: str) -> BadInputError:
+    return BadInputError(Problem(where=where, what=what, hint=hint))

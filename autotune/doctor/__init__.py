@@ -1,0 +1,1 @@
+"""What `doctor` says: what this machine has, and what is missing for what."""

@@ -1,0 +1,44 @@
+"""Do all four packages come from one installation?
+
+The packages have plain names, as the tree shows them. Another `trainer` or `policies` earlier on the path
+would be imported in place of ours and fail somewhere inside. Nothing of ours is imported here, because it may
+not be ours.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGES = ("autotune", "policies", "trainer", "analyzers")
+
+
+def shadowed() -> str | None:
+    """Which package is another one, and what to do, in words; None when all four are ours."""
+    home = Path(__file__).resolve().parents[2]
+    found = {name: _place(name) for name in PACKAGES}
+    foreign = {name: place for name, place in found.items() if place != home / name}
+    if not foreign:
+        return None
+    lines = [
+        f"package {name!r} is not there" if place is None else f"another {name!r} comes first: {place}"
+        for name, place in foreign.items()
+    ]
+    return "\n".join(
+        [
+            f"moe-autotune in {home} cannot work with packages of another installation:",
+            *(f"    {line}" for line in lines),
+            "    → start it from a folder without a package of that name, take that folder off PYTHONPATH,",
+            "      or install moe-autotune into a virtual environment of its own",
+        ]
+    )
+
+
+def _place(package: str) -> Path | None:
+    """The folder of a package, or the file of a module that goes by its name."""
+    spec = find_spec(package)
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    place = folders[0] if folders else spec.origin
+    return Path(place).resolve() if place else None

@@ -1,0 +1,178 @@
+"""What `estimate` says of a recipe: memory by part and by pipeline rank, step time by part, and how far to trust it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from autotune.estimate.memory import against_limit, calibrated, memory_document
+from autotune.looks.quantities import duration, gib, percent, significant
+from trainer.estimate.candidates import one
+from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
+from trainer.estimate.time.bound import time_calibration
+from trainer.estimate.time.estimate import TimeEstimate, estimate_time
+from trainer.estimate.time.parts import MEMORY_PARTS, STEP_PARTS, memory_order
+from trainer.recipe import Recipe
+
+SCHEMA = 1
+BAR = 26  # characters of the longest bar; a rank's is twice as long
+SHOWN = 0.0005  # shares below would read as 0.0 %
+GLYPHS = "█▓▒░▚▞▤▥▦"  # of the parts of memory, in drawing order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """`by_rank`: GiB of every pipeline rank by part, in drawing order."""
+
+    recipe: Recipe
+    memory: MemoryEstimate
+    by_rank: tuple[dict[str, float], ...]
+    time: TimeEstimate
+    document: dict[str, Any]
+
+    @property
+    def limit_gib(self) -> float | None:
+        return self.recipe.memory_limit_gib
+
+    @property
+    def needs_gib(self) -> float:
+        """What must fit below the limit: the upper bound, and what a GPU holds beside the allocator."""
+        return self.memory.upper_gib + self.memory.outside_gib
+
+    @property
+    def step_parts(self) -> dict[str, float]:
+        """Seconds; they add up to the step."""
+        return {name: self.time.by_part[name] for name in STEP_PARTS}
+
+    @property
+    def verdict(self) -> str:
+        return against_limit(self.document["memory"])
+
+
+def estimated(recipe: Recipe, *, imbalance: float | None = None, release: str | None = None) -> Estimate:
+    """Everything of one recipe. `imbalance`: tokens of the hottest expert rank over the mean, for the bound;
+    `release`: a row of software.csv, None for the latest."""
+    memory, time = estimate_memory(recipe, imbalance=imbalance), estimate_time(recipe, release=release)
+    by_part = memory_of(one(recipe)).by_part
+    names = memory_order(list(by_part))
+    ranks = range(recipe.parallelism.pipeline_model_parallel_size)
+    by_rank = tuple({name: float(by_part[name][0, rank]) for name in names} for rank in ranks)
+    document = estimate_document(recipe, memory, time, by_rank, imbalance=imbalance)
+    return Estimate(recipe=recipe, memory=memory, by_rank=by_rank, time=time, document=document)
+
+
+def estimate_document(
+    recipe: Recipe,
+    memory: MemoryEstimate,
+    time: TimeEstimate,
+    by_rank: tuple[dict[str, float], ...],
+    *,
+    imbalance: float | None,
+) -> dict[str, Any]:
+    """`estimate --json`. Memory and time say each what they were held against; for the whole, the weaker one: time."""
+    figures, known = memory_document(recipe, imbalance=imbalance), time_calibration(one(recipe))
+    timed = calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
+    return {
+        "schema": SCHEMA,
+        "memory": figures | {"by_pp_rank": by_rank},
+        "time": {
+            "step_s": time.step_s,
+            "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
+            "model_tflops_per_gpu": time.model_tflops_per_gpu,
+            "spread": time.spread,
+            "software": time.release,
+            "by_part": time.by_part,
+            "calibration": timed,
+        },
+        "calibration": timed,
+        "assumptions": [*memory.assumptions, *time.assumptions],
+    }
+
+
+def show_estimate(estimate: Estimate) -> None:
+    """Memory, time and what they rest on, with bars."""
+    console = Console(markup=False, highlight=False, emoji=False)
+    console.print(_memory_table(estimate))
+    console.print()
+    console.print(_rank_table(estimate))
+    console.print(_letters(estimate), style="dim")
+    peak = f"peak {gib(estimate.memory.peak_gib)}, {gib(estimate.memory.upper_gib)} at most"
+    console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
+    console.print(_time_table(estimate))
+    time = estimate.time
+    rate = f"{significant(time.tokens_per_s_per_gpu, 4)} tokens/s/GPU, {significant(time.model_tflops_per_gpu)} TFLOPS"
+    console.print(f"time: {duration(time.step_s * 1e6)} a step, {rate}, ± {percent(time.spread, 0)}")
+    console.print(calibration_words(estimate))
+    for assumption in estimate.document["assumptions"]:
+        console.print(f"note: {assumption}", style="dim")
+
+
+def calibration_words(estimate: Estimate) -> str:
+    """Median and 90th percentile of the errors against runs that were left out of the fit."""
+    if estimate.recipe.hardware.is_cpu:
+        return "calibration: on GPU runs only; on a CPU trust a burst"
+    said = []
+    for what in ("memory", "time"):
+        known = estimate.document[what]["calibration"]
+        errors = known["error_pct"]
+        said.append(f"{what} off by {errors['median']:g} %, one in ten by {errors['p90']:g} %, in {known['rows']} runs")
+    return "calibration: " + "; ".join(said)
+
+
+def _memory_table(estimate: Estimate) -> Table:
+    """Parts of the hottest rank, largest first."""
+    hottest, peak = estimate.memory.by_part, estimate.memory.peak_gib or 1.0
+    table = Table("memory of the hottest rank", _right("GiB"), _right("share"), "", box=None)
+    for name, size in sorted(hottest.items(), key=lambda item: -item[1]):
+        if size / peak >= SHOWN:
+            table.add_row(
+                MEMORY_PARTS.get(name, name), f"{size:.2f}", percent(size / peak), _bar(size / max(hottest.values()))
+            )
+    return table
+
+
+def _rank_table(estimate: Estimate) -> Table:
+    """Every pipeline rank as one stacked bar, on one scale with the limit."""
+    names = list(estimate.by_rank[0])
+    totals = [sum(parts.values()) for parts in estimate.by_rank]
+    longest = max(*totals, estimate.limit_gib or 0.0, 1e-9)
+    table = Table(_right("pipeline rank"), _right("GiB"), "", box=None)
+    for rank, (parts, total) in enumerate(zip(estimate.by_rank, totals, strict=True)):
+        bar, done = "", 0.0
+        for glyph, name in zip(GLYPHS, names, strict=False):
+            done += parts[name]
+            bar += glyph * (round(done / longest * 2 * BAR) - len(bar))
+        at = round((estimate.limit_gib or 0.0) / longest * 2 * BAR)
+        bar = f"{bar[:at].ljust(at)}│{bar[at:]}" if at else bar
+        table.add_row(str(rank), f"{total:.1f}", Text(bar, style="cyan"))
+    return table
+
+
+def _letters(estimate: Estimate) -> str:
+    """What the letters of the ranks' bars mean, those that occur."""
+    names = [name for name in estimate.by_rank[0] if any(parts[name] for parts in estimate.by_rank)]
+    glyphs = dict(zip(estimate.by_rank[0], GLYPHS, strict=False))
+    letters = [f"{glyphs.get(name, '')} {MEMORY_PARTS.get(name, name)}" for name in names]
+    return "  ".join([*letters, f"│ limit {gib(estimate.limit_gib)}"] if estimate.limit_gib else letters)
+
+
+def _time_table(estimate: Estimate) -> Table:
+    parts, step = estimate.step_parts, estimate.time.step_s
+    table = Table("time of a step", _right("seconds"), _right("share"), "", box=None)
+    for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
+        if seconds / step >= SHOWN:
+            share = seconds / max(parts.values())
+            table.add_row(STEP_PARTS[name], f"{seconds:.3f}", percent(seconds / step), _bar(share))
+    return table
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right", no_wrap=True)
+
+
+def _bar(share: float) -> Text:
+    return Text("█" * max(1, round(BAR * share)), style="cyan")

@@ -1,0 +1,73 @@
+"""The predicted memory of a recipe, as `check`, `estimate` and `run --dry-run` show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from autotune.looks.quantities import gib
+from trainer.estimate.memory.bound import calibrations
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.recipe import Recipe
+
+SHOWN_GIB = 0.0005  # parts below would read as 0.000
+
+
+def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> dict[str, Any]:
+    """The `memory` part of `estimate --json`, GiB of the hottest rank.
+
+    `fits` is by the upper bound and `may_fit` by the point, both with what a GPU holds beside the allocator; both are
+    true where no limit is known. `imbalance`: tokens of the hottest expert rank over the mean, for the bound.
+    """
+    estimate = estimate_memory(recipe, imbalance=imbalance)
+    limit = recipe.memory_limit_gib
+    return {
+        "limit_gib": limit,
+        "peak_gib": estimate.peak_gib,
+        "upper_gib": estimate.upper_gib,
+        "outside_gib": estimate.outside_gib,
+        "fits": limit is None or estimate.upper_gib + estimate.outside_gib <= limit,
+        "may_fit": limit is None or estimate.peak_gib + estimate.outside_gib <= limit,
+        "hottest": estimate.hottest,
+        "by_part": estimate.by_part,
+        "calibration": _calibration(recipe),
+    }
+
+
+def _calibration(recipe: Recipe) -> dict[str, Any]:
+    """How many measured runs of the recipe's kind of model the estimate was held against, and its errors."""
+    known = calibrations()["dense" if recipe.architecture.num_moe_experts is None else "MoE"]
+    return calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
+
+
+def calibrated(recipe: Recipe, *, rows: int, median_pct: float, p90_pct: float) -> dict[str, Any]:
+    """`calibration` of `estimate --json`: the runs behind an estimate and its errors; none of them is on a CPU."""
+    if recipe.hardware.is_cpu:
+        return {"rows": 0, "error_pct": {"median": None, "p90": None}}
+    return {"rows": rows, "error_pct": {"median": median_pct, "p90": p90_pct}}
+
+
+def show_memory(memory: dict[str, Any]) -> None:
+    """Prints the estimate by part, largest first, and whether it fits."""
+    console = Console()
+    table = Table("part", Column("GiB", justify="right"), box=None)
+    for part, size in sorted(memory["by_part"].items(), key=lambda item: -item[1]):
+        if size >= SHOWN_GIB:
+            table.add_row(part, f"{size:.3f}")
+    console.print(table)
+    peak = f"estimated peak {gib(memory['peak_gib'])} a rank, {gib(memory['upper_gib'])} at worst"
+    console.print(f"{peak}, {against_limit(memory)}", highlight=False)
+
+
+def against_limit(memory: dict[str, Any]) -> str:
+    """Whether the estimate fits, and whether its upper end does too."""
+    limit = memory["limit_gib"]
+    if not limit:
+        return "no limit known"
+    outside = memory.get("outside_gib", 0.0)
+    beside = f" less {gib(outside)} for context and communication" if outside else ""
+    fits = memory["upper_gib"] + outside <= limit
+    tight = "may not fit" if memory["peak_gib"] + outside <= limit else "does not fit"
+    return f"limit {gib(limit)}{beside}: {'fits' if fits else tight}"

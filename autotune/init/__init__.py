@@ -1,0 +1,1 @@
+"""What `init` writes: a commented recipe to start from."""

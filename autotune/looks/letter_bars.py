@@ -1,0 +1,52 @@
+"""Stacked bars of letters, one kind of time each: read without colour, copied into a mail.
+
+On a terminal the letters stand on the colour of the wall they are lost to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.looks.kernel_names import cut, printable
+from autotune.looks.quantities import duration
+from autotune.looks.segments import KINDS, Family, Segment
+from autotune.looks.wrapping import listed, say
+
+LABEL_COLUMNS = 26  # of 80; a third of any other width
+TIME_COLUMNS = 9
+STYLES = {
+    Family.COMPUTE: "white on blue",
+    Family.MEMORY: "white on magenta",
+    Family.COMMUNICATION: "black on yellow",
+    Family.HOST: "black on cyan",
+    Family.WAIT: "black on white",
+    Family.UNKNOWN: "white on bright_black",
+}
+
+
+def print_bars(console: Console, rows: Sequence[tuple[str, list[Segment]]]) -> None:
+    """(label, segments) as bars on one scale, with the letters explained below them."""
+    labels = [printable(label) for label, _ in rows]
+    room = min(max(map(len, labels), default=0), LABEL_COLUMNS * console.width // 80)
+    longest = max((sum(part.us for part in parts) for _, parts in rows), default=0.0)
+    columns = console.width - room - TIME_COLUMNS - 3
+    for label, (_, parts) in zip(labels, rows, strict=True):
+        took = duration(sum(part.us for part in parts))
+        line = Text(f" {cut(label, room):<{room}} {took:>{TIME_COLUMNS}} ")
+        console.print(line.append_text(_bar(parts, longest, columns)), soft_wrap=True)
+    seen = {part.kind.key for _, parts in rows for part in parts}
+    say(console, listed([f"{kind.glyph} {kind.words}" for kind in KINDS if kind.key in seen]), lead=" ", style="dim")
+
+
+def _bar(parts: Sequence[Segment], longest: float, columns: int) -> Text:
+    """Letters in proportion: ends are rounded, so that the bar is as long as its sum."""
+    bar, done = Text(), 0.0
+    for part in parts:
+        start = round(done / longest * columns)
+        done += part.us
+        width = round(done / longest * columns) - start
+        bar.append(part.kind.glyph * width, style=STYLES[part.kind.family])
+    return bar

@@ -1,0 +1,47 @@
+"""Text in a terminal: lines that hang below their first one, and figures that keep their units.
+
+A wrapped line never ends between a figure and its unit, and what came from a trace cannot move the cursor.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from rich.console import Console
+from rich.text import Text
+
+from autotune.looks.kernel_names import printable
+
+HELD = "\u00a0"  # a space at which no line is broken
+UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read our output has seen enough: no failure (rich would end the program with 1)."""
+        raise BrokenPipeError
+
+
+def plain_console() -> Console:
+    """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
+    return _Console(markup=False, highlight=False, emoji=False)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text, at most `width` characters each; `HELD` holds words together."""
+    kept = UNIT.sub(HELD, printable(text))
+    lines = textwrap.wrap(kept, max(width, 12), break_on_hyphens=False)
+    return [line.replace(HELD, " ") for line in lines] or [""]
+
+
+def say(console: Console, text: str, *, lead: str = "", style: str = "") -> None:
+    """A paragraph; `lead` stands before its first line, and the others are indented below the text."""
+    indent = " " * len(lead)
+    for index, line in enumerate(wrapped(text, console.width - len(lead))):
+        console.print(Text(((indent if index else lead) + line).rstrip()), style=style, soft_wrap=True)
+
+
+def listed(items: list[str]) -> str:
+    """Items side by side, each of which stays in one line."""
+    return "  ".join(item.replace(" ", HELD) for item in items)

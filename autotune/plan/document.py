@@ -1,0 +1,198 @@
+"""What `plan` found, as its JSON document and as the terminal shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from autotune.looks.quantities import gib, knob_value, significant
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.plan.choices import Choice, Missing, choices, missing
+from trainer.estimate.plan.familiar import SIZES, Familiar
+from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
+from trainer.estimate.plan.search import Search, search
+from trainer.estimate.time.estimate import estimate_time
+from trainer.recipe import Recipe
+from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.rules.rule import Finding
+
+SCHEMA = 1
+BAR = 8  # characters of a throughput bar
+UNRANKED = "no memory limit is known: everything counts as fitting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A search and what is told of it. `findings` are the errors of the recipe itself: its layout is what changes."""
+
+    recipe: Recipe
+    found: Search
+    choices: tuple[Choice, ...]
+    missing: tuple[Missing, ...]
+    findings: tuple[Finding, ...]
+    fewest_nodes: int | None = None  # that a setting fits on, where none fits on the recipe's
+
+    @property
+    def limit_gib(self) -> float | None:
+        return self.recipe.memory_limit_gib
+
+    @property
+    def fitting(self) -> int:
+        """Layouts with a setting that fits."""
+        return len(set(self.found.outlined.layout[self.found.outlined.fits].tolist()))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        if not self.choices:
+            return ()
+        first = self.choices[0].recipe
+        said = (*estimate_time(first).assumptions, *estimate_memory(first).assumptions)
+        return (*said, UNRANKED) if self.limit_gib is None else said
+
+
+def planned(recipe: Recipe, *, top: int) -> Plan:
+    found = search(recipe)
+    shown = choices(found, top)
+    errors = tuple(finding for finding in check(recipe) if finding.kind is FindingKind.ERROR)
+    told = missing(found, shown) if shown else []
+    fits = bool(found.outlined.fits.any())
+    return Plan(
+        recipe=recipe,
+        found=found,
+        choices=tuple(shown),
+        missing=tuple(told),
+        findings=errors,
+        fewest_nodes=None if fits else fewest_nodes(recipe, above=recipe.cluster.nodes),
+    )
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """`plan --json`. `changes` lead from the recipe to the choice: {knob: [from, to]}, every knob by its name."""
+    return {
+        "schema": SCHEMA,
+        "limit_gib": plan.limit_gib,
+        "legal": int(plan.found.legal.sum()),
+        "fitting": plan.fitting,
+        "estimated": plan.found.estimated,
+        "fewest_nodes": plan.recipe.cluster.nodes if plan.fitting else plan.fewest_nodes,
+        "layouts": [_choice(plan.recipe, choice, place) for place, choice in enumerate(plan.choices, 1)],
+        "excluded": {
+            "by_rule": {rule: int(rows.sum()) for rule, rows in plan.found.broken.items()},
+            "memory": int(plan.found.legal.sum()) - plan.fitting,
+        },
+        "missing": plan.missing,
+        "recipe_findings": plan.findings,
+        "assumptions": plan.assumptions,
+    }
+
+
+def _choice(base: Recipe, choice: Choice, place: int) -> dict[str, Any]:
+    sizes = {name: getattr(choice.layout, name) for name in SIZES}
+    return {
+        "rank": place,
+        "changes": base.diff(choice.recipe),
+        "sizes": sizes | {"dp": choice.layout.dp, "micro_batch_size": choice.recipe.training.micro_batch_size},
+        "data_parallel_size": choice.layout.dp,
+        "tokens_per_s_per_gpu": choice.tokens_per_s_per_gpu,
+        "model_tflops_per_gpu": choice.model_tflops_per_gpu,
+        "step_s": choice.step_s,
+        "spread": choice.spread,
+        "peak_gib": choice.peak_gib,
+        "upper_gib": choice.upper_gib,
+        "outside_gib": choice.outside_gib,
+        "fits": choice.fits,
+        "hottest": {"pp_rank": choice.pp_rank},
+        "time_by_part": choice.time_by_part,
+        "memory_by_part": choice.memory_by_part,
+        "because": choice.because,
+    }
+
+
+def layout_words(recipe: Recipe) -> str:
+    """`TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
+    now = Familiar.own(recipe).words
+    return f"{now} · DP{recipe.data_parallel_size} · MBS {recipe.training.micro_batch_size}"
+
+
+def setting_words(recipe: Recipe) -> str:
+    """What beside the layout decides: recompute, dispatcher, overlap, graphs, precision."""
+    granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
+    recompute = "recompute " + (
+        " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"
+    )
+    flex = recipe.knob("moe_token_dispatcher_type") == "flex"
+    dispatcher = recipe.knob("moe_flex_dispatcher_backend" if flex else "moe_token_dispatcher_type")
+    overlap = "EP overlap" if recipe.knob("overlap_moe_expert_parallel_comm") else ""
+    graphs = recipe.knob("cuda_graph_impl") != "none"
+    scope = f"graphs {' + '.join(recipe.knob('cuda_graph_scope') or ('whole layers',))}" if graphs else ""
+    moe = recipe.architecture.num_moe_experts is not None
+    return ", ".join(filter(None, (recipe.training.precision, recompute, dispatcher if moe else "", overlap, scope)))
+
+
+def show_plan(plan: Plan) -> None:
+    """The choices with bars, what is missing and why, and how many were looked at."""
+    console = Console(markup=False, highlight=False, emoji=False)
+    for finding in plan.findings:
+        console.print(f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
+    console.print(_table(plan.choices))
+    if plan.choices:
+        console.print(_first(plan))
+    if plan.missing:
+        console.print()
+        table = Table("not shown", "why", box=None)
+        for one in plan.missing:
+            table.add_row(one.layout, one.because)
+        console.print(table)
+    for assumption in plan.assumptions:
+        console.print(f"note: {assumption}", style="dim")
+    if not plan.fitting:
+        console.print(unfit_words(plan), style="yellow")
+    against = f" in {gib(plan.limit_gib)} a rank" if plan.limit_gib is not None else f": {UNRANKED}"
+    console.print(f"{plan.found.legal.sum()} legal layouts, {plan.fitting} fit by the upper bound{against}")
+
+
+def unfit_words(plan: Plan) -> str:
+    """What it would take, where nothing fits."""
+    each = plan.recipe.world_size // plan.recipe.cluster.nodes
+    if plan.fewest_nodes is None:
+        return f"nothing fits, and not with {MOST_GPUS:,} GPUs either: the least need is shown"
+    gpus = plan.fewest_nodes * each
+    return (
+        f"nothing fits on {plan.recipe.world_size:,} GPUs; by doublings {gpus:,} are the fewest on which something does"
+    )
+
+
+def _table(shown: Sequence[Choice]) -> Table:
+    right = [Column(name, justify="right", no_wrap=True) for name in ("tokens/s/GPU", "TFLOPS", "≤ GiB")]
+    table = Table(Column("", justify="right"), "layout, settings, why", *right[:2], "", right[2], box=None)
+    fastest = max((choice.tokens_per_s_per_gpu for choice in shown), default=1.0)
+    for place, choice in enumerate(shown, 1):
+        said = Text(layout_words(choice.recipe), style="bold")
+        said.append(f"\n{setting_words(choice.recipe)}", style="not bold").append(
+            f"\n{choice.because}", style="not bold dim"
+        )
+        table.add_row(
+            str(place),
+            said,
+            significant(choice.tokens_per_s_per_gpu, 4),
+            significant(choice.model_tflops_per_gpu),
+            Text("█" * round(BAR * choice.tokens_per_s_per_gpu / fastest), style="cyan" if choice.fits else "red"),
+            Text(significant(choice.needs_gib), style="" if choice.fits else "red"),
+        )
+    return table
+
+
+def _first(plan: Plan) -> str:
+    """The first choice as lines of a recipe, and how sure it is."""
+    first = plan.choices[0]
+    changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
+    return (
+        f"\nfirst, against the recipe: {changes or 'nothing to change'}\n"
+        f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU ± {first.spread:.0%}, "
+        f"peak {gib(first.peak_gib)}, at most {gib(first.needs_gib)} on pipeline rank {first.pp_rank}"
+    )

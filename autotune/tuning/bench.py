@@ -1,0 +1,173 @@
+"""Runs what the loop decides: a recipe becomes bursts, their traces an analysis, and all of it a trial.
+
+Every step goes through the journal, so that a resumed study gets back what was measured and pays only for
+what was not. What the machine does wrong is kept apart from what the recipe does wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import msgspec
+
+from analyzers.diagnosis import Analysis
+from analyzers.errors import TraceError
+from autotune.tuning.events import Analyzed, BurstFinished, BurstLost, BurstStarted, Judged, Proposed, Purpose, Refused
+from autotune.tuning.journal import Journal
+from policies.trial import Proposal, Status, Trial, Verdict
+from trainer.burst import Burst, Failure, FailureKind, Outcome
+from trainer.engines import Engine
+from trainer.errors import ToolError
+from trainer.recipe import Recipe
+from trainer.recipe.rules import Finding
+
+TRIES = 2  # of a burst that the machine, not the recipe, made fail
+FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What bursts need, and how many of them there may be. `bursts` is the study's folder of run folders."""
+
+    journal: Journal
+    engine: Engine
+    bursts: Path
+    budget: int
+    seed: int
+    check: Callable[[Recipe], list[Finding]]
+    analyze: Callable[[Sequence[Path]], Analysis]
+    clock: Callable[[], float]
+
+    @property
+    def spent(self) -> int:
+        return len(self.journal.history.finished)
+
+    @property
+    def may_burst(self) -> bool:
+        """Whether the next step is a burst: an earlier run took it, or the budget allows it."""
+        past = self.journal.next_past
+        return isinstance(past, BurstStarted) if past is not None else self.spent < self.budget
+
+    def enter(self, proposal: Proposal) -> int:
+        """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is
+        given."""
+        return self.journal.once(Proposed, lambda: self._proposed(proposal)).trial
+
+    def attempt(self, number: int) -> Trial:
+        """Rules, burst, analysis of the trial entered as `number`: the trial, still without a verdict."""
+        history = self.journal.history
+        recipe = history.proposals[number][0].recipe
+        broken = [finding for finding in self.check(recipe) if finding.kind == "error"]
+        if broken:
+            failure = Failure(kind=FailureKind.CONFIG, evidence="; ".join(f.message for f in broken))
+            self.journal.once(Refused, lambda: Refused(trial=number, outcome=Outcome(failure=failure)))
+            return history.attempted[number]
+        burst = self._burst(number, recipe, "measure")
+        if burst.outcome.ok and recipe.burst.trace_steps:
+            self.journal.once(Analyzed, lambda: self._analyzed(burst))
+        return history.attempted[number]
+
+    def repeat(self, trial: Trial) -> Trial:
+        """Measures a trial once more, without tracing: the trial with one outcome more."""
+        untraced = trial.recipe.burst.model_copy(update={"trace_steps": 0})
+        self._burst(trial.number, trial.recipe.model_copy(update={"burst": untraced}), "repeat")
+        return self.journal.history.attempted[trial.number]
+
+    def conclude(self, trial: Trial, status: Status, verdict: Verdict, because: str) -> Trial:
+        """Writes the verdict: the judged trial."""
+        self.journal.once(Judged, lambda: Judged(trial=trial.number, status=status, verdict=verdict, because=because))
+        return self.journal.history.attempted[trial.number]
+
+    def _proposed(self, proposal: Proposal) -> Proposed:
+        history = self.journal.history
+        parent = None if proposal.parent is None else history.attempted[proposal.parent]
+        return Proposed(
+            trial=len(history.proposals),
+            parent=proposal.parent,
+            phase=proposal.phase,
+            fix=proposal.fix,
+            because=proposal.because,
+            recipe=proposal.recipe.model_dump(mode="json"),
+            changes={} if parent is None else parent.recipe.diff(proposal.recipe),
+            gain=proposal.predicted.gain,
+            gain_bound=proposal.predicted.gain_bound,
+            peak_gib=proposal.predicted.peak_gib,
+        )
+
+    def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:
+        number = self.spent + 1
+        self.journal.once(BurstStarted, lambda: BurstStarted(burst=number, trial=trial, purpose=purpose))
+        burst = Burst(number=number, recipe=recipe, folder=self._folder(number), seed=self.seed)
+        return self.journal.once(BurstFinished, lambda: self._run(burst, trial))
+
+    def _run(self, burst: Burst, trial: int) -> BurstFinished:
+        for _ in range(TRIES):
+            _set_aside(burst.folder)
+            started = self.clock()
+            outcome = self.engine.run(burst)
+            if outcome.failure is None:
+                break
+            _refuse_full_disk(self.bursts)
+            if outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
+                break
+            self.journal.append(BurstLost(burst=burst.number, trial=trial, failure=outcome.failure))
+        if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
+            raise KeyboardInterrupt
+        self._stop_if_the_machine_is_down(outcome)
+        return BurstFinished(
+            burst=burst.number,
+            trial=trial,
+            outcome=_finite(outcome),
+            seconds=round(self.clock() - started, 3),
+            ranks=outcome.ranks or burst.recipe.world_size,
+        )
+
+    def _stop_if_the_machine_is_down(self, outcome: Outcome) -> None:
+        """One recipe in a row may fail for reasons of the machine and be passed over; the first or the second
+        not."""
+        if outcome.failure is None or outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
+            return
+        finished = self.journal.history.finished
+        before = finished[-1].outcome.failure if finished else outcome.failure
+        if before and before.kind is FailureKind.INFRASTRUCTURE:
+            raise ToolError(
+                f"bursts fail for reasons that are not the recipe's: {outcome.failure.evidence}",
+                hint="look at the burst's log/, mend the machine, then go on with --resume",
+            )
+
+    def _analyzed(self, burst: BurstFinished) -> Analyzed:
+        folder = self._folder(burst.burst)
+        try:
+            return Analyzed(burst=burst.burst, trial=burst.trial, analysis=self.analyze([folder]))
+        except TraceError as error:
+            return Analyzed(burst=burst.burst, trial=burst.trial, analysis=None, because=str(error))
+
+    def _folder(self, burst: int) -> Path:
+        return self.bursts / f"{burst:04d}"
+
+
+def _set_aside(folder: Path) -> None:
+    """Keeps what a lost burst left (its logs may say why) out of the way of the next one."""
+    if not folder.exists():
+        return
+    aside = folder.with_name(f"{folder.name}.lost")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+
+
+def _finite(outcome: Outcome) -> Outcome:
+    """The outcome with its loss curve up to the first value that is no number: JSON has no words for the others."""
+    good = list(takewhile(math.isfinite, outcome.loss))
+    return outcome if len(good) == len(outcome.loss) else msgspec.structs.replace(outcome, loss=good)
+
+
+def _refuse_full_disk(folder: Path) -> None:
+    if shutil.disk_usage(folder).free < FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

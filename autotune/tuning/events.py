@@ -1,0 +1,108 @@
+"""The lines of a study's journal: one struct an event, told apart by the field `event`.
+
+The journal is the truth of a study: the loop acts only on what is written, and everything else (trials,
+report, tuned recipe) is derived from these events by `autotune.tuning.history`. `at` is seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from analyzers.diagnosis import Analysis
+from policies.trial import Phase, Status, Verdict
+from trainer.burst import Failure, Outcome
+
+SCHEMA = 1
+
+EndStatus = Literal["converged", "budget", "interrupted", "infeasible"]
+Purpose = Literal["measure", "repeat"]
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    at: float = 0.0
+
+
+class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
+    """First line of every journal. `recipe` is the base recipe, `environment` the versions and the host."""
+
+    schema: int = SCHEMA
+    version: str
+    name: str
+    recipe: dict[str, Any]
+    digest: str
+    seed: int
+    environment: dict[str, str]
+
+
+class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
+    """A recipe that will be tried as trial `trial`; gains are fractions of throughput."""
+
+    trial: int
+    parent: int | None
+    phase: Phase
+    fix: str
+    because: str
+    recipe: dict[str, Any]
+    changes: dict[str, tuple[Any, Any]]
+    gain: float | None = None
+    gain_bound: float | None = None
+    peak_gib: float | None = None
+
+
+class Refused(_Event, frozen=True, kw_only=True, tag="refused"):
+    """The rules forbid the proposal's recipe: it was not run and cost no burst."""
+
+    trial: int
+    outcome: Outcome
+
+
+class BurstStarted(_Event, frozen=True, kw_only=True, tag="burst_started"):
+    burst: int
+    trial: int
+    purpose: Purpose
+
+
+class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
+    """`seconds` is the whole burst, start-up included; `ranks` is how many GPUs it held."""
+
+    burst: int
+    trial: int
+    outcome: Outcome
+    seconds: float
+    ranks: int
+
+
+class BurstLost(_Event, frozen=True, kw_only=True, tag="burst_lost"):
+    """The machine failed, not the recipe: nothing was learned, the burst runs again under the same number."""
+
+    burst: int
+    trial: int
+    failure: Failure
+
+
+class Analyzed(_Event, frozen=True, kw_only=True, tag="analysis"):
+    """What the burst's traces say; without an analysis, `because` says why there is none."""
+
+    burst: int
+    trial: int
+    analysis: Analysis | None
+    because: str = ""
+
+
+class Judged(_Event, frozen=True, kw_only=True, tag="verdict"):
+    trial: int
+    status: Status
+    verdict: Verdict
+    because: str
+
+
+class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
+    """A run of the tuner came to an end; a resumed study goes on after it."""
+
+    status: EndStatus
+    because: str
+
+
+Event = StudyStarted | Proposed | Refused | BurstStarted | BurstFinished | BurstLost | Analyzed | Judged | Ended

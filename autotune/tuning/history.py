@@ -1,0 +1,146 @@
+"""Events folded into trials: what a study knows, rebuilt from its journal and nothing else.
+
+The loop folds each event as it is written; the report and a resumed run fold the file. Both see the same
+trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import singledispatchmethod
+from typing import Any
+
+from autotune.tuning.events import (
+    Analyzed,
+    BurstFinished,
+    BurstLost,
+    BurstStarted,
+    Ended,
+    Event,
+    Judged,
+    Proposed,
+    Refused,
+    StudyStarted,
+)
+from policies.trial import Prediction, Proposal, Status, Trial
+from trainer.burst import FailureKind, Outcome
+from trainer.recipe import Recipe
+
+
+def status_of(outcome: Outcome) -> Status:
+    """What one outcome says of its trial, before anything is known of its effect."""
+    if outcome.failure is None:
+        return Status.OK
+    return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED
+
+
+class History:
+    """A study as its events tell it: `trials` are the judged ones, `attempted` also holds the open one."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.study: StudyStarted | None = None
+        self.ended: Ended | None = None
+        self.finished: list[BurstFinished] = []
+        self.lost: list[BurstLost] = []
+        self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
+        self.attempted: dict[int, Trial] = {}
+        for event in events:
+            self.fold(event)
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [trial for trial in self.attempted.values() if trial.verdict is not None]
+
+    @property
+    def best(self) -> Trial | None:
+        """The recipe accepted last; None while nothing has run."""
+        return next((trial for trial in reversed(self.trials) if trial.accepted), None)
+
+    @property
+    def base(self) -> Trial | None:
+        """The first recipe that ran: what the speed-up is counted from."""
+        return next((trial for trial in self.trials if trial.accepted), None)
+
+    @property
+    def simulated(self) -> bool:
+        """The bursts were a model's, not a machine's: no figure of the study was measured."""
+        return self.study is not None and Recipe.model_validate(self.study.recipe).burst.engine == "simulated"
+
+    @property
+    def gpu_hours(self) -> float:
+        return sum(burst.seconds * burst.ranks for burst in self.finished) / 3600
+
+    @singledispatchmethod
+    def fold(self, event: Event) -> None:
+        """Takes one event in; events that change nothing here (a started burst) fall through."""
+
+    @fold.register
+    def _(self, event: StudyStarted) -> None:
+        self.study = event
+
+    @fold.register
+    def _(self, event: Proposed) -> None:
+        self.ended = None
+        predicted = Prediction(gain=event.gain, gain_bound=event.gain_bound, peak_gib=event.peak_gib)
+        proposal = Proposal(
+            recipe=Recipe.model_validate(event.recipe),
+            parent=event.parent,
+            phase=event.phase,
+            fix=event.fix,
+            because=event.because,
+            predicted=predicted,
+        )
+        self.proposals[event.trial] = (proposal, event)
+
+    @fold.register
+    def _(self, event: BurstStarted) -> None:
+        self.ended = None
+
+    @fold.register
+    def _(self, event: BurstLost) -> None:
+        self.lost.append(event)
+
+    @fold.register
+    def _(self, event: Refused) -> None:
+        self._add_outcome(event.trial, (), event.outcome)
+
+    @fold.register
+    def _(self, event: BurstFinished) -> None:
+        self.finished.append(event)
+        self._add_outcome(event.trial, (event.burst,), event.outcome)
+
+    @fold.register
+    def _(self, event: Analyzed) -> None:
+        self._update(event.trial, analysis=event.analysis)
+
+    @fold.register
+    def _(self, event: Judged) -> None:
+        self._update(event.trial, status=event.status, verdict=event.verdict, verdict_because=event.because)
+
+    @fold.register
+    def _(self, event: Ended) -> None:
+        self.ended = event
+
+    def _add_outcome(self, number: int, bursts: tuple[int, ...], outcome: Outcome) -> None:
+        known = self.attempted.get(number)
+        if known is None:
+            proposal, event = self.proposals[number]
+            self.attempted[number] = Trial(
+                number=number,
+                proposal=proposal,
+                changes={knob: (_frozen(a), _frozen(b)) for knob, (a, b) in event.changes.items()},
+                bursts=bursts,
+                outcomes=(outcome,),
+                status=status_of(outcome),
+            )
+        else:
+            worst = known.status if known.verdict or outcome.ok else status_of(outcome)
+            self._update(number, bursts=known.bursts + bursts, outcomes=(*known.outcomes, outcome), status=worst)
+
+    def _update(self, number: int, **fields: Any) -> None:
+        self.attempted[number] = replace(self.attempted[number], **fields)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,189 @@
+"""The append-only file of a study's events, and how a killed study goes on.
+
+A line is flushed to disk before anything acts on it. A resumed run goes through the same loop again: as long
+as the file still holds events, `once` gives what was written then instead of doing the work a second time;
+after the last one it does the work and writes it. There is no separate code for resuming, and no second way
+to a state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from autotune.tuning.events import (
+    SCHEMA,
+    Analyzed,
+    BurstFinished,
+    BurstLost,
+    BurstStarted,
+    Ended,
+    Event,
+    Judged,
+    Proposed,
+    Refused,
+    StudyStarted,
+)
+from autotune.tuning.history import History
+from trainer.errors import BadInputError, Problem
+
+JOURNAL = "journal.jsonl"
+Listener = Callable[[Event, History], None]  # told of every event written, never of one repeated
+_REMARKS = (
+    BurstLost,
+    Ended,
+)  # said about a run of the tuner, not a step of the study: never repeated by `once`
+
+E = TypeVar("E", StudyStarted, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended)
+_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+class _Header(msgspec.Struct):
+    event: str = ""
+    schema: int = 0
+
+
+def read_events(path: Path) -> tuple[list[Event], int]:
+    """The events of a journal, and how many bytes of it they fill: what follows is a line torn by a kill.
+
+    Raises BadInputError if there is no journal, if it comes from a newer version, or if a whole line cannot
+    be read.
+    """
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise BadInputError(
+            Problem(
+                where=str(path.parent),
+                what=f"not a study: it holds no {JOURNAL}",
+                hint="name a folder that `moe-autotune run` made",
+            )
+        ) from None
+    whole = raw.rfind(b"\n") + 1
+    lines = raw[:whole].splitlines()
+    if lines:
+        _refuse_newer(path, lines[0])
+    return [_parse(path, number, line) for number, line in enumerate(lines, 1)], whole
+
+
+def read_study(folder: Path) -> History:
+    """Everything a study knows, from its folder. Raises BadInputError as `read_events` does."""
+    events, _ = read_events(folder / JOURNAL)
+    history = History(events)
+    if history.study is None:
+        raise BadInputError(
+            Problem(
+                where=str(folder / JOURNAL),
+                what="the journal has no first line: the study was stopped before it began",
+                hint="delete the folder and start again",
+            )
+        )
+    return history
+
+
+class Journal:
+    """An open journal. `history` is what was said so far; on resuming it grows as the loop repeats it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float],
+        listener: Listener = lambda event, history: None,
+    ) -> None:
+        self.path = path
+        self.history = History()
+        self._clock = clock
+        self._listener = listener
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        events, whole = read_events(path)
+        self.torn_bytes = os.fstat(self._fd).st_size - whole
+        if self.torn_bytes:
+            os.ftruncate(self._fd, whole)
+            os.fsync(self._fd)
+        self._past = deque(event for event in events if not isinstance(event, _REMARKS))
+
+    @property
+    def next_past(self) -> Event | None:
+        """The event an earlier run wrote at this point; None when the loop is at the end of it."""
+        return self._past[0] if self._past else None
+
+    def once(self, kind: type[E], make: Callable[[], E]) -> E:
+        """What was written at this point, else what `make` gives, written first.
+
+        Raises BadInputError if an earlier run wrote another kind of event here.
+        """
+        if not self._past:
+            return self.append(make())
+        event = self._past.popleft()
+        if not isinstance(event, kind):
+            raise BadInputError(
+                Problem(
+                    where=str(self.path),
+                    what=f"expected an event {kind.__struct_config__.tag!r} here, found "
+                    f"{event.__struct_config__.tag!r}: another version wrote this study",
+                    hint="resume it with the version that began it, or start a new study",
+                )
+            )
+        self.history.fold(event)
+        return event
+
+    def append(self, event: E) -> E:
+        """Writes one event and flushes it to disk; on an error (a full disk) the file is as it was before.
+
+        What is folded and returned is the line read back, so that a resumed run sees nothing else.
+        """
+        line = msgspec.json.encode(msgspec.structs.replace(event, at=round(self._clock(), 3))) + b"\n"
+        size = os.fstat(self._fd).st_size
+        try:
+            _write_all(self._fd, line)
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, size)
+            error.filename = error.filename or str(self.path)
+            raise
+        written = msgspec.json.decode(line, type=type(event))
+        self.history.fold(written)
+        self._listener(written, self.history)
+        return written
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _parse(path: Path, number: int, line: bytes) -> Event:
+    try:
+        return _DECODER.decode(line)
+    except msgspec.MsgspecError as error:
+        raise BadInputError(
+            Problem(
+                where=f"{path}, line {number}",
+                what=f"not an event of a study: {error}",
+                hint="the file was changed or damaged; restore it, or start a new study",
+            )
+        ) from None
+
+
+def _refuse_newer(path: Path, line: bytes) -> None:
+    try:
+        schema = msgspec.json.decode(line, type=_Header).schema
+    except msgspec.MsgspecError:
+        return  # not a header at all: parsing it says so with its line number
+    if schema > SCHEMA:
+        raise BadInputError(
+            Problem(
+                where=str(path),
+                what=f"the study has schema {schema}, this version reads up to {SCHEMA}",
+                hint="update moe-autotune, or start a new study",
+            )
+        )

@@ -1,0 +1,183 @@
+"""Is a candidate better than the best so far? Pure: trials in, a verdict with its reason out.
+
+Wall time decides. A gain is believed at once when it is far outside the noise; a smaller one asks for
+interleaved repeats (best, candidate, best, candidate), and then has to hold in every pair. On a machine so
+busy that wall time says little, the CPU time of the ranks, which a neighbour moves far less, may decide
+instead, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from autotune.looks.quantities import gain, percent
+from autotune.tuning.losses import disagreement
+from autotune.tuning.noise import Cost, cpu_cost, measure_local_noise, measure_noise, medians, wall_cost
+from policies.trial import Status, Trial, Verdict
+
+NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
+
+# A gain is worth a pair of repeats (two bursts) when it is at least this part of the band: more after each look.
+HOPE = {1: 0.25, 2: 0.5}
+
+# One-sided quantiles of Student's t by degrees of freedom; used is the last row not above the freedom there is.
+# 0.5 % for a first look, which a drifting machine can fool; 1 % for interleaved pairs, which all have to agree too.
+STUDENT_T_PAIRS = {2: 6.96, 3: 4.54, 4: 3.75, 5: 3.36, 6: 3.14, 8: 2.90, 10: 2.76, 15: 2.60, 30: 2.46}
+STUDENT_T = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 8: 3.36, 10: 3.17, 15: 2.95, 30: 2.75}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """`again`: the verdict would be surer after one more interleaved pair of bursts."""
+
+    verdict: Verdict
+    because: str
+    again: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Candidate over best in one measure: gain and noise band as log ratios of cost."""
+
+    gain: float
+    band: float
+    pairs_agree: bool
+
+    @property
+    def clear(self) -> bool:
+        return self.gain > self.band
+
+    def __str__(self) -> str:
+        return f"{gain(math.expm1(self.gain))} (noise ±{percent(math.expm1(self.band))})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speedup:
+    """How many times the throughput; low and high are the 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -> Judgement:
+    """The verdict on `candidate` against the best so far; `against` is None while no recipe has run.
+
+    `trials` are all that were measured, the candidate included: the noise is taken from their repeats. The
+    first recipe that runs is measured twice, because everything after it is weighed by how far the two lie
+    apart.
+    """
+    if candidate.status is not Status.OK:
+        return Judgement(verdict=Verdict.REJECTED, because=_failure(candidate))
+    if against is None:
+        once = len(candidate.outcomes) == 1
+        return Judgement(verdict=Verdict.ACCEPTED, because="the first recipe that runs", again=once)
+    if parted := disagreement(candidate, against):
+        return Judgement(verdict=Verdict.REJECTED, because=f"claims to leave training as it was, but its {parted}")
+    wall = _compare(candidate, against, trials, wall_cost)
+    if wall is None:
+        return Judgement(verdict=Verdict.REJECTED, because="the burst gave no step times")
+    return _weigh(candidate, wall, _compare(candidate, against, trials, cpu_cost))
+
+
+def noise_gain(trials: Sequence[Trial]) -> float:
+    """The smallest gain (fraction of throughput) that two bursts a side could tell from noise."""
+    noise = measure_noise(trials, wall_cost)
+    return math.expm1(noise.band(2, 2, _student(noise.freedom, STUDENT_T)))
+
+
+def gain_over(candidate: Trial, best: Trial) -> float | None:
+    """Throughput gained by `candidate` over `best`, as a fraction; None where either has no step times."""
+    ours, theirs = medians(candidate, wall_cost), medians(best, wall_cost)
+    return math.expm1(median(theirs) - median(ours)) if ours and theirs else None
+
+
+def speedup(best: Trial, *, over: Trial, seed: int = 0, draws: int = 1000) -> Speedup | None:
+    """How much faster `best` is than `over`, with an interval that resamples bursts and the steps inside
+    them."""
+    ours, theirs = _bursts(best), _bursts(over)
+    if not ours or not theirs:
+        return None
+    dice = random.Random(seed)
+    ratios = sorted(_resampled(theirs, dice) / _resampled(ours, dice) for _ in range(draws))
+    return Speedup(
+        value=median(map(median, theirs)) / median(map(median, ours)),
+        low=ratios[int(0.025 * draws)],
+        high=ratios[int(0.975 * draws) - 1],
+    )
+
+
+def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None) -> Judgement:
+    bursts = sum(outcome.ok for outcome in candidate.outcomes)
+    said = f"wall time {wall}" + (f", CPU time {cpu}" if cpu else "")
+    if wall.clear and wall.pairs_agree:
+        how = "in interleaved repeats" if bursts > 1 else "far outside the noise"
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"wall time decides, {how}: {said}")
+    if bursts > 1 and _cpu_decides(wall, cpu):
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"wall time is too noisy, CPU time decides: {said}")
+    if wall.gain <= 0 and not (cpu and cpu.clear and wall.gain > -wall.band):
+        return Judgement(verdict=Verdict.REJECTED, because=f"no gain: {said}")
+    hope = max(wall.gain / wall.band, cpu.gain / cpu.band if cpu else 0.0)
+    return Judgement(
+        verdict=Verdict.INCONCLUSIVE,
+        because=f"a gain inside the noise is no gain: {said}",
+        again=hope >= HOPE.get(bursts, math.inf),
+    )
+
+
+def _cpu_decides(wall: Comparison, cpu: Comparison | None) -> bool:
+    if cpu is None or wall.gain <= 0 or not wall.pairs_agree:
+        return False
+    return cpu.clear and cpu.pairs_agree and wall.band > NOISY * cpu.band
+
+
+def _compare(candidate: Trial, best: Trial, trials: Sequence[Trial], cost: Cost) -> Comparison | None:
+    ours, theirs = medians(candidate, cost), medians(best, cost)
+    if not ours or not theirs:
+        return None
+    pairs = _interleaved(candidate, best, cost)
+    if len(ours) == 1 or not pairs:
+        noise = measure_noise(trials, cost)
+        band = noise.band(len(ours), len(theirs), _student(noise.freedom, STUDENT_T))
+        return Comparison(gain=median(theirs) - median(ours), band=band, pairs_agree=True)
+    noise = measure_local_noise(trials, cost)
+    gains = [there - here for there, here in pairs]
+    band = noise.band(len(pairs), len(pairs), _student(noise.freedom, STUDENT_T_PAIRS))
+    return Comparison(gain=fmean(gains), band=band, pairs_agree=min(gains) > 0)
+
+
+def _interleaved(candidate: Trial, best: Trial, cost: Cost) -> list[tuple[float, float]]:
+    """(best, candidate) log costs of bursts that followed each other: the pairs a drift of the machine cannot
+    tell apart."""
+    theirs = dict(zip(best.bursts, best.outcomes, strict=True))
+    return [
+        (math.log(median(cost(theirs[burst - 1]))), math.log(median(cost(outcome))))
+        for burst, outcome in zip(candidate.bursts, candidate.outcomes, strict=True)
+        if burst - 1 in theirs and outcome.ok and theirs[burst - 1].ok
+    ]
+
+
+def _failure(trial: Trial) -> str:
+    failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
+    if failure is None:
+        return f"the trial is {trial.status}"
+    where = "" if failure.rank is None else f" on rank {failure.rank}"
+    when = "" if failure.phase is None else f" in {failure.phase}"
+    return f"{failure.kind}{when}{where}: {failure.evidence}"
+
+
+def _student(freedom: int, table: Mapping[int, float]) -> float:
+    return table[max(row for row in table if row <= max(freedom, min(table)))]
+
+
+def _bursts(trial: Trial) -> list[list[float]]:
+    return [steps for outcome in trial.outcomes if outcome.ok and (steps := wall_cost(outcome))]
+
+
+def _resampled(bursts: list[list[float]], dice: random.Random) -> float:
+    drawn = dice.choices(bursts, k=len(bursts))
+    return median(median(dice.choices(steps, k=len(steps))) for steps in drawn)

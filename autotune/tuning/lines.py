@@ -1,0 +1,119 @@
+"""A study's events in words, a line or two each: what a terminal, a log file or a pipe gets to read."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from statistics import median
+
+from analyzers.diagnosis import Wall
+from autotune.looks.quantities import changes_text, duration, gib, speedup, tokens_per_s
+from autotune.tuning.events import (
+    Analyzed,
+    BurstFinished,
+    BurstLost,
+    BurstStarted,
+    Ended,
+    Event,
+    Judged,
+    Proposed,
+    Refused,
+    StudyStarted,
+)
+from autotune.tuning.history import History
+from autotune.tuning.judge import gain_over
+from policies.trial import Status, Trial
+from trainer.burst import Failure, Outcome
+
+FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
+
+
+@singledispatch
+def line_of(event: Event, history: History) -> str | None:
+    """A line or two for an event, or None where the next event says it all."""
+    return None
+
+
+@line_of.register
+def _(event: StudyStarted, history: History) -> str:
+    return f"study {event.name} begun, seed {event.seed}"
+
+
+@line_of.register
+def _(event: Proposed, history: History) -> str:
+    changes = f": {changes_text(event.changes)}" if event.changes else ""
+    return f"[{event.phase}] trial {event.trial}: {event.fix}{changes}\n  why: {event.because}"
+
+
+@line_of.register
+def _(event: Refused, history: History) -> str:
+    return f"  not run: {failure_in_words(event.outcome.failure)}"
+
+
+@line_of.register
+def _(event: BurstStarted, history: History) -> str | None:
+    return f"  burst {event.burst}: trial {event.trial} once more" if event.purpose == "repeat" else None
+
+
+@line_of.register
+def _(event: BurstFinished, history: History) -> str:
+    return f"  burst {event.burst}: {outcome_in_words(event.outcome)}"
+
+
+@line_of.register
+def _(event: BurstLost, history: History) -> str:
+    return f"  burst {event.burst} lost, not the recipe's doing: {failure_in_words(event.failure)}"
+
+
+@line_of.register
+def _(event: Analyzed, history: History) -> str:
+    if event.analysis is None:
+        return f"  no analysis: {event.because}"
+    diagnosis = event.analysis.diagnosis
+    return f"  wall: {diagnosis.wall}: {diagnosis.because}"
+
+
+@line_of.register
+def _(event: Judged, history: History) -> str:
+    failed = event.status in FAILED
+    return f"  {event.verdict}: {FAILED[event.status] if failed else event.because}"
+
+
+@line_of.register
+def _(event: Ended, history: History) -> str:
+    return f"{event.status}: {event.because}"
+
+
+def outcome_in_words(outcome: Outcome) -> str:
+    """Step time, throughput and peak memory of a burst, or how it failed."""
+    if outcome.failure is not None:
+        return failure_in_words(outcome.failure)
+    parts = [f"{duration(median(outcome.step_us))} a step"] if outcome.step_us else []
+    if outcome.tokens_per_s_per_gpu:
+        parts.append(tokens_per_s(outcome.tokens_per_s_per_gpu))
+    if outcome.peak_gib:
+        limit = f" of {gib(outcome.limit_gib)}" if outcome.limit_gib else ""
+        parts.append(f"peak {gib(max(outcome.peak_gib))}{limit}")
+    return ", ".join(parts) or "no figures"
+
+
+def failure_in_words(failure: Failure | None) -> str:
+    if failure is None:
+        return "no failure"
+    where = "" if failure.rank is None else f" on rank {failure.rank}"
+    when = "" if failure.phase is None else f" in {failure.phase}"
+    return f"{failure.kind}{when}{where}: {failure.evidence}"
+
+
+def best_in_words(history: History) -> str:
+    """The best trial so far and its gain over the first recipe that ran."""
+    best, base = history.best, history.base
+    if best is None or base is None:
+        return "nothing runs yet"
+    gain = gain_over(best, base)
+    speed = "" if gain is None or best is base else f", {speedup(1 + gain)} trial {base.number}"
+    return f"trial {best.number} ({best.proposal.fix}){speed}"
+
+
+def wall_of(trial: Trial | None) -> Wall | None:
+    """The wall a trial's traces name; None where it has no analysis."""
+    return trial.analysis.diagnosis.wall if trial and trial.analysis else None

@@ -1,0 +1,128 @@
+"""The tuning loop: phase by phase, propose, attempt, judge, keep the better one.
+
+A pass goes through all phases. While a pass has found something, another one starts at scale: what a later
+phase freed may make an earlier one possible again. Which recipe comes next is the policy's affair, whether it
+was better the judge's; the loop only decides when it is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.tuning.bench import Bench
+from autotune.tuning.effect import no_effect
+from autotune.tuning.events import Ended, Proposed
+from autotune.tuning.history import History
+from autotune.tuning.judge import Judgement, judge, noise_gain
+from policies.phases import PHASES
+from policies.trial import Phase, Proposal, Status, Trial, Verdict
+from trainer.recipe import Recipe
+
+LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
+
+
+class Adviser(Protocol):
+    """What the loop asks a policy. Both are pure: the same trials give the same answer, also after a
+    resume."""
+
+    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
+
+    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """One tuning run. `patience` is how many proposals in a row may fail to gain."""
+
+    base: Recipe
+    policy: Adviser
+    bench: Bench
+    patience: int
+
+    def run(self) -> Ended:
+        """Tunes until the budget is spent or nothing is left to try: how it ended and why, written down."""
+        self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
+        phases: Sequence[Phase] = PHASES
+        while phases:
+            before = self.best.number
+            for phase in phases:
+                while (number := self._next(phase)) is not None:
+                    self._settle(self.bench.attempt(number))
+            phases = LATER_PASSES if self.best.number != before else ()
+        return self.bench.journal.append(self._end())
+
+    @property
+    def best(self) -> Trial:
+        """The recipe accepted last; the base recipe while none runs."""
+        return self._history.best or self._history.attempted[0]
+
+    @property
+    def _history(self) -> History:
+        return self.bench.journal.history
+
+    def _next(self, phase: Phase) -> int | None:
+        """The next trial of a phase: the one an earlier run wrote here, else what the policy proposes now."""
+        past = self.bench.journal.next_past
+        if past is None:
+            proposal = self._wanted(phase)
+            return None if proposal is None else self.bench.enter(proposal)
+        if isinstance(past, Proposed) and past.phase is phase:
+            return self.bench.journal.once(Proposed, lambda: past).trial
+        return None
+
+    def _wanted(self, phase: Phase) -> Proposal | None:
+        """What the policy proposes, unless it is enough: no budget, no patience, or nothing new."""
+        if not self.bench.may_burst or (phase is not Phase.FIT and self._history.best is None):
+            return None
+        proposal = self.policy.propose(self.best, phase, self._history.trials)
+        if proposal is None or self._tried(proposal.recipe):
+            return None
+        if self._out_of_patience and not self._beats_noise(proposal):
+            return None
+        return proposal
+
+    def _settle(self, trial: Trial) -> Trial:
+        """Repeats while that makes the verdict surer, then writes it."""
+        parent = self._history.attempted.get(trial.proposal.parent) if trial.proposal.parent is not None else None
+        if trial.status is Status.OK and (idle := no_effect(trial, parent)):
+            return self.bench.conclude(trial, Status.NOOP, Verdict.REJECTED, idle)
+        judgement = self._judge(trial)
+        while judgement.again and self.bench.may_burst:
+            if self._history.best:
+                self.bench.repeat(self._history.best)
+            if self.bench.may_burst:
+                trial = self.bench.repeat(trial)
+            judgement = self._judge(trial)
+        return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
+
+    def _judge(self, trial: Trial) -> Judgement:
+        return judge(trial, against=self._history.best, trials=[*self._history.trials, trial])
+
+    def _tried(self, recipe: Recipe) -> bool:
+        digest = recipe.digest()
+        return any(trial.recipe.digest() == digest for trial in self._history.attempted.values())
+
+    @property
+    def _out_of_patience(self) -> bool:
+        best = self._history.best
+        return best is not None and sum(t.number > best.number for t in self._history.trials) >= self.patience
+
+    def _beats_noise(self, proposal: Proposal) -> bool:
+        bound = proposal.predicted.gain_bound
+        return bound is not None and bound > noise_gain(self._history.trials)
+
+    def _end(self) -> Ended:
+        spent = f"{self.bench.spent} of {self.bench.budget} bursts are spent"
+        if self._history.best is None:
+            why = self.policy.why_stopped(self.best, self._history.trials)
+            return Ended(status="infeasible", because=f"{why}; {spent}")
+        if self.bench.spent >= self.bench.budget:
+            return Ended(status="budget", because=spent)
+        return Ended(status="converged", because=self.policy.why_stopped(self.best, self._history.trials))
+
+
+def base_proposal(recipe: Recipe) -> Proposal:
+    """Trial 0: the recipe as the user gave it."""
+    return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", because="the base recipe as given")

@@ -1,0 +1,177 @@
+"""A study folder: made once, never overwritten, worked on by one tuner at a time.
+
+The folder is the contract with the reader: `recipe.yaml` and `recipe.resolved.yaml`, the journal, `bursts/`.
+What else lies there is derived from the journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.tuning.environment import environment, version
+from autotune.tuning.events import StudyStarted
+from autotune.tuning.journal import JOURNAL, Journal, Listener, read_events
+from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe
+
+STUDIES = Path("studies")
+LOCK = ".lock"
+DEFAULT_SEED = 1234
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """An open study: the base recipe and seed it was begun with, whatever the command line says later."""
+
+    folder: Path
+    recipe: Recipe
+    seed: int
+    journal: Journal
+    lock: int  # descriptor of the locked file; the lock goes when the process does, however it ends
+
+    @property
+    def bursts(self) -> Path:
+        return self.folder / "bursts"
+
+    def close(self) -> None:
+        self.journal.close()
+        os.close(self.lock)
+
+
+def free_folder(name: str, *, root: Path = STUDIES) -> Path:
+    """`studies/<name>-<n>` with the first n for which nothing is there."""
+    number = 1
+    while (folder := root / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def latest_folder(name: str, *, root: Path = STUDIES) -> Path:
+    """The study of that name begun last. Raises BadInputError if there is none."""
+    numbered = [path for path in root.glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdecimal()]
+    if not numbered:
+        raise BadInputError(
+            Problem(
+                where=str(root / f"{name}-*"),
+                what="there is no study of this recipe to resume",
+                hint="name its folder with --study, or leave --resume out to begin one",
+            )
+        )
+    return max(numbered, key=lambda path: int(path.name.removeprefix(f"{name}-")))
+
+
+def begin(
+    recipe: Recipe, *, given: bytes, folder: Path, seed: int, clock: Callable[[], float], listener: Listener
+) -> Study:
+    """Makes a study folder. `given` is the recipe file as the user wrote it.
+
+    Raises BadInputError if something is there already; leaves nothing behind if the folder cannot be filled.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise _exists(folder)
+    made = not folder.exists()
+    try:
+        (folder / "bursts").mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
+        (folder / "recipe.yaml").write_bytes(given)
+        (folder / "recipe.resolved.yaml").write_text(recipe.to_yaml(resolved=True), encoding="utf-8")
+        return _opened(folder, recipe, seed, lock, Journal(folder / JOURNAL, clock=clock, listener=listener))
+    except OSError:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def resume(recipe: Recipe, *, folder: Path, seed: int | None, clock: Callable[[], float], listener: Listener) -> Study:
+    """Opens a study to go on with it.
+
+    Raises BadInputError if it is not one, is being worked on, is from a newer version, or was begun with
+    another recipe or seed.
+    """
+    events, _ = read_events(folder / JOURNAL)
+    started = next((event for event in events if isinstance(event, StudyStarted)), None)
+    if started is not None:
+        _refuse_other(folder, started, recipe, seed)
+        recipe = Recipe.model_validate(started.recipe)
+        seed = started.seed
+    lock = _lock(folder)
+    journal = Journal(folder / JOURNAL, clock=clock, listener=listener)
+    return _opened(folder, recipe, DEFAULT_SEED if seed is None else seed, lock, journal)
+
+
+def _opened(folder: Path, recipe: Recipe, seed: int, lock: int, journal: Journal) -> Study:
+    journal.once(
+        StudyStarted,
+        lambda: StudyStarted(
+            version=version(),
+            name=recipe.name,
+            recipe=recipe.model_dump(mode="json"),
+            digest=recipe.digest(),
+            seed=seed,
+            environment=environment(),
+        ),
+    )
+    return Study(folder=folder, recipe=recipe, seed=seed, journal=journal, lock=lock)
+
+
+def _lock(folder: Path) -> int:
+    """Locks the study for this process. A record lock, because ranks that outlive a killed tuner do not
+    inherit it."""
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(fd, 32).decode() or "unknown"
+        os.close(fd)
+        raise BadInputError(
+            Problem(
+                where=str(folder),
+                what=f"another moe-autotune is working on this study (process {holder})",
+                hint="wait for it or end it, then use --resume",
+            )
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd
+
+
+def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int | None) -> None:
+    problems = []
+    begun = Recipe.model_validate(started.recipe)
+    if begun.to_yaml(resolved=True) != recipe.to_yaml(resolved=True):
+        moved = ", ".join(f"{knob} {a} → {b}" for knob, (a, b) in begun.diff(recipe).items())
+        problems.append(
+            Problem(
+                where=str(folder),
+                what=f"the study was begun with another recipe ({moved or 'other settings'})",
+                hint=f"resume it with {folder / 'recipe.yaml'}, or begin a new study with the new recipe",
+            )
+        )
+    if seed is not None and seed != started.seed:
+        problems.append(
+            Problem(
+                where="--seed",
+                what=f"the study was begun with seed {started.seed}, not {seed}",
+                hint="leave --seed out when resuming",
+            )
+        )
+    if problems:
+        raise BadInputError(*problems)
+
+
+def _exists(folder: Path) -> BadInputError:
+    is_study = (folder / JOURNAL).exists()
+    return BadInputError(
+        Problem(
+            where=str(folder),
+            what="this study exists and is never overwritten" if is_study else "the folder exists and is not empty",
+            hint="add --resume to go on with it, or name another --study"
+            if is_study
+            else "name a folder that does not exist yet with --study",
+        )
+    )

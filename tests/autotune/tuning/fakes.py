@@ -1,0 +1,132 @@
+"""Stand-ins for what a loop works with: an engine with planted step times, and a policy with a prepared list."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analyzers.diagnosis import Analysis, Diagnosis, Wall
+from autotune.tuning.bench import Bench
+from autotune.tuning.events import Event, StudyStarted
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, Journal
+from autotune.tuning.loop import Loop
+from policies.trial import Phase, Prediction, Proposal, Trial
+from trainer.burst import Burst, Outcome
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.rules import check
+
+Rule = Callable[[Recipe], Outcome | float]  # what a burst of a recipe gives: an outcome, or its step time in us
+
+STEPS = 8
+
+
+def base_recipe(**changes: Any) -> Recipe:
+    return load_recipe("cpu-moe").replace(changes)
+
+
+def outcome_of(step_us: float, *, spread: float = 0.001, dice: random.Random | None = None, **fields: Any) -> Outcome:
+    """An outcome whose steps lie around `step_us` with that relative spread."""
+    dice = dice or random.Random(int(step_us))
+    steps = [step_us * (1 + dice.uniform(-spread, spread)) for _ in range(STEPS)]
+    known = {"tokens_per_step": 2048, "ranks": 2, "loss": [7.0, 6.9], "peak_gib": [1.0, 1.1], **fields}
+    return Outcome(step_us=steps, tokens_per_s_per_gpu=2048 / (step_us / 1e6) / 2, **known)
+
+
+def analysis_of(wall: Wall = Wall.HOST) -> Analysis:
+    return Analysis(diagnosis=Diagnosis(wall=wall, margin=0.4, because="planted"), traces=[])
+
+
+@dataclass
+class FakeEngine:
+    """Gives what `rule` says of a recipe, the same for the same burst number; remembers what it was asked."""
+
+    rule: Rule
+    ran: list[Burst] = field(default_factory=list)
+    closed: bool = False
+
+    def run(self, burst: Burst) -> Outcome:
+        self.ran.append(burst)
+        burst.folder.mkdir(parents=True)
+        given = self.rule(burst.recipe)
+        if isinstance(given, Outcome):
+            return given
+        return outcome_of(given, dice=random.Random(f"{burst.recipe.digest()} {burst.number}"))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idea:
+    """One prepared proposal: tried in its phase, once, on top of the best."""
+
+    changes: dict[str, Any]
+    phase: Phase = Phase.PROFILE
+    fix: str = "planted"
+    bound: float | None = None
+    when: Callable[[Recipe], bool] = lambda best: True
+
+
+@dataclass
+class FakePolicy:
+    """Proposes its ideas in order, each in its phase, none twice; pure, as a policy has to be."""
+
+    ideas: Sequence[Idea]
+
+    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+        tried = [{knob: new for knob, (_, new) in trial.changes.items()} for trial in trials]
+        for idea in self.ideas:
+            if idea.phase is phase and idea.changes not in tried and idea.when(best.recipe):
+                return Proposal(
+                    recipe=best.recipe.replace(idea.changes),
+                    parent=best.number,
+                    phase=phase,
+                    fix=idea.fix,
+                    because="it is on the list",
+                    predicted=Prediction(gain_bound=idea.bound),
+                )
+        return None
+
+    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
+        return "the list is at its end"
+
+
+def loop_in(
+    folder: Path,
+    *,
+    rule: Rule,
+    ideas: Sequence[Idea] = (),
+    budget: int = 20,
+    patience: int = 5,
+    base: Recipe | None = None,
+    engine: FakeEngine | None = None,
+    listener: Callable[[Event, History], None] = lambda event, history: None,
+) -> Loop:
+    """A loop on fakes whose study lies in `folder`; a second one in the same folder resumes the first."""
+    ticks = iter(range(1_000_000))
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    recipe = base or base_recipe()
+    folder.mkdir(exist_ok=True)
+    journal = Journal(folder / JOURNAL, clock=clock, listener=listener)
+    started = StudyStarted(
+        version="0", name="fake", recipe=recipe.model_dump(mode="json"), digest="0", seed=1234, environment={}
+    )
+    journal.once(StudyStarted, lambda: started)
+    bench = Bench(
+        journal=journal,
+        engine=engine or FakeEngine(rule),
+        bursts=folder / "bursts",
+        budget=budget,
+        seed=1234,
+        check=check,
+        analyze=lambda paths: analysis_of(),
+        clock=clock,
+    )
+    return Loop(base=recipe, policy=FakePolicy(ideas), bench=bench, patience=patience)

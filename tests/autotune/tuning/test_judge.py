@@ -1,0 +1,184 @@
+"""The judge: two identical recipes are not told apart, a real gain is, and every verdict says why."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
+from autotune.tuning.loop import base_proposal
+from policies.trial import Status, Trial, Verdict
+from tests.autotune.tuning.fakes import base_recipe, outcome_of
+from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
+from trainer.recipe import Recipe
+
+BASE = base_recipe()
+
+
+def trial_of(*outcomes: Outcome, number: int = 0, bursts: tuple[int, ...] = (), recipe: Recipe = BASE) -> Trial:
+    return Trial(
+        number=number,
+        proposal=base_proposal(recipe),
+        changes={},
+        bursts=bursts or tuple(range(1, len(outcomes) + 1)),
+        outcomes=outcomes,
+        status=Status.OK if outcomes[0].ok else Status.FAILED,
+    )
+
+
+class Machine:
+    """Bursts of one recipe on a machine where whole bursts drift by `drift` and steps by `jitter` (relative)."""
+
+    def __init__(self, seed: int, *, drift: float, jitter: float) -> None:
+        self.dice = random.Random(seed)
+        self.drift, self.jitter = drift, jitter
+
+    def burst(self, speed: float = 1.0) -> Outcome:
+        level = 100_000 / speed * math.exp(self.dice.gauss(0, self.drift))
+        steps = [level * math.exp(abs(self.dice.gauss(0, self.jitter))) for _ in range(8)]
+        cpu = [180_000 / speed * math.exp(self.dice.gauss(0, 0.01)) for _ in range(8)]
+        return Outcome(step_us=steps, cpu_us=cpu, tokens_per_step=2048, ranks=2)
+
+    def verdict(self, speed: float) -> tuple[Judgement, int]:
+        """What becomes of a candidate, with all the repeats the judge asks for, and its bursts."""
+        best = trial_of(self.burst(), self.burst())
+        candidate = trial_of(self.burst(speed), number=1, bursts=(3,))
+        while (said := judge(candidate, against=best, trials=[best, candidate])).again:
+            last = candidate.bursts[-1]
+            best = trial_of(*best.outcomes, self.burst(), bursts=(*best.bursts, last + 1))
+            candidate = trial_of(*candidate.outcomes, self.burst(speed), number=1, bursts=(*candidate.bursts, last + 2))
+        return said, len(candidate.bursts)
+
+
+@pytest.mark.parametrize(("drift", "jitter"), [(0.003, 0.01), (0.01, 0.01), (0.02, 0.05), (0.05, 0.1), (0.1, 0.2)])
+def test_two_identical_recipes_are_almost_never_told_apart(drift: float, jitter: float) -> None:
+    verdicts = [Machine(seed, drift=drift, jitter=jitter).verdict(1.0)[0].verdict for seed in range(500)]
+    assert verdicts.count(Verdict.ACCEPTED) <= 15  # 3 %
+
+
+def test_a_gain_of_ten_per_cent_is_seen_through_two_per_cent_of_noise() -> None:
+    found = [Machine(seed, drift=0.02, jitter=0.05).verdict(1.1) for seed in range(200)]
+    assert sum(said.verdict is Verdict.ACCEPTED for said, _ in found) >= 190
+    assert sum(bursts for _, bursts in found) / len(found) < 2.5, "most need at most one pair of repeats"
+
+
+def test_a_large_gain_costs_one_burst_on_a_quiet_machine() -> None:
+    said, bursts = Machine(1, drift=0.005, jitter=0.01).verdict(1.5)
+    assert said.verdict is Verdict.ACCEPTED
+    assert bursts == 1
+
+
+@given(seed=st.integers(0, 10_000), slowdown=st.floats(1.0, 3.0), drift=st.floats(0.0, 0.1))
+@settings(max_examples=60, deadline=None)
+def test_a_slower_recipe_is_not_accepted_for_the_lower_median_it_does_not_have(
+    seed: int, slowdown: float, drift: float
+) -> None:
+    machine = Machine(seed, drift=drift, jitter=0.01)
+    best = trial_of(machine.burst(), machine.burst())
+    candidate = trial_of(outcome_of(150_000 * slowdown), number=1, bursts=(3,))
+    assert judge(candidate, against=best, trials=[best, candidate]).verdict is not Verdict.ACCEPTED
+
+
+def test_wall_time_decides_and_the_verdict_says_so() -> None:
+    best = trial_of(outcome_of(100_000), outcome_of(100_100))
+    faster = trial_of(outcome_of(70_000), number=1, bursts=(3,))
+    said = judge(faster, against=best, trials=[best, faster])
+    assert said.verdict is Verdict.ACCEPTED
+    assert said.because.startswith("wall time decides, far outside the noise: wall time +4")
+
+
+def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None:
+    """Wall time of bursts is scattered by neighbours; CPU time of the ranks is not, and shows 20 %."""
+
+    def busy(wall: float, cpu: float) -> Outcome:
+        return outcome_of(wall, cpu_us=[cpu] * 8)
+
+    best = trial_of(busy(100_000, 1000), busy(160_000, 1001), busy(130_000, 1002), bursts=(1, 2, 4))
+    candidate = trial_of(busy(99_000, 800), busy(95_000, 801), number=1, bursts=(3, 5))
+    said = judge(candidate, against=best, trials=[best, candidate])
+    assert said.verdict is Verdict.ACCEPTED
+    assert said.because.startswith("wall time is too noisy, CPU time decides")
+
+
+def test_less_cpu_time_alone_is_no_gain() -> None:
+    """Fewer threads take less CPU time and longer: wall time has the last word."""
+    best = trial_of(outcome_of(100_000, cpu_us=[2000.0] * 8), outcome_of(100_100, cpu_us=[2001.0] * 8))
+    lazy = trial_of(outcome_of(120_000, cpu_us=[1000.0] * 8), number=1, bursts=(3,))
+    assert judge(lazy, against=best, trials=[best, lazy]).verdict is Verdict.REJECTED
+
+
+def test_a_gain_that_turns_in_a_pair_of_repeats_is_not_accepted() -> None:
+    best = trial_of(outcome_of(100_000), outcome_of(100_000), outcome_of(80_000), bursts=(1, 2, 4))
+    turning = trial_of(outcome_of(60_000), outcome_of(81_000), number=1, bursts=(3, 5))
+    assert judge(turning, against=best, trials=[best, turning]).verdict is not Verdict.ACCEPTED
+
+
+def test_a_failure_is_rejected_with_what_where_and_when() -> None:
+    best = trial_of(outcome_of(100_000), outcome_of(100_100))
+    failure = Failure(kind=FailureKind.OOM, phase=BurstPhase.BACKWARD, rank=1, evidence="std::bad_alloc")
+    dead = trial_of(Outcome(failure=failure), number=1, bursts=(3,))
+    said = judge(dead, against=best, trials=[best, dead])
+    assert (said.verdict, said.because) == (Verdict.REJECTED, "oom in backward on rank 1: std::bad_alloc")
+
+
+@pytest.mark.parametrize(
+    ("precision", "shift", "agrees"),
+    [("fp32", 1e-4, True), ("fp32", 1e-2, False), ("bf16", 1e-2, True), ("bf16", 5e-2, False)],
+)
+def test_losses_of_equivalent_changes_must_agree_as_their_precision_allows(
+    precision: str, shift: float, agrees: bool
+) -> None:
+    recipe = BASE.replace({"precision": precision})
+    best = trial_of(outcome_of(100_000, loss=[7.0, 6.0]), outcome_of(100_100), recipe=recipe)
+    moved = recipe.replace({"micro_batch_size": 2})
+    losses = [7.0, 6.0 * (1 + shift)]
+    candidate = trial_of(outcome_of(50_000, loss=losses), number=1, bursts=(3,), recipe=moved)
+    said = judge(candidate, against=best, trials=[best, candidate])
+    assert (said.verdict is Verdict.ACCEPTED) is agrees
+
+
+def test_another_layout_draws_other_weights_and_only_the_level_is_compared() -> None:
+    best = trial_of(outcome_of(100_000, loss=[7.0, 6.9]), outcome_of(100_100))
+    other = BASE.replace({"expert_model_parallel_size": 1})
+    candidate = trial_of(outcome_of(50_000, loss=[7.2, 7.1]), number=1, bursts=(3,), recipe=other)
+    assert judge(candidate, against=best, trials=[best, candidate]).verdict is Verdict.ACCEPTED
+
+
+def test_a_change_of_numbers_is_not_held_to_the_same_losses() -> None:
+    best = trial_of(outcome_of(100_000, loss=[7.0, 6.9]), outcome_of(100_100))
+    other = BASE.replace({"precision": "bf16"})
+    candidate = trial_of(outcome_of(50_000, loss=[9.0, 8.9]), number=1, bursts=(3,), recipe=other)
+    assert judge(candidate, against=best, trials=[best, candidate]).verdict is Verdict.ACCEPTED
+
+
+def test_throughput_not_step_time_is_compared() -> None:
+    """Twice the tokens in 1.5 times the time is a gain."""
+    best = trial_of(outcome_of(100_000), outcome_of(100_100))
+    larger = trial_of(outcome_of(150_000, tokens_per_step=4096), number=1, bursts=(3,))
+    assert gain_over(larger, best) == pytest.approx(1 / 3, rel=0.01)
+
+
+def test_the_speed_up_has_an_interval_that_holds_it_and_is_the_same_every_time() -> None:
+    machine = Machine(3, drift=0.02, jitter=0.05)
+    base = trial_of(machine.burst(), machine.burst())
+    best = trial_of(machine.burst(2.0), machine.burst(2.0), number=1)
+    found = speedup(best, over=base)
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert 1.8 < found.low < 2.0 < found.high < 2.2
+    assert found == speedup(best, over=base)
+
+
+def test_without_measurements_there_is_no_speed_up() -> None:
+    dead = trial_of(Outcome(failure=Failure(kind=FailureKind.OOM, evidence="no")))
+    assert speedup(dead, over=trial_of(outcome_of(1000))) is None
+
+
+def test_repeats_that_agree_narrow_the_noise() -> None:
+    scattered = [trial_of(outcome_of(100_000), outcome_of(110_000), outcome_of(95_000))]
+    steady = [trial_of(*(outcome_of(100_000 + shift) for shift in range(5)))]
+    assert noise_gain(steady) < 0.02 < noise_gain(scattered)

@@ -1,0 +1,113 @@
+"""What a run shows: a line for each event anywhere, and a panel that says where it stands on a terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autotune.cli import main
+from autotune.tuning.journal import read_study
+from autotune.tuning.live import LiveView, PlainView, summary, view_for
+from tests.autotune.tuning.fakes import Idea, loop_in
+from tests.autotune.tuning.test_loop import FASTER, OOM, SLOWER, micro_batches
+
+IDEAS = [SLOWER, FASTER, Idea(changes={"micro_batch_size": 3})]
+
+
+def console(*, terminal: bool = False) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=110, color_system=None)
+
+
+def said(to: Console) -> str:
+    assert isinstance(to.file, io.StringIO)
+    return to.file.getvalue()
+
+
+def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
+    out = console()
+    loop_in(tmp_path, rule=micro_batches, ideas=IDEAS, listener=PlainView(console=out).show).run()
+    lines = said(out).splitlines()
+    for line in (
+        "study fake begun, seed 1234",
+        "[fit] trial 0: base",
+        "  why: the base recipe as given",
+        "  wall: host: planted",
+        "  accepted: the first recipe that runs",
+        "[profile] trial 2: planted: micro_batch_size 1 → 4",
+        "  why: it is on the list",
+        "converged: the list is at its end",
+    ):
+        assert line in lines
+    assert any(line.startswith("  burst 1: 100 ms a step, ") for line in lines)
+    assert any(line.startswith("  rejected: no gain: wall time ") for line in lines)
+    assert any(line.startswith("  not run: config: ") for line in lines)
+
+
+def test_the_evidence_of_a_failure_is_said_once(tmp_path: Path) -> None:
+    out = console()
+    loop_in(tmp_path, rule=lambda recipe: OOM, listener=PlainView(console=out).show).run()
+    assert "  burst 1: oom on rank 1: std::bad_alloc\n  rejected: out of memory\n" in said(out)
+    assert said(out).count("std::bad_alloc") == 1
+
+
+def test_markup_in_evidence_is_text(tmp_path: Path) -> None:
+    out = console()
+    loop_in(
+        tmp_path,
+        rule=micro_batches,
+        ideas=[Idea(changes={"micro_batch_size": 4}, fix="[bold]not bold[/bold]")],
+        listener=PlainView(console=out).show,
+    ).run()
+    assert "[bold]not bold[/bold]" in said(out)
+
+
+def test_the_panel_says_phase_burst_best_wall_and_what_is_tried(tmp_path: Path) -> None:
+    out = console(terminal=True)
+    ticks = iter([0.0, 75.0])
+    view = LiveView(console=out, budget=20, clock=lambda: next(ticks))
+    loop_in(tmp_path, rule=micro_batches, ideas=[FASTER, SLOWER], listener=view.show).run()
+    out.print(view.panel())
+    panel = said(out)[said(out).rindex("╭") :]
+    for text in ("profile", "4 of 20", "trial 1 (planted), 4.", "host", "manual_gc false → true", "1:15"):
+        assert text in panel
+
+
+def test_figures_of_a_model_are_never_told_as_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "planned.yaml"
+    recipe.write_text("model: mixtral-8x7b\ncluster: {gpu: h100, gpus_per_node: 8}\nburst: {engine: simulated}\n")
+    study = tmp_path / "study"
+    main(["run", str(recipe), "--budget", "3", "--study", str(study)])
+    assert "nothing was measured" in capsys.readouterr().out
+    for name in ("report.md", "report.html"):
+        text = (study / name).read_text()
+        assert "simulated: no figure was measured" in text
+
+
+def test_a_terminal_gets_the_panel_and_a_pipe_gets_lines() -> None:
+    assert isinstance(view_for(console(terminal=True), budget=1), LiveView)
+    assert isinstance(view_for(console(), budget=1), PlainView)
+
+
+def test_the_end_shows_every_trial_its_wall_and_the_speed_up(tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=micro_batches, ideas=[SLOWER, FASTER]).run()
+    out = console()
+    summary(read_study(tmp_path), out)
+    table = said(out).splitlines()
+    assert [line.split()[:2] for line in table[1:4]] == [["0", "base"], ["1", "planted"], ["2", "planted"]]
+    assert [line.split()[-2:] for line in table[1:4]] == [
+        ["host", "accepted"],
+        ["host", "rejected"],
+        ["host", "accepted"],
+    ]
+    assert table[-1].startswith("best: trial 2 (planted), 4.0")
+    assert "95 % interval" in table[-1]
+
+
+def test_the_end_of_a_study_in_which_nothing_ran_says_so(tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=lambda recipe: OOM).run()
+    out = console()
+    summary(read_study(tmp_path), out)
+    assert "best: nothing runs yet" in said(out)

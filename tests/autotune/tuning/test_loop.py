@@ -1,0 +1,207 @@
+"""The loop on fakes: what it tries, how often it measures, when it stops, what it does about faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.tuning.journal import read_study
+from autotune.tuning.judge import judge
+from policies.trial import Phase, Status, Trial, Verdict
+from tests.autotune.tuning.fakes import FakeEngine, Idea, base_recipe, loop_in, outcome_of
+from trainer.burst import Burst, Failure, FailureKind, Outcome
+from trainer.errors import ToolError
+from trainer.recipe import Recipe
+
+OOM = Outcome(failure=Failure(kind=FailureKind.OOM, rank=1, evidence="std::bad_alloc"), ranks=2)
+LOST = Outcome(failure=Failure(kind=FailureKind.INFRASTRUCTURE, evidence="no port is free"), ranks=2)
+
+FASTER = Idea(changes={"micro_batch_size": 4})
+SLOWER = Idea(changes={"manual_gc": True})
+
+
+def micro_batches(recipe: Recipe) -> float:
+    """A planted truth: a step costs less the fewer micro batches it has; collecting garbage by hand costs more."""
+    return 100_000 / int(recipe.knob("micro_batch_size")) * (1.5 if recipe.knob("manual_gc") else 1.0)
+
+
+def trials_in(folder: Path) -> list[Trial]:
+    return read_study(folder).trials
+
+
+def test_the_first_recipe_that_runs_is_measured_twice(tmp_path: Path) -> None:
+    ended = loop_in(tmp_path, rule=micro_batches).run()
+    (base,) = trials_in(tmp_path)
+    assert len(base.outcomes) == 2
+    assert base.accepted
+    assert ended.status == "converged"
+    assert ended.because == "the list is at its end"
+
+
+def test_a_clear_gain_is_accepted_at_once_and_a_loss_is_rejected(tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=micro_batches, ideas=[SLOWER, FASTER]).run()
+    base, slower, faster = trials_in(tmp_path)
+    assert [slower.verdict, faster.verdict] == [Verdict.REJECTED, Verdict.ACCEPTED]
+    assert len(faster.outcomes) == 1
+    assert faster.changes == {"micro_batch_size": (1, 4)}
+    assert "wall time decides" in faster.verdict_because
+    assert read_study(tmp_path).best == faster
+    assert read_study(tmp_path).base == base
+
+
+def test_no_later_phase_runs_while_no_recipe_does(tmp_path: Path) -> None:
+    ideas = [Idea(changes={"micro_batch_size": 2}, phase=Phase.FIT), FASTER]
+    ended = loop_in(tmp_path, rule=lambda recipe: OOM, ideas=ideas).run()
+    assert [trial.proposal.phase for trial in trials_in(tmp_path)] == [Phase.FIT, Phase.FIT]
+    assert [trial.status for trial in trials_in(tmp_path)] == [Status.OOM, Status.OOM]
+    assert ended.status == "infeasible"
+    assert "oom on rank 1: std::bad_alloc" in trials_in(tmp_path)[1].verdict_because
+
+
+def test_tracing_is_left_out_of_repeats(tmp_path: Path) -> None:
+    engine = FakeEngine(micro_batches)
+    loop_in(tmp_path, rule=micro_batches, engine=engine).run()
+    assert [burst.recipe.burst.trace_steps for burst in engine.ran] == [1, 0]
+
+
+def test_a_gain_found_late_sends_the_loop_back_to_scale(tmp_path: Path) -> None:
+    """The scale idea is only possible after the profile idea: a second pass has to come by."""
+    possible_later = Idea(
+        changes={"manual_gc": True}, phase=Phase.SCALE, when=lambda best: best.knob("micro_batch_size") == 4
+    )
+    loop_in(tmp_path, rule=micro_batches, ideas=[possible_later, FASTER]).run()
+    phases = [trial.proposal.phase for trial in trials_in(tmp_path)]
+    assert phases == [Phase.FIT, Phase.PROFILE, Phase.SCALE]
+
+
+def test_the_budget_counts_repeats_and_is_never_exceeded(tmp_path: Path) -> None:
+    engine = FakeEngine(micro_batches)
+    ideas = [Idea(changes={"manual_gc": True, "manual_gc_interval": interval}) for interval in range(1, 30)]
+    ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, engine=engine, budget=4, patience=99).run()
+    assert ended.status == "budget"
+    assert len(engine.ran) == 4
+    assert all(trial.verdict for trial in trials_in(tmp_path))
+
+
+def test_a_budget_of_one_still_judges_the_base(tmp_path: Path) -> None:
+    ended = loop_in(tmp_path, rule=micro_batches, budget=1).run()
+    (base,) = trials_in(tmp_path)
+    assert base.accepted
+    assert ended.status == "budget"
+
+
+def test_patience_ends_a_search_that_gains_nothing(tmp_path: Path) -> None:
+    ideas = [Idea(changes={"manual_gc": True, "manual_gc_interval": interval}) for interval in range(1, 30)]
+    ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, patience=3).run()
+    assert len(trials_in(tmp_path)) == 1 + 3
+    assert ended.status == "converged"
+
+
+def test_out_of_patience_a_fix_whose_bound_beats_the_noise_is_still_tried(tmp_path: Path) -> None:
+    dull = [Idea(changes={"manual_gc": True, "manual_gc_interval": interval}) for interval in (1, 2)]
+    wide = Idea(changes={"manual_gc": True, "manual_gc_interval": 3}, phase=Phase.RETUNE, bound=0.5)
+    narrow = Idea(changes={"manual_gc": True, "manual_gc_interval": 4}, phase=Phase.RETUNE, bound=0.001)
+    loop_in(tmp_path, rule=micro_batches, ideas=[*dull, wide, narrow], patience=2).run()
+    assert [trial.recipe.knob("manual_gc_interval") for trial in trials_in(tmp_path)[1:]] == [1, 2, 3]
+
+
+def test_a_close_candidate_is_repeated_in_turns_with_the_best(tmp_path: Path) -> None:
+    def close(recipe: Recipe) -> float:
+        return 100_000 if recipe.knob("micro_batch_size") == 1 else 98_000
+
+    engine = FakeEngine(close)
+    loop_in(tmp_path, rule=close, engine=engine, ideas=[FASTER]).run()
+    order = [burst.recipe.knob("micro_batch_size") for burst in engine.ran]
+    assert order[:5] == [1, 1, 4, 1, 4]
+    _, candidate = trials_in(tmp_path)
+    assert candidate.accepted
+    assert "interleaved repeats" in candidate.verdict_because
+
+
+def test_a_knob_that_did_not_act_is_a_noop(tmp_path: Path) -> None:
+    def deaf(recipe: Recipe) -> Outcome:
+        return outcome_of(100_000, acting={"micro_batch_size": 1})
+
+    loop_in(tmp_path, rule=deaf, ideas=[FASTER]).run()
+    _, candidate = trials_in(tmp_path)
+    assert candidate.status is Status.NOOP
+    assert candidate.verdict is Verdict.REJECTED
+    assert candidate.verdict_because == "micro_batch_size was set to 4, the built model has 1"
+
+
+def test_an_illegal_proposal_costs_no_burst(tmp_path: Path) -> None:
+    engine = FakeEngine(micro_batches)
+    loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[Idea(changes={"micro_batch_size": 3})]).run()
+    _, refused = trials_in(tmp_path)
+    assert refused.bursts == ()
+    assert refused.outcomes[0].failure is not None
+    assert refused.outcomes[0].failure.kind is FailureKind.CONFIG
+    assert len(engine.ran) == 2
+
+
+def test_a_parted_loss_curve_rejects_a_change_that_claims_to_leave_training_alone(tmp_path: Path) -> None:
+    def parted(recipe: Recipe) -> Outcome:
+        fast = recipe.knob("micro_batch_size") > 1
+        return outcome_of(50_000 if fast else 100_000, loss=[7.0, 9.9 if fast else 6.9])
+
+    loop_in(tmp_path, rule=parted, ideas=[FASTER]).run()
+    _, candidate = trials_in(tmp_path)
+    assert candidate.verdict is Verdict.REJECTED
+    assert "loss at step 1 is 9.9, trial 0 had 6.9" in candidate.verdict_because
+
+
+class Faulty(FakeEngine):
+    """Loses the bursts whose place in the order of runs is in `lost`."""
+
+    def __init__(self, lost: set[int]) -> None:
+        super().__init__(micro_batches)
+        self.lost = lost
+
+    def run(self, burst: Burst) -> Outcome:
+        outcome = super().run(burst)
+        return LOST if len(self.ran) in self.lost else outcome
+
+
+def test_a_burst_lost_to_the_machine_is_run_once_more_under_its_number(tmp_path: Path) -> None:
+    engine = Faulty({1})
+    loop_in(tmp_path, rule=micro_batches, engine=engine).run()
+    history = read_study(tmp_path)
+    assert [burst.number for burst in engine.ran] == [1, 1, 2]
+    assert [lost.burst for lost in history.lost] == [1]
+    assert history.trials[0].status is Status.OK
+    assert (tmp_path / "bursts" / "0001.lost").is_dir()
+
+
+def test_a_machine_that_is_down_stops_the_study_instead_of_blaming_recipes(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="not the recipe's: no port is free"):
+        loop_in(tmp_path, rule=micro_batches, engine=Faulty({1, 2})).run()
+    loop_in(tmp_path, rule=micro_batches).run()
+    assert trials_in(tmp_path)[0].accepted
+
+
+def test_one_recipe_the_machine_cannot_run_is_passed_over(tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=micro_batches, engine=Faulty({3, 4}), ideas=[SLOWER, FASTER]).run()
+    assert [trial.status for trial in trials_in(tmp_path)] == [Status.OK, Status.FAILED, Status.OK]
+
+
+def test_a_loss_that_is_no_number_survives_the_journal(tmp_path: Path) -> None:
+    nan = Outcome(failure=Failure(kind=FailureKind.NAN, evidence="loss is nan"), loss=[7.0, float("nan"), 6.0], ranks=2)
+    loop_in(tmp_path, rule=lambda recipe: nan).run()
+    (base,) = trials_in(tmp_path)
+    assert base.status is Status.FAILED
+    assert base.outcomes[0].loss == [7.0]
+
+
+def test_two_runs_of_one_study_are_the_same(tmp_path: Path) -> None:
+    ideas = [SLOWER, FASTER]
+    for name in ("a", "b"):
+        loop_in(tmp_path / name, rule=micro_batches, ideas=ideas).run()
+    assert trials_in(tmp_path / "a") == trials_in(tmp_path / "b")
+
+
+def test_the_verdict_of_the_journal_is_the_judges(tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=micro_batches, ideas=[FASTER]).run()
+    base, faster = trials_in(tmp_path)
+    assert judge(faster, against=base, trials=[base, faster]).verdict is faster.verdict
+    assert base.recipe == base_recipe()

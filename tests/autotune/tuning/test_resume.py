@@ -1,0 +1,129 @@
+"""A study that is stopped anywhere goes on as if nothing had happened: the same trials, the same best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autotune.tuning.events import Event
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_events, read_study
+from policies.trial import Phase, Trial
+from tests.autotune.tuning.fakes import FakeEngine, Idea, loop_in
+from tests.autotune.tuning.test_loop import OOM, micro_batches
+from trainer.burst import Burst, Outcome
+from trainer.recipe import Recipe
+
+
+def tight(recipe: Recipe) -> Outcome | float:
+    """Does not fit as given, is close between two recipes, and gains much from a third."""
+    if recipe.knob("recompute_granularity") is None:
+        return OOM
+    close = 0.985 if recipe.knob("manual_gc") else 1.0
+    return micro_batches(recipe.replace({"manual_gc": False})) * close
+
+
+IDEAS = [
+    Idea(changes={"recompute_granularity": "selective", "recompute_modules": ("core_attn",)}, phase=Phase.FIT),
+    Idea(changes={"manual_gc": True}),
+    Idea(changes={"micro_batch_size": 3}),
+    Idea(changes={"micro_batch_size": 4}),
+]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler of the loop sees it."""
+
+
+def run_until(folder: Path, events: int) -> None:
+    """Runs a study that dies right after writing so many events."""
+    left = events
+
+    def die(event: Event, history: History) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        loop_in(folder, rule=tight, ideas=IDEAS, listener=die).run()
+
+
+def measured(trials: list[Trial]) -> list[object]:
+    return [(trial.number, trial.changes, trial.bursts, trial.outcomes, trial.verdict_because) for trial in trials]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> History:
+    folder = tmp_path_factory.mktemp("whole")
+    loop_in(folder, rule=tight, ideas=IDEAS).run()
+    return read_study(folder)
+
+
+def test_the_study_is_worth_interrupting(uninterrupted: History) -> None:
+    assert len(uninterrupted.trials) == 5
+    assert len(uninterrupted.finished) >= 7
+
+
+@pytest.mark.parametrize("events", range(2, 31))
+def test_killed_after_any_event_it_goes_on_to_the_same_end(events: int, tmp_path: Path, uninterrupted: History) -> None:
+    run_until(tmp_path, events)
+    before = {event.burst for event in read_study(tmp_path).finished}
+    engine = FakeEngine(tight)
+    loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=engine).run()
+    assert measured(read_study(tmp_path).trials) == measured(uninterrupted.trials)
+    assert before.isdisjoint(burst.number for burst in engine.ran), "a finished burst was paid for twice"
+
+
+def test_a_line_torn_by_a_kill_is_cut_off_and_written_again(tmp_path: Path, uninterrupted: History) -> None:
+    run_until(tmp_path, 9)
+    journal = tmp_path / JOURNAL
+    whole = journal.read_bytes()
+    for cut in range(len(whole) - 40, len(whole)):
+        journal.write_bytes(whole[:cut])
+        loop = loop_in(tmp_path, rule=tight, ideas=IDEAS)
+        assert loop.bench.journal.torn_bytes == len(whole[:cut]) - (whole[:cut].rfind(b"\n") + 1)
+        loop.bench.journal.close()
+    loop_in(tmp_path, rule=tight, ideas=IDEAS).run()
+    assert measured(read_study(tmp_path).trials) == measured(uninterrupted.trials)
+
+
+def test_what_a_lost_burst_left_is_kept_aside(tmp_path: Path) -> None:
+    class Dying(FakeEngine):
+        def run(self, burst: Burst) -> Outcome:
+            outcome = super().run(burst)
+            (burst.folder / "half").touch()
+            if len(self.ran) == 2:
+                raise Killed
+            return outcome
+
+    with pytest.raises(Killed):
+        loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=Dying(tight)).run()
+    loop_in(tmp_path, rule=tight, ideas=IDEAS).run()
+    assert (tmp_path / "bursts" / "0002.lost" / "half").exists()
+    assert not (tmp_path / "bursts" / "0002" / "half").exists()
+
+
+def test_a_larger_budget_goes_on_where_the_smaller_one_ended(tmp_path: Path, uninterrupted: History) -> None:
+    assert loop_in(tmp_path, rule=tight, ideas=IDEAS, budget=3).run().status == "budget"
+    assert loop_in(tmp_path, rule=tight, ideas=IDEAS).run().status == "converged"
+    assert [trial.recipe for trial in read_study(tmp_path).trials] == [trial.recipe for trial in uninterrupted.trials]
+
+
+def test_a_finished_study_resumed_runs_nothing_and_ends_alike(tmp_path: Path, uninterrupted: History) -> None:
+    loop_in(tmp_path, rule=tight, ideas=IDEAS).run()
+    engine = FakeEngine(tight)
+    ended = loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=engine).run()
+    assert engine.ran == []
+    assert uninterrupted.ended is not None
+    assert (ended.status, ended.because) == (uninterrupted.ended.status, uninterrupted.ended.because)
+
+
+def test_every_event_reads_back_as_it_was_written(uninterrupted: History, tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=tight, ideas=IDEAS).run()
+    events, size = read_events(tmp_path / JOURNAL)
+    lines = (tmp_path / JOURNAL).read_bytes()
+    assert b"".join(msgspec.json.encode(event) + b"\n" for event in events) == lines
+    assert size == len(lines)

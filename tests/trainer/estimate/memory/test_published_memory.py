@@ -1,0 +1,48 @@
+"""The memory estimate against what was published of runs that were used for nothing else."""
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.published_memory import Published, breakdown, peaks, savings
+from tests.places import FACTS
+from tests.trainer.recipe import tuned_recipes
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.recipe import Recipe
+
+TUNED = FACTS / "tuned_recipes.json"
+STOOD_IN_FOR = ("qwen35", "deepseek_v4", "nemotron_3_ultra")  # by models of another size
+FITTING_SHARE = 0.95
+
+
+@pytest.mark.parametrize("row", breakdown(), ids=lambda row: row.what)
+def test_the_published_breakdown_is_met(row: Published) -> None:
+    assert abs(row.error) <= 0.05
+
+
+@pytest.mark.parametrize("row", savings(), ids=lambda row: row.what)
+def test_a_published_saving_is_met_or_the_difference_explained(row: Published) -> None:
+    assert abs(row.error) <= 0.05 or row.because
+
+
+def test_published_peaks_are_met_as_far_as_their_settings_are_known() -> None:
+    errors = {row.what: abs(row.error) for row in peaks()}
+    assert max(errors.values()) <= 0.20
+    assert sorted(errors.values())[len(errors) // 2] <= 0.10
+
+
+def test_recipes_that_were_tuned_on_their_gpu_may_fit_it() -> None:
+    if not TUNED.exists():
+        pytest.skip(f"no {TUNED}: the tuned recipes are not beside this checkout")
+    rows: list[dict[str, Any]] = json.loads(TUNED.read_text())
+    known = [row for row in rows if row.get("optimizer") and not row["model"].lower().startswith(STOOD_IN_FOR)]
+    recipes = [tuned_recipes.recipe_of_row(row) for row in known]
+    fitting = [_may_fit(recipe.replace({"moe_router_force_load_balancing": True})) for recipe in recipes]
+    assert len(fitting) > 100
+    assert sum(fitting) / len(fitting) >= FITTING_SHARE
+
+
+def _may_fit(recipe: Recipe) -> bool:
+    found, limit = estimate_memory(recipe), recipe.memory_limit_gib
+    return limit is None or found.peak_gib + found.outside_gib <= limit

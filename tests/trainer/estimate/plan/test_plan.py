@@ -1,0 +1,148 @@
+"""The search for settings: what it offers is legal, fits and honours what is frozen; what is missing has a reason."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.plan.choices import choices, missing
+from trainer.estimate.plan.search import Search, search
+from trainer.estimate.time.estimate import estimate_time
+from trainer.recipe import load_recipe
+from trainer.recipe.load import recipe_from
+from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.schema import Recipe
+from trainer.recipe.source import Source
+
+
+def recipe(model: Any = "qwen3-30b-a3b", **fields: Any) -> Recipe:
+    data = {"name": "r", "model": model, "cluster": {"gpu": "h100", "nodes": 2}}
+    return recipe_from(Source(name="r", data=data | fields))
+
+
+@pytest.fixture(scope="module")
+def found() -> Search:
+    return search(recipe())
+
+
+def test_every_choice_is_legal_and_fits_by_the_upper_bound(found: Search) -> None:
+    shown = choices(found, 10)
+    assert len(shown) == 10
+    for choice in shown:
+        assert not [finding for finding in check(choice.recipe) if finding.kind is FindingKind.ERROR]
+        assert choice.fits
+        assert choice.needs_gib <= (choice.recipe.memory_limit_gib or np.inf)
+        assert choice.because
+
+
+def test_a_choice_has_the_figures_that_its_recipe_is_estimated_with(found: Search) -> None:
+    for choice in choices(found, 3):
+        assert choice.upper_gib == pytest.approx(estimate_memory(choice.recipe).upper_gib)
+        assert choice.tokens_per_s_per_gpu == pytest.approx(estimate_time(choice.recipe).tokens_per_s_per_gpu)
+        assert sum(choice.time_by_part.values()) == pytest.approx(choice.step_s)
+        assert sum(choice.memory_by_part.values()) == pytest.approx(choice.peak_gib)
+
+
+def test_layouts_are_shown_once_and_the_fastest_first(found: Search) -> None:
+    shown = choices(found, 10)
+    sizes = [tuple(getattr(c.layout, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")) for c in shown]
+    assert len(set(sizes)) == len(sizes)
+    rates = [choice.tokens_per_s_per_gpu for choice in shown]
+    assert all(later <= earlier * 1.005 for earlier, later in pairwise(rates))
+
+
+def test_the_staged_search_finds_what_trying_everything_finds() -> None:
+    """On a small cluster every combination can be estimated: the first choice is the best of all."""
+    from trainer.estimate.plan.legality import broken
+    from trainer.estimate.plan.search import estimated
+    from trainer.estimate.plan.space import crossed, foundation, layouts, settings
+
+    base = foundation(recipe(cluster={"gpu": "h100", "nodes": 1}))
+    places, options = layouts(base), settings(base)
+    rows = np.repeat(np.arange(places.count), options.count)
+    every = crossed(places, options, rows, np.tile(np.arange(options.count), places.count))
+    verdicts, _ = broken(every)
+    every = every.take(~np.logical_or.reduce(list(verdicts.values())))
+    figures = estimated(every)
+    best = figures.tokens[figures.needs_gib <= (base.memory_limit_gib or np.inf)].max()
+    shown = choices(search(recipe(cluster={"gpu": "h100", "nodes": 1})), 1)
+    assert shown[0].tokens_per_s_per_gpu >= best * 0.997
+
+
+def test_frozen_knobs_and_what_changes_numbers_stay_as_they_are() -> None:
+    frozen = {"freeze": ["tensor_model_parallel_size", "moe_token_dispatcher_type", "recompute_granularity"]}
+    base = recipe(tune=frozen, parallelism={"tp": 2}, knobs={"sequence_parallel": True})
+    for choice in choices(search(base), 5):
+        assert choice.recipe.knob("tensor_model_parallel_size") == 2
+        assert choice.recipe.knob("moe_token_dispatcher_type") == "alltoall"
+        assert choice.recipe.knob("recompute_granularity") is None
+        assert choice.recipe.training.precision == "bf16"
+        assert choice.recipe.training.global_batch_size == base.training.global_batch_size
+
+
+def test_precision_moves_only_where_numbers_may_change() -> None:
+    found = search(recipe(tune={"allow": "numerics-changing"}))
+    assert set(found.finals.candidates.columns["precision"].choices) == {"bf16", "fp8_blockwise", "fp8_current"}
+    frozen = search(recipe(tune={"allow": "numerics-changing", "freeze": ["precision"]}))
+    assert "precision" not in frozen.finals.candidates.columns
+
+
+def test_an_expected_layout_that_is_not_shown_has_its_reason(found: Search) -> None:
+    told = {one.layout: one.because for one in missing(found, choices(found, 3))}
+    assert all(told.values())
+    assert any("slower" in because for because in told.values())
+    own = next(because for layout, because in told.items() if "own" in layout)
+    assert "GiB" in own or "slower" in own
+
+
+def test_what_cannot_fit_says_how_much_it_needs() -> None:
+    found = search(recipe(model="deepseek-v3", cluster={"gpu": "h100", "nodes": 1}))
+    shown = choices(found, 3)
+    assert shown
+    assert not any(choice.fits for choice in shown)
+    assert all("GiB of 80" in choice.because for choice in shown)
+    needs = [choice.needs_gib for choice in shown]
+    assert needs == sorted(needs)
+
+
+def test_layers_that_do_not_divide_are_given_a_layout() -> None:
+    found = search(recipe(model="deepseek-v3", cluster={"gpu": "h100", "nodes": 64}))
+    shown = choices(found, 20)
+    assert any(choice.recipe.knob("pipeline_model_parallel_layout") for choice in shown)
+
+
+def test_an_illegal_recipe_is_planned_all_the_same() -> None:
+    illegal = recipe(parallelism={"tp": 3, "pp": 5})
+    assert any(finding.kind is FindingKind.ERROR for finding in check(illegal))
+    assert choices(search(illegal), 1)[0].fits
+
+
+def test_a_choice_runs_as_it_is_written() -> None:
+    """Nothing of it would silently run as something else, and the environment it counts on is in it."""
+    for choice in choices(search(recipe(model="qwen3-235b-a22b", cluster={"gpu": "gb200", "nodes": 16})), 5):
+        kinds = {finding.kind for finding in check(choice.recipe)}
+        assert FindingKind.FALLBACK not in kinds
+        assert FindingKind.AUTOSET not in kinds
+
+
+def test_what_no_choice_can_cure_is_set_aside() -> None:
+    """GPTModel cannot build this model's layers whatever the layout: its layouts are ranked all the same."""
+    found = search(recipe(model="nemotron-3-nano-30b-a3b"))
+    assert found.standing == {"hybrid-model"}
+    assert choices(found, 1)[0].fits
+
+
+def test_a_model_that_no_preset_knows_is_planned_by_its_fields() -> None:
+    fields = {"num_layers": 30, "hidden_size": 3072, "num_attention_heads": 24, "vocab_size": 100000}
+    unknown = recipe(model=fields | {"num_moe_experts": 48, "moe_router_topk": 4, "moe_ffn_hidden_size": 1024})
+    assert choices(search(unknown), 1)[0].fits
+
+
+def test_a_cpu_without_a_known_limit_takes_everything_as_fitting() -> None:
+    found = search(load_recipe("cpu-moe"))
+    assert found.outlined.fits.all()
+    assert len(found.ranking) > 1

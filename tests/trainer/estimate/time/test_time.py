@@ -1,0 +1,183 @@
+"""The step-time estimate: its parts add up, knobs move it the way they must, and it says how far it can be trusted."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.places import FACTS
+from trainer.estimate.candidates import one, table
+from trainer.estimate.time.constants import constants
+from trainer.estimate.time.estimate import estimate_time, time_of
+from trainer.estimate.time.links import dispatch_s
+from trainer.recipe.schema import Recipe
+
+INSIDE = (  # parts that a step is made of; the others tell how much of it is communication, hidden or not
+    *("compute_s", "recompute_s", "ep_exposed_s", "tp_exposed_s", "cp_exposed_s", "head_s", "host_s"),
+    *("pp_exposed_s", "pp_bubble_s", "dp_exposed_s", "optimizer_s", "sync_s"),
+)
+
+
+def recipe_of(gpu: str = "h100", nodes: int = 8, model: str = "qwen3-30b-a3b", **knobs: Any) -> Recipe:
+    plain = {
+        "expert_model_parallel_size": 8,
+        "expert_tensor_parallel_size": 1,
+        "global_batch_size": 1024,
+        "moe_grouped_gemm": True,
+        "moe_permute_fusion": True,
+        "moe_router_force_load_balancing": True,
+        "use_distributed_optimizer": True,
+    }
+    data = {"name": "timed", "model": model, "cluster": {"gpu": gpu, "nodes": nodes}}
+    return Recipe.model_validate(data).replace(plain | knobs)
+
+
+def step_s(recipe: Recipe) -> float:
+    return estimate_time(recipe).step_s
+
+
+LAYOUTS = [
+    {},
+    {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 3},
+    {"tensor_model_parallel_size": 2, "sequence_parallel": True, "context_parallel_size": 2},
+    {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    {"overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 32},
+    {"precision": "fp8_current", "cuda_graph_impl": "transformer_engine"},
+    {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"},
+]
+
+
+@pytest.mark.parametrize("knobs", LAYOUTS)
+def test_parts_add_up_to_the_step(knobs: dict[str, Any]) -> None:
+    found = estimate_time(recipe_of(**knobs))
+    assert sum(found.by_part[name] for name in INSIDE) == pytest.approx(found.step_s)
+    assert min(found.by_part.values()) >= 0
+
+
+def test_tokens_and_flops_are_those_of_the_step() -> None:
+    recipe = recipe_of()
+    found = estimate_time(recipe)
+    assert found.tokens_per_s_per_gpu == pytest.approx(1024 * 4096 / recipe.world_size / found.step_s)
+    assert found.model_tflops_per_gpu == pytest.approx(found.tokens_per_s_per_gpu * 0.0230, rel=0.01)
+
+
+def test_many_rows_at_once_are_what_each_is_alone() -> None:
+    base = recipe_of()
+    names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "recompute_granularity")
+    rows = list(itertools.product((1, 2, 4), (1, 2, 4), (1, 2), (None, "selective", "full")))
+    together = table(base, dict(zip(names, zip(*rows, strict=True), strict=True)))
+    found = time_of(together).step_s
+    alone = [time_of(one(together.recipe(row))).step_s[0] for row in range(len(rows))]
+    np.testing.assert_allclose(found, alone)
+
+
+def test_full_recompute_costs_about_a_forward_pass() -> None:
+    again = recipe_of(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    assert 1.15 < step_s(again) / step_s(recipe_of()) < 1.5
+
+
+def test_interleaving_shrinks_the_bubble() -> None:
+    stages: dict[str, Any] = {"pipeline_model_parallel_size": 4, "global_batch_size": 128}
+    plain = estimate_time(recipe_of(**stages)).by_part["pp_bubble_s"]
+    chunks = estimate_time(recipe_of(**stages, virtual_pipeline_model_parallel_size=3)).by_part["pp_bubble_s"]
+    assert chunks == pytest.approx(plain / 3)
+
+
+def test_expert_parallel_across_nodes_exposes_more_than_inside_one() -> None:
+    inside, across = recipe_of(), recipe_of(expert_model_parallel_size=32)
+    assert estimate_time(across).by_part["ep_exposed_s"] > 2 * estimate_time(inside).by_part["ep_exposed_s"]
+
+
+def test_overlap_hides_part_of_dispatch_and_never_all() -> None:
+    plain, hidden = (
+        estimate_time(recipe_of(expert_model_parallel_size=32, overlap_moe_expert_parallel_comm=on)).by_part
+        for on in (False, True)
+    )
+    assert plain["ep_exposed_s"] == plain["ep_s"]
+    assert 0 < hidden["ep_exposed_s"] < plain["ep_exposed_s"]
+
+
+def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> None:
+    long: dict[str, Any] = {"seq_length": 131072, "context_parallel_size": 16, "global_batch_size": 64}
+    ring = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long)).by_part
+    dealt = estimate_time(recipe_of(nodes=16, model="deepseek-v3", **long, cp_comm_type="a2a")).by_part
+    assert dealt["cp_s"] < ring["cp_s"] / 4
+    assert dealt["cp_exposed_s"] == dealt["cp_s"]
+    assert ring["cp_exposed_s"] < ring["cp_s"]
+
+
+def test_graphs_take_host_time_away() -> None:
+    small: dict[str, Any] = {"model": "gpt-oss-20b", "seq_length": 1024, "global_batch_size": 512}
+    eager = estimate_time(recipe_of(**small)).by_part["host_s"]
+    partly = estimate_time(recipe_of(**small, cuda_graph_impl="transformer_engine")).by_part["host_s"]
+    whole = estimate_time(recipe_of(**small, cuda_graph_impl="full_iteration")).by_part["host_s"]
+    assert eager > partly > whole
+
+
+def test_a_newer_release_is_not_slower() -> None:
+    recipe = recipe_of("gb200", precision="mxfp8")
+    assert estimate_time(recipe, release="26.06").step_s < estimate_time(recipe, release="25.11").step_s
+
+
+def test_an_unknown_release_is_named() -> None:
+    with pytest.raises(KeyError, match="1\\.0"):
+        estimate_time(recipe_of(), release="1.0")
+
+
+def test_what_no_published_run_has_widens_the_interval_and_is_said() -> None:
+    known, unknown = estimate_time(recipe_of("h100")), estimate_time(recipe_of("h200"))
+    assert unknown.spread > known.spread
+    assert any("GPU h200" in text for text in unknown.assumptions)
+    long = estimate_time(recipe_of(seq_length=1 << 20, context_parallel_size=8))
+    assert long.spread > known.spread
+    assert any("sequences above" in text for text in long.assumptions)
+
+
+def test_every_constant_lies_within_its_bounds() -> None:
+    from trainer.estimate.time.constants import constant_table
+
+    for row in constant_table().values():
+        assert row.low is None or row.high is None or row.low <= row.value <= row.high, row.name
+
+
+PUBLISHED = FACTS / "published_runs.csv"
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason=f"{PUBLISHED} is not here")
+def test_the_constants_in_the_table_are_those_that_fit_the_published_runs() -> None:
+    from benchmarks.published_runs import read_runs
+    from benchmarks.time_fit import Fit
+
+    runs, left_out = read_runs(facts=PUBLISHED.parent)
+    assert len(runs) + len(left_out) == 431
+    fit = Fit(runs)
+    errors = np.abs(np.expm1(fit.errors(fit.start)))
+    assert np.median(errors) < 0.05
+    assert np.quantile(errors, 0.9) < 0.15
+
+
+# arXiv 2603.07685 table 7: 4096 tokens of 7168 channels, top 8 of 256 experts; microseconds
+TABLE_7 = [
+    ("gb200", "hybridep", 8, 391),
+    ("gb200", "hybridep", 64, 675),
+    ("gb200", "alltoall", 8, 735),
+    ("gb200", "alltoall", 64, 930),
+    ("h100", "hybridep", 8, 661),
+    ("h100", "hybridep", 16, 1485),
+    ("h100", "hybridep", 32, 3064),
+    ("h100", "hybridep", 64, 4626),
+    ("h100", "alltoall", 8, 1265),
+    ("h100", "alltoall", 16, 5774),
+    ("h100", "alltoall", 64, 9164),
+]
+
+
+@pytest.mark.parametrize(("gpu", "library", "ranks", "measured_us"), TABLE_7)
+def test_dispatch_takes_what_was_measured(gpu: str, library: str, ranks: int, measured_us: float) -> None:
+    kind = {"moe_token_dispatcher_type": "alltoall"}
+    if library != "alltoall":
+        kind = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": library}
+    nodes = 64 // (4 if gpu == "gb200" else 8)
+    recipe = recipe_of(gpu, nodes, "deepseek-v3", expert_model_parallel_size=ranks, **kind)
+    assert float(dispatch_s(one(recipe), constants())) * 1e6 == pytest.approx(measured_us, rel=0.25)

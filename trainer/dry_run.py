@@ -1,0 +1,150 @@
+"""Would this layout build, and what would its hottest rank hold: asked of Megatron-Core itself, without a GPU.
+
+The dry run is a process of its own (`trainer.engines.megatron.dry_run`), so that this one never imports torch and a
+crash there is a message here. Its answer is held against the closed form of the same recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.engines.megatron.stand_ins import CANNOT_KNOW, substituted, substitutes
+from trainer.errors import BadInputError, Problem, ToolError
+from trainer.estimate.candidates import one
+from trainer.estimate.memory.estimate import memory_of
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
+
+GIB = 2**30
+MODULE = "trainer.engines.megatron.dry_run"
+STATE = ("weights", "gradients", "master_weights", "optimizer")  # parts that both count
+DEADLINE_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """Where and why a dry run ended early, in the words of the one that ended it."""
+
+    phase: str  # process groups, configuration, model, optimizer or step
+    error: str  # the exception's name
+    message: str
+    where: str  # line of Megatron-Core that was running; empty where none was
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """GiB of one pipeline rank; parts that were not reached are absent. `peak_gib` is at most a rough figure."""
+
+    pp_rank: int
+    rank: int  # of `world_size`, the first of that pipeline rank
+    world_size: int
+    refused: Ended | None  # by Megatron-Core: the layout would not build
+    stopped: Ended | None  # by what fake tensors cannot show: says nothing about the layout
+    parameters: dict[str, int]  # dense, experts
+    by_part_gib: dict[str, float]
+    closed_form_gib: dict[str, float]  # of the same parts and the same stand-ins
+    difference_pct: float | None  # of their sums, dry run over closed form; None where a part was not reached
+    peak_gib: float
+    peak_phase: str
+    microbatches: int
+    seconds: float
+    stand_ins: list[dict[str, Any]]  # knob, asked, ran, why
+    cannot_know: tuple[str, ...] = CANNOT_KNOW
+
+
+def hottest_rank(recipe: Recipe) -> int:
+    """The pipeline rank that needs most by the closed form."""
+    return int(memory_of(one(recipe)).hottest[0])
+
+
+def dry_run(recipe: Recipe, *, pp_rank: int) -> DryRun:
+    """Builds and steps one rank of the recipe's world in a child process. Raises BadInputError for a pipeline rank
+    there is none of or a model that GPTModel cannot build, ToolError where the child died."""
+    _refuse(recipe, pp_rank)
+    told = _answer(json.dumps({"recipe": recipe.model_dump(mode="json"), "pp_rank": pp_rank}))
+    measured = {part: size / GIB for part, size in told["bytes"].items()}
+    table = memory_of(one(recipe.replace(substitutes(recipe)))).by_part
+    closed = {part: float(table[part][0, pp_rank]) for part in STATE}
+    return DryRun(
+        pp_rank=pp_rank,
+        rank=told["rank"],
+        world_size=recipe.world_size,
+        refused=Ended(**told["refused"]) if told["refused"] else None,
+        stopped=Ended(**told["stopped"]) if told["stopped"] else None,
+        parameters=told["parameters"],
+        by_part_gib=measured,
+        closed_form_gib=closed,
+        difference_pct=_difference_pct(measured, closed),
+        peak_gib=told["peak_bytes"] / GIB,
+        peak_phase=told["peak_phase"],
+        microbatches=told["microbatches"],
+        seconds=told["seconds"],
+        stand_ins=substituted(recipe),
+    )
+
+
+def _refuse(recipe: Recipe, pp_rank: int) -> None:
+    if recipe.architecture.hybrid:
+        raise BadInputError(
+            Problem(
+                where=f"{recipe.name}: model",
+                what=f"GPTModel cannot build its layers: {recipe.architecture.hybrid}",
+                hint="estimate it without --dry-run",
+            )
+        )
+    if not 0 <= pp_rank < layout_of(recipe).pp:
+        raise BadInputError(
+            Problem(
+                where="--pp-rank",
+                what=f"there is no pipeline rank {pp_rank}",
+                hint=f"the recipe has {layout_of(recipe).pp}, counted from 0",
+            )
+        )
+
+
+def _difference_pct(measured: dict[str, float], closed: dict[str, float]) -> float | None:
+    if set(STATE) - measured.keys():
+        return None
+    return 100 * (sum(measured[part] for part in STATE) / sum(closed.values()) - 1)
+
+
+def _answer(question: str) -> dict[str, Any]:
+    try:
+        child = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", MODULE],
+            input=question,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(
+            f"the dry run did not end within {DEADLINE_S:.0f} s",
+            hint="fewer layers a rank, or fewer ranks, take less; estimate without --dry-run needs no second",
+        ) from None
+    if child.returncode != 0:
+        raise ToolError(f"the dry run ended {_end(child.returncode)}: {_last_line(child.stderr)}", hint=_hint(child))
+    answer: dict[str, Any] = json.loads(child.stdout)
+    return answer
+
+
+def _end(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def _hint(child: subprocess.CompletedProcess[str]) -> str:
+    if child.returncode == -signal.SIGKILL or "MemoryError" in child.stderr:
+        return "the machine ran out of memory: give the dry run some GiB"
+    if "ModuleNotFoundError" in child.stderr or "ImportError" in child.stderr:
+        return "`moe-autotune doctor` says what is installed"
+    return "this says nothing about the layout; the estimate without --dry-run holds"

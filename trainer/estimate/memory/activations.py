@@ -1,0 +1,230 @@
+"""Bytes of activations that one layer keeps for backward, for one token, by closed form.
+
+Counted as the tensors Megatron-Core saves, with the memory-efficient permutation (router probabilities applied inside
+the activation, so that expert outputs are not kept). Which module recomputes or offloads a tensor is
+`activations.csv`. "A token" is one of the rank's share of the sequence (sequence / CP). Shapes: [N], or [] where all
+rows share one value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.linear_mixers import delta_net_entries, mamba_entries
+from trainer.estimate.memory.state import quantizes
+from trainer.model.parameters import attention_channels, dense_width, expert_width
+from trainer.recipe.architecture import LayerKind
+from trainer.recipe.tables import read_table
+
+Tensors = dict[str, Floats]
+MASK_BYTES = 1.0  # of one entry of a dropout mask
+STATISTICS_BYTES = 4.0  # of one log-sum-exp
+ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every expert
+
+
+@cache
+def tensor_table() -> dict[str, dict[str, str]]:
+    """The rows of `activations.csv` by tensor."""
+    return {row["tensor"]: row for row in read_table("activations.csv", package="trainer.estimate.memory")}
+
+
+def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
+    """Bytes a token of one layer, with experts or without, by tensor, before recompute and offload. Of a hybrid model
+    the mean of its layers of that kind, as `layer_parameters`."""
+    model = candidates.base.architecture
+    kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
+    kinds = kinds or [LayerKind("attention", "moe" if is_moe else "dense")]
+    mean: Tensors = {}
+    for kind, times in Counter(kinds).items():
+        for name, size in (MIXERS[kind.mixer](candidates) | FEEDS[kind.feed](candidates)).items():
+            mean[name] = mean.get(name, np.zeros(())) + size * (times / len(kinds))
+    return mean
+
+
+def wide_bytes(candidates: Candidates) -> Floats:
+    """Of one entry of the tensors that stay in the training precision."""
+    return np.where(candidates.among("precision", "fp32"), 4.0, 2.0)
+
+
+def narrow_bytes(candidates: Candidates) -> Floats:
+    """Of one entry of the inputs of linear layers, which are kept quantized; a scale for 16 entries with NVFP4."""
+    fp4 = np.where(candidates.among("precision", "nvfp4"), 0.5 + 1 / 16, 1.0)
+    return np.where(quantizes(candidates), fp4, wide_bytes(candidates))
+
+
+def along(candidates: Candidates) -> Floats:
+    """Ranks that share what lies between the tensor-parallel regions."""
+    return np.where(candidates.on("sequence_parallel"), candidates.tp, 1.0)
+
+
+def keeps_scores(candidates: Candidates) -> Flags:
+    """Unfused attention; a CPU's local layers are counted apart (see `memory.py`)."""
+    local = candidates.among("transformer_impl", "local") & (not candidates.base.hardware.is_cpu)
+    return local | candidates.among("attention_backend", "unfused", "local")
+
+
+def _attention(candidates: Candidates) -> Tensors:
+    model, tp = candidates.base.architecture, candidates.tp
+    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+    hidden = model.hidden_size / along(candidates)
+    query, _, value = attention_channels(model)
+    heads, output = model.num_attention_heads, value if model.multi_latent_attention else query
+    scores = heads / tp * candidates.number("seq_length") * keeps_scores(candidates)
+    dropped = (MASK_BYTES + wide) * (model.attention_dropout > 0)
+    inputs = _latent_inputs(candidates) if model.multi_latent_attention else _direct_inputs(candidates)
+    return inputs | {
+        "residual": hidden * wide,
+        "scores": scores * (wide + dropped),
+        "attention_output": output * wide / tp + heads * STATISTICS_BYTES / tp,
+        "attention_quantized": output * narrow / tp * candidates.among("precision", "fp8_delayed"),
+        "attention_dropout_mask": hidden * MASK_BYTES * (model.hidden_dropout > 0),
+    }
+
+
+def _direct_inputs(candidates: Candidates) -> Tensors:
+    """Queries, keys and values by one projection, which the first norm is fused with."""
+    model = candidates.base.architecture
+    query, key, value = attention_channels(model)
+    wide = wide_bytes(candidates) / candidates.tp
+    return {
+        "attention_norm": model.hidden_size / along(candidates) * narrow_bytes(candidates),
+        "queries_keys_values": (query + key + value) * wide,
+        "unrotated": (query + key) * wide * model.qk_layernorm,
+    }
+
+
+def _latent_inputs(candidates: Candidates) -> Tensors:
+    """MLA: compressed first; the norms of the compressed are fused with the up projections."""
+    model = candidates.base.architecture
+    query, key, value = attention_channels(model)
+    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+    latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0)) / along(candidates)
+    copies = np.where(quantizes(candidates), 2.0, 1.0)
+    return {
+        "latent_norm": model.hidden_size / along(candidates) * narrow * copies,
+        "latents": latent * wide,
+        "latents_normed": latent * narrow,
+        "up_projected": (query + key + value) * wide / candidates.tp,
+    }
+
+
+def _linear(entries: Callable[[Candidates], Tensors], normed: str) -> Callable[[Candidates], Tensors]:
+    """A mixer without attention, its first norm fused with its projection; `normed` is the input of its last one."""
+
+    def tensors(candidates: Candidates) -> Tensors:
+        wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+        hidden = candidates.base.architecture.hidden_size / along(candidates)
+        own = {name: size * (narrow if name == normed else wide) for name, size in entries(candidates).items()}
+        return own | {"residual": hidden * wide, "attention_norm": hidden * narrow}
+
+    return tensors
+
+
+def _nothing(candidates: Candidates) -> Tensors:
+    return {}
+
+
+def _second_residual(candidates: Candidates) -> Tensors:
+    model = candidates.base.architecture
+    hidden = model.hidden_size / along(candidates)
+    return {
+        "mlp_residual": hidden * wide_bytes(candidates),
+        "mlp_dropout_mask": hidden * MASK_BYTES * (model.hidden_dropout > 0),
+    }
+
+
+def _dense(candidates: Candidates) -> Tensors:
+    model = candidates.base.architecture
+    width = dense_width(model) / candidates.tp
+    gate = 2 if model.gated_linear_unit else 1
+    return _second_residual(candidates) | {
+        "mlp_norm_fused": model.hidden_size / along(candidates) * narrow_bytes(candidates),
+        "dense_hidden": gate * width * wide_bytes(candidates),
+        "dense_activation": width * narrow_bytes(candidates),
+    }
+
+
+def _experts(candidates: Candidates) -> Tensors:
+    model = candidates.base.architecture
+    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
+    gate = 2 if model.gated_linear_unit else 1
+    shared = (model.moe_shared_expert_intermediate_size or 0) / candidates.tp
+    copies = copies_of_a_token(candidates)
+    width = expert_width(model) / candidates.etp
+    unfused = not model.gated_linear_unit and not model.use_fused_weighted_squared_relu
+    return _second_residual(candidates) | {
+        "mlp_norm": model.hidden_size / along(candidates) * wide,
+        "shared_hidden": gate * shared * wide,
+        "shared_activation": shared * narrow,
+        "router": (model.num_moe_experts or 0) * (4 * ROUTER_TENSORS + MASK_BYTES) / along(candidates),
+        "expert_input": copies * model.hidden_size * narrow,
+        "expert_hidden": copies * gate * width * wide,
+        "expert_unweighted": copies * width * wide * unfused,
+        "expert_activation": copies * width * narrow,
+    }
+
+
+MIXERS: dict[str, Callable[[Candidates], Tensors]] = {
+    "attention": _attention,
+    "mamba": _linear(mamba_entries, "mamba_normed"),
+    "gated_delta_net": _linear(delta_net_entries, "delta_normed"),
+    "none": _nothing,
+}
+FEEDS: dict[str, Callable[[Candidates], Tensors]] = {"dense": _dense, "moe": _experts, "none": _nothing}
+
+
+def copies_of_a_token(candidates: Candidates) -> Floats:
+    """Tokens that this rank's experts work on over its own, with an even load."""
+    padded = candidates.on("moe_pad_expert_input_to_capacity")
+    capacity = np.where(padded, candidates.number("moe_expert_capacity_factor", none=1.0), 1.0)
+    return candidates.base.architecture.moe_router_topk * candidates.etp / along(candidates) * capacity
+
+
+# column of the table -> (the knob that lists modules, what null means, when the knob acts)
+ACTING: dict[str, tuple[str, tuple[str, ...], Callable[[Candidates], Flags]]] = {
+    "recompute": ("recompute_modules", ("core_attn",), lambda c: c.among("recompute_granularity", "selective")),
+    "offload": ("offload_modules", (), lambda c: c.on("fine_grained_activation_offloading")),
+    "graph": (
+        "cuda_graph_scope",
+        ("attn", "mlp", "moe"),  # whole layers
+        lambda c: ~c.among("cuda_graph_impl", "none", "full_iteration"),
+    ),
+}
+
+
+def named(candidates: Candidates, column: str) -> dict[str, Flags]:
+    """Which tensors selective recompute drops, fine-grained offload moves (`offload`), or CUDA graphs own (`graph`)."""
+    knob, default, acts = ACTING[column]
+    switch = acts(candidates)
+    return {
+        tensor: switch & candidates.where(knob, _names_any_of(row[column].split(), default))
+        for tensor, row in tensor_table().items()
+    }
+
+
+def _names_any_of(modules: list[str], default: tuple[str, ...]) -> Callable[[tuple[str, ...] | None], bool]:
+    return lambda words: not set(modules).isdisjoint(default if words is None else words)
+
+
+def select(tensors: Tensors, flags: dict[str, Flags]) -> Tensors:
+    return {name: np.where(flags[name], size, 0.0) for name, size in tensors.items()}
+
+
+def kept(candidates: Candidates, saved: Tensors) -> Tensors:
+    """What of `saved` stays on the device after selective recompute and fine-grained offload."""
+    recomputed, offloaded = named(candidates, "recompute"), named(candidates, "offload")
+    return {name: np.where(recomputed[name] | offloaded[name], 0.0, size) for name, size in saved.items()}
+
+
+def total(tensors: Tensors) -> Floats:
+    return sum(tensors.values(), np.zeros(()))
+
+
+def routed(tensors: Tensors) -> Floats:
+    """The part that grows with the load of this rank's experts."""
+    return sum((size for name, size in tensors.items() if tensor_table()[name]["routed"]), np.zeros(()))

@@ -1,0 +1,95 @@
+"""How far a run may need more than the point: uneven experts, and what was never measured.
+
+`memory_calibration.csv` holds, for each feature a recipe can have, the calibrated runs that have it and their errors;
+`benchmarks/estimate_accuracy.py memory` makes it. A feature without a run, and a peak above the largest one measured,
+widen the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.memory.constants import constant
+from trainer.estimate.memory.state import is_fp8
+from trainer.recipe.tables import read_table
+
+# what a recipe can have -> which rows have it
+FEATURES: dict[str, Callable[[Candidates], Flags]] = {
+    "experts": lambda c: np.full((), c.base.architecture.num_moe_experts is not None),
+    "multi-latent attention": lambda c: np.full((), c.base.architecture.multi_latent_attention),
+    "hybrid layers": lambda c: np.full((), c.base.architecture.hybrid is not None),
+    "interleaved pipeline": lambda c: c.vpp > 1,
+    "context parallel": lambda c: c.cp > 1,
+    "fp8": is_fp8,
+    "nvfp4": lambda c: c.among("precision", "nvfp4"),
+    "all-gather dispatcher": lambda c: c.among("moe_token_dispatcher_type", "allgather") & (c.ep > 1),
+    "flex dispatcher": lambda c: c.among("moe_token_dispatcher_type", "flex") & (c.ep > 1),
+    "full recompute": lambda c: c.among("recompute_granularity", "full"),
+    "selective recompute": lambda c: c.among("recompute_granularity", "selective"),
+    "CUDA graphs": lambda c: ~c.among("cuda_graph_impl", "none"),
+    "activation offload": lambda c: c.on("fine_grained_activation_offloading"),
+    "layer offload": lambda c: c.on("cpu_offloading"),
+    "optimizer offload": lambda c: c.on("optimizer_cpu_offload"),
+    "precision-aware optimizer": lambda c: c.on("use_precision_aware_optimizer"),
+    "Megatron-FSDP": lambda c: c.on("use_megatron_fsdp"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Errors of the point against measured peaks, in percent, each run predicted without its own test case."""
+
+    rows: int
+    cases: int
+    median_pct: float
+    p90_pct: float
+    largest_gib: float  # peak among the runs
+
+
+@cache
+def calibrations() -> dict[str, Calibration]:
+    """By group of runs: "MoE", "dense" and every feature."""
+    return {
+        row["group"]: Calibration(
+            rows=int(row["rows"]),
+            cases=int(row["cases"]),
+            median_pct=float(row["median_pct"]),
+            p90_pct=float(row["p90_pct"]),
+            largest_gib=float(row["largest_gib"]),
+        )
+        for row in read_table("memory_calibration.csv", package="trainer.estimate.memory")
+    }
+
+
+def never_measured(candidates: Candidates) -> dict[str, Flags]:
+    """Features without a calibrated run -> the rows that have them."""
+    known = calibrations()
+    return {name: has(candidates) for name, has in FEATURES.items() if not known[name].rows}
+
+
+def margin(candidates: Candidates, peak_gib: Floats) -> Floats:
+    """Share of the point that the bound adds, [N]."""
+    unknown = sum((flags.astype(float) for flags in never_measured(candidates).values()), np.zeros(()))
+    largest = max(known.largest_gib for known in calibrations().values())
+    doublings = np.log2(np.maximum(1.0, peak_gib / largest))
+    widened = constant("margin_feature") * unknown + constant("margin_doubling") * doublings
+    return constant("margin") + np.minimum(widened, constant("margin_most"))
+
+
+def most_load(candidates: Candidates) -> Floats:
+    """The load of a rank's experts over the mean that capacities let through, infinite without one."""
+    knobs = ("moe_expert_capacity_factor", "moe_expert_rank_capacity_factor")
+    factors = [candidates.number(knob, none=np.inf) for knob in knobs]
+    return np.maximum(1.0, np.minimum(*factors))
+
+
+def unbalanced(candidates: Candidates) -> Flags:
+    """Experts' load depends on the tokens: more than one expert rank, and nothing forces or pads it even. A CPU's
+    factors were measured with whatever load there was."""
+    forced = candidates.on("moe_router_force_load_balancing") | candidates.on("moe_pad_expert_input_to_capacity")
+    return (candidates.ep > 1) & ~forced & (not candidates.base.hardware.is_cpu)

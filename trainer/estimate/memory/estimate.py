@@ -1,0 +1,148 @@
+"""Peak memory by part and by pipeline rank, over columns: many settings of one model at once, one recipe as one row.
+
+The peak of torch's allocator: what stays between steps (`state.py`), activations of the micro batches in flight
+(`activations.py`, `in_flight.py`), the larger of the loss's tensors and one layer's backward (`transients.py`), and
+buffers. Shapes: N rows, P pipeline ranks. Constants are `memory.csv`; the bound, and how far an estimate is from what
+was measured, `bound.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats, Integers, one
+from trainer.estimate.held import held_parameters
+from trainer.estimate.memory.bound import margin, most_load, never_measured, unbalanced
+from trainer.estimate.memory.buffers import buffer_bytes, outside_bytes
+from trainer.estimate.memory.constants import constant
+from trainer.estimate.memory.in_flight import activation_bytes
+from trainer.estimate.memory.state import state_bytes, step_bytes
+from trainer.estimate.memory.transients import logits
+from trainer.recipe.schema import Recipe
+
+GIB = 2.0**30
+ASSUMPTIONS = (
+    "the peak is that of torch's allocator; CUDA context and NCCL's own buffers are outside_gib",
+    "expert outputs are not kept: probabilities are applied inside the activation",
+    "where nothing forces a balance of experts the point is for 1.2 times the mean load, upper_gib for 1.5 times",
+)
+ON_CPU = ("on CPUs activations take 2.2 times the fused form in fp32 and 3.4 times in bf16 (measured)",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryTable:
+    """GiB. `by_part` adds up to the need of each pipeline rank; `peak_gib` is that of the hottest one, the bound's."""
+
+    by_part: dict[str, Floats]  # [N, P], zero beyond a row's PP
+    peak_gib: Floats  # [N]
+    upper_gib: Floats  # [N]
+    hottest: Integers  # [N], pipeline rank
+    routed_gib: Floats  # [N, P], what routed tokens of an even load take
+    outside_gib: Floats  # [N], what a GPU holds beside torch's allocator: context, NCCL, the dispatcher's buffers
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """GiB of the hottest rank. `by_part` adds up to `peak_gib`; `upper_gib` leaves room for what is not modelled."""
+
+    by_part: dict[str, float]
+    upper_gib: float
+    outside_gib: float  # beside the allocator: what must also fit below the limit
+    hottest: dict[str, int]  # {"pp_rank": n}
+    assumptions: tuple[str, ...] = field(default=ASSUMPTIONS)
+
+    @property
+    def peak_gib(self) -> float:
+        return sum(self.by_part.values())
+
+
+def _distance(candidates: Candidates) -> tuple[str, ...]:
+    """What of a recipe no calibrated run has, in words."""
+    if candidates.base.hardware.is_cpu:
+        return ON_CPU
+    unknown = [name for name, flags in never_measured(candidates).items() if flags.any()]
+    return (f"no calibrated run has {', '.join(unknown)}: upper_gib is wider for it",) if unknown else ()
+
+
+def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> MemoryTable:
+    """Memory of every row. `imbalance`: tokens of the hottest expert rank over the mean, for the upper bound."""
+    most = most_load(candidates)
+    expected = np.where(unbalanced(candidates), np.minimum(constant("expected_imbalance"), most), 1.0)
+    parts, routed_bytes = _bytes_by_part(candidates, expected)
+    shape = (candidates.count, candidates.stages.exists.shape[1])
+    exists = candidates.stages.exists
+    by_part = {name: np.broadcast_to(np.where(exists, size, 0.0) / GIB, shape) for name, size in parts.items()}
+    needed = sum(by_part.values(), np.zeros(shape))
+    hottest = needed.argmax(axis=1)
+    peak = needed[np.arange(candidates.count), hottest]
+    routed_gib = np.broadcast_to(np.where(exists, routed_bytes, 0.0) / GIB, shape)
+    ratio = np.minimum(constant("imbalance") if imbalance is None else imbalance, most)
+    over = np.maximum(0.0, ratio - expected) * unbalanced(candidates)
+    worst = (needed + over[..., None] * routed_gib).max(axis=1)
+    upper = worst * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
+    return MemoryTable(
+        by_part=by_part,
+        peak_gib=peak,
+        upper_gib=upper,
+        hottest=hottest,
+        routed_gib=routed_gib,
+        outside_gib=np.broadcast_to(outside_bytes(candidates) / GIB, (candidates.count,)),
+    )
+
+
+def estimate_memory(recipe: Recipe, *, imbalance: float | None = None) -> MemoryEstimate:
+    """The estimate for the pipeline rank that needs most; all its tensor, context and data ranks are alike.
+
+    `imbalance`: as `memory_of`.
+    """
+    candidates = one(recipe)
+    found = memory_of(candidates, imbalance=imbalance)
+    rank = int(found.hottest[0])
+    return MemoryEstimate(
+        by_part={name: float(sizes[0, rank]) for name, sizes in found.by_part.items()},
+        upper_gib=float(found.upper_gib[0]),
+        outside_gib=float(found.outside_gib[0]),
+        hottest={"pp_rank": rank},
+        assumptions=(*ASSUMPTIONS, *_distance(candidates)),
+    )
+
+
+def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, Floats], Floats]:
+    """(bytes by part, bytes of routed tokens with an even load), each [N, P]. `expected`: load over the even, [N]."""
+    held = activation_bytes(candidates)
+    on_cpu = candidates.base.hardware.is_cpu
+    uneven = held.routed * (expected - 1)[..., None]
+    loss = _loss(candidates)
+    parameters = held_parameters(candidates)
+    # The loss is over when the first layer runs backward; a CPU's factor was measured for the sum.
+    beside = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)
+    moving = {
+        "activations": held.eager + uneven,
+        "cuda_graphs": held.graphed,
+        "logits": loss,
+        "workspace": beside,
+    }
+    unfused = _unfused(candidates)
+    moving = {name: size * unfused for name, size in moving.items()}
+    if not on_cpu:  # the optimizer step comes when activations are gone: it counts for what it is above them
+        step = step_bytes(candidates, parameters) - sum(moving.values(), np.zeros(()))
+        moving["workspace"] = moving["workspace"] + np.maximum(step, 0.0)
+    fixed = {"buffers": buffer_bytes(candidates, parameters)}
+    return state_bytes(candidates, parameters) | moving | fixed, held.routed * unfused
+
+
+def _unfused(candidates: Candidates) -> Floats:
+    """What Megatron-Core's local layers keep on a CPU over the fused form, [N, 1] or []."""
+    if not candidates.base.hardware.is_cpu:
+        return np.ones(())
+    fp32 = candidates.among("precision", "fp32")
+    return np.where(fp32, constant("cpu_unfused_fp32"), constant("cpu_unfused_bf16"))[..., None]
+
+
+def _loss(candidates: Candidates) -> Floats:
+    """Bytes of the last stage's vocabulary-wide tensors, [N, P]."""
+    at_loss, of_others = logits(candidates)
+    heads = candidates.base.architecture.mtp_num_layers or 0
+    return candidates.stages.heads * ((at_loss + heads * of_others) * candidates.tokens)[..., None]

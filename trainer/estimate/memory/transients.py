@@ -1,0 +1,73 @@
+"""Bytes that live for a moment: logits and loss, the gradients of one layer, what recompute brings back.
+
+Shapes: [N] bytes a token of the rank's share of the sequence, or [] where all rows share one value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.memory.activations import (
+    Tensors,
+    along,
+    copies_of_a_token,
+    keeps_scores,
+    named,
+    select,
+    total,
+    wide_bytes,
+)
+from trainer.estimate.memory.constants import constant
+
+FP32 = 4.0
+
+
+def logits(candidates: Candidates) -> tuple[Floats, Floats]:
+    """(at the loss of one head, kept of every other head): vocabulary-wide tensors of the last stage.
+
+    Logits in the training precision, their fp32 copy, which the softmax is computed in, and its gradient in the
+    training precision where the copy already is. Megatron-LM's native fusion compiles the same steps out of place and
+    keeps one fp32 tensor more (golden_runs.csv: 0.38 GiB with TP 2); Transformer Engine's works on the logits in place.
+    """
+    model = candidates.base.architecture
+    wide = wide_bytes(candidates)
+    fused = candidates.on("cross_entropy_loss_fusion")
+    in_place = fused & candidates.among("cross_entropy_fusion_impl", "te")
+    fp32_copies = np.where(in_place, 0.0, np.where(fused, 2 * FP32, FP32))
+    vocabulary = model.vocab_size / candidates.tp
+    return (wide + fp32_copies) * vocabulary, np.where(in_place, wide, FP32) * vocabulary * np.ones(())
+
+
+def backward_of_a_layer(candidates: Candidates, saved: Tensors, *, is_moe: bool) -> Floats:
+    """Gradients alive while the widest module of a layer runs backward: those of its inputs and outputs."""
+    wide = wide_bytes(candidates)
+    model = candidates.base.architecture
+    hidden = model.hidden_size * wide
+    scores = model.num_attention_heads / candidates.tp * candidates.number("seq_length") * keeps_scores(candidates)
+    read = saved.get("up_projected" if model.multi_latent_attention else "queries_keys_values", np.zeros(()))
+    attention = read + saved.get("attention_output", np.zeros(())) + 2 * scores * wide
+    if not is_moe:
+        return np.maximum(attention, 1.5 * saved.get("dense_hidden", np.zeros(())) + hidden)
+    experts = saved["expert_hidden"] * 1.5 + copies_of_a_token(candidates) * hidden
+    return np.maximum(attention, experts + dispatch(candidates))
+
+
+def dispatch(candidates: Candidates) -> Floats:
+    """Buffers of one dispatch or combine: what goes out and what comes in; an all-gather brings every rank's tokens."""
+    hidden = candidates.base.architecture.hidden_size * wide_bytes(candidates)
+    gathered = candidates.ep * candidates.etp / along(candidates)
+    exchanged = 2 * copies_of_a_token(candidates)
+    apart = (candidates.ep > 1) | (candidates.etp > 1)
+    gathers = candidates.among("moe_token_dispatcher_type", "allgather")
+    return hidden * apart * np.where(gathers, 2 * gathered, exchanged)
+
+
+def rebuilt(candidates: Candidates, saved: Tensors, left: Tensors) -> Floats:
+    """What comes back at a time: a checkpoint's layers whole, or one layer's recomputed and offloaded tensors."""
+    full = candidates.among("recompute_granularity", "full")
+    uniform = ~candidates.among("recompute_method", "block")
+    layers = np.where(uniform, candidates.number("recompute_num_layers", none=1.0), 1.0)
+    moved = total(select(saved, named(candidates, "offload")))
+    on_the_way = (constant("offload_layers") - 1) * moved  # one layer's are in use, the next one's are coming
+    return np.where(full, layers * total(saved), total(saved) - total(left) + on_the_way)

@@ -1,0 +1,249 @@
+"""What a search is told as: ranked choices with their reasons, and why a familiar layout is not among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.estimate.candidates import Flags, Integers
+from trainer.estimate.memory.estimate import memory_of
+from trainer.estimate.plan.familiar import Familiar, familiar_to
+from trainer.estimate.plan.legality import KINDS
+from trainer.estimate.plan.search import Scored, Search, of_sizes
+from trainer.estimate.plan.stages import balanced_layouts
+from trainer.estimate.time.estimate import TimeTable, time_of
+from trainer.estimate.time.parts import STEP_PARTS
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import Layout, sizes_of
+from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.rules.nearest import CP, EP, PP, TP
+from trainer.recipe.rules.rule import Finding
+from trainer.recipe.schema import Recipe
+
+AXES = {"TP": TP, "PP": PP, "CP": CP, "EP": EP}
+CLOUD = 300  # marks of layouts that fit
+BEYOND = 1.5  # times the limit: what needs more is no choice for anyone
+NAMED = 2  # parts of a step that a reason names
+NOTABLE = 0.005  # of a step: smaller differences are no reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One legal recipe and what it should give. GiB of the hottest rank; `fits` is by the upper bound."""
+
+    recipe: Recipe
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    step_s: float
+    spread: float  # relative half width of the interval
+    peak_gib: float
+    upper_gib: float
+    outside_gib: float  # what a GPU holds beside the allocator
+    fits: bool
+    pp_rank: int  # the hottest
+    time_by_part: dict[str, float]  # seconds, of STEP_PARTS: they add up to the step
+    memory_by_part: dict[str, float]
+    because: str
+
+    @property
+    def needs_gib(self) -> float:
+        """What must fit below the limit."""
+        return self.upper_gib + self.outside_gib
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.recipe)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """A layout one would expect to see, and why it is not shown."""
+
+    layout: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A layout with its best settings: one mark of throughput against memory."""
+
+    recipe: Recipe
+    tokens: float  # a second and GPU
+    needs_gib: float
+    fits: bool
+
+
+def cloud(found: Search, *, most: int = CLOUD) -> list[Point]:
+    """The fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the limit."""
+    finals, outlined = found.finals, found.outlined
+    limit = found.base.memory_limit_gib or np.inf
+    over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
+    over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
+    _, first = np.unique(outlined.layout[over], return_index=True)
+    picked = [(finals, row) for row in found.ranking[:most]] + [
+        (outlined, row) for row in over[np.sort(first)][: most // 2]
+    ]
+    return [
+        Point(
+            recipe=scored.candidates.recipe(int(row)),
+            tokens=float(scored.figures.tokens[row]),
+            needs_gib=float(scored.figures.needs_gib[row]),
+            fits=bool(scored.fits[row]),
+        )
+        for scored, row in picked
+    ]
+
+
+def choices(found: Search, top: int) -> list[Choice]:
+    """The best settings of the best layouts, each checked by the rules as a recipe."""
+    recipes: dict[int, Recipe] = {}
+    for row in found.ranking:
+        recipe = _written_out(found.finals.candidates.recipe(int(row)))
+        if not _broken(recipe, found.standing):
+            recipes[int(row)] = recipe
+        if len(recipes) == top:
+            break
+    return _told(found.finals, recipes)
+
+
+def _written_out(recipe: Recipe) -> Recipe:
+    """With the environment that Megatron-Bridge's own scripts would set beside it."""
+    for finding in check(recipe):
+        environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
+        if finding.kind is FindingKind.AUTOSET and environment:
+            recipe = recipe.replace(finding.suggestion)
+    return recipe
+
+
+def _broken(recipe: Recipe, standing: frozenset[str]) -> list[Finding]:
+    """What keeps a recipe from being a choice, without what stands whatever is chosen."""
+    return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
+
+
+def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
+    if not recipes:
+        return []
+    table = scored.candidates.take(np.array(list(recipes)))
+    time, memory = time_of(table), memory_of(table)
+    parts = [_step_parts(time, row) for row in range(table.count)]
+    limit = table.base.memory_limit_gib
+    return [
+        Choice(
+            recipe=recipe,
+            tokens_per_s_per_gpu=float(time.tokens_per_s_per_gpu[i]),
+            model_tflops_per_gpu=float(time.model_tflops_per_gpu[i]),
+            step_s=float(time.step_s[i]),
+            spread=float(time.spread[i]),
+            peak_gib=float(memory.peak_gib[i]),
+            upper_gib=float(memory.upper_gib[i]),
+            outside_gib=float(memory.outside_gib[i]),
+            fits=bool(scored.fits[row]),
+            pp_rank=int(memory.hottest[i]),
+            time_by_part=parts[i],
+            memory_by_part={name: float(gib[i, memory.hottest[i]]) for name, gib in memory.by_part.items()},
+            because=_reason(parts[i], parts[0] if i else None)
+            if scored.fits[row]
+            else f"needs {memory.upper_gib[i] + memory.outside_gib[i]:.0f} GiB of {limit:g}",
+        )
+        for i, (row, recipe) in enumerate(recipes.items())
+    ]
+
+
+def _step_parts(time: TimeTable, row: int) -> dict[str, float]:
+    return {name: float(time.by_part[name][row]) for name in STEP_PARTS}
+
+
+def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> str:
+    """Where the step goes; against the first choice, what takes longer."""
+    step = sum((first or parts).values())
+    if first is None:
+        largest = sorted(parts, key=lambda name: -parts[name])[: NAMED + 1]
+        return ", ".join(f"{STEP_PARTS[name]} {parts[name] / step:.0%}" for name in largest)
+    slower = {name: (parts[name] - first[name]) / step for name in parts}
+    largest = sorted(slower, key=lambda name: -slower[name])[:NAMED]
+    named = [f"{STEP_PARTS[name]} {slower[name]:+.1%}" for name in largest if slower[name] > NOTABLE]
+    return ", ".join(named) or "as fast within what an estimate can tell"
+
+
+def missing(found: Search, shown: list[Choice]) -> list[Missing]:
+    """The recipe's own layout, published starting points of the model, and sizes that no choice has."""
+    named = [Familiar.own(found.base), *familiar_to(found.base)]
+    listed = {sizes_of(choice.recipe) for choice in shown}
+    told = [
+        Missing(
+            layout=f"{one.words} ({one.source})", because=_why(found, of_sizes(found.layouts, one.sizes), one.sizes)
+        )
+        for one in named
+        if one.sizes not in listed
+    ]
+    return [*told, *_axes(found, shown)]
+
+
+def _axes(found: Search, shown: list[Choice]) -> Iterator[Missing]:
+    """Values of one size that were searched and that no choice has."""
+    for word, name in AXES.items():
+        column = found.layouts.columns.get(name)
+        for value in sorted(column.choices) if column else ():
+            if value not in {choice.recipe.knob(name) for choice in shown}:
+                yield Missing(layout=f"{word}{value}", because=_why(found, found.layouts.among(name, value), None))
+
+
+def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
+    """Why none of these layouts (bool[L]) is shown: no rule lets it, no recompute makes it fit, or it is slower."""
+    if not places.any():
+        return _unsearched(found, sizes)
+    if not (places & found.legal).any():
+        return _illegal(found, places)
+    limit = found.base.memory_limit_gib
+    outlined = np.flatnonzero(places[found.outlined.layout])
+    if not len(outlined):
+        return "no recompute setting is legal with it"
+    fitting = outlined[found.outlined.fits[outlined]]
+    if not len(fitting):
+        return f"needs {found.outlined.figures.needs_gib[outlined].min():.0f} GiB of {limit:g} at least"
+    only_full = found.outlined.candidates.take(fitting).among("recompute_granularity", "full").all()
+    return ("fits only with full recompute; " if only_full else "") + _slower(found, places, fitting)
+
+
+def _slower(found: Search, places: Flags, fitting: Integers) -> str:
+    first = time_of(found.finals.candidates.take(found.ranking[:1]))
+    finals = np.flatnonzero(places[found.finals.layout] & found.finals.fits)
+    scored, rows = (found.finals, finals) if len(finals) else (found.outlined, fitting)
+    best = rows[[scored.figures.tokens[rows].argmax()]]
+    rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1
+    if rate > -NOTABLE:
+        return "as fast as the first within what an estimate can tell"
+    parts = _step_parts(time_of(scored.candidates.take(best)), 0)
+    return f"{-rate:.0%} slower: {_reason(parts, _step_parts(first, 0))}"
+
+
+def _illegal(found: Search, places: Flags) -> str:
+    """The rule in the way of the layout that breaks fewest."""
+    broken = np.sum([verdict.astype(int) for verdict in found.broken.values()], axis=0)
+    rows = np.flatnonzero(places)
+    return _first_broken(found.layouts.recipe(int(rows[broken[rows].argmin()])), found.standing)
+
+
+def _unsearched(found: Search, sizes: tuple[int, ...] | None) -> str:
+    if sizes is None:
+        return "not searched"
+    cannot = _first_broken(_with_sizes(found.base, sizes), found.standing)
+    return cannot or "not searched: it moves what is frozen, or cuts sequence or layers finer than is worth it"
+
+
+def _with_sizes(base: Recipe, sizes: tuple[int, ...]) -> Recipe:
+    tp, pp, vpp, cp, ep, etp = sizes
+    model = base.architecture
+    even = model.num_layers % (pp * vpp) == 0
+    text = None if even else next(iter(balanced_layouts(model, base.training.seq_length, pp=pp, vpp=vpp)), None)
+    changes: dict[str, Any] = {TP: tp, PP: pp, CP: cp, EP: ep, "expert_tensor_parallel_size": etp}
+    changes |= {"virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None, "overlap_p2p_comm": vpp > 1}
+    return base.replace(changes | {"pipeline_model_parallel_layout": text, "sequence_parallel": tp > 1})
+
+
+def _first_broken(recipe: Recipe, standing: frozenset[str]) -> str:
+    findings = _broken(recipe, standing)
+    return f"illegal: {findings[0].message} [{findings[0].rule}]" if findings else ""

@@ -1,0 +1,30 @@
+"""How many nodes a model needs at all: the fewest on which some legal setting fits by the upper bound."""
+
+from __future__ import annotations
+
+from trainer.estimate.plan.search import outline
+from trainer.estimate.plan.space import full_recompute
+from trainer.recipe.schema import Recipe
+
+MOST_GPUS = 16384
+
+
+def fewest_nodes(recipe: Recipe, *, above: int = 0) -> int | None:
+    """In doublings from one node, more than `above`; None where not even MOST_GPUS are enough. Batch and model stay."""
+    lean = _leanest(recipe)
+    nodes, each = 1, recipe.world_size // recipe.cluster.nodes
+    while nodes * each <= MOST_GPUS:
+        cluster = recipe.cluster.model_copy(update={"nodes": nodes})
+        if nodes > above and outline(lean.model_copy(update={"cluster": cluster})).scored.fits.any():
+            return nodes
+        nodes *= 2
+    return None
+
+
+def _leanest(recipe: Recipe) -> Recipe:
+    """With full recompute and nothing else to choose: what does not fit so fits with no other recompute either."""
+    full = full_recompute()
+    if full.keys() & set(recipe.tune.freeze):
+        return recipe
+    tune = recipe.tune.model_copy(update={"freeze": (*recipe.tune.freeze, *full)})
+    return recipe.replace(full).model_copy(update={"tune": tune})

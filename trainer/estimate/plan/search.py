@@ -1,0 +1,225 @@
+"""The best legal settings of a model on a cluster by estimate: what `moe-autotune plan` shows.
+
+In stages, each over columns: layouts are cut down by the rules; what is left is crossed with recompute and estimated
+at a reference dispatcher; the fastest that fit are crossed with dispatchers, overlap and graphs and estimated as they
+are. Fits means by the upper bound. What is shown has passed `trainer.recipe.rules.check` itself.
+
+Shapes: N rows of a table; all estimates are [N].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats, Integers, one
+from trainer.estimate.memory.estimate import memory_of
+from trainer.estimate.plan.legality import BINDING, broken
+from trainer.estimate.plan.space import crossed, foundation, layouts, recomputes, settings
+from trainer.estimate.time.estimate import time_of
+from trainer.recipe.layout import sizes_of
+from trainer.recipe.rules.rule import Rule
+from trainer.recipe.schema import Recipe
+
+CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] stay in the cache's reach
+FINALISTS = 3000  # rows of the second stage that are crossed with the remaining settings
+ALIKE = 0.002  # throughputs closer than this are one: the lower need of memory goes first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What was estimated of every row, [N]."""
+
+    tokens: Floats  # a second and GPU
+    needs_gib: Floats  # the upper bound of the hottest rank, with what a GPU holds beside the allocator
+
+    def take(self, rows: Any) -> Figures:
+        return Figures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Candidates beside their figures; `fits` is by the upper bound, true where no limit is known."""
+
+    candidates: Candidates
+    figures: Figures
+    fits: Flags
+    layout: Integers  # [N], which row of the layouts each came from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Everything a plan is told from."""
+
+    base: Recipe  # with what is always worth having
+    layouts: Candidates
+    broken: dict[str, Flags]  # by rule, of the layouts: before any setting is chosen
+    outlined: Scored  # legal layouts x recompute, at the reference dispatcher
+    finals: Scored  # the best of those x every setting
+    standing: frozenset[str]  # rules that the recipe breaks whatever is chosen
+    estimated: int
+
+    @property
+    def legal(self) -> Flags:
+        return _none(self.broken, self.layouts.count)
+
+    @cached_property
+    def ranking(self) -> Integers:
+        """Rows of the finals, best first, one for each layout."""
+        return best_of_each_layout(self.finals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """The first stages: what is legal, and what each layout needs and gives with each recompute."""
+
+    layouts: Candidates
+    broken: dict[str, Flags]
+    settings: Candidates
+    options: Integers  # rows of the settings that no rule stands against by themselves
+    mixed: tuple[Rule, ...]  # rules that read layout and settings both
+    standing: frozenset[str]  # rules that the recipe breaks whatever is chosen: said, and set aside
+    scored: Scored
+
+
+def outline(recipe: Recipe) -> Outline:
+    base = foundation(recipe)
+    places, choices = layouts(base), settings(base)
+    standing, _ = broken(one(base), rules=BINDING, undecided=frozenset({*places.columns, *choices.columns}))
+    rules = [rule for rule in BINDING if rule.id not in standing]
+    verdicts, open_rules = broken(places, rules=rules, undecided=frozenset(choices.columns))
+    good = np.flatnonzero(_none(verdicts, places.count))
+    possible, mixed = broken(choices, rules=open_rules, undecided=frozenset(places.columns))
+    options = np.flatnonzero(_none(possible, choices.count))
+    reference = _references(choices, options)
+    rows, picks = np.repeat(good, len(reference)), np.tile(reference, len(good))
+    crossing = crossed(places, choices, rows, picks)
+    # Only what recompute decides is judged yet: dispatcher, overlap and graphs are the reference's
+    others = frozenset(choices.columns) - frozenset(recomputes(base)[0])
+    forbidden, _ = broken(crossing, rules=mixed, undecided=others)
+    keep = _none(forbidden, crossing.count)
+    scored = _scored(crossing.take(keep), rows[keep])
+    return Outline(
+        layouts=places,
+        broken=verdicts,
+        settings=choices,
+        options=options,
+        mixed=mixed,
+        standing=frozenset(standing),
+        scored=scored,
+    )
+
+
+def search(recipe: Recipe) -> Search:
+    """Pure: of the recipe alone. Takes seconds for thousands of GPUs."""
+    first = outline(recipe)
+    finals = _finish(first)
+    return Search(
+        base=first.layouts.base,
+        layouts=first.layouts,
+        broken=first.broken,
+        outlined=first.scored,
+        finals=finals,
+        standing=first.standing,
+        estimated=first.scored.candidates.count + finals.candidates.count,
+    )
+
+
+def _none(verdicts: dict[str, Flags], count: int) -> Flags:
+    """bool[count]: the rows that break no rule."""
+    none = np.ones(count, dtype=bool)
+    for verdict in verdicts.values():
+        none &= ~verdict
+    return none
+
+
+def _references(choices: Candidates, options: Integers) -> Integers:
+    """One setting for each recompute (and precision): the last dispatcher, without overlap, without graphs."""
+    wanted = choices.take(options)
+    plain = ~wanted.on("overlap_moe_expert_parallel_comm") & wanted.among("cuda_graph_impl", "none")
+    plain = np.broadcast_to(plain, wanted.count)
+    plain = plain if plain.any() else np.ones(wanted.count, dtype=bool)
+    names = [name for name in choices.columns if name.startswith("recompute") or name == "precision"]
+    codes = [wanted.columns[name].codes[plain] for name in names]
+    if not codes:
+        return options[plain][-1:]
+    _, last = np.unique(np.stack(codes)[:, ::-1], axis=1, return_index=True)
+    return np.sort(options[plain][::-1][last])
+
+
+def _finish(first: Outline) -> Scored:
+    """The fastest that fit (the leanest where none does) and the recipe's own layout, with every other setting."""
+    outlined, choices = first.scored, first.settings
+    own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
+    order = np.union1d(_best_first(outlined)[:FINALISTS], own)
+    recompute = _recompute_keys(outlined.candidates.take(order))
+    available = _recompute_keys(choices.take(first.options))
+    pairs = [np.flatnonzero(available == key) for key in recompute]
+    rows = np.repeat(outlined.layout[order], [len(found) for found in pairs])
+    picks = first.options[np.concatenate(pairs)] if pairs else first.options[:0]
+    crossing = crossed(first.layouts, choices, rows, picks)
+    verdicts, _ = broken(crossing, rules=first.mixed)
+    keep = _none(verdicts, crossing.count)
+    return _scored(crossing.take(keep), rows[keep])
+
+
+def _recompute_keys(candidates: Candidates) -> Integers:
+    """[N], alike where recompute and precision are."""
+    key = np.zeros(candidates.count, dtype=np.int64)
+    for name, column in sorted(candidates.columns.items()):
+        if name.startswith("recompute") or name == "precision":
+            key = key * len(column.choices) + column.codes
+    return key
+
+
+def _scored(candidates: Candidates, layout: Integers) -> Scored:
+    figures = estimated(candidates)
+    limit = candidates.base.memory_limit_gib
+    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.needs_gib <= limit
+    return Scored(candidates=candidates, figures=figures, fits=fits, layout=layout)
+
+
+def estimated(candidates: Candidates) -> Figures:
+    """Memory and throughput of every row, a chunk of rows at a time."""
+    chunks = list(_chunks(candidates))
+    names = [field.name for field in fields(Figures)]
+    return Figures(
+        **{name: np.concatenate([getattr(c, name) for c in chunks]) if chunks else np.zeros(0) for name in names}
+    )
+
+
+def _chunks(candidates: Candidates) -> Iterator[Figures]:
+    for first in range(0, candidates.count, CHUNK):
+        part = candidates.take(slice(first, first + CHUNK))
+        memory, time = memory_of(part), time_of(part)
+        yield Figures(tokens=time.tokens_per_s_per_gpu, needs_gib=memory.upper_gib + memory.outside_gib)
+
+
+def _best_first(scored: Scored) -> Integers:
+    """What fits before what does not; by throughput what fits, by memory what does not."""
+    figures, fits = scored.figures, scored.fits
+    speed = -np.round(np.log(figures.tokens) / ALIKE)
+    return np.lexsort((figures.needs_gib, np.where(fits, speed, figures.needs_gib), ~fits))
+
+
+def best_of_each_layout(scored: Scored) -> Integers:
+    """Rows, best first, one for each TP, PP, VPP, CP, EP and ETP."""
+    order = _best_first(scored)
+    sizes = scored.candidates.take(order)
+    grid = (sizes.tp, sizes.pp, sizes.vpp, sizes.cp, sizes.ep, sizes.etp)
+    keys = np.stack([np.broadcast_to(size, (len(order),)) for size in grid])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    return order[np.sort(first)]
+
+
+def of_sizes(table: Candidates, sizes: tuple[int, ...]) -> Flags:
+    """bool[N]: the rows of these TP, PP, VPP, CP, EP and ETP."""
+    columns = (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp)
+    matching = np.ones(table.count, dtype=bool)
+    for column, size in zip(columns, sizes, strict=True):
+        matching &= column == size
+    return matching

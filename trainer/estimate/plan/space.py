@@ -1,0 +1,224 @@
+"""What a plan chooses among: layouts (sizes, pipeline split, micro batch) and settings (recompute, dispatch, graphs).
+
+Both are tables of `Candidates`; what a row may not do is for the rules to say (`legality.py`), not left out here. Sizes
+are those a cluster of this size could have; frozen knobs keep the recipe's own value, and everything here is
+training-equivalent unless `tune.allow` lets precision move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Column, table
+from trainer.estimate.plan.stages import balanced_layouts
+from trainer.recipe.layout import layout_of
+from trainer.recipe.predicates import has_dense_layers, has_shared_experts, is_moe
+from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, UNEVEN, VPP, divisors
+from trainer.recipe.schema import Recipe
+
+LAYOUT = "pipeline_model_parallel_layout"
+MBS = "micro_batch_size"
+SIZES = (TP, PP, VPP, CP, EP, ETP)
+MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # beyond, no published recipe has gone
+CHUNKS = (1, 2, 3, 4, 6, 8, 12)  # VPP worth a try
+MICRO_BATCHES = (1, 2, 4, 8)
+LEAST_SHARE = 4096  # tokens of a sequence a context rank keeps: CP is worth it from about 8K, near seq/4096 (guides)
+Option = dict[str, Any]
+
+# Switched on where they are legal and not frozen: they cost nothing that an estimate or a published recipe would show.
+ALWAYS: Option = {
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
+    "moe_router_fusion": True,
+    "cross_entropy_loss_fusion": True,
+}
+
+
+def foundation(recipe: Recipe) -> Recipe:
+    """The recipe with what is always worth having, and with the split of its pipeline left to the plan."""
+    for name, value in ALWAYS.items():
+        if recipe.knob(name) != value and name not in recipe.tune.freeze:
+            changed = recipe.replace({name: value})
+            if _errors(changed) <= _errors(recipe):
+                recipe = changed
+    return recipe
+
+
+def _errors(recipe: Recipe) -> set[str]:
+    return {finding.rule for finding in check(recipe) if finding.kind is FindingKind.ERROR}
+
+
+def layouts(base: Recipe) -> Candidates:
+    """Every size worth a try, with the pipeline splits of each PP and the micro batches; most are illegal."""
+    sizes = product(_tensor(base), _context(base), _experts(base), _micro_batches(base))
+    rest = list(sizes)
+    rows = [
+        split | {TP: tp, CP: cp, EP: ep, ETP: etp, MBS: batch, "sequence_parallel": tp > 1}
+        for split in _splits(base)
+        for tp, cp, ep, batch in rest
+        for etp in _expert_tensor(base, tp)
+    ]
+    return table(base, _columns(base, rows))
+
+
+def settings(base: Recipe) -> Candidates:
+    """Every combination of recompute, dispatch, overlap, graphs and, where it may move, precision."""
+    groups = (recomputes(base), _dispatch(base), _overlap(base), _graphs(base), _precision(base))
+    rows = [{name: value for option in chosen for name, value in option.items()} for chosen in product(*groups)]
+    return table(base, _columns(base, rows))
+
+
+def recomputes(base: Recipe) -> list[Option]:
+    """None, the selective sets that save something in this model, full."""
+    dense, mla = has_dense_layers(base), base.architecture.multi_latent_attention
+    small = ["moe_act"] * is_moe(base) + ["mla_up_proj"] * mla + ["layernorm"] + ["mlp"] * dense
+    sets = [tuple(small[:count]) for count in range(1, len(small) + 1)]
+    sets += [(name,) for name in small[1:]]
+    if is_moe(base):
+        shared = ("shared_experts",) * has_shared_experts(base)
+        sets += [("moe",), ("moe", *small[1:]), (*small, *shared)]
+    options = [_recompute(None), *(_recompute("selective", modules) for modules in dict.fromkeys(sets))]
+    return _with_own(base, [*options, full_recompute()])
+
+
+def full_recompute() -> Option:
+    """Every layer anew from its input: what needs least memory of all."""
+    return _recompute("full")
+
+
+def _recompute(granularity: str | None, modules: tuple[str, ...] | None = None) -> Option:
+    full = granularity == "full"
+    return {
+        "recompute_granularity": granularity,
+        "recompute_modules": modules,
+        "recompute_method": "uniform" if full else None,
+        "recompute_num_layers": 1 if full else None,
+    }
+
+
+def _dispatch(base: Recipe) -> list[Option]:
+    """Where the systems have them: DeepEP on NVLink nodes of eight, HybridEP there and on NVL72."""
+    options: list[Option] = [{"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}]
+    if is_moe(base) and not base.hardware.is_cpu:
+        backends = ["hybridep"] if base.hardware.nvlink_domain_gpus > 8 else ["deepep", "hybridep"]
+        flex = {"moe_token_dispatcher_type": "flex"}
+        options += [flex | {"moe_flex_dispatcher_backend": backend} for backend in backends]
+    return _with_own(base, options)
+
+
+def _overlap(base: Recipe) -> list[Option]:
+    off: Option = {"overlap_moe_expert_parallel_comm": False, "delay_wgrad_compute": False}
+    on = off | {"overlap_moe_expert_parallel_comm": True}
+    return _with_own(base, [off, on] if is_moe(base) and not base.hardware.is_cpu else [off])
+
+
+def _graphs(base: Recipe) -> list[Option]:
+    """None, attention, and attention with the router and what prepares dispatch; the recipe's own."""
+    none: Option = {"cuda_graph_impl": "none", "cuda_graph_scope": None, "use_te_rng_tracker": False}
+    if base.hardware.is_cpu:
+        return _with_own(base, [none])
+    captured = none | {"cuda_graph_impl": "transformer_engine", "use_te_rng_tracker": True}
+    scopes = [("attn",), ("attn", "moe_router", "moe_preprocess")] if is_moe(base) else [("attn", "mlp")]
+    return _with_own(base, [none, *(captured | {"cuda_graph_scope": scope} for scope in scopes)])
+
+
+def _precision(base: Recipe) -> list[Option]:
+    """Moves only where the recipe lets numbers change."""
+    own = base.training.precision
+    if base.tune.allow == "training-equivalent" or base.hardware.is_cpu:
+        return [{"precision": own}]
+    narrow = ["mxfp8"] if base.hardware.architecture == "blackwell" else ["fp8_blockwise", "fp8_current"]
+    return _with_own(base, [{"precision": own}, *({"precision": name} for name in ["bf16", *narrow] if name != own)])
+
+
+def _with_own(base: Recipe, options: list[Option]) -> list[Option]:
+    """The options that leave frozen knobs alone, and the recipe's own values first among them."""
+    own = {name: base.knob(name) for name in options[0]}
+    frozen = own.keys() & set(base.tune.freeze)
+    kept = [option for option in options if option != own and all(option[name] == own[name] for name in frozen)]
+    return [own, *kept]
+
+
+def _tensor(base: Recipe) -> list[int]:
+    most = min(MOST_TP, max(base.hardware.gpus_per_node, base.cluster.gpus_per_node or 1))
+    return _sizes(base, TP, [size for size in _powers(most) if size <= base.world_size])
+
+
+def _context(base: Recipe) -> list[int]:
+    """Up to sequence / LEAST_SHARE, and further only where there are more ranks than sequences to give them."""
+    training = base.training
+    most = max(1, training.seq_length // LEAST_SHARE, base.world_size // training.global_batch_size)
+    return _sizes(base, CP, _powers(min(most, base.world_size)))
+
+
+def _experts(base: Recipe) -> list[int]:
+    experts = base.architecture.num_moe_experts or 1
+    return _sizes(base, EP, [size for size in divisors(experts) if size <= min(MOST_EP, base.world_size)])
+
+
+def _expert_tensor(base: Recipe, tp: int) -> list[int]:
+    """Experts whole, or cut as attention is: what EP 1 needs."""
+    return _sizes(base, ETP, sorted({1, tp})) if is_moe(base) else [tp]
+
+
+def _micro_batches(base: Recipe) -> list[int]:
+    return _sizes(base, MBS, [size for size in MICRO_BATCHES if size <= base.training.global_batch_size])
+
+
+def _sizes(base: Recipe, name: str, worth: Sequence[int]) -> list[int]:
+    own = layout_of(base).etp if name == ETP else int(base.knob(name))
+    return [own] if name in base.tune.freeze else sorted({own, *worth})
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << power for power in range(most.bit_length())]
+
+
+def _splits(base: Recipe) -> Iterator[Option]:
+    """PP, VPP and where it is uneven the layout, with what goes along; the recipe's own split first."""
+    own = {name: base.knob(name) for name in (PP, VPP, LAYOUT, *UNEVEN, "overlap_p2p_comm")}
+    yield own
+    if own.keys() & {LAYOUT, *UNEVEN, VPP} & set(base.tune.freeze):
+        return
+    plain = dict.fromkeys(UNEVEN[:2]) | dict.fromkeys(UNEVEN[2:], False)
+    layers = base.architecture.num_layers
+    for pp in _sizes(base, PP, [size for size in divisors(base.world_size) if size <= min(MOST_PP, layers)]):
+        for vpp in CHUNKS if pp > 1 else (1,):
+            for split in _ways(base, pp, vpp):
+                chosen = own | plain | split | {"overlap_p2p_comm": vpp > 1}
+                if chosen != own:
+                    yield chosen
+
+
+def _ways(base: Recipe, pp: int, vpp: int) -> Iterator[Option]:
+    """The even split where layers divide, and layouts that balance loss and MTP on the last rank."""
+    model, stages = base.architecture, pp * vpp
+    if model.num_layers % stages == 0:
+        yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: None}
+    if pp > 1:
+        for text in balanced_layouts(model, base.training.seq_length, pp=pp, vpp=vpp):
+            yield {PP: pp, VPP: vpp if vpp > 1 else None, LAYOUT: text}
+
+
+def _columns(base: Recipe, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns; what no row changes stays with the base."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row[name] for row in rows] for name in names}
+    return {name: values for name, values in columns.items() if len(set(values)) > 1 or values[0] != base.knob(name)}
+
+
+def crossed(
+    left: Candidates, right: Candidates, rows: np.ndarray[Any, Any], options: np.ndarray[Any, Any]
+) -> Candidates:
+    """Rows of one table beside rows of another: pairs given by two indices of one length."""
+    columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in left.columns.items()}
+    columns |= {name: Column(choices=c.choices, codes=c.codes[options]) for name, c in right.columns.items()}
+    return Candidates(base=left.base, columns=columns, count=len(rows))

@@ -1,0 +1,55 @@
+"""How layers are laid over pipeline stages where they do not divide: balanced layouts in Megatron's own text.
+
+The loss stands last, multi-token prediction with it or in the stage before. Decoder layers go, one by one, to the
+pipeline rank that has least to do, and there to the chunk that has least: a step waits for the fullest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from trainer.model.flops import LayerFlops, layer_flops
+from trainer.recipe.architecture import Architecture
+
+
+def balanced_layouts(model: Architecture, seq_length: int, *, pp: int, vpp: int) -> list[str]:
+    """Layout texts of PP·VPP stages, with and without a stage for MTP alone; [] where a stage would hold nothing."""
+    mtp = "m" * (model.mtp_num_layers or 0)
+    tails = [[mtp + "L"], [mtp, "L"]] if mtp and pp * vpp > 2 else [[mtp + "L"]]
+    laid = [_laid(model, seq_length, [""] * (pp * vpp - len(tail)) + tail, pp) for tail in tails]
+    return [layout_text(["E" + stages[0], *stages[1:]]) for stages in laid if all(stages)]
+
+
+def _laid(model: Architecture, seq_length: int, stages: Sequence[str], pp: int) -> list[str]:
+    """The stages with every decoder layer in one; of ranks alike, the later ones, which hold fewer micro batches."""
+    flops = layer_flops(model, seq_length)
+    loads = [_load(flops, model.mtp_num_layers or 0, stage) for stage in stages]
+    counts = [0] * len(stages)
+    after_mtp = next((stage for stage, text in enumerate(stages) if "m" in text), len(stages) - 1) + 1
+    for _ in range(model.num_layers):
+        open_to = {rank: range(rank, after_mtp, pp) for rank in range(min(pp, after_mtp))}
+        rank = min(open_to, key=lambda rank: (sum(loads[rank::pp]), -rank))
+        stage = min(open_to[rank], key=loads.__getitem__)
+        loads[stage] += 1.0
+        counts[stage] += 1
+    return ["t" * count + stage for count, stage in zip(counts, stages, strict=True)]
+
+
+def _load(flops: LayerFlops, mtp: int, stage: str) -> float:
+    """FLOPs of loss and MTP in heaviest decoder layers; every MTP layer makes its logits with the loss."""
+    return (stage.count("m") * flops.mtp + (1 + mtp) * stage.count("L") * flops.head) / max(flops.layers)
+
+
+def layout_text(stages: Sequence[str]) -> str:
+    """Megatron's short form: ["Ettt", "tt", "tt", "mL"] is "Et*3|(tt|)*2mL"."""
+    parts: list[str] = []
+    for stage, alike in groupby(stages[:-1]):
+        count, text = len(list(alike)), _run_lengths(stage) + "|"
+        parts.append(f"({text})*{count}" if count > 1 else text)
+    return "".join(parts) + _run_lengths(stages[-1])
+
+
+def _run_lengths(stage: str) -> str:
+    runs = [(letter, len(list(run))) for letter, run in groupby(stage)]
+    return "".join(letter * count if count < 3 else f"{letter}*{count}" for letter, count in runs)

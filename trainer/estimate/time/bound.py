@@ -1,0 +1,112 @@
+"""How far a step-time estimate may be off, and how far it stands from the runs that its constants were fitted to.
+
+`time_calibration.csv` holds, for each feature a recipe can have, the published runs that have it and their errors when
+their own cell (model and GPU) was left out; `benchmarks/estimate_accuracy.py time` makes it. A feature without a run,
+longer sequences and more ranks than any run widen the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.memory.bound import FEATURES
+from trainer.recipe.hardware import known_hardware
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.tables import read_table
+
+FEATURE_SPREAD = 0.10  # more of the step, a feature no run has: what single knobs move in effects.csv
+DOUBLING_SPREAD = 0.05  # more of it, a doubling of sequence length or ranks beyond the runs
+MOST_SPREAD = 0.9
+
+
+def _on(name: str) -> Callable[[Candidates], Flags]:
+    return lambda candidates: np.full((), candidates.base.cluster.gpu == name)
+
+
+def _in(name: str) -> Callable[[Candidates], Flags]:
+    return lambda candidates: candidates.among("precision", name)
+
+
+# what decides the time beside what decides the memory
+TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
+    FEATURES
+    | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}
+    | {f"precision {name}": _in(name) for name in KNOBS["precision"].domain.words if name != "fp32"}
+    | {
+        "tensor parallel": lambda c: c.tp > 1,
+        "EP overlap": lambda c: c.on("overlap_moe_expert_parallel_comm"),
+        "whole-iteration CUDA graphs": lambda c: c.among("cuda_graph_impl", "full_iteration"),
+        "natural routing": lambda c: ~c.on("moe_router_force_load_balancing") & (c.ep > 1),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeCalibration:
+    """Errors against published throughput, in percent, each run predicted without its cell."""
+
+    rows: int
+    cells: int
+    median_pct: float
+    p90_pct: float
+    longest: float  # sequence among the runs, tokens
+    ranks: float  # most GPUs of a run
+
+
+@cache
+def time_calibrations() -> dict[str, TimeCalibration]:
+    """By group of runs: "MoE", "dense", "all" and every feature."""
+    return {
+        row["group"]: TimeCalibration(
+            rows=int(row["rows"]),
+            cells=int(row["cells"]),
+            median_pct=float(row["median_pct"]),
+            p90_pct=float(row["p90_pct"]),
+            longest=float(row["longest"]),
+            ranks=float(row["ranks"]),
+        )
+        for row in read_table("time_calibration.csv", package="trainer.estimate.time")
+    }
+
+
+def time_calibration(candidates: Candidates) -> TimeCalibration:
+    """Of the runs that are most like these: mixtures of experts, or dense models."""
+    return time_calibrations()["MoE" if candidates.base.architecture.num_moe_experts else "dense"]
+
+
+def never_timed(candidates: Candidates) -> dict[str, Flags]:
+    """Features without a published run -> the rows that have them."""
+    known = time_calibrations()
+    return {name: has(candidates) for name, has in TIME_FEATURES.items() if not known[name].rows}
+
+
+def spread(candidates: Candidates) -> Floats:
+    """Relative half width of the interval that holds nine of ten runs, [N] or []."""
+    if candidates.base.hardware.is_cpu:
+        return np.full((), MOST_SPREAD)
+    known = time_calibrations()["all"]
+    unknown = sum((flags.astype(float) for flags in never_timed(candidates).values()), np.zeros(()))
+    longer = np.log2(np.maximum(1.0, candidates.number("seq_length") / known.longest))
+    wider = np.log2(max(1.0, candidates.base.world_size / known.ranks))
+    more = FEATURE_SPREAD * unknown + DOUBLING_SPREAD * (longer + wider)
+    width: Floats = np.minimum(time_calibration(candidates).p90_pct / 100 + more, MOST_SPREAD)
+    return width
+
+
+def distance(candidates: Candidates) -> tuple[str, ...]:
+    """How far the first row stands from the published runs, in words; empty where they cover it."""
+    if candidates.base.hardware.is_cpu:
+        return ("CPU step times are not calibrated: a burst measures them in seconds",)
+    known = time_calibrations()["all"]
+    said = [name for name, flags in never_timed(candidates).items() if flags.any()]
+    found = [f"no published run has {', '.join(said)}: the interval is wider for it"] if said else []
+    if float(candidates.number("seq_length").max()) > known.longest:
+        found.append(f"sequences above {known.longest:,.0f} tokens were not published: the interval is wider for it")
+    if candidates.base.world_size > known.ranks:
+        found.append(f"no run on more than {known.ranks:,.0f} GPUs was published: the interval is wider for it")
+    return tuple(found)

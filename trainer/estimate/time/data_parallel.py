@@ -1,0 +1,60 @@
+"""What a step does once, after its micro batches: gradients reduced, the optimizer stepped, parameters gathered.
+
+Shapes: [N], a value a candidate, seconds a step of the pipeline rank that holds most.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.held import HeldParameters
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.links import GB, ring_s
+from trainer.estimate.time.work import CPU_TB_S, TERA
+
+OPTIMIZER_RATE = 0.7  # of the HBM's, in fused Adam
+
+
+def data_parallel_s(
+    candidates: Candidates, values: Constants, held: HeldParameters, *, backward: Floats
+) -> tuple[Floats, Floats]:
+    """(all, exposed) seconds of reducing gradients and gathering parameters of the fullest rank."""
+    dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
+    wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
+    narrow = np.where(candidates.on("fp8_param_gather"), 1.0, 2.0)
+    replicas = candidates.dp * candidates.cp
+    groups = ((dense, replicas, candidates.tp), (experts, candidates.edp, candidates.ep * candidates.etp))
+    reduce, gather = (
+        sum(ring_s(candidates, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
+        for each in (wide, narrow)
+    )
+    sharded = candidates.on("use_megatron_fsdp") & candidates.among(
+        "data_parallel_sharding_strategy", "optim_grads_params"
+    )
+    # FSDP gathers in forward and again in backward, once a micro batch
+    repeats = np.where(sharded, candidates.microbatches, 1.0)
+    reduce, gather = reduce * repeats, gather * repeats * np.where(sharded, 2.0, 1.0)
+    # Overlap lies in the last (first) micro batch's backward (forward); FSDP's in every one
+    room = backward * np.where(sharded, 1.0, 1 / candidates.microbatches)
+    apart = _left(candidates.on("overlap_grad_reduce"), values["dp_exposed"], reduce, room * 2 / 3)
+    apart = apart + _left(candidates.on("overlap_param_gather"), values["dp_exposed"], gather, room / 3)
+    exposed = np.where(sharded, _left(sharded, values["fsdp_exposed"], reduce + gather, room), apart)
+    return reduce + gather, exposed
+
+
+def _left(overlapped: Flags, least: float, seconds: Floats, room: Floats) -> Floats:
+    """What is exposed: all without overlap, else what finds no room, and a share at least."""
+    hidden = np.minimum((1 - least) * seconds, room)
+    return np.where(overlapped, seconds - hidden, seconds)
+
+
+def optimizer_s(candidates: Candidates, values: Constants, held: HeldParameters) -> Floats:
+    """Adam over this rank's shard, bound by memory."""
+    hardware = candidates.base.hardware
+    dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
+    sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
+    shard = np.where(sharded, dense / (candidates.dp * candidates.cp) + experts / candidates.edp, dense + experts)
+    rate = (hardware.memory_tb_s or CPU_TB_S) * TERA * OPTIMIZER_RATE
+    seconds: Floats = shard * values["optimizer_bytes"] / rate
+    return seconds

@@ -1,0 +1,173 @@
+"""Step time by closed form: what every part of a training step takes, and what it hides behind what.
+
+A step is micro batches through the slowest pipeline stage, plus the pipeline's bubble, plus what gradients and
+parameters cannot hide, plus the optimizer. A stage's time is its layers' device time (products, attention, memory-bound
+work, exposed communication, recompute) or its host time, whichever is longer. Constants are in `constants.csv`, fitted
+to published runs by `benchmarks/estimate_accuracy.py`, which also judges them on models and GPUs left out.
+
+Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest stage, [N].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats, one
+from trainer.estimate.held import held_parameters
+from trainer.estimate.memory.bound import unbalanced
+from trainer.estimate.time.bound import distance, spread
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.constants import constants as fitted
+from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
+from trainer.estimate.time.layer_time import LayerTime, layer_time
+from trainer.estimate.time.links import GB, collective_s
+from trainer.estimate.time.software import latest, releases
+from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, precision_tflops
+from trainer.model.flops import model_flops_per_token
+from trainer.recipe.schema import Recipe
+
+LAYER_PARTS = ("compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed")
+PARTS = (*LAYER_PARTS, "head", "host")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeTable:
+    """Seconds a step, [N] each. Parts named `…_exposed_s` are inside the step; `ep_s`, `tp_s`, `cp_s` count hidden
+    communication too, and `host_s` is only what the device waits for."""
+
+    by_part: dict[str, Floats]
+    step_s: Floats
+    tokens_per_s_per_gpu: Floats
+    model_tflops_per_gpu: Floats
+    spread: Floats  # relative half width of the interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeEstimate:
+    """One row of a TimeTable, and what was assumed."""
+
+    by_part: dict[str, float]
+    step_s: float
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    spread: float
+    release: str  # a row of software.csv
+    assumptions: tuple[str, ...]
+
+
+def time_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> TimeTable:
+    """Step time of every candidate. `release` is a row of software.csv (None: the latest)."""
+    values, software = constants or fitted(), releases()[release or latest()]
+    dense = layer_time(candidates, values, software, is_moe=False)
+    moe = layer_time(candidates, values, software, is_moe=True) if _has_experts(candidates) else dense
+    stage = _stage(candidates, values, dense, moe)
+    m = candidates.microbatches
+    slowest = np.argmax(stage["busy"], axis=1)
+
+    def worst(part: Floats) -> Floats:
+        return np.take_along_axis(np.broadcast_to(part, stage["busy"].shape), slowest[:, None], axis=1)[:, 0]
+
+    parts = {f"{name}_s": worst(stage[name]) * m for name in PARTS}
+    parts["pp_s"], parts["pp_exposed_s"] = _sends(candidates, values)
+    busy = worst(stage["busy"]) * m + parts["pp_exposed_s"]
+    mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=1) / candidates.pp
+    parts["pp_bubble_s"] = np.broadcast_to((candidates.pp - 1) / candidates.vpp, busy.shape) * mean
+    held = held_parameters(candidates)
+    parts["dp_s"], parts["dp_exposed_s"] = data_parallel_s(candidates, values, held, backward=busy)
+    parts["optimizer_s"] = optimizer_s(candidates, values, held)
+    fixed = values["host_step_ms"] * 1e-3
+    work = busy + parts["pp_bubble_s"] + parts["dp_exposed_s"] + parts["optimizer_s"] + fixed
+    step = work * (1 + values["sync_share"] * (candidates.base.world_size > 1))
+    parts["sync_s"] = step - work
+    parts["host_s"] = parts["host_s"] + fixed
+    return _table(candidates, {name: np.broadcast_to(part, step.shape) for name, part in parts.items()}, step)
+
+
+def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats) -> TimeTable:
+    sequences = candidates.number("global_batch_size")
+    tokens = sequences * candidates.number("seq_length") / candidates.base.world_size / step
+    per_token = candidates.column("seq_length").each(
+        lambda length: model_flops_per_token(candidates.base.architecture, int(length))
+    )
+    return TimeTable(
+        by_part=parts,
+        step_s=step,
+        tokens_per_s_per_gpu=tokens,
+        model_tflops_per_gpu=tokens * per_token / TERA,
+        spread=np.broadcast_to(spread(candidates), step.shape),
+    )
+
+
+def estimate_time(recipe: Recipe, *, release: str | None = None) -> TimeEstimate:
+    """The estimate of one recipe. Raises KeyError for a release that has no row."""
+    candidates = one(recipe)
+    table = time_of(candidates, release=release)
+    return TimeEstimate(
+        by_part={name: float(part[0]) for name, part in table.by_part.items()},
+        step_s=float(table.step_s[0]),
+        tokens_per_s_per_gpu=float(table.tokens_per_s_per_gpu[0]),
+        model_tflops_per_gpu=float(table.model_tflops_per_gpu[0]),
+        spread=float(table.spread[0]),
+        release=release or latest(),
+        assumptions=_assumptions(candidates, release or latest()),
+    )
+
+
+def _assumptions(candidates: Candidates, release: str) -> tuple[str, ...]:
+    said = [f"step time with the software of NeMo {release}"]
+    if bool(unbalanced(candidates).any()):
+        load = fitted()["natural_imbalance"]
+        said.append(
+            f"nothing forces a balance of experts: in every layer ranks wait for one with {load:g} times the mean load"
+        )
+    if candidates.base.architecture.hybrid or candidates.base.architecture.experimental_attention_variant:
+        said.append("of Mamba and gated delta net layers the products are counted, not the scans")
+    return (*said, *distance(candidates))
+
+
+def _has_experts(candidates: Candidates) -> bool:
+    return candidates.base.architecture.num_moe_experts is not None
+
+
+def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: LayerTime) -> dict[str, Floats]:
+    """Seconds a micro batch of every pipeline rank, [N, P]."""
+    held, model = candidates.stages, candidates.base.architecture
+    mtp_moe = held.mtp * float(model.moe_layers[-1])
+    moes, denses = held.moe + mtp_moe, held.dense + held.mtp - mtp_moe
+    parts = {
+        name: denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
+        for name in (*LAYER_PARTS, "device", "host")
+    }
+    parts["head"] = _head(candidates, values)
+    device = parts["device"] + parts["head"]
+    p = values["overlap_power"]
+    busy = (device**p + parts["host"] ** p) ** (1 / p)
+    busy = np.where(held.exists, busy, 0.0)
+    parts["host"] = busy - np.where(held.exists, device, 0.0)
+    return parts | {"busy": np.broadcast_to(busy, (candidates.count, busy.shape[1]))}
+
+
+def _head(candidates: Candidates, values: Constants) -> Floats:
+    """Output head and loss on the last rank, MTP's logits included, and MTP's projections where it is, [N, P]."""
+    model, held = candidates.base.architecture, candidates.stages
+    rate = gemm_tflops(candidates, values) * TERA
+    # The head stays in BF16 in every precision
+    bf16 = np.minimum(rate, precision_tflops(candidates.base.hardware, values, "bf16") * TERA)
+    flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
+    head = flops * model.vocab_size * model.hidden_size / bf16
+    projection = flops * 2 * model.hidden_size**2 / rate
+    heads = held.heads * (1 + (model.mtp_num_layers or 0))
+    return heads * head[..., None] + held.mtp * projection[..., None]
+
+
+def _sends(candidates: Candidates, values: Constants) -> tuple[Floats, Floats]:
+    """Activations to the next stage and gradients back, all micro batches: (whole, exposed)."""
+    model = candidates.base.architecture
+    gb = candidates.tokens / candidates.tp * model.hidden_size * 2 / GB
+    stride = candidates.base.world_size / candidates.pp
+    each = collective_s(candidates, gb, np.minimum(candidates.pp, 2.0), stride=stride)
+    whole = 2 * each * candidates.vpp * candidates.microbatches
+    overlapped = (candidates.vpp > 1) | candidates.on("overlap_p2p_comm")
+    return whole, whole * np.where(overlapped, 1 - values["p2p_hidden"], 1.0)

@@ -1,0 +1,155 @@
+"""What one layer takes for one micro batch, forward and backward: device time by part, and what the host makes it wait.
+
+Communication is told in two: all of it, and what stays exposed. Shapes: [N], a value a candidate, seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.memory.bound import unbalanced
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of
+from trainer.estimate.time.software import Release
+from trainer.estimate.time.work import Forward, forward_of, host_s
+from trainer.model.parameters import attention_channels
+
+TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more
+TP_BACKWARD = 1.5
+PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host waits for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """One layer of one micro batch, forward and backward, seconds [N]."""
+
+    compute: Floats
+    recompute: Floats
+    ep: Floats
+    ep_exposed: Floats
+    tp: Floats
+    tp_exposed: Floats
+    cp: Floats
+    cp_exposed: Floats
+    host: Floats
+
+    @property
+    def device(self) -> Floats:
+        return self.compute + self.recompute + self.ep_exposed + self.tp_exposed + self.cp_exposed
+
+
+def layer_time(candidates: Candidates, values: Constants, release: Release, *, is_moe: bool) -> LayerTime:
+    imbalance = _imbalance(candidates, values) if is_moe else np.ones(())
+    forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=imbalance)
+    one_way = dispatch_s(candidates, values) * imbalance if is_moe else np.zeros(())
+    again, dispatches = _recomputed(candidates, forward)
+    compute = forward.total + forward.backward
+    notify = _notify(candidates, values) if is_moe else np.zeros(())
+    ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
+    overlapped = candidates.on("overlap_moe_expert_parallel_comm") & bool(is_moe)
+    captured = candidates.among("cuda_graph_impl", "full_iteration")
+    most = np.where(captured, values["ep_hidden_captured"], values["ep_hidden"])
+    hidden = np.minimum(most * ep, values["ep_reach"] * compute)
+    ep_exposed = np.where(overlapped, ep - hidden, ep)
+    busy = compute * np.where(overlapped & (ep > 0), 1 + values["ep_contention"], 1.0)
+    tp = _tensor_parallel(candidates, is_moe=is_moe)
+    tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
+    cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
+    full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
+    host = host_s(candidates, values, release, is_moe=is_moe)
+    return LayerTime(
+        compute=busy,
+        recompute=again,
+        ep=ep,
+        ep_exposed=ep_exposed,
+        tp=tp * (1 + full / (1 + TP_BACKWARD)),
+        tp_exposed=tp_exposed * (1 + full / (1 + TP_BACKWARD)),
+        cp=cp,
+        cp_exposed=cp_exposed,
+        host=host,
+    )
+
+
+def _imbalance(candidates: Candidates, values: Constants) -> Floats:
+    """The hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity."""
+    return np.where(unbalanced(candidates), values["natural_imbalance"], 1.0)
+
+
+def _notify(candidates: Candidates, values: Constants) -> Floats:
+    """How many tokens go where, before they go: a small exchange and, outside whole-iteration graphs, a wait of the
+    host for its result. Backward reuses it."""
+    ranks = candidates.ep * candidates.etp
+    one = np.where(ranks <= domain_of(candidates), values["notify_us.nvlink"], values["notify_us.network"]) * 1e-6
+    whole = candidates.among("cuda_graph_impl", "full_iteration")
+    return np.where(ranks > 1, one * np.where(whole, PREPROCESS_CAPTURED, 1.0), 0.0)
+
+
+def _recomputed(candidates: Candidates, forward: Forward) -> tuple[Floats, Floats]:
+    """(device seconds done again, 1 where dispatch and combine are too) of one layer."""
+    full = candidates.among("recompute_granularity", "full")
+    selective = candidates.among("recompute_granularity", "selective")
+    modules = {
+        "core_attn": forward.attention,
+        "moe_act": forward.activation,
+        "layernorm": forward.norms * 0.5,
+        "mla_up_proj": forward.up_projection,
+        "mlp": forward.feed_forward,
+        "moe": forward.grouped + forward.activation + forward.permute + forward.quantize * 0.7,
+        "shared_experts": forward.shared,
+    }
+    again = sum(
+        (
+            np.where(candidates.where("recompute_modules", _lists(name)), seconds, 0.0)
+            for name, seconds in modules.items()
+        ),
+        start=np.zeros(()),
+    )
+    count = _checkpointed(candidates)
+    dispatches = np.where(full, count, np.where(selective & candidates.lists("recompute_modules", "moe"), 1.0, 0.0))
+    return np.where(full, forward.total * count, np.where(selective, again, 0.0)), dispatches
+
+
+def _checkpointed(candidates: Candidates) -> Floats:
+    """Share of the layers that full recompute covers: all with `uniform`, the first ones of a stage with `block`."""
+    layers = candidates.base.architecture.num_layers / candidates.pp / candidates.vpp
+    block = candidates.number("recompute_num_layers", none=1.0) / layers
+    return np.where(candidates.among("recompute_method", "block"), np.minimum(1.0, block), 1.0)
+
+
+def _lists(name: str) -> Callable[[Any], bool]:
+    """As Megatron: selective recompute without modules is core attention's."""
+    return lambda modules: name in (("core_attn",) if modules is None else modules)
+
+
+def _tensor_parallel(candidates: Candidates, *, is_moe: bool) -> Floats:
+    """Gathers and scatters of hidden states, forward and backward; an MoE layer with ETP 1 has attention's only."""
+    model = candidates.base.architecture
+    gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * 2 / GB
+    one_way = collective_s(candidates, gb, candidates.tp, stride=np.ones(()))
+    shared = bool(model.moe_shared_expert_intermediate_size)
+    passes = np.where(is_moe & (candidates.etp <= 1), TP_COLLECTIVES / 2 * (2 if shared else 1), TP_COLLECTIVES)
+    return one_way * passes * (1 + TP_BACKWARD)
+
+
+def _context_parallel(candidates: Candidates, values: Constants, attention: Floats) -> tuple[Floats, Floats]:
+    """(whole, exposed) seconds of what context ranks exchange, forward and backward.
+
+    `p2p` passes keys and values around the ring beside attention, and their gradients back; `all_gather` moves as much
+    before attention; `a2a` deals heads out for sequence, queries and outputs too, and back, in front of and behind it.
+    """
+    model = candidates.base.architecture
+    query, key, value = attention_channels(model)
+    output = value if model.multi_latent_attention else query
+    share = 2.0 / candidates.tp / GB
+    ring = candidates.tokens * (candidates.cp - 1) * (key + value) * share
+    dealt = candidates.tokens * (candidates.cp - 1) / candidates.cp * (query + key + value + output) * share
+    deals = candidates.among("cp_comm_type", "a2a")
+    one_way = collective_s(candidates, np.where(deals, dealt, ring), candidates.cp, stride=candidates.tp)
+    whole = one_way * np.where(deals, 2.0, 3.0)  # gradients of keys and values travel with the values
+    beside = np.maximum(whole * values["cp_exposed"], whole - attention)
+    return whole, np.where(candidates.among("cp_comm_type", None, "p2p"), beside, whole)

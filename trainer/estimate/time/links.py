@@ -1,0 +1,127 @@
+"""How fast tokens, gradients and activations move between ranks: bytes over the slowest link, by library.
+
+A rank's link into its NVLink domain and its NIC are shared by nothing else here. What a dispatch sends depends on the
+library: an all-to-all sends every copy of a token, DeepEP and HybridEP one copy a destination rank, and over the
+network one a destination node (arXiv 2603.07685 §4.2). Shares of the link's rate that were measured are in `links.csv`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.time.constants import Constants
+from trainer.recipe.hardware import Hardware
+from trainer.recipe.tables import read_table
+
+GB = 1e9
+CPU_GB_S = 4.0  # between processes of one machine through gloo
+NETWORK_LATENCY_S = 25e-6  # of a collective over the network, launch included
+NVLINK_LATENCY_S = 12e-6
+
+
+@cache
+def _shares() -> dict[tuple[str, str], float]:
+    return {
+        (row["library"], row["fabric"]): float(row["share"])
+        for row in read_table("links.csv", package="trainer.estimate.time")
+    }
+
+
+@cache
+def _copies() -> dict[str, str]:
+    """Library -> which copies of a token it sends: every one, one a rank, one a node, all ranks' tokens."""
+    return {
+        row["library"]: row["copies"]
+        for row in read_table("links.csv", package="trainer.estimate.time")
+        if row["fabric"] != "network"
+    }
+
+
+def domain_of(candidates: Candidates) -> float:
+    """GPUs that reach each other over NVLink."""
+    hardware = candidates.base.hardware
+    node = candidates.base.cluster.gpus_per_node or hardware.gpus_per_node
+    return float(max(hardware.nvlink_domain_gpus, node))
+
+
+def inside_gb_s(hardware: Hardware, library: str) -> float:
+    fabric = "nvlink72" if hardware.nvlink_domain_gpus > 8 else "nvlink8"
+    return (hardware.nvlink_gb_s or CPU_GB_S) * _shares()[library, fabric]
+
+
+def across_gb_s(hardware: Hardware, library: str) -> float:
+    return (hardware.scaleout_gbit_s or CPU_GB_S * 8) / 8 * _shares()[library, "network"]
+
+
+def collective_s(candidates: Candidates, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
+    """Seconds of a ring collective that moves `gb` out of each rank among `ranks` ranks `stride` apart; 0 for one."""
+    hardware = candidates.base.hardware
+    inside = ranks * stride <= domain_of(candidates)
+    rate = np.where(inside, inside_gb_s(hardware, "collective"), across_gb_s(hardware, "collective"))
+    latency = np.where(inside, NVLINK_LATENCY_S, NETWORK_LATENCY_S)
+    return np.where(ranks > 1, gb / rate + latency, 0.0)
+
+
+def ring_s(candidates: Candidates, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
+    """Seconds of a reduce-scatter or all-gather of `gb` a rank, hierarchical: what leaves the NVLink domain is a
+    domain's share of the whole, spread over the NICs of its ranks."""
+    hardware = candidates.base.hardware
+    near = np.clip(domain_of(candidates) / stride, 1.0, ranks)
+    far = ranks / near
+    within = gb * (near - 1) / near / inside_gb_s(hardware, "collective")
+    between = gb / near * (far - 1) / np.maximum(far, 1.0) / across_gb_s(hardware, "collective")
+    return np.where(ranks > 1, np.maximum(within, between) + NETWORK_LATENCY_S, 0.0)
+
+
+def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
+    """Seconds of one dispatch (or combine) of one layer's micro batch on a balanced rank; 0 where no token leaves."""
+    model, hardware = candidates.base.architecture, candidates.base.hardware
+    ranks = candidates.ep * candidates.etp
+    if model.num_moe_experts is None:
+        return np.zeros(())
+    # A rank's tokens: sequence parallel divides them over TP
+    token_gb = candidates.tokens / candidates.tp * model.hidden_size * _bytes(candidates) / GB
+    topk = float(model.moe_router_topk)
+    # EP ranks are TP·CP·DP neighbours: expert groups fill a domain before they leave it
+    near = np.minimum(ranks, domain_of(candidates))
+    domains = np.maximum(1.0, np.ceil(ranks / domain_of(candidates)))
+    limit = float(model.moe_router_group_topk or 1e9)
+    near_s, far_s = (constants[f"dispatch_latency_us.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
+    total: Floats = np.zeros(())
+    for library, chosen in _libraries(candidates).items():
+        if not chosen.any():
+            continue
+        if _copies()[library] == "all":
+            inside, across = near - 1.0, ranks - near
+        elif _copies()[library] == "every":
+            inside, across = topk * near / ranks * (near - 1) / near, topk * (1 - near / ranks)
+        else:
+            inside = _distinct(ranks, topk) * near / ranks * (near - 1) / near
+            across = np.minimum(_distinct(domains, topk), limit) * (domains - 1) / domains
+        within = token_gb * inside / inside_gb_s(hardware, library) + near_s
+        between = np.where(domains > 1, token_gb * across / across_gb_s(hardware, library) + far_s, 0.0)
+        total = np.where(chosen, np.maximum(within, between), total)
+    return np.where(ranks > 1, total, 0.0)
+
+
+def _distinct(places: Floats, picks: float) -> Floats:
+    """Expected number of different places that `picks` uniform draws hit."""
+    return places * (1 - (1 - 1 / np.maximum(places, 1.0)) ** picks)
+
+
+def _libraries(candidates: Candidates) -> dict[str, Flags]:
+    """Library -> the rows that use it."""
+    flex = candidates.among("moe_token_dispatcher_type", "flex")
+    chosen = {
+        "alltoall": candidates.among("moe_token_dispatcher_type", "alltoall"),
+        "allgather": candidates.among("moe_token_dispatcher_type", "allgather"),
+    }
+    backends = ("deepep", "hybridep", "ncclep")
+    return chosen | {name: flex & candidates.among("moe_flex_dispatcher_backend", name) for name in backends}
+
+
+def _bytes(candidates: Candidates) -> Floats:
+    return candidates.column("precision").each(lambda precision: 4.0 if precision == "fp32" else 2.0)

@@ -1,0 +1,41 @@
+"""Software releases, as far as they move the step time: one row of `software.csv` each, oldest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from trainer.recipe.tables import read_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    name: str
+    aliases: tuple[str, ...]
+    fused_grouped_mlp: bool  # experts in MXFP8 on Blackwell as one kernel, activation and quantization included
+
+
+@cache
+def releases() -> dict[str, Release]:
+    """By name, oldest first."""
+    rows = (
+        Release(
+            name=row["release"],
+            aliases=tuple(row["aliases"].split()),
+            fused_grouped_mlp=row["fused_grouped_mlp"] == "yes",
+        )
+        for row in read_table("software.csv", package="trainer.estimate.time")
+    )
+    return {row.name: row for row in rows}
+
+
+def latest() -> str:
+    return list(releases())[-1]
+
+
+def release_named(name: str) -> str:
+    """The release that a name or an alias stands for. KeyError with what there is for anything else."""
+    for release in releases().values():
+        if name == release.name or name in release.aliases:
+            return release.name
+    raise KeyError(f"no software release {name!r}; there are {', '.join(releases())}")

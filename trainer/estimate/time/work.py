@@ -1,0 +1,265 @@
+"""What one layer computes for one micro batch on one rank, in seconds of device time and of host time.
+
+Device work is matrix products (at a share of the peak), attention (at measured rates), and work that is bound by
+memory (bytes over the HBM rate): norms, residuals, permutation, activations, and in FP8 and FP4 quantization. Host
+time is what launching it all costs. Forward and backward are told apart; recompute repeats parts of forward.
+
+Shapes: [N], a value a candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.memory.state import quantizes
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.software import Release
+from trainer.model.flops import mean_attended
+from trainer.model.parameters import attention_channels, dense_width, expert_width, layer_parameters, matrices
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.hardware import Hardware, known_hardware
+
+TERA = 1e12
+MULTIPLY_ADD = 2.0  # FLOPs a parameter and token in forward; backward does twice as much
+ATTENTION_BACKWARD = 2.5  # five products where forward has two
+REFERENCE = "gb200"  # the part on which `gemm_efficiency.blackwell` is given
+FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
+LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
+REFERENCE_HEAD = 128.0  # channels of a head
+CPU_TFLOPS = 0.05  # a CPU rank with one thread; a burst measures its own
+CPU_TB_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """Device seconds of a layer's forward pass by what recompute can repeat, [N] each."""
+
+    gemm: Floats  # attention's projections, dense and shared feed-forward, router
+    grouped: Floats  # the experts
+    attention: Floats
+    attention_backward: Floats
+    norms: Floats
+    activation: Floats  # of the experts, or of a dense feed-forward
+    permute: Floats
+    quantize: Floats
+    up_projection: Floats  # of MLA; part of gemm
+    shared: Floats  # part of gemm
+    feed_forward: Floats  # of a dense layer; part of gemm
+
+    @property
+    def memory_bound(self) -> Floats:
+        return self.norms + self.activation + self.permute + self.quantize
+
+    @property
+    def total(self) -> Floats:
+        return self.gemm + self.grouped + self.attention + self.memory_bound
+
+    @property
+    def backward(self) -> Floats:
+        return 2.0 * (self.gemm + self.grouped + self.memory_bound) + self.attention_backward
+
+
+def precision_key(precision: str, architecture: str) -> str:
+    if precision in ("bf16", "fp32"):
+        return "bf16"
+    if architecture == "hopper":
+        return "fp8"
+    return "fp8_current" if precision.startswith("fp8") else precision
+
+
+def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
+    """What long dense GEMMs sustain in each row's precision, TFLOP/s."""
+    hardware = candidates.base.hardware
+    return candidates.column("precision").each(lambda precision: precision_tflops(hardware, constants, precision))
+
+
+def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float:
+    """The same for one precision. Parts of Blackwell differ in power, not in silicon: their peak is the reference's."""
+    if hardware.is_cpu:
+        return CPU_TFLOPS
+    reference = known_hardware()[REFERENCE] if hardware.architecture == "blackwell" else hardware
+    peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
+    share = constants[f"gemm_efficiency.{hardware.architecture}.{precision_key(precision, hardware.architecture)}"]
+    watts = (hardware.watts or 1.0) / (reference.watts or 1.0)
+    return float(peak * share * watts ** constants["power_exponent"])
+
+
+def forward_of(
+    candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool, imbalance: Floats
+) -> Forward:
+    """One layer of one micro batch; `imbalance` is the hottest expert rank's tokens over the mean."""
+    model = candidates.base.architecture
+    rate, tokens, tp = gemm_tflops(candidates, constants) * TERA, candidates.tokens, candidates.tp
+    parts = _parameters(model, is_moe=is_moe)
+    attention_gemm = MULTIPLY_ADD * tokens * (parts["split"] / tp + parts["whole"] / tp) / rate
+    feed_forward = MULTIPLY_ADD * tokens * parts["dense"] / tp / rate
+    shared = MULTIPLY_ADD * tokens * parts["shared"] / tp / rate
+    routed = MULTIPLY_ADD * tokens * parts["routed"] / tp * imbalance / (rate * _grouped(candidates, constants))
+    memory = _memory_bound(candidates, constants, release, is_moe=is_moe, imbalance=imbalance)
+    core, core_backward = _attention(candidates, constants)
+    return Forward(
+        gemm=attention_gemm + feed_forward + shared,
+        grouped=routed,
+        attention=core,
+        attention_backward=core_backward,
+        up_projection=MULTIPLY_ADD * tokens * parts["up_projection"] / tp / rate,
+        shared=shared,
+        feed_forward=feed_forward,
+        **memory,
+    )
+
+
+def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
+    """Parameters a token meets, by how their products are done."""
+    layer = layer_parameters(model, is_moe=is_moe)
+    shared = matrices(model) * model.hidden_size * (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
+    dense = 0 if is_moe else matrices(model) * model.hidden_size * dense_width(model)
+    query, key, value = attention_channels(model)
+    rope = model.num_attention_heads * (model.qk_pos_emb_head_dim or 0)
+    up = 0.0
+    if model.multi_latent_attention:
+        up = (model.q_lora_rank or model.hidden_size) * query + (model.kv_lora_rank or 0) * (key - rope + value)
+    routed = float(matrices(model) * model.hidden_size * expert_width(model) * model.moe_router_topk)
+    return {
+        "split": float(layer.split - shared - dense),
+        "whole": float(layer.whole),
+        "dense": float(dense),
+        "shared": float(shared),
+        "routed": routed if is_moe else 0.0,
+        "up_projection": float(up),
+    }
+
+
+def rows_per_expert(candidates: Candidates) -> Floats:
+    """Tokens that each expert a rank holds gets of one micro batch, on average."""
+    model = candidates.base.architecture
+    held = candidates.ep * candidates.etp / candidates.tp
+    return candidates.tokens * model.moe_router_topk * held / (model.num_moe_experts or 1)
+
+
+def _grouped(candidates: Candidates, constants: Constants) -> Floats:
+    """Rate of the experts' products over a long dense GEMM's: few rows or narrow experts leave the device underused."""
+    model = candidates.base.architecture
+    if model.num_moe_experts is None:
+        return np.ones(())
+    width, rows = expert_width(model) / candidates.etp, rows_per_expert(candidates)
+    grouped = np.where(candidates.on("moe_grouped_gemm"), 1.0, constants["ungrouped_efficiency"])
+    if candidates.base.hardware.is_cpu:  # a few cores are full with any shape
+        return grouped
+    full = rows / (rows + constants["grouped_half_rows"]) * width / (width + constants["grouped_half_width"])
+    return constants["grouped_efficiency"] * grouped * full
+
+
+def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Floats]:
+    """Fused attention, forward and backward, at the rates measured at 4K and 16K."""
+    model, architecture = candidates.base.architecture, candidates.base.hardware.architecture
+    query, _, value = attention_channels(model)
+    width = query + (value if model.multi_latent_attention else query)
+    seen = candidates.column("seq_length").each(lambda length: mean_attended(model, int(length)))
+    flops = MULTIPLY_ADD * candidates.tokens * seen * width / candidates.tp
+    # Exponentials, not products, bound heads narrower than those the rates were measured with
+    flops = flops * max(1.0, REFERENCE_HEAD * model.num_attention_heads / query)
+    if architecture == "cpu":
+        return flops / (CPU_TFLOPS * TERA), ATTENTION_BACKWARD * flops / (CPU_TFLOPS * TERA)
+    short, long = LONG_SEQUENCE
+    place = np.clip(np.log(candidates.number("seq_length") / short) / np.log(long / short), 0.0, 1.0)
+    faster = np.where(candidates.on("fp8_dot_product_attention"), constants["attention_fp8_speedup"], 1.0) * TERA
+    rates = []
+    for way in ("forward", "backward"):
+        near, far = (constants[f"attention_tflops.{architecture}.{way}{end}"] for end in ("", "_long"))
+        rates.append((near + place * (far - near)) * faster)
+    return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
+
+
+def _memory_rate(candidates: Candidates, constants: Constants) -> float:
+    """Bytes a second of memory-bound kernels."""
+    hardware = candidates.base.hardware
+    architecture = "hopper" if hardware.is_cpu else hardware.architecture
+    return (hardware.memory_tb_s or CPU_TB_S) * TERA * constants[f"memory_efficiency.{architecture}"]
+
+
+def _memory_bound(
+    candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool, imbalance: Floats
+) -> dict[str, Floats]:
+    """Elements that pass through HBM beside the products, times their bytes, over the rate.
+
+    Counted on Megatron-Core's forward pass with fused norms, rotary embedding and SwiGLU: two norms (read, write), two
+    residual additions (two reads, a write), rotary on queries and keys, the activation (read its input, write its
+    output), permutation and its inverse. Quantization reads an element and writes it twice, narrow.
+    """
+    model = candidates.base.architecture
+    query, key, value = attention_channels(model)
+    gates = 2 if model.gated_linear_unit else 1
+    each = candidates.tokens / candidates.tp * 2.0  # bytes an element of every token of this rank
+    topk = model.moe_router_topk * imbalance if is_moe else np.zeros(())
+    width = expert_width(model) if is_moe else dense_width(model)
+    shared = (model.moe_shared_expert_intermediate_size or 0) if is_moe else 0
+    rows = topk if is_moe else np.ones(())
+    norms = 10.0 * model.hidden_size + 2.0 * (query + key) * (2 if model.multi_latent_attention else 1)
+    activation = (rows * width + shared) * (gates + 1)
+    permute = constants["permute_passes"] * 2.0 * (topk + 1) * model.hidden_size if is_moe else np.zeros(())
+    if is_moe and model.add_bias_linear:
+        activation = activation + constants["bias_passes"] * topk * (gates * width + model.hidden_size)
+    inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
+    narrow = quantizes(candidates)
+    quantize = narrow * constants["quantize_passes"] * inputs
+    architecture = "blackwell" if candidates.base.hardware.architecture == "blackwell" else "hopper"
+    passes = constants[f"quantize_expert_passes.{architecture}"]
+    experts = narrow * passes * topk * (model.hidden_size + width) if is_moe else 0.0
+    fused = _fused(candidates, constants, release) if is_moe else np.ones(())
+    rate = _memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
+    return {
+        "norms": norms * each / rate,
+        "activation": activation * fused * each / rate,
+        "permute": permute * each / rate,
+        "quantize": (quantize + experts * fused) * each / rate,
+    }
+
+
+def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:
+    """Share of the experts' memory-bound work that is left where they are one fused kernel."""
+    if not release.fused_grouped_mlp or candidates.base.hardware.architecture != "blackwell":
+        return np.ones(())
+    return candidates.column("precision").each(lambda p: constants["fused_mlp_left"] if p == "mxfp8" else 1.0)
+
+
+def host_s(candidates: Candidates, constants: Constants, release: Release, *, is_moe: bool) -> Floats:
+    """Host time of a layer and micro batch, forward and backward, in seconds."""
+    hardware = candidates.base.hardware
+    experts = candidates.base.architecture.num_moe_experts or 0
+    captured = candidates.among("cuda_graph_impl", "local", "transformer_engine")
+    left = constants["host_graphed"]
+    attention = np.where(captured & _captures(candidates, "attn"), left, 1.0)
+    router = np.where(captured & _captures(candidates, "moe_router"), left, 1.0)
+    quantized = np.where(quantizes(candidates), constants["host_fp8"], 1.0)
+    seconds: Floats = constants["host_layer_us"] * attention * quantized
+    if is_moe:
+        unfused = constants["host_unfused_permute"] * ~candidates.on("moe_permute_fusion")
+        unfused = unfused + constants["host_unfused_router"] * ~candidates.on("moe_router_fusion")
+        held = experts / candidates.ep * np.where(_fused(candidates, constants, release) < 1, 0.0, 1.0)
+        padded = np.where(candidates.on("moe_pad_expert_input_to_capacity"), constants["host_padded"], 1.0)
+        routed = constants["host_moe_us"] * router * (1 + unfused) * quantized
+        seconds = seconds + (routed + constants["host_expert_us"] * held) * padded
+    slow = constants["host_grace"] if hardware.name.startswith("gb") else 1.0
+    unbound = np.where(candidates.among("cpu_affinity", "none"), 1.0 + constants["host_unbound"], 1.0)
+    whole = np.where(candidates.among("cuda_graph_impl", "full_iteration"), constants["host_captured"], 1.0)
+    again = 1 + _launched_again(candidates, constants)
+    halves = np.where(candidates.on("overlap_moe_expert_parallel_comm"), 1 + constants["host_overlap"], 1.0)
+    result: Floats = seconds * slow * unbound * whole * again * halves * constants[f"overhead.{release.name}"] * 1e-6
+    return result
+
+
+def _captures(candidates: Candidates, module: str) -> Flags:
+    """Whether graphs capture a module: an empty scope is whole layers."""
+    return candidates.where("cuda_graph_scope", lambda scope: not scope or module in scope)
+
+
+def _launched_again(candidates: Candidates, constants: Constants) -> Floats:
+    """Share of a layer's launches that recompute repeats: its forward pass in full, else each module's share."""
+    modules = candidates.column("recompute_modules").each(lambda words: 1.0 if words is None else float(len(words)))
+    selective = candidates.among("recompute_granularity", "selective")
+    full = candidates.among("recompute_granularity", "full")
+    return np.where(full, FORWARD_SHARE, np.where(selective, constants["host_recompute"] * modules, 0.0))
