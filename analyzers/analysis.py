@@ -14,10 +14,10 @@ from analyzers import heap, processes
 from analyzers.diagnosis import Analysis
 from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
-from analyzers.memory.reports import SnapshotReport, attach, snapshot_report
 from analyzers.one_rank.breakdown import break_down
 from analyzers.one_rank.digest import Digest, digest
 from analyzers.ranks.job import summarise, with_memory
+from analyzers.ranks.snapshots import SnapshotReport, attach, snapshot_report
 from analyzers.readers import read
 from analyzers.readers.snapshots import is_snapshot
 from analyzers.step_verdicts import judge_steps, with_steps, with_verdicts

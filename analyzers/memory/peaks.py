@@ -15,8 +15,8 @@ import numpy as np
 from analyzers.diagnosis import MemoryUse
 from analyzers.intervals import Floats
 from analyzers.memory.phases import phases
+from analyzers.names.host_activities import ALLOCATOR, is_call
 from analyzers.nesting import outermost
-from analyzers.one_rank.host import ALLOCATOR, is_call
 from analyzers.steps import Step
 from analyzers.timeline import NO_TOTAL, Ints, MemoryEvents, Spans, Timeline
 

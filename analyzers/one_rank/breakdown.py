@@ -15,9 +15,10 @@ from analyzers.diagnosis import CommunicationTime, IdleByCause, MemoryUse, Parti
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.memory.peaks import driver_calls, memory_use
 from analyzers.names import kernels
+from analyzers.names.host_activities import ALLOCATOR
 from analyzers.one_rank import cpu, gpu
 from analyzers.one_rank.gaps import Idle, idle
-from analyzers.one_rank.host import ALLOCATOR, ISSUING, Host, issuing_lanes
+from analyzers.one_rank.host import ISSUING, Host, issuing_lanes
 from analyzers.one_rank.launches import Launches, launches
 from analyzers.one_rank.pace import Pace, pace
 from analyzers.one_rank.projection import project

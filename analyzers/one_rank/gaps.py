@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
+from analyzers.names.host_activities import PROFILER, SYNCHRONISING
 from analyzers.one_rank import communication
-from analyzers.one_rank.host import PROFILER, SYNCHRONISING, Host
+from analyzers.one_rank.host import Host
 from analyzers.one_rank.launches import Launches, unseen
 from analyzers.one_rank.work import Work
 from analyzers.timeline import Spans, Timeline

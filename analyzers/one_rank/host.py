@@ -7,25 +7,27 @@ row says so: a watchdog that synchronises or a loader that reads ahead holds up 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from analyzers.intervals import Bools, Intervals, intersect, merge, subtract, union
-from analyzers.names import kernels, tables
+from analyzers.names import kernels
+from analyzers.names.host_activities import (
+    ALLOCATOR,
+    LAUNCHING,
+    MODULE_LOADING,
+    OPERATORS,
+    OUTSIDE_CALLS,
+    PYTHON,
+    SYNCHRONISING,
+    HostActivity,
+    activities,
+    is_call,
+)
 from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
 
-PROFILER = "profiler"
-MODULE_LOADING = "module_loading"
-ALLOCATOR = "allocator"
-SYNCHRONISING = "synchronising_call"
-LAUNCHING = "launching"
-OPERATORS = "operators"
-PYTHON = "python"
-OUTSIDE_CALLS = "outside_calls"  # the same, where operators were not recorded
 # from this long on a call may have waited for the device: shorter waits move nothing, and are many
 SHORTEST_WAIT_US = 10.0  # of calls that wait by their nature
 SLOWEST_CALL_US = 100.0  # of others: a launch into a full queue, a copy of pageable memory
@@ -35,27 +37,6 @@ ISSUING = (LAUNCHING, OPERATORS, PYTHON, OUTSIDE_CALLS)
 LAUNCH_OPERATOR = "c10d::"  # starts a collective and comes back
 # the first launch of a kernel that takes so long loads its module; others take 2 to 140 us in the real traces
 SLOW_LAUNCH_US = 200.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    activity: str
-    events: str  # a field of Timeline
-    anywhere: bool  # on any thread, else only on those that issue work
-    pattern: re.Pattern[str]
-
-
-@cache
-def _rows() -> tuple[_Row, ...]:
-    return tuple(
-        _Row(
-            activity=row["activity"],
-            events=row["events"],
-            anywhere=row["threads"] == "any",
-            pattern=re.compile(row["pattern"]),
-        )
-        for row in tables.rows("host_activities.csv")
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +50,7 @@ class Host:
 
     def doing(self, activity: str) -> Intervals:
         """The time of one activity, whatever else went on meanwhile."""
-        sets = [self._named(row) for row in _rows() if row.activity == activity]
+        sets = [self._named(row) for row in activities() if row.activity == activity]
         if activity == OPERATORS:
             ops = self.timeline.ops
             sets.append(ops.covered(ops.where(_is_operator) & self._issuing(ops)))
@@ -80,7 +61,7 @@ class Host:
     def share_out(self, idle: Intervals) -> dict[str, Intervals]:
         """Divide idle time by what the host was doing; one activity's set is alive at a time, traces are long."""
         found = {}
-        for activity in dict.fromkeys((*(row.activity for row in _rows()), OPERATORS)):
+        for activity in dict.fromkeys((*(row.activity for row in activities()), OPERATORS)):
             found[activity] = intersect(idle, self.doing(activity))
             idle = subtract(idle, found[activity])
         found[PYTHON if len(self.timeline.ops) else OUTSIDE_CALLS] = idle
@@ -96,18 +77,13 @@ class Host:
         long = calls.end_us - calls.start_us >= np.where(by_nature, SHORTEST_WAIT_US, SLOWEST_CALL_US)
         return calls.take(long & self._issuing(calls))
 
-    def _named(self, row: _Row) -> Intervals:
+    def _named(self, row: HostActivity) -> Intervals:
         events: Spans = getattr(self.timeline, row.events)
         those = events.where(lambda name: row.pattern.search(name) is not None)
         return events.covered(those if row.anywhere else those & self._issuing(events))
 
     def _issuing(self, events: Spans) -> Bools:
         return np.isin(events.lane, self.lanes)
-
-
-def is_call(name: str, activity: str) -> bool:
-    """Whether a runtime call of this name is such an activity."""
-    return any(row.pattern.search(name) for row in _rows() if row.activity == activity and row.events == "calls")
 
 
 def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:

@@ -15,7 +15,7 @@ the device's own turn from one queued kernel to the next; cudaMalloc and cudaFre
 from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
-from analyzers.one_rank.host import ALLOCATOR
+from analyzers.names.host_activities import ALLOCATOR
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
 from analyzers.wording import ACTIVITY_NAMES, ms, percent, short

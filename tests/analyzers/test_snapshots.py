@@ -14,7 +14,7 @@ import pytest
 from analyzers import TraceError, analyze
 from analyzers.diagnosis import MemoryUse, Wall
 from analyzers.memory.peaks import BEFORE
-from analyzers.memory.reports import snapshot_report
+from analyzers.ranks.snapshots import snapshot_report
 from analyzers.readers.snapshots import read_snapshot
 from tests.analyzers.drawing import GEMM, Drawing
 

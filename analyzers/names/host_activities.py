@@ -1,0 +1,47 @@
+"""What a host is doing by the name of a call, range or operator: the rows of host_activities.csv."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from analyzers.names import tables
+
+PROFILER = "profiler"
+MODULE_LOADING = "module_loading"
+ALLOCATOR = "allocator"
+SYNCHRONISING = "synchronising_call"
+LAUNCHING = "launching"
+OPERATORS = "operators"
+PYTHON = "python"
+OUTSIDE_CALLS = "outside_calls"  # the same, where operators were not recorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostActivity:
+    """One row of host_activities.csv."""
+
+    activity: str
+    events: str  # a field of Timeline
+    anywhere: bool  # on any thread, else only on those that issue work
+    pattern: re.Pattern[str]
+
+
+@cache
+def activities() -> tuple[HostActivity, ...]:
+    """The rows, the first that covers a moment decides."""
+    return tuple(
+        HostActivity(
+            activity=row["activity"],
+            events=row["events"],
+            anywhere=row["threads"] == "any",
+            pattern=re.compile(row["pattern"]),
+        )
+        for row in tables.rows("host_activities.csv")
+    )
+
+
+def is_call(name: str, activity: str) -> bool:
+    """Whether a runtime call of this name is such an activity."""
+    return any(row.pattern.search(name) for row in activities() if row.activity == activity and row.events == "calls")
