@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune.looks.quantities import significant
-from autotune.plan.document import Plan, planned, setting_words
+from autotune.looks.recipes import setting_words
+from autotune.plan.document import Plan, planned
 from trainer.estimate.plan.choices import Choice
 from trainer.estimate.plan.familiar import Familiar, familiar_to
 from trainer.estimate.plan.feasible import fewest_nodes

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.plan.document import layout_words, setting_words
+from autotune.looks.recipes import layout_words, setting_words
 from tests.trainer.recipe.tuned_recipes import GPUS, MODELS, recipe_of_row
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, choices

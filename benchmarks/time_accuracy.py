@@ -15,7 +15,6 @@ from benchmarks.published_runs import Run, cells
 from trainer.estimate.candidates import Flags, Floats, one
 from trainer.estimate.time.bound import TIME_FEATURES, TimeCalibration
 from trainer.model.flops import model_flops_per_token
-from trainer.recipe.hardware import peak_tflops
 
 SEVERAL = 3  # different configurations that make a rank correlation worth stating
 
@@ -90,7 +89,7 @@ def baseline(runs: Sequence[Run]) -> Floats:
 
 def _share_of_peak(run: Run) -> float:
     per_token = model_flops_per_token(run.recipe.architecture, run.recipe.training.seq_length) / 1e12
-    return run.tokens_per_s_per_gpu * per_token / (peak_tflops(run.recipe) or 1.0)
+    return run.tokens_per_s_per_gpu * per_token / (run.recipe.peak_tflops or 1.0)
 
 
 def groups(runs: Sequence[Run], errors: Floats) -> dict[str, TimeCalibration]:

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainer.engines import ENGINES
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.recipe import Recipe
+from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.source import nearest
 

@@ -13,9 +13,10 @@ from autotune.estimate.memory import against_limit, calibrated, memory_document
 from autotune.looks.quantities import duration, gib, percent, significant
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
+from trainer.estimate.memory.parts import MEMORY_PARTS, memory_order
 from trainer.estimate.time.bound import time_calibration
 from trainer.estimate.time.estimate import TimeEstimate, estimate_time
-from trainer.estimate.time.parts import MEMORY_PARTS, STEP_PARTS, memory_order
+from trainer.estimate.time.parts import STEP_PARTS
 from trainer.recipe import Recipe
 
 SCHEMA = 1

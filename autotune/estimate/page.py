@@ -8,11 +8,12 @@ from markupsafe import Markup
 
 from autotune.estimate.document import Estimate, calibration_words
 from autotune.looks.quantities import duration, gib, percent, significant
+from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Piece, Stack, bar, columns, legend
 from autotune.looks.tables import Table
-from autotune.plan.document import layout_words, setting_words
-from trainer.estimate.time.parts import MEMORY_PARTS, STEP_PARTS, memory_order
+from trainer.estimate.memory.parts import MEMORY_PARTS, memory_order
+from trainer.estimate.time.parts import STEP_PARTS
 from trainer.recipe import Recipe
 
 

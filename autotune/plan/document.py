@@ -11,9 +11,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.looks.quantities import gib, knob_value, significant
+from autotune.looks.recipes import layout_words, setting_words
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
-from trainer.estimate.plan.familiar import SIZES, Familiar
+from trainer.estimate.plan.familiar import SIZES
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import Search, search
 from trainer.estimate.time.estimate import estimate_time
@@ -111,27 +112,6 @@ def _choice(base: Recipe, choice: Choice, place: int) -> dict[str, Any]:
         "memory_by_part": choice.memory_by_part,
         "because": choice.because,
     }
-
-
-def layout_words(recipe: Recipe) -> str:
-    """`TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
-    now = Familiar.own(recipe).words
-    return f"{now} · DP{recipe.data_parallel_size} · MBS {recipe.training.micro_batch_size}"
-
-
-def setting_words(recipe: Recipe) -> str:
-    """What beside the layout decides: recompute, dispatcher, overlap, graphs, precision."""
-    granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
-    recompute = "recompute " + (
-        " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"
-    )
-    flex = recipe.knob("moe_token_dispatcher_type") == "flex"
-    dispatcher = recipe.knob("moe_flex_dispatcher_backend" if flex else "moe_token_dispatcher_type")
-    overlap = "EP overlap" if recipe.knob("overlap_moe_expert_parallel_comm") else ""
-    graphs = recipe.knob("cuda_graph_impl") != "none"
-    scope = f"graphs {' + '.join(recipe.knob('cuda_graph_scope') or ('whole layers',))}" if graphs else ""
-    moe = recipe.architecture.num_moe_experts is not None
-    return ", ".join(filter(None, (recipe.training.precision, recompute, dispatcher if moe else "", overlap, scope)))
 
 
 def show_plan(plan: Plan) -> None:

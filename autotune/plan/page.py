@@ -10,11 +10,12 @@ from markupsafe import Markup
 
 from autotune.estimate.page import memory_pieces, model_name, time_pieces
 from autotune.looks.quantities import duration, gib, knob_value, percent, significant
+from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Stack, bar, legend
 from autotune.looks.svg import Axis, drawing, line, place, round_step, tag
 from autotune.looks.tables import Table
-from autotune.plan.document import Plan, layout_words, setting_words, unfit_words
+from autotune.plan.document import Plan, unfit_words
 from trainer.estimate.plan.choices import Choice, Point, cloud
 
 SCATTER_PX = 420

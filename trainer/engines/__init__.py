@@ -1,4 +1,4 @@
-"""Who runs a burst. An engine is one file or folder here and one row in `ENGINES`."""
+"""Who runs a burst. An engine is one file or folder here and one row in `trainer.recipe.engines`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.burst import Burst, Outcome
-
-# name in the recipe -> "module:factory"; the factory takes the folder in which the engine may keep its own state
-ENGINES = {
-    "megatron": "trainer.engines.megatron.engine:MegatronEngine",
-    "simulated": "trainer.engines.simulated:SimulatedEngine",
-}
+from trainer.recipe.engines import ENGINES
 
 
 class Engine(Protocol):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from trainer.recipe.tables import read_table
 
-if TYPE_CHECKING:
-    from trainer.recipe.schema import Precision, Recipe
+Precision = Literal["fp32", "bf16", "fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"]
 
 # Which column holds the dense peak of a precision; fp32 has none (a CPU measures its own rate, no GPU trains in it).
 PEAK_COLUMN: dict[Precision, str] = {
@@ -78,13 +77,3 @@ def known_hardware() -> dict[str, Hardware]:
     """Every row by the name a recipe writes."""
     rows = [_hardware(row) for row in read_table("hardware.csv")]
     return {row.name: row for row in rows}
-
-
-def hardware_of(recipe: Recipe) -> Hardware:
-    """KeyError for a GPU that has no row (loading a recipe refuses it first)."""
-    return known_hardware()[recipe.cluster.gpu]
-
-
-def peak_tflops(recipe: Recipe) -> float | None:
-    """Dense peak of one GPU in the recipe's precision, TFLOP/s; None where the table has none (CPU, fp32)."""
-    return hardware_of(recipe).dense_tflops.get(recipe.training.precision)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.predicates import (
@@ -25,9 +25,7 @@ from trainer.recipe.predicates import (
     on_gpu,
     recomputes,
 )
-
-if TYPE_CHECKING:
-    from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 
 def _flex(backend: str) -> Test:
@@ -97,13 +95,13 @@ ACTS_WHEN: dict[str, Test] = {
 }
 
 
-def _granularity(recipe: Recipe, value: str | None) -> str | None:
+def _granularity(recipe: Settings, value: str | None) -> str | None:
     """Selective recompute of no module is no recompute."""
     return None if value == "selective" and recipe.knob("recompute_modules") == () else value
 
 
 # knob -> the one spelling of what it is set to
-SPELLING: dict[str, Callable[[Recipe, Any], Any]] = {
+SPELLING: dict[str, Callable[[Settings, Any], Any]] = {
     "expert_tensor_parallel_size": lambda recipe, _: recipe.expert_tensor_parallel_size,
     "virtual_pipeline_model_parallel_size": lambda _, value: value if value and value > 1 else None,
     "recompute_granularity": _granularity,
@@ -117,12 +115,12 @@ SPELLING: dict[str, Callable[[Recipe, Any], Any]] = {
 }
 
 
-def acts(recipe: Recipe, name: str) -> bool:
+def acts(recipe: Settings, name: str) -> bool:
     """Whether the knob can have an effect beside the others, whatever its value."""
     return name not in ACTS_WHEN or ACTS_WHEN[name](recipe)
 
 
-def effective(recipe: Recipe, name: str) -> Any:
+def effective(recipe: Settings, name: str) -> Any:
     """The knob's value in its one spelling; its default where it cannot act. Lists are sorted, they are sets."""
     if not acts(recipe, name):
         return KNOBS[name].default
@@ -131,7 +129,7 @@ def effective(recipe: Recipe, name: str) -> Any:
     return sorted(set(value)) if isinstance(value, tuple) else value
 
 
-def canonical(recipe: Recipe) -> dict[str, Any]:
+def canonical(recipe: Settings) -> dict[str, Any]:
     """Everything a measurement can depend on, as JSON types."""
     return {
         "architecture": recipe.architecture.model_dump(mode="json"),
@@ -145,6 +143,6 @@ def canonical(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def digest_of(recipe: Recipe) -> str:
+def digest_of(recipe: Settings) -> str:
     text = json.dumps(canonical(recipe), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 _GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
 _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
@@ -21,7 +19,7 @@ _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 class Layout:
     """The sizes of one recipe, each worked out when it is asked for: who asks for TP depends on nothing else."""
 
-    recipe: Recipe
+    recipe: Settings
 
     @property
     def world(self) -> int:
@@ -64,18 +62,18 @@ class Layout:
         return written or max(1, len(stages_of(self.recipe)) // self.pp)
 
 
-def layout_of(recipe: Recipe) -> Layout:
+def layout_of(recipe: Settings) -> Layout:
     return Layout(recipe)
 
 
-def grid_fits(recipe: Recipe) -> bool:
+def grid_fits(recipe: Settings) -> bool:
     """Whether TP·PP·CP divides the ranks: only then is there a DP to count batches with."""
     sizes = recipe.parallelism
     group = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
     return recipe.world_size % group == 0
 
 
-def sizes_of(recipe: Recipe) -> tuple[int, int, int, int, int, int]:
+def sizes_of(recipe: Settings) -> tuple[int, int, int, int, int, int]:
     """TP, PP, VPP, CP, EP, ETP: what names a layout."""
     now = layout_of(recipe)
     return now.tp, now.pp, now.vpp, now.cp, now.ep, now.etp
@@ -101,7 +99,7 @@ def _times(digits: str) -> int:
     return int(digits)
 
 
-def stages_of(recipe: Recipe) -> list[str]:
+def stages_of(recipe: Settings) -> list[str]:
     """The stages of the recipe's own layout; [] without one, or with one that cannot be read (a rule says so)."""
     try:
         return pipeline_stages(recipe.knob("pipeline_model_parallel_layout") or "")
@@ -109,7 +107,7 @@ def stages_of(recipe: Recipe) -> list[str]:
         return []
 
 
-def layers_of_ranks(recipe: Recipe) -> list[list[list[int]]]:
+def layers_of_ranks(recipe: Settings) -> list[list[list[int]]]:
     """Which decoder layers (counted from 0) each chunk of each pipeline rank holds: [PP][VPP][layers].
 
     Stages follow each other chunk by chunk: stage s is chunk s // PP of rank s % PP. MTP layers are not decoder layers.
@@ -125,7 +123,7 @@ def layers_of_ranks(recipe: Recipe) -> list[list[list[int]]]:
     return ranks
 
 
-def mtp_layers_of_ranks(recipe: Recipe) -> list[int]:
+def mtp_layers_of_ranks(recipe: Settings) -> list[int]:
     """Multi-token-prediction layers of each pipeline rank (int[PP]): on the last one, or where a layout says."""
     pp = layout_of(recipe).pp
     if stages := stages_of(recipe):
@@ -138,7 +136,7 @@ def _chunked(by_rank: list[int], chunks: int) -> list[int]:
     return [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks) for layers in by_rank]
 
 
-def layers_by_stage(recipe: Recipe) -> list[int]:
+def layers_by_stage(recipe: Settings) -> list[int]:
     """Decoder layers of each pipeline rank (int[PP], first to last), MTP layers not counted."""
     layout, layers = layout_of(recipe), recipe.architecture.num_layers
     if stages := stages_of(recipe):

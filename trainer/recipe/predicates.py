@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
-Test = Callable[["Recipe"], bool]
+Test = Callable[[Settings], bool]
 
 
 def on(name: str) -> Test:
@@ -34,7 +33,7 @@ def lists(name: str, *words: str) -> Test:
 
 
 def all_of(*tests: Test) -> Test:
-    def every(recipe: Recipe) -> bool:
+    def every(recipe: Settings) -> bool:
         for test in tests:  # noqa: SIM110  all() over a generator takes twice as long, and most rules end here
             if not test(recipe):
                 return False
@@ -51,23 +50,23 @@ def negated(test: Test) -> Test:
     return lambda recipe: not test(recipe)
 
 
-def on_cpu(recipe: Recipe) -> bool:
+def on_cpu(recipe: Settings) -> bool:
     return recipe.hardware.is_cpu
 
 
-def on_gpu(recipe: Recipe) -> bool:
+def on_gpu(recipe: Settings) -> bool:
     return not recipe.hardware.is_cpu
 
 
-def is_moe(recipe: Recipe) -> bool:
+def is_moe(recipe: Settings) -> bool:
     return recipe.architecture.num_moe_experts is not None
 
 
-def has_shared_experts(recipe: Recipe) -> bool:
+def has_shared_experts(recipe: Settings) -> bool:
     return bool(recipe.architecture.moe_shared_expert_intermediate_size)
 
 
-def has_dense_layers(recipe: Recipe) -> bool:
+def has_dense_layers(recipe: Settings) -> bool:
     return not all(recipe.architecture.moe_layers)
 
 
@@ -81,7 +80,7 @@ recomputes: Test = all_of(
 def recomputed(*modules: str) -> Test:
     """Selective recompute of one of the modules."""
 
-    def test(recipe: Recipe) -> bool:
+    def test(recipe: Settings) -> bool:
         written = recipe.knob("recompute_modules")
         acting = ("core_attn",) if written is None else written
         return recipe.knob("recompute_granularity") == "selective" and not set(modules).isdisjoint(acting)
@@ -89,9 +88,9 @@ def recomputed(*modules: str) -> Test:
     return test
 
 
-def fp8(recipe: Recipe) -> bool:
+def fp8(recipe: Settings) -> bool:
     return recipe.training.precision.startswith(("fp8", "mxfp8"))
 
 
-def fp4(recipe: Recipe) -> bool:
+def fp4(recipe: Settings) -> bool:
     return recipe.training.precision == "nvfp4"

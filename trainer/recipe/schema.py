@@ -2,76 +2,24 @@
 
 The same schema goes in and comes out. Knobs are addressed by Megatron's name alone, whatever section they are
 written in: `recipe.knob("micro_batch_size")`, `recipe.replace({"tensor_model_parallel_size": 2})`; the table in
-`knobs.py` knows each one's section and default. Reading files and naming every problem is `load.py`.
+`knobs.py` knows each one's section and default. Reading files is `load.py`, naming every problem `validation.py`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from trainer.recipe.architecture import Architecture, Section
+from trainer.recipe.dump import yaml_text
 from trainer.recipe.hardware import Hardware, known_hardware
-from trainer.recipe.knobs import KNOBS, Numerics
+from trainer.recipe.identity import digest_of
+from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
-
-KnobValue = bool | int | float | str | tuple[str, ...] | None
-Precision = Literal["fp32", "bf16", "fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"]
-
-
-class Cluster(Section):
-    gpu: str = "cpu"  # a row of hardware.csv, lower case, or "cpu"
-    nodes: int = Field(default=1, gt=0)
-    gpus_per_node: int | None = Field(default=None, gt=0)  # None: the table's
-    memory_gib: float | None = Field(default=None, gt=0)  # per GPU (or CPU rank); None: the table's
-
-    @field_validator("gpu")
-    @classmethod
-    def _known(cls, gpu: str) -> str:
-        if gpu not in known_hardware():
-            raise ValueError(f"no GPU {gpu!r} in the table; there are {', '.join(known_hardware())}")
-        return gpu
-
-
-class Training(Section):
-    seq_length: int = Field(default=4096, gt=0)
-    global_batch_size: int = Field(default=256, gt=0)
-    micro_batch_size: int = Field(default=1, gt=0)
-    precision: Precision = "bf16"
-
-
-class Parallelism(Section):
-    tensor_model_parallel_size: int = Field(default=1, gt=0)
-    pipeline_model_parallel_size: int = Field(default=1, gt=0)
-    context_parallel_size: int = Field(default=1, gt=0)
-    expert_model_parallel_size: int = Field(default=1, gt=0)
-    expert_tensor_parallel_size: int | None = Field(default=None, gt=0)  # None: as Megatron, equal to TP
-    virtual_pipeline_model_parallel_size: int | None = Field(default=None, gt=0)
-
-
-class BurstSettings(Section):
-    engine: str = "megatron"
-    launcher: str = "local"
-    warmup_steps: int = Field(default=3, ge=0)
-    measure_steps: int = Field(default=8, gt=0)
-    trace_steps: int = Field(default=2, ge=0)
-    deadline_s: float = Field(default=900.0, gt=0)
-
-
-class TuneSettings(Section):
-    freeze: Annotated[tuple[str, ...], Field(strict=False)] = ("global_batch_size", "seq_length")
-    allow: Numerics = "training-equivalent"
-    objective: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
-    patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
-
-    @field_validator("freeze")
-    @classmethod
-    def _knobs(cls, freeze: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = [name for name in freeze if name not in KNOBS]
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no such knob to freeze")
-        return freeze
+from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, Training, TuneSettings, knob_problem
+from trainer.recipe.source import Source
+from trainer.recipe.validation import validated
 
 
 class Recipe(Section):
@@ -112,6 +60,11 @@ class Recipe(Section):
         return known_hardware()[self.cluster.gpu]
 
     @property
+    def peak_tflops(self) -> float | None:
+        """Dense peak of one GPU in the recipe's precision, TFLOP/s; None where the table has none (CPU, fp32)."""
+        return self.hardware.dense_tflops.get(self.training.precision)
+
+    @property
     def world_size(self) -> int:
         return self.cluster.nodes * (self.cluster.gpus_per_node or self.hardware.gpus_per_node)
 
@@ -150,13 +103,10 @@ class Recipe(Section):
 
         BadInputError names every knob that does not exist or cannot take its value.
         """
-        from trainer.recipe.load import recipe_from
-        from trainer.recipe.source import Source
-
         data = self.model_dump()
         for name, value in changes.items():
             data[KNOBS[name].section if name in KNOBS else "knobs"][name] = value
-        return recipe_from(Source(name=self.name, data=data))
+        return validated(Recipe, Source(name=self.name, data=data))
 
     def diff(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
         """{knob: (here, there)} for every knob whose value differs, defaults filled in."""
@@ -166,23 +116,18 @@ class Recipe(Section):
     def digest(self) -> str:
         """16 hex digits that two recipes share when no measurement could tell them apart: names, tuning settings,
         deadlines and knobs that are inert beside the others do not count."""
-        from trainer.recipe.identity import digest_of
-
         return digest_of(self)
 
     # --- output -----------------------------------------------------------------------------------------
     def to_yaml(self, *, resolved: bool = False) -> str:
         """The recipe as YAML; `resolved` writes every default, knobs included."""
-        from trainer.recipe.dump import recipe_yaml
-
-        return recipe_yaml(self, resolved=resolved)
-
-
-def knob_problem(name: str, value: Any) -> str | None:
-    """Why `knobs: {name: value}` cannot stand; None when it can."""
-    knob = KNOBS.get(name)
-    if knob is None:
-        return "no such knob"
-    if knob.section != "knobs":
-        return f"it is written in {knob.section}, not in knobs"
-    return knob.domain.problem(knob.domain.canonical(value))
+        data = self.model_dump(mode="json", exclude_defaults=not resolved)
+        if resolved:
+            names = [name for name, knob in KNOBS.items() if knob.section == "knobs"]
+            data["knobs"] = {name: self.knob(name) for name in names}
+            data["cluster"] |= {
+                "gpus_per_node": self.cluster.gpus_per_node or self.hardware.gpus_per_node,
+                "memory_gib": self.memory_limit_gib,
+            }
+        data["cluster"] = {"gpu": self.cluster.gpu, **data.get("cluster", {})}
+        return yaml_text(data)

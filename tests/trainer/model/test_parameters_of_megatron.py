@@ -15,9 +15,9 @@ from trainer.estimate.held import held_parameters
 from trainer.model.parameters import total_parameters
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.layout import layout_of
-from trainer.recipe.load import ALIASES
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
+from trainer.recipe.validation import ALIASES
 
 pytestmark = pytest.mark.megatron
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer.recipe.knobs import KNOBS, NUMERICS, Knob, parse_domain
-from trainer.recipe.schema import Parallelism, Training
+from trainer.recipe.sections import Parallelism, Training
 
 every_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
 CONFIGS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.recipe.hardware import known_hardware, peak_tflops
+from trainer.recipe.hardware import known_hardware
 from trainer.recipe.models import parse_layer_freq, presets
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
@@ -65,12 +65,12 @@ def test_a_gpu_has_its_figures() -> None:
 
 
 def test_the_peak_is_that_of_the_precision() -> None:
-    assert peak_tflops(recipe_of(Example())) == 989.4
-    assert peak_tflops(recipe_of(Example(knobs={"precision": "fp8_current"}))) == 1978.9
-    assert peak_tflops(recipe_of(Example(knobs={"precision": "mxfp8"}, cluster={"gpu": "b200"}))) == 4500
+    assert recipe_of(Example()).peak_tflops == 989.4
+    assert recipe_of(Example(knobs={"precision": "fp8_current"})).peak_tflops == 1978.9
+    assert recipe_of(Example(knobs={"precision": "mxfp8"}, cluster={"gpu": "b200"})).peak_tflops == 4500
 
 
 def test_a_cpu_has_no_peak_and_no_limit_of_its_own() -> None:
     recipe = recipe_of(Example(cluster={"gpu": "cpu"}))
-    assert peak_tflops(recipe) is None
+    assert recipe.peak_tflops is None
     assert recipe.memory_limit_gib is None

@@ -17,7 +17,6 @@ from trainer.launchers.local import LocalLauncher
 from trainer.model.flops import model_flops_per_token
 from trainer.rank_report import RankReport
 from trainer.recipe import Recipe
-from trainer.recipe.hardware import peak_tflops
 from trainer.recipe.knobs import KNOBS
 
 
@@ -102,7 +101,7 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         ranks=recipe.world_size,
         tokens_per_s_per_gpu=rate,
         model_tflops_per_gpu=rate * flops / 1e12 if rate is not None else None,
-        attainable_tflops_per_gpu=min(measured) if measured else peak_tflops(recipe),
+        attainable_tflops_per_gpu=min(measured) if measured else recipe.peak_tflops,
         cores_per_rank=first.cores,
         startup_s=max(r.startup_s for r in reports),
         setup_s=max(r.setup_s for r in reports),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.recipe import Recipe
-from trainer.recipe.hardware import hardware_of, peak_tflops
 
 # Share of a layer's forward work that each module runs again under selective recompute.
 RECOMPUTED = {
@@ -54,7 +53,7 @@ class Machine:
 
     def tflops(self, recipe: Recipe) -> float:
         """Of one rank at its peak."""
-        peak = peak_tflops(recipe)
+        peak = recipe.peak_tflops
         if peak is not None:
             return peak
         threads = min(int(recipe.knob("threads_per_rank")), self.cores_per_rank)
@@ -62,12 +61,12 @@ class Machine:
 
     def bandwidth_gb_s(self, recipe: Recipe, ranks: int) -> float:
         """Of one rank in a collective over this many neighbouring ranks."""
-        hardware = hardware_of(recipe)
+        hardware = recipe.hardware
         if self.inside_domain(recipe, ranks):
             return self.fast_gb_s or hardware.nvlink_gb_s or 4.0
         return self.slow_gb_s or (hardware.scaleout_gbit_s or 16.0) / 8.0
 
     def inside_domain(self, recipe: Recipe, ranks: int) -> bool:
-        hardware = hardware_of(recipe)
+        hardware = recipe.hardware
         domain = recipe.cluster.gpus_per_node if hardware.is_cpu else hardware.nvlink_domain_gpus
         return ranks <= (domain or hardware.gpus_per_node)

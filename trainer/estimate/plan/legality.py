@@ -17,6 +17,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules.check import RULES
 from trainer.recipe.rules.rule import FindingKind, Rule
 from trainer.recipe.schema import Recipe
+from trainer.recipe.sections import Parallelism, Training
 
 ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
 # What a plan keeps to: what does not run, and what would silently run as something else, is no choice.
@@ -53,7 +54,7 @@ def _verdict(rule: Rule, candidates: Candidates, undecided: frozenset[str]) -> F
         answers: list[bool] = []
         for kind in kinds:
             row = _Row(candidates.base, dict(zip(names, kind, strict=True)), candidates, undecided)
-            answers.append(bool(rule.broken(cast(Recipe, row))))
+            answers.append(bool(rule.broken(row)))
             if row.read > read:
                 read |= row.read
                 break
@@ -91,7 +92,7 @@ class _Row:
         self._columns = candidates.columns
         self.read: set[str] = set(values)
         self.architecture, self.hardware, self.world_size = base.architecture, base.hardware, base.world_size
-        self.training, self.parallelism = _Part(self), _Part(self)
+        self.training, self.parallelism = cast(Training, _Part(self)), cast(Parallelism, _Part(self))
         self.knobs = _Written(self, base)
 
     def knob(self, name: str) -> Any:

@@ -22,7 +22,7 @@ from trainer.recipe.predicates import (
 from trainer.recipe.rules.examples import MLA
 from trainer.recipe.rules.nearest import CP, ETP, TP
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 IMPL = "transformer_impl"
 SCOPE = "cuda_graph_scope"
@@ -36,25 +36,25 @@ _GRAPHED: dict[str, Any] = {
 }
 
 
-def _is_delta_net(recipe: Recipe) -> bool:
+def _is_delta_net(recipe: Settings) -> bool:
     return recipe.architecture.experimental_attention_variant == "gated_delta_net"
 
 
-def _delta_heads_broken(recipe: Recipe) -> bool:
+def _delta_heads_broken(recipe: Settings) -> bool:
     model, now = recipe.architecture, layout_of(recipe)
     keys, values = model.linear_num_key_heads, model.linear_num_value_heads
     return values % keys != 0 or keys % (now.tp * now.cp) != 0 or values % (now.tp * now.cp) != 0
 
 
-def _has_bias(recipe: Recipe) -> bool:
+def _has_bias(recipe: Settings) -> bool:
     return recipe.architecture.add_bias_linear
 
 
-def _cut_experts(recipe: Recipe) -> bool:
+def _cut_experts(recipe: Settings) -> bool:
     return layout_of(recipe).etp > 1
 
 
-def _has_window(recipe: Recipe) -> bool:
+def _has_window(recipe: Settings) -> bool:
     return recipe.architecture.window_size is not None
 
 

@@ -4,24 +4,24 @@ from trainer.recipe.layout import grid_fits, layout_of
 from trainer.recipe.predicates import above_one, all_of, among, on
 from trainer.recipe.rules.nearest import CP, TP, batch, size_where
 from trainer.recipe.rules.rule import Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 
-def _batch_broken(recipe: Recipe) -> bool:
+def _batch_broken(recipe: Settings) -> bool:
     together = recipe.training.micro_batch_size * recipe.data_parallel_size
     return grid_fits(recipe) and recipe.training.global_batch_size % together != 0
 
 
-def _cuts(recipe: Recipe, cp: int) -> bool:
+def _cuts(recipe: Settings, cp: int) -> bool:
     """Every context rank holds two equal chunks, one from each end, so that causal work is even."""
     return cp == 1 or recipe.training.seq_length % (2 * cp) == 0
 
 
-def _sequence_shares(recipe: Recipe, tp: int) -> bool:
+def _sequence_shares(recipe: Settings, tp: int) -> bool:
     return recipe.training.seq_length // layout_of(recipe).cp % tp == 0
 
 
-def _attention_shares(recipe: Recipe, cp: int) -> bool:
+def _attention_shares(recipe: Settings, cp: int) -> bool:
     """Heads and query groups of a tensor rank, dealt out whole to the context ranks."""
     model, tp = recipe.architecture, layout_of(recipe).tp
     groups = model.num_query_groups or model.num_attention_heads

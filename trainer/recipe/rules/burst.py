@@ -1,6 +1,6 @@
 """How the burst is run: an engine that exists."""
 
-from trainer.engines import ENGINES
+from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules.rule import Rule, example
 
 ROWS = (
@@ -10,7 +10,7 @@ ROWS = (
         broken=lambda recipe: recipe.burst.engine not in ENGINES,
         message="there is no engine {engine}",
         hint=f"set burst.engine to one of {', '.join(ENGINES)}",
-        source="trainer/engines/__init__.py ENGINES",
+        source="trainer/recipe/engines.py ENGINES",
         breaking=example(engine="megatrn"),
         passing=example(engine="simulated"),
     ),

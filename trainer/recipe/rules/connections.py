@@ -3,14 +3,14 @@
 from trainer.recipe.predicates import above_one, all_of, among, any_of, negated, off, on, on_cpu
 from trainer.recipe.rules.nearest import CP, TP
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 OVERLAP = "overlap_moe_expert_parallel_comm"
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _ep_overlap = all_of(on(OVERLAP), negated(on_cpu))
 
 
-def _is_hopper(recipe: Recipe) -> bool:
+def _is_hopper(recipe: Settings) -> bool:
     return recipe.hardware.architecture == "hopper"
 
 

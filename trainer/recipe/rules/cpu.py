@@ -7,7 +7,7 @@ from trainer.recipe.predicates import Test, all_of, among, any_of, fp4, fp8, has
 from trainer.recipe.rules.examples import CPU_CLUSTER
 from trainer.recipe.rules.precision import STATE_DTYPES
 from trainer.recipe.rules.rule import Rule, Suggestion, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 _CPU: dict[str, Any] = {"precision": "fp32", "moe_grouped_gemm": False}
 
@@ -18,7 +18,7 @@ def _row(
     when: Test,
     why: str,
     breaking: dict[str, Any],
-    nearest: Callable[[Recipe], Suggestion],
+    nearest: Callable[[Settings], Suggestion],
     passing: dict[str, Any] | None = None,
     source: str = "megatron-core 0.16.1 on torch CPU, tried",
 ) -> Rule:

@@ -4,13 +4,13 @@ from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import above_one, all_of, any_of, off, on
 from trainer.recipe.rules.examples import PIPELINE
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"
 
 
-def expandable(recipe: Recipe) -> bool:
+def expandable(recipe: Settings) -> bool:
     """The allocator may remap memory: what registers addresses (NCCL buffers, graphs) must not meet it."""
     return EXPANDABLE in (recipe.knob(ALLOCATOR) or "").split(",")
 

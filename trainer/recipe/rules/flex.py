@@ -4,7 +4,7 @@ from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import all_of, among, any_of, is_moe, negated, off, on
 from trainer.recipe.rules.nearest import EP
 from trainer.recipe.rules.rule import BRIDGE, FindingKind, Rule, Suggestion, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 DISPATCHER = "moe_token_dispatcher_type"
 BACKEND = "moe_flex_dispatcher_backend"
@@ -20,38 +20,38 @@ _hybridep = all_of(_flex, among(BACKEND, "hybridep"))
 _ncclep = all_of(_flex, among(BACKEND, "ncclep"))
 
 
-def _nothing_to_dispatch(recipe: Recipe) -> bool:
+def _nothing_to_dispatch(recipe: Settings) -> bool:
     now = layout_of(recipe)
     return now.etp * now.ep <= 1
 
 
-def _unused_backend(recipe: Recipe) -> bool:
+def _unused_backend(recipe: Settings) -> bool:
     return is_moe(recipe) and recipe.knob(DISPATCHER) != "flex" and recipe.knobs.get(BACKEND, "ncclep") != "ncclep"
 
 
-def _on_nvl72(recipe: Recipe) -> bool:
+def _on_nvl72(recipe: Settings) -> bool:
     return recipe.cluster.gpu in NVL72
 
 
-def _beyond_domain(recipe: Recipe) -> bool:
+def _beyond_domain(recipe: Settings) -> bool:
     return layout_of(recipe).ep > recipe.hardware.nvlink_domain_gpus
 
 
-def _topology(recipe: Recipe) -> Suggestion:
+def _topology(recipe: Settings) -> Suggestion:
     """What Megatron-Bridge's scripts write: as many ranks of EP as an NVLink domain holds."""
     domain = recipe.hardware.nvlink_domain_gpus
     return dict(zip(TOPOLOGY, (min(layout_of(recipe).ep, domain), domain, int(_on_nvl72(recipe))), strict=True))
 
 
-def _topology_unwritten(recipe: Recipe) -> bool:
+def _topology_unwritten(recipe: Settings) -> bool:
     return any(recipe.knob(name) is None for name in TOPOLOGY)
 
 
-def _two_counts(recipe: Recipe) -> bool:
+def _two_counts(recipe: Settings) -> bool:
     return all(name in recipe.knobs for name in SM_COUNTS) and len({*map(recipe.knob, SM_COUNTS)}) > 1
 
 
-def _one_count(recipe: Recipe) -> Suggestion:
+def _one_count(recipe: Settings) -> Suggestion:
     acting = SM_COUNTS[recipe.knob(BACKEND) == "hybridep"]
     return dict.fromkeys(SM_COUNTS, recipe.knob(acting))
 

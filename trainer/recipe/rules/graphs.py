@@ -19,7 +19,7 @@ from trainer.recipe.predicates import (
 from trainer.recipe.rules.data_parallel import expandable
 from trainer.recipe.rules.examples import DENSE
 from trainer.recipe.rules.rule import BRIDGE, LM_AND_BRIDGE, FindingKind, Rule, Suggestion, example, fixed, without
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 IMPL = "cuda_graph_impl"
 SCOPE = "cuda_graph_scope"
@@ -34,15 +34,15 @@ padded = all_of(on("moe_expert_capacity_factor"), on("moe_pad_expert_input_to_ca
 _preprocess_graphed = all_of(has_graphs, lists(SCOPE, "moe_preprocess"), among("moe_token_dispatcher_type", "alltoall"))
 
 
-def _one_of_both(recipe: Recipe) -> bool:
+def _one_of_both(recipe: Settings) -> bool:
     return len({"moe_router", "moe_preprocess"} & set(recipe.knob(SCOPE) or ())) == 1
 
 
-def _both(recipe: Recipe) -> Suggestion:
+def _both(recipe: Settings) -> Suggestion:
     return {SCOPE: (*without(SCOPE, "moe_router", "moe_preprocess")(recipe)[SCOPE], "moe_router", "moe_preprocess")}
 
 
-def _with_router(recipe: Recipe) -> Suggestion:
+def _with_router(recipe: Settings) -> Suggestion:
     return {SCOPE: (*recipe.knob(SCOPE), "moe_router")}
 
 

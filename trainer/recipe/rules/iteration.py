@@ -5,7 +5,7 @@ from typing import Any
 from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, negated, off, on
 from trainer.recipe.rules.graphs import IMPL, NO_GRAPHS, SCOPE, graphs, padded, whole_iteration
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, FindingKind, Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 FINE = "fine_grained_activation_offloading"
 INFLIGHT = "fine_grained_offloading_max_inflight_offloads"
@@ -18,7 +18,7 @@ _WHOLE: dict[str, Any] = {
 }
 
 
-def _beside_parts(recipe: Recipe) -> bool:
+def _beside_parts(recipe: Settings) -> bool:
     return len(recipe.knob(SCOPE) or ()) > 1
 
 

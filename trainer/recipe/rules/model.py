@@ -5,34 +5,34 @@ from trainer.recipe.predicates import all_of, among, is_moe, negated
 from trainer.recipe.rules.examples import DENSE, MLA
 from trainer.recipe.rules.nearest import EP, ETP, TP, size_where
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 
-def _heads(recipe: Recipe, tp: int) -> bool:
+def _heads(recipe: Settings, tp: int) -> bool:
     return recipe.architecture.num_attention_heads % tp == 0
 
 
-def _groups(recipe: Recipe, tp: int) -> bool:
+def _groups(recipe: Settings, tp: int) -> bool:
     model = recipe.architecture
     groups = model.num_query_groups or model.num_attention_heads
     return groups % tp == 0 or tp % groups == 0
 
 
-def _experts(recipe: Recipe, ep: int) -> bool:
+def _experts(recipe: Settings, ep: int) -> bool:
     return (recipe.architecture.num_moe_experts or ep) % ep == 0
 
 
-def _dense_width(recipe: Recipe, tp: int) -> bool:
+def _dense_width(recipe: Settings, tp: int) -> bool:
     model = recipe.architecture
     widths = [model.ffn_hidden_size or 4 * model.hidden_size] if not all(model.moe_layers) else []
     return not any(width % tp for width in [*widths, model.moe_shared_expert_intermediate_size or 0])
 
 
-def _expert_width(recipe: Recipe, etp: int) -> bool:
+def _expert_width(recipe: Settings, etp: int) -> bool:
     return (recipe.architecture.moe_ffn_hidden_size or 0) % etp == 0
 
 
-def _router_groups_broken(recipe: Recipe) -> bool:
+def _router_groups_broken(recipe: Settings) -> bool:
     model = recipe.architecture
     if not model.moe_router_group_topk:
         return False
@@ -40,37 +40,37 @@ def _router_groups_broken(recipe: Recipe) -> bool:
     return not groups or (model.num_moe_experts or 0) % groups != 0 or model.moe_router_group_topk > groups
 
 
-def _layer_pattern_broken(recipe: Recipe) -> bool:
+def _layer_pattern_broken(recipe: Settings) -> bool:
     return len(recipe.architecture.moe_layers) != recipe.architecture.num_layers
 
 
-def _mla_incomplete(recipe: Recipe) -> bool:
+def _mla_incomplete(recipe: Settings) -> bool:
     model = recipe.architecture
     needed = (model.kv_lora_rank, model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim)
     return model.multi_latent_attention and None in needed
 
 
-def _idle_expert_width(recipe: Recipe) -> bool:
+def _idle_expert_width(recipe: Settings) -> bool:
     return not is_moe(recipe) and recipe.architecture.moe_ffn_hidden_size is not None
 
 
-def _mixed(recipe: Recipe) -> bool:
+def _mixed(recipe: Settings) -> bool:
     """The layer pattern leaves some layers dense."""
     frequency = recipe.architecture.moe_layer_freq
     return frequency > 1 if isinstance(frequency, int) else 0 in frequency
 
 
-def _head_width_broken(recipe: Recipe) -> bool:
+def _head_width_broken(recipe: Settings) -> bool:
     model = recipe.architecture
     return model.kv_channels is None and model.hidden_size % model.num_attention_heads != 0
 
 
-def _mla_grouped(recipe: Recipe) -> bool:
+def _mla_grouped(recipe: Settings) -> bool:
     model = recipe.architecture
     return model.multi_latent_attention and model.num_query_groups not in (None, model.num_attention_heads)
 
 
-def _single_softmax(recipe: Recipe) -> bool:
+def _single_softmax(recipe: Settings) -> bool:
     model = recipe.architecture
     return is_moe(recipe) and model.moe_router_topk == 1 and model.moe_router_score_function == "softmax"
 

@@ -17,7 +17,7 @@ from trainer.recipe.predicates import (
 )
 from trainer.recipe.rules.examples import DENSE
 from trainer.recipe.rules.rule import FindingKind, Rule, Suggestion, example, fixed, without
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 GRANULARITY = "recompute_granularity"
 MODULES = "recompute_modules"
@@ -31,11 +31,11 @@ _GRAPHED: dict[str, Any] = {
 }
 
 
-def _is_mla(recipe: Recipe) -> bool:
+def _is_mla(recipe: Settings) -> bool:
     return recipe.architecture.multi_latent_attention
 
 
-def _grouped(recipe: Recipe) -> Suggestion:
+def _grouped(recipe: Settings) -> Suggestion:
     """Grouped GEMM, or another choice of modules where a CPU in fp32 has none."""
     if recipe.hardware.is_cpu and recipe.training.precision == "fp32":
         return without(MODULES, "moe_act")(recipe)

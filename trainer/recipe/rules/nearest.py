@@ -8,7 +8,7 @@ from itertools import product
 
 from trainer.recipe.layout import layers_by_stage, layout_of
 from trainer.recipe.rules.rule import Suggestion
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 TP = "tensor_model_parallel_size"
 PP = "pipeline_model_parallel_size"
@@ -35,17 +35,17 @@ def closest(value: int, candidates: Iterable[int]) -> int:
     return min(candidates, key=lambda candidate: (abs(math.log(candidate / value)), candidate))
 
 
-def size_where(name: str, allowed: Callable[[Recipe, int], bool]) -> Callable[[Recipe], Suggestion]:
+def size_where(name: str, allowed: Callable[[Settings, int], bool]) -> Callable[[Settings], Suggestion]:
     """The size nearest to the current one for which `allowed` holds, among the divisors of the world size."""
 
-    def nearest(recipe: Recipe) -> Suggestion:
+    def nearest(recipe: Settings) -> Suggestion:
         sizes = [size for size in divisors(recipe.world_size) if allowed(recipe, size)]
         return {name: closest(recipe.knob(name) or 1, sizes)} if sizes else {}
 
     return nearest
 
 
-def grid(recipe: Recipe) -> Suggestion:
+def grid(recipe: Settings) -> Suggestion:
     """TP, PP and CP whose product divides the world, heads over TP and layers over PP where that can be."""
     now, model = layout_of(recipe), recipe.architecture
     sizes = divisors(now.world)
@@ -61,7 +61,7 @@ def grid(recipe: Recipe) -> Suggestion:
     return changed(recipe, dict(zip((TP, PP, CP), best, strict=True)))
 
 
-def expert_grid(recipe: Recipe) -> Suggestion:
+def expert_grid(recipe: Settings) -> Suggestion:
     """EP and ETP whose product with PP divides the world; EP divides the experts, and EP=1 keeps ETP equal to TP."""
     now, experts = layout_of(recipe), recipe.architecture.num_moe_experts or 1
     legal = [
@@ -82,7 +82,7 @@ def distance(choice: Iterable[int], now: Iterable[int]) -> tuple[float, ...]:
     return sum(ratio != 0 for ratio in ratios), sum(abs(ratio) for ratio in ratios), sum(ratios)
 
 
-def changed(recipe: Recipe, suggestion: Suggestion) -> Suggestion:
+def changed(recipe: Settings, suggestion: Suggestion) -> Suggestion:
     """Without what the recipe has already; an unwritten ETP counts as what it stands for."""
     now = {name: recipe.knob(name) for name in suggestion}
     if ETP in now:
@@ -90,14 +90,14 @@ def changed(recipe: Recipe, suggestion: Suggestion) -> Suggestion:
     return {name: value for name, value in suggestion.items() if now[name] != value}
 
 
-def stages(recipe: Recipe) -> Suggestion:
+def stages(recipe: Settings) -> Suggestion:
     """PP that divides the layers where one is near; else a layout that spreads them over the stages there are."""
     layers, pp = recipe.architecture.num_layers, layout_of(recipe).pp
     near = [size for size in divisors(recipe.world_size) if layers % size == 0 and 0.5 <= size / pp <= 2]
     return {PP: closest(pp, near)} if near else {LAYOUT: even_layout(recipe)} | no_uneven(recipe)
 
 
-def even_layout(recipe: Recipe) -> str:
+def even_layout(recipe: Settings) -> str:
     """The layout text of as many stages as PP and VPP make, the first ones a layer fuller, MTP in the last."""
     model, number = recipe.architecture, layout_of(recipe).pp * layout_of(recipe).vpp
     each, over = divmod(model.num_layers, number)
@@ -115,11 +115,11 @@ def _layers(number: int) -> str:
     return f"t*{number}" if number > 1 else "t" * number
 
 
-def no_uneven(recipe: Recipe) -> Suggestion:
+def no_uneven(recipe: Settings) -> Suggestion:
     return {name: None if name.startswith("num") else False for name in UNEVEN if recipe.knob(name)}
 
 
-def chunks(recipe: Recipe) -> Suggestion:
+def chunks(recipe: Settings) -> Suggestion:
     """VPP that divides the layers of every stage; without interleaving nothing is left to overlap."""
     now = layout_of(recipe)
     shared = math.gcd(*layers_by_stage(recipe))
@@ -129,11 +129,11 @@ def chunks(recipe: Recipe) -> Suggestion:
     return no_interleaving(recipe)
 
 
-def no_interleaving(recipe: Recipe) -> Suggestion:
+def no_interleaving(recipe: Settings) -> Suggestion:
     return changed(recipe, {VPP: None, "overlap_p2p_comm": False, "microbatch_group_size_per_vp_stage": None})
 
 
-def batch(recipe: Recipe) -> Suggestion:
+def batch(recipe: Settings) -> Suggestion:
     """Micro batch that divides a rank's share of the global batch; a global batch where no share is whole."""
     rows, over = divmod(recipe.training.global_batch_size, recipe.data_parallel_size)
     if over or not rows:

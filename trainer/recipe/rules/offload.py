@@ -19,7 +19,7 @@ from trainer.recipe.predicates import (
 )
 from trainer.recipe.rules.graphs import NO_GRAPHS, whole_iteration
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed, without
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 LAYERS = "cpu_offloading_num_layers"
 MODULES = "offload_modules"
@@ -38,7 +38,7 @@ _OFFLOAD_GRAPHS: dict[str, Any] = {
 }
 
 
-def _with_attention(recipe: Recipe) -> Suggestion:
+def _with_attention(recipe: Settings) -> Suggestion:
     return {MODULES: (*recipe.knob(MODULES), "core_attn")}
 
 

@@ -17,7 +17,7 @@ from trainer.recipe.predicates import (
 from trainer.recipe.rules.examples import DENSE, PIPELINE
 from trainer.recipe.rules.nearest import EP, PP, TP, chunks
 from trainer.recipe.rules.rule import BRIDGE, LM_AND_BRIDGE, FindingKind, Rule, Suggestion, example, fixed, without
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 OVERLAP = "overlap_moe_expert_parallel_comm"
 EARLY = "ep_overlap_early_attn_memory_release"
@@ -26,26 +26,26 @@ _ep_overlap = all_of(on(OVERLAP), negated(on_cpu))  # on a CPU one rule of its o
 _no_ep_overlap = fixed(overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
 
 
-def _not_interleaved(recipe: Recipe) -> bool:
+def _not_interleaved(recipe: Settings) -> bool:
     now = layout_of(recipe)
     return now.pp > 1 and now.vpp == 1
 
 
-def _interleave(recipe: Recipe) -> Suggestion:
+def _interleave(recipe: Settings) -> Suggestion:
     suggestion = chunks(recipe)
     found = suggestion.get("virtual_pipeline_model_parallel_size")
     return suggestion if found else _no_ep_overlap(recipe)
 
 
-def _mtp_layers(recipe: Recipe) -> int:
+def _mtp_layers(recipe: Settings) -> int:
     return recipe.architecture.mtp_num_layers or 0
 
 
-def _several_mtp(recipe: Recipe) -> bool:
+def _several_mtp(recipe: Settings) -> bool:
     return _mtp_layers(recipe) > 1
 
 
-def _mtp_without_pipeline(recipe: Recipe) -> bool:
+def _mtp_without_pipeline(recipe: Settings) -> bool:
     return _mtp_layers(recipe) == 1 and layout_of(recipe).pp == 1
 
 

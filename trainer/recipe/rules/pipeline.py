@@ -16,28 +16,28 @@ from trainer.recipe.rules.nearest import (
     stages,
 )
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 GROUP = "microbatch_group_size_per_vp_stage"
 uneven: Test = any_of(*map(on, UNEVEN))
 
 
-def _interleaved(recipe: Recipe) -> bool:
+def _interleaved(recipe: Settings) -> bool:
     return layout_of(recipe).vpp > 1
 
 
-def _no_chunks(recipe: Recipe) -> Suggestion:
+def _no_chunks(recipe: Settings) -> Suggestion:
     """No interleaving, and no layout where that is what asks for it."""
     layout: Suggestion = {LAYOUT: None} if recipe.knob(LAYOUT) else {}
     return layout | no_interleaving(recipe)
 
 
-def _even(recipe: Recipe, pp: int) -> bool:
+def _even(recipe: Settings, pp: int) -> bool:
     extra = sum(map(recipe.knob, UNEVEN[2:]))
     return bool((recipe.architecture.num_layers + extra) % pp == 0)
 
 
-def _middle_uneven(recipe: Recipe) -> bool:
+def _middle_uneven(recipe: Settings) -> bool:
     if layout_of(recipe).pp == 1:
         written = [recipe.knob(name) for name in UNEVEN[:2] if recipe.knob(name)]
         return written != [recipe.architecture.num_layers]  # no stage is left for layers in the middle
@@ -45,7 +45,7 @@ def _middle_uneven(recipe: Recipe) -> bool:
     return sum(counts) != recipe.architecture.num_layers or min(counts) < 1
 
 
-def _chunks_uneven(recipe: Recipe) -> bool:
+def _chunks_uneven(recipe: Settings) -> bool:
     extra = [0] * layout_of(recipe).pp
     extra[0] += recipe.knob(UNEVEN[2])
     extra[-1] += recipe.knob(UNEVEN[3])
@@ -53,11 +53,11 @@ def _chunks_uneven(recipe: Recipe) -> bool:
     return any((layers + more) % layout_of(recipe).vpp for layers, more in counts)
 
 
-def _group(recipe: Recipe) -> int:
+def _group(recipe: Settings) -> int:
     return int(recipe.knob(GROUP) or layout_of(recipe).pp)
 
 
-def _schedule_broken(recipe: Recipe) -> bool:
+def _schedule_broken(recipe: Settings) -> bool:
     group, batches, pp = _group(recipe), recipe.num_microbatches, layout_of(recipe).pp
     return _interleaved(recipe) and pp > 1 and grid_fits(recipe) and not _fills(batches, group, pp)
 
@@ -66,7 +66,7 @@ def _fills(batches: int, group: int, pp: int) -> bool:
     return pp <= group <= batches and not 0 < batches % group < pp
 
 
-def _fill(recipe: Recipe) -> Suggestion:
+def _fill(recipe: Settings) -> Suggestion:
     """The largest micro batch that leaves enough micro batches; else no interleaving."""
     pp, rows = layout_of(recipe).pp, recipe.training.global_batch_size // recipe.data_parallel_size
     if recipe.knob(GROUP) and _fills(recipe.num_microbatches, pp, pp):

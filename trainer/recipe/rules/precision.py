@@ -3,7 +3,7 @@
 from trainer.recipe.layout import layers_by_stage
 from trainer.recipe.predicates import all_of, among, fp8, negated, off, on, on_gpu
 from trainer.recipe.rules.rule import BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 BF16_ENDS = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
@@ -11,23 +11,23 @@ PARAM_GATHER = "fp8_param_gather"
 REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 
 
-def _architecture(recipe: Recipe) -> str:
+def _architecture(recipe: Settings) -> str:
     return recipe.hardware.architecture
 
 
-def _low_state(recipe: Recipe) -> bool:
+def _low_state(recipe: Settings) -> bool:
     return any(recipe.knob(name) != "float32" for name in STATE_DTYPES)
 
 
-def _bf16_ends_broken(recipe: Recipe) -> bool:
+def _bf16_ends_broken(recipe: Settings) -> bool:
     return any(recipe.knob(name) > _stage(recipe) for name in BF16_ENDS)
 
 
-def _stage(recipe: Recipe) -> int:
+def _stage(recipe: Settings) -> int:
     return max(1, recipe.architecture.num_layers // len(layers_by_stage(recipe)))
 
 
-def _bf16_ends(recipe: Recipe) -> Suggestion:
+def _bf16_ends(recipe: Settings) -> Suggestion:
     return {name: _stage(recipe) for name in BF16_ENDS if recipe.knob(name) > _stage(recipe)}
 
 

@@ -15,7 +15,7 @@ from trainer.recipe.predicates import (
 from trainer.recipe.rules.examples import DENSE, TP2
 from trainer.recipe.rules.nearest import TP
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 GRANULARITY = "recompute_granularity"
 METHOD = "recompute_method"
@@ -32,21 +32,21 @@ _DISTRIBUTED: dict[str, Any] = {
 }
 
 
-def _chunks(recipe: Recipe) -> list[int]:
+def _chunks(recipe: Settings) -> list[int]:
     """Layers of every chunk of every pipeline rank: recompute counts within one."""
     return [len(layers) for rank in layers_of_ranks(recipe) for layers in rank]
 
 
-def _most(recipe: Recipe) -> int:
+def _most(recipe: Settings) -> int:
     return max(1, *_chunks(recipe))
 
 
-def _groups_overrun(recipe: Recipe) -> bool:
+def _groups_overrun(recipe: Settings) -> bool:
     group = recipe.knob(LAYERS)
     return bool(group) and any(layers % group for layers in _chunks(recipe))
 
 
-def _group(recipe: Recipe) -> Suggestion:
+def _group(recipe: Settings) -> Suggestion:
     """The size next below that divides every chunk."""
     chunks = _chunks(recipe)
     fitting = [size for size in range(1, recipe.knob(LAYERS)) if not any(layers % size for layers in chunks)]

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import Test
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 SIZES = ("world", "tp", "pp", "cp", "dp", "ep", "etp", "edp", "vpp")  # of a Layout, as messages name them
 Suggestion = dict[str, Any]  # knob -> nearest valid value
@@ -73,17 +73,17 @@ def example(
     return Example(knobs=knobs, model=model or {}, cluster=cluster or {}, engine=engine)
 
 
-def fixed(**suggestion: Any) -> Callable[[Recipe], Suggestion]:
+def fixed(**suggestion: Any) -> Callable[[Settings], Suggestion]:
     """The same suggestion for every recipe."""
     return lambda recipe: dict(suggestion)
 
 
-def nothing(recipe: Recipe) -> Suggestion:
+def nothing(recipe: Settings) -> Suggestion:
     """No knob can cure it."""
     return {}
 
 
-def without(name: str, *words: str) -> Callable[[Recipe], Suggestion]:
+def without(name: str, *words: str) -> Callable[[Settings], Suggestion]:
     """A list knob without these words."""
     return lambda recipe: {name: tuple(word for word in recipe.knob(name) or () if word not in words)}
 
@@ -105,7 +105,7 @@ class Rule:
     knobs: tuple[str, ...]
     broken: Test
     message: str
-    nearest: Callable[[Recipe], Suggestion] = nothing
+    nearest: Callable[[Settings], Suggestion] = nothing
     source: str
     breaking: Example
     passing: Example
@@ -114,7 +114,7 @@ class Rule:
     versions: str = "all"
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 
-    def finding(self, recipe: Recipe) -> Finding | None:
+    def finding(self, recipe: Settings) -> Finding | None:
         if not self.broken(recipe):
             return None
         suggestion = {knob: value for knob, value in self.nearest(recipe).items() if recipe.knob(knob) != value}
@@ -139,7 +139,7 @@ def set_hint(suggestion: Suggestion) -> str:
 class _Facts(dict[str, Any]):
     """What a message may name, looked up as it is named: knobs, sizes of the layout, fields of the model."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Settings) -> None:
         super().__init__()
         self._recipe = recipe
 

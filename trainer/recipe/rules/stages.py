@@ -5,10 +5,10 @@ from trainer.recipe.predicates import all_of, any_of, on
 from trainer.recipe.rules.nearest import LAYOUT, PP, UNEVEN, VPP, no_uneven
 from trainer.recipe.rules.pipeline import uneven
 from trainer.recipe.rules.rule import Rule, example, fixed
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 
-def _layout_text_broken(recipe: Recipe) -> bool:
+def _layout_text_broken(recipe: Settings) -> bool:
     try:
         stages = pipeline_stages(recipe.knob(LAYOUT))
     except ValueError:
@@ -23,15 +23,15 @@ def _layout_text_broken(recipe: Recipe) -> bool:
     )
 
 
-def _readable_layout(recipe: Recipe) -> bool:
+def _readable_layout(recipe: Settings) -> bool:
     return bool(recipe.knob(LAYOUT)) and not _layout_text_broken(recipe)
 
 
-def _stages(recipe: Recipe) -> int:
+def _stages(recipe: Settings) -> int:
     return len(stages_of(recipe))
 
 
-def _mtp_misplaced(recipe: Recipe) -> bool:
+def _mtp_misplaced(recipe: Settings) -> bool:
     """Stage s is chunk s // PP of rank s % PP."""
     stages, now = stages_of(recipe), layout_of(recipe)
     if len(stages) % now.pp:

@@ -5,7 +5,7 @@ from typing import Any
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, off, on
 from trainer.recipe.rules.rule import FindingKind, Rule, example, fixed, without
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 STASH = "moe_paged_stash"
 RANK_CAPACITY = "moe_expert_rank_capacity_factor"
@@ -25,7 +25,7 @@ _offload: dict[str, Any] = {"fine_grained_activation_offloading": True, "NVTE_CP
 _fused = all_of(is_moe, on(FUSER), on("moe_grouped_gemm"))
 
 
-def _cut_experts(recipe: Recipe) -> bool:
+def _cut_experts(recipe: Settings) -> bool:
     return layout_of(recipe).etp > 1
 
 

@@ -4,27 +4,27 @@ from trainer.recipe.layout import grid_fits, layout_of
 from trainer.recipe.predicates import all_of, is_moe
 from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, closest, divisors, expert_grid, grid
 from trainer.recipe.rules.rule import Rule, Suggestion, example
-from trainer.recipe.schema import Recipe
+from trainer.recipe.settings import Settings
 
 INSTANCES = "num_distributed_optimizer_instances"
 
 
-def _expert_grid_broken(recipe: Recipe) -> bool:
+def _expert_grid_broken(recipe: Settings) -> bool:
     now = layout_of(recipe)
     return now.world % (now.etp * now.ep * now.pp) != 0
 
 
-def _single_replicas(recipe: Recipe) -> bool:
+def _single_replicas(recipe: Settings) -> bool:
     now = layout_of(recipe)
     return now.ep == 1 and now.etp != now.tp
 
 
-def _instances_broken(recipe: Recipe) -> bool:
+def _instances_broken(recipe: Settings) -> bool:
     now, instances = layout_of(recipe), recipe.knob(INSTANCES)
     return bool(now.dp * now.cp % instances or now.edp % instances)
 
 
-def _instances(recipe: Recipe) -> Suggestion:
+def _instances(recipe: Settings) -> Suggestion:
     now = layout_of(recipe)
     common = [n for n in divisors(now.dp * now.cp) if now.edp % n == 0]
     return {INSTANCES: closest(recipe.knob(INSTANCES), common)}

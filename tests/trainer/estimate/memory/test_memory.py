@@ -11,7 +11,7 @@ from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, me
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
-from trainer.recipe.schema import Cluster
+from trainer.recipe.sections import Cluster
 
 
 def estimate(**knobs: Any) -> MemoryEstimate:

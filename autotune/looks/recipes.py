@@ -1,0 +1,27 @@
+"""A recipe in a line, as engineers write it: `TP2 PP8 VPP4 EP64`, and what beside the layout decides."""
+
+from __future__ import annotations
+
+from trainer.estimate.plan.familiar import Familiar
+from trainer.recipe import Recipe
+
+
+def layout_words(recipe: Recipe) -> str:
+    """`TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
+    now = Familiar.own(recipe).words
+    return f"{now} · DP{recipe.data_parallel_size} · MBS {recipe.training.micro_batch_size}"
+
+
+def setting_words(recipe: Recipe) -> str:
+    """What beside the layout decides: recompute, dispatcher, overlap, graphs, precision."""
+    granularity, modules = recipe.knob("recompute_granularity"), recipe.knob("recompute_modules")
+    recompute = "recompute " + (
+        " + ".join(modules or ("core_attn",)) if granularity == "selective" else granularity or "none"
+    )
+    flex = recipe.knob("moe_token_dispatcher_type") == "flex"
+    dispatcher = recipe.knob("moe_flex_dispatcher_backend" if flex else "moe_token_dispatcher_type")
+    overlap = "EP overlap" if recipe.knob("overlap_moe_expert_parallel_comm") else ""
+    graphs = recipe.knob("cuda_graph_impl") != "none"
+    scope = f"graphs {' + '.join(recipe.knob('cuda_graph_scope') or ('whole layers',))}" if graphs else ""
+    moe = recipe.architecture.num_moe_experts is not None
+    return ", ".join(filter(None, (recipe.training.precision, recompute, dispatcher if moe else "", overlap, scope)))

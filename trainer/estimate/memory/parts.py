@@ -1,0 +1,21 @@
+"""The parts that a rank's memory is shown in, in drawing order, with their words."""
+
+from __future__ import annotations
+
+# Of MemoryTable.by_part, all: a part that is not here is shown last, by its own name.
+MEMORY_PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "master_weights": "master weights",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "cuda_graphs": "activations in CUDA graphs",
+    "logits": "logits and loss",
+    "workspace": "workspace",
+    "buffers": "library buffers",
+}
+
+
+def memory_order(names: list[str]) -> list[str]:
+    """These parts in drawing order."""
+    return sorted(names, key=lambda name: list(MEMORY_PARTS).index(name) if name in MEMORY_PARTS else len(MEMORY_PARTS))

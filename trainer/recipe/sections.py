@@ -1,0 +1,77 @@
+"""The sections of a recipe below its model and knobs, each with what its fields may be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from trainer.recipe.architecture import Section
+from trainer.recipe.hardware import Precision, known_hardware
+from trainer.recipe.knobs import KNOBS, Numerics
+
+KnobValue = bool | int | float | str | tuple[str, ...] | None
+
+
+class Cluster(Section):
+    gpu: str = "cpu"  # a row of hardware.csv, lower case, or "cpu"
+    nodes: int = Field(default=1, gt=0)
+    gpus_per_node: int | None = Field(default=None, gt=0)  # None: the table's
+    memory_gib: float | None = Field(default=None, gt=0)  # per GPU (or CPU rank); None: the table's
+
+    @field_validator("gpu")
+    @classmethod
+    def _known(cls, gpu: str) -> str:
+        if gpu not in known_hardware():
+            raise ValueError(f"no GPU {gpu!r} in the table; there are {', '.join(known_hardware())}")
+        return gpu
+
+
+class Training(Section):
+    seq_length: int = Field(default=4096, gt=0)
+    global_batch_size: int = Field(default=256, gt=0)
+    micro_batch_size: int = Field(default=1, gt=0)
+    precision: Precision = "bf16"
+
+
+class Parallelism(Section):
+    tensor_model_parallel_size: int = Field(default=1, gt=0)
+    pipeline_model_parallel_size: int = Field(default=1, gt=0)
+    context_parallel_size: int = Field(default=1, gt=0)
+    expert_model_parallel_size: int = Field(default=1, gt=0)
+    expert_tensor_parallel_size: int | None = Field(default=None, gt=0)  # None: as Megatron, equal to TP
+    virtual_pipeline_model_parallel_size: int | None = Field(default=None, gt=0)
+
+
+class BurstSettings(Section):
+    engine: str = "megatron"
+    launcher: str = "local"
+    warmup_steps: int = Field(default=3, ge=0)
+    measure_steps: int = Field(default=8, gt=0)
+    trace_steps: int = Field(default=2, ge=0)
+    deadline_s: float = Field(default=900.0, gt=0)
+
+
+class TuneSettings(Section):
+    freeze: Annotated[tuple[str, ...], Field(strict=False)] = ("global_batch_size", "seq_length")
+    allow: Numerics = "training-equivalent"
+    objective: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
+    patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
+
+    @field_validator("freeze")
+    @classmethod
+    def _knobs(cls, freeze: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in freeze if name not in KNOBS]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no such knob to freeze")
+        return freeze
+
+
+def knob_problem(name: str, value: Any) -> str | None:
+    """Why `knobs: {name: value}` cannot stand; None when it can."""
+    knob = KNOBS.get(name)
+    if knob is None:
+        return "no such knob"
+    if knob.section != "knobs":
+        return f"it is written in {knob.section}, not in knobs"
+    return knob.domain.problem(knob.domain.canonical(value))

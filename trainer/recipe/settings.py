@@ -1,0 +1,42 @@
+"""What rules and estimates may ask of a recipe: a `Recipe` answers, and so does a row of a table of candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.hardware import Hardware
+from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, Training
+
+
+class Settings(Protocol):
+    """See `trainer.recipe.schema.Recipe` for what each means."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def parallelism(self) -> Parallelism: ...
+    @property
+    def burst(self) -> BurstSettings: ...
+    @property
+    def architecture(self) -> Architecture: ...
+    @property
+    def hardware(self) -> Hardware: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def data_parallel_size(self) -> int: ...
+    @property
+    def num_microbatches(self) -> int: ...
+    @property
+    def expert_tensor_parallel_size(self) -> int: ...
+    @property
+    def knobs(self) -> Mapping[str, KnobValue]: ...
+    @property
+    def memory_limit_gib(self) -> float | None: ...
+
+    def knob(self, name: str) -> Any:
+        """A knob's value: as written, else the table's default."""

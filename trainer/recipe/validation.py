@@ -1,0 +1,226 @@
+"""From plain data to a recipe, or to every problem in it at once: where, what, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from trainer.errors import BadInputError, Problem
+from trainer.recipe.architecture import Architecture, Section
+from trainer.recipe.hardware import known_hardware
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.models import presets
+from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, Training, TuneSettings, knob_problem
+from trainer.recipe.source import KeyPath, Source, nearest
+
+Model = TypeVar("Model", bound=Section)
+Known = Iterable[str]  # names that may stand at the top of a recipe
+
+ALIASES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+}
+SECTIONS: dict[str, type[Section]] = {
+    "model": Architecture,
+    "cluster": Cluster,
+    "training": Training,
+    "parallelism": Parallelism,
+    "burst": BurstSettings,
+    "tune": TuneSettings,
+}
+
+
+def validated(model: type[Model], source: Source) -> Model:
+    """What plain data stands for, `model` being the whole recipe. BadInputError carries every problem found."""
+    data, problems = _spelled_out(source)
+    problems += _knob_problems(source, data)
+    if isinstance(data.get("knobs"), dict):
+        data["knobs"] = {k: v for k, v in data["knobs"].items() if k in KNOBS and knob_problem(k, v) is None}
+    data.setdefault("name", _default_name(source))
+    try:
+        found = model.model_validate(data)
+    except ValidationError as error:
+        problems += _schema_problems(source, data, error.errors(), model.model_fields)
+    if problems:
+        raise BadInputError(*sorted(problems, key=lambda problem: _line(problem.where)))
+    return found
+
+
+def _line(where: str) -> int:
+    digits = where.split(" ")[0].rpartition(":")[2]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _default_name(source: Source) -> str:
+    return source.name.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+
+
+def _spelled_out(source: Source) -> tuple[dict[str, Any], list[Problem]]:
+    """A copy of the data with the short names of parallelism spelled out; empty sections dropped."""
+    data: dict[str, Any] = {
+        key: dict(value) if isinstance(value, dict) else value
+        for key, value in source.data.items()
+        if value is not None
+    }
+    problems = []
+    layout = data.get("parallelism")
+    if not isinstance(layout, dict):
+        return data, []
+    for short, name in ALIASES.items():
+        if short not in layout:
+            continue
+        if name in layout:
+            where = source.where(("parallelism", short))
+            problems.append(Problem(where=where, what=f"also written as {name}", hint="keep one of them"))
+        layout[name] = layout.pop(short)
+    return data, problems
+
+
+def _knob_problems(source: Source, data: dict[str, Any]) -> list[Problem]:
+    knobs = data.get("knobs")
+    if not isinstance(knobs, dict):
+        return []
+    return [
+        Problem(where=source.where(("knobs", name)), what=what, hint=_knob_hint(name, value))
+        for name, value in knobs.items()
+        if (what := knob_problem(name, value))
+    ]
+
+
+def _knob_hint(name: Any, value: Any) -> str:
+    knob = KNOBS.get(name)
+    if knob is None:
+        return _unknown_hint(str(name), "knobs", [n for n, knob in KNOBS.items() if knob.section == "knobs"])
+    if knob.section != "knobs":
+        return f"move it to {knob.section}"
+    if knob.domain.kind == "one" and isinstance(value, str) and (word := nearest(value, knob.domain.words)):
+        return f"did you mean {word}?"
+    return _number_hint(value) or f"write {knob.domain}"
+
+
+def _number_hint(value: Any) -> str | None:
+    """What to write for a number that YAML reads as text ("8", 1e3); None when it is no such text."""
+    try:
+        number = float(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    if number is None:
+        return None
+    plain = int(number) if number.is_integer() else number
+    return f"YAML reads {value} as text here; write {plain}, without quotes or exponent"
+
+
+def _unknown_hint(name: str, section: str, known: Iterable[str]) -> str:
+    """Where a key that does not exist here probably belongs, or what it was meant to be."""
+    spelled = ALIASES.get(name, name)
+    if spelled in KNOBS and KNOBS[spelled].section != section:
+        return f"move it to {KNOBS[spelled].section}"
+    for other, model in SECTIONS.items():
+        if other != section and name in model.model_fields:
+            return f"move it to {other}"
+    known = list(known)
+    word = nearest(name, [*known, *ALIASES] if section == "parallelism" else known)
+    if word:
+        return f"did you mean {word}?"
+    return f"known here: {', '.join(known)}" if len(known) <= 20 else "see `moe-autotune init` for what there is"
+
+
+def _schema_problems(source: Source, data: dict[str, Any], errors: list[ErrorDetails], top: Known) -> list[Problem]:
+    """Pydantic's errors, one a key path, without the union members that were not meant."""
+    problems: dict[KeyPath, Problem] = {}
+    for error in errors:
+        if error["loc"][:1] == ("model",) and _other_union_member(data.get("model"), error["loc"]):
+            continue
+        path = _path_in(data, error["loc"])
+        if path not in problems:
+            problems[path] = _problem(source, path, error, top)
+    return list(problems.values())
+
+
+def _other_union_member(model: Any, loc: tuple[int | str, ...]) -> bool:
+    """Whether the error is about `model` as a name although a mapping is written, or the reverse."""
+    member = loc[1] if len(loc) > 1 else None
+    return (member == "str" and isinstance(model, dict)) or (member == "Architecture" and not isinstance(model, dict))
+
+
+def _path_in(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
+    """The error's location as keys of the file: pydantic names union members in between."""
+    path: list[str | int] = []
+    for part in loc:
+        written = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int)
+        if written:
+            data = data[part]
+        if written or (part == loc[-1] and isinstance(data, dict)):
+            path.append(part)
+    return tuple(path)
+
+
+def _problem(source: Source, path: KeyPath, error: ErrorDetails, top: Known) -> Problem:
+    key = str(path[-1]) if path else ""
+    section = str(path[0]) if len(path) > 1 else ""
+    known = SECTIONS[section].model_fields if section in SECTIONS else top
+    what, hint = MESSAGES.get(error["type"], _other)(error, key, section, known)
+    return Problem(where=source.where(path), what=what, hint=hint)
+
+
+Message = Callable[[ErrorDetails, str, str, Known], tuple[str, str]]
+
+
+def _unknown_key(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return "unknown key", _unknown_hint(key, section, known)
+
+
+def _missing(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    examples = {
+        "model": "a preset such as qwen3-30b-a3b, or a mapping of Megatron-Core's fields",
+        "cluster": "for example `cluster: {gpu: h100, nodes: 1}`",
+    }
+    return "missing", examples.get(key, f"write {key} under {section or 'the recipe'}")
+
+
+def _own_check(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    tables: dict[str, Iterable[str]] = {"model": presets(), "gpu": known_hardware(), "freeze": KNOBS}
+    named = list(tables.get(key, ()))
+    value = error["input"]
+    words = value if isinstance(value, (list, tuple)) else [value]
+    found = [word for wrong in words if wrong not in named and (word := nearest(str(wrong), named))]
+    hint = f"did you mean {', '.join(found)}?" if found else f"there are {', '.join(named[:30])}"
+    return error["msg"].removeprefix("Value error, "), hint
+
+
+def _literal(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    expected = str(error["ctx"]["expected"])
+    words = [word.strip("' ") for word in expected.replace(" or ", ", ").split(",")]
+    word = nearest(str(error["input"]), words)
+    return f"{_shown(error['input'])} is not one of {', '.join(words)}", (
+        f"did you mean {word}?" if word else f"write one of {', '.join(words)}"
+    )
+
+
+def _other(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    value = error["input"]
+    text = error["msg"].removeprefix("Input should be ").replace("a valid integer", "a whole number")
+    text = f"a number {text}" if text.startswith(("greater", "less")) else text
+    text = re.sub(r"a valid dictionary or instance of \w+", "a mapping of keys", text).replace("valid ", "")
+    return f"expected {text}, got {_shown(value)}", _number_hint(value) or f"write {text}"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+MESSAGES: dict[str, Message] = {
+    "extra_forbidden": _unknown_key,
+    "missing": _missing,
+    "value_error": _own_check,
+    "literal_error": _literal,
+}
