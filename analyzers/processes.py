@@ -71,7 +71,11 @@ def can_start() -> bool:
 def _started(function: Callable[[Item], Result], item: Item) -> tuple[Connection, ForkProcess]:
     receiver, sender = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_work, args=(function, item, sender), daemon=True)
-    process.start()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it ignores Ctrl-C, it must not meet it
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     sender.close()  # the process has the only other one: when it ends, the receiver meets the end
     return receiver, process
 
