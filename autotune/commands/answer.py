@@ -16,6 +16,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 RecipeName = Annotated[str, Parameter(help="A recipe file, or the name of a packaged example.")]
 PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]
+Force = Annotated[
+    bool, Parameter(negative=(), help="Replace a file that exists. What the command reads is never replaced.")
+]
 StudyFolder = Annotated[str, Parameter(help="A folder that `moe-autotune run` made.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import Answer, PageFile
+from autotune.commands.answer import Answer, Force, PageFile
 
 Traces = Annotated[
     Path,
@@ -17,19 +17,20 @@ Traces = Annotated[
 ]
 
 
-def compare(a: Traces, b: Traces, *, html: PageFile = None) -> Answer:
+def compare(a: Traces, b: Traces, *, html: PageFile = None, force: Force = False) -> Answer:
     """Show what moved between two traces or two trials, by part, by kernel class and by kernel."""
     from autotune.compare.comparison import compared
     from autotune.compare.terminal import show_comparison
-    from autotune.diagnose.traced import analysis_at
+    from autotune.diagnose.traced import analysis_at, read_for
+    from autotune.output import page_at
 
+    page = page_at(html, inputs=read_for((a, b)), force=force)
     found = compared(analysis_at(a), analysis_at(b), same=a.resolve() == b.resolve())
-    if html is not None:
+    if page is not None:
         from autotune.compare.page import comparison_page
-        from autotune.looks.write import save_page
 
-        save_page(html, comparison_page(found, (str(a), str(b))))
+        page.write(comparison_page(found, (str(a), str(b))))
     show_comparison(found)
-    if html is not None:
-        print(f"page: {html}")
+    if page is not None:
+        print(f"page: {page.path}")
     return Answer(document=found)

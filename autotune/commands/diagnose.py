@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import Answer, PageFile
+from autotune.commands.answer import Answer, Force, PageFile
 
 
 def diagnose(
@@ -15,18 +15,20 @@ def diagnose(
         Path, Parameter(help="Trace files of one job, a folder of them, or a trial of a study as STUDY/NUMBER.")
     ],
     html: PageFile = None,
+    force: Force = False,
 ) -> Answer:
     """Name the wall that costs a training job most, from its profiler traces."""
     from autotune.diagnose.terminal import show_analysis
-    from autotune.diagnose.traced import analysis_of
+    from autotune.diagnose.traced import analysis_of, read_for
+    from autotune.output import page_at
 
+    page = page_at(html, inputs=read_for(traces), force=force)
     analysis = analysis_of(traces)
-    if html is not None:
+    if page is not None:  # before much is printed: a reader who has seen enough must not cost the page
         from autotune.diagnose.page import diagnosis_page
-        from autotune.looks.write import save_page
 
-        save_page(html, diagnosis_page(analysis, " ".join(map(str, traces))))
+        page.write(diagnosis_page(analysis, " ".join(map(str, traces))))
     show_analysis(analysis)
-    if html is not None:
-        print(f"page: {html}")
+    if page is not None:
+        print(f"page: {page.path}")
     return Answer(document=analysis)

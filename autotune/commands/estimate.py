@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import NO_RECIPE, Answer, PageFile, RecipeName
+from autotune.commands.answer import NO_RECIPE, Answer, Force, PageFile, RecipeName
 
 
 def estimate(
@@ -23,6 +23,7 @@ def estimate(
         str | None, Parameter(help="A software release by its NeMo number, such as 26.04; else the latest known.")
     ] = None,
     html: PageFile = None,
+    force: Force = False,
     dry_run: Annotated[
         bool, Parameter(negative=(), help="Build and step one rank with Megatron-Core itself, without a GPU.")
     ] = False,
@@ -34,8 +35,11 @@ def estimate(
     from autotune.check.legal import refuse_illegal
     from autotune.estimate.document import estimated, show_estimate
     from autotune.estimate.dry_run import asked_of_megatron
+    from autotune.output import page_at
     from trainer.recipe import load_recipe
+    from trainer.recipe.source import source_file
 
+    page = page_at(html, inputs=[source_file(recipe)], force=force)
     given = load_recipe(recipe)
     release = _release(software)
     tried = asked_of_megatron(given, asked=dry_run, pp_rank=pp_rank)  # before our rules: its words are the answer
@@ -44,11 +48,11 @@ def estimate(
     refuse_illegal(given, where=recipe)
     found = estimated(given, imbalance=imbalance, release=release)
     show_estimate(found)
-    if html is not None:
+    if page is not None:
         from autotune.estimate.page import estimate_page
-        from autotune.looks.write import write_page
 
-        write_page(html, estimate_page(found))
+        page.write(estimate_page(found))
+        print(f"page: {page.path}")
     return Answer(document=found.document | tried)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import Answer
+from autotune.commands.answer import Answer, Force
 
 if TYPE_CHECKING:
     from trainer.recipe import Recipe
@@ -20,17 +20,27 @@ def export(
     *,
     to: Annotated[str, Parameter(help="yaml, megatron-lm, megatron-bridge or slurm.")],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    force: Force = False,
 ) -> Answer:
     """Write a recipe in another tool's words."""
     from autotune.export import export as rendered
+    from autotune.output import text_at
 
+    target = text_at(output, inputs=_read_for(source), force=force)
     text = rendered(_recipe(source), to)
-    if output is None:
+    if target is None:
         print(text, end="" if text.endswith("\n") else "\n")
     else:
-        output.write_text(text, encoding="utf-8")
-        print(output)
+        target.write(text)
+        print(target.path)
     return Answer(document={"schema": 1, "to": to, "text": text, "file": None if output is None else str(output)})
+
+
+def _read_for(source: str) -> tuple[Path, ...]:
+    from autotune.tuning.study import originals
+    from trainer.recipe.source import source_file
+
+    return originals(Path(source)) if Path(source).is_dir() else (source_file(source),)
 
 
 def _recipe(source: str) -> Recipe:

@@ -12,6 +12,7 @@ from pathlib import Path
 from analyzers import Analysis, analyze
 from analyzers.inputs import TRACE_FOLDER
 from autotune.tuning.journal import JOURNAL, read_events
+from autotune.tuning.study import originals
 from policies.trial import Trial
 from trainer.errors import BadInputError, Problem
 
@@ -26,6 +27,15 @@ def analysis_of(paths: Sequence[Path]) -> Analysis:
     if not paths:
         raise _problem("diagnose", "no trace is named", "name trace files or their folder")
     return analysis_at(paths[0]) if len(paths) == 1 else analyze([_traces_at(path) for path in paths])
+
+
+def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The files and folders that are read for these paths; those of a trial are its study's."""
+    return tuple(
+        file
+        for path in paths
+        for file in (originals(path.parent) if not path.exists() and path.name.isdecimal() else (path,))
+    )
 
 
 def analysis_at(path: Path) -> Analysis:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from autotune.output import replace_file
 from autotune.report.document import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import material_of
@@ -24,7 +24,7 @@ def write_report(study_dir: Path) -> Path:
     """
     rendered = render(read_study(study_dir))
     for name, text in rendered.items():
-        _replace(study_dir / name, text)
+        replace_file(study_dir / name, text)
     if RECIPE not in rendered:
         (study_dir / RECIPE).unlink(missing_ok=True)
     return study_dir / HTML
@@ -42,10 +42,3 @@ def render(history: History) -> dict[str, str]:
         HTML: page(material, tuned),
     }
     return rendered | ({RECIPE: tuned} if tuned is not None else {})
-
-
-def _replace(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half a report."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

@@ -21,6 +21,7 @@ from trainer.recipe import Recipe
 
 STUDIES = Path("studies")
 LOCK = ".lock"
+GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
 DEFAULT_SEED = 1234
 
 
@@ -36,11 +37,16 @@ class Study:
 
     @property
     def bursts(self) -> Path:
-        return self.folder / "bursts"
+        return self.folder / BURSTS
 
     def close(self) -> None:
         self.journal.close()
         os.close(self.lock)
+
+
+def originals(folder: Path) -> tuple[Path, ...]:
+    """What a study cannot write again: all else in its folder is derived from it."""
+    return tuple(folder / name for name in (JOURNAL, GIVEN, RESOLVED, BURSTS))
 
 
 def free_folder(name: str, *, root: Path = STUDIES) -> Path:
@@ -76,10 +82,10 @@ def begin(
         raise _exists(folder)
     made = not folder.exists()
     try:
-        (folder / "bursts").mkdir(parents=True, exist_ok=True)
+        (folder / BURSTS).mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
-        (folder / "recipe.yaml").write_bytes(given)
-        (folder / "recipe.resolved.yaml").write_text(recipe.to_yaml(resolved=True), encoding="utf-8")
+        (folder / GIVEN).write_bytes(given)
+        (folder / RESOLVED).write_text(recipe.to_yaml(resolved=True), encoding="utf-8")
         return _opened(folder, recipe, seed, lock, Journal(folder / JOURNAL, clock=clock, listener=listener))
     except OSError:
         if made:
@@ -149,7 +155,7 @@ def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int
             Problem(
                 where=str(folder),
                 what=f"the study was begun with another recipe ({moved or 'other settings'})",
-                hint=f"resume it with {folder / 'recipe.yaml'}, or begin a new study with the new recipe",
+                hint=f"resume it with {folder / GIVEN}, or begin a new study with the new recipe",
             )
         )
     if seed is not None and seed != started.seed:

@@ -57,10 +57,15 @@ def near(word: str, candidates: Iterable[str], *, most: int = 3) -> list[str]:
 
 def read_source(path_or_example: str) -> Source:
     """BadInputError if there is no such file or example, or it is no YAML mapping with distinct keys."""
+    file = source_file(path_or_example)
+    return parse_source(_read_file(file), name=path_or_example if file == Path(path_or_example) else file.name)
+
+
+def source_file(path_or_example: str) -> Path:
+    """The file that is meant: the one of that path, there or not, or a packaged example's."""
     if path_or_example in packaged_examples() and not Path(path_or_example).is_file():
-        entry = files("trainer.recipe") / "examples" / f"{path_or_example}.yaml"
-        return parse_source(entry.read_text(encoding="utf-8"), name=f"{path_or_example}.yaml")
-    return parse_source(_read_file(Path(path_or_example)), name=path_or_example)
+        return Path(str(files("trainer.recipe") / "examples" / f"{path_or_example}.yaml"))
+    return Path(path_or_example)
 
 
 def parse_source(text: str, *, name: str) -> Source:

@@ -1,0 +1,155 @@
+"""The file a command was asked to write: nothing is lost to it.
+
+A file that exists is refused before the work begins, unless it is a page of ours that a page replaces, or `--force` was
+given. What the command reads is never replaced. A file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import BadInputError, Problem
+
+GENERATOR = '<meta name="generator" content="moe-autotune">'  # looks/shell.html.j2 writes it near the top of every page
+HEAD_BYTES = 2048
+STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))  # what lies there is open already: /dev/stdout
+
+NEW_NAME = "name a file in a folder that exists"
+WAYS_OUT: dict[int | None, str] = {
+    errno.ENOSPC: "make room, or name a file on another disk",
+    errno.EDQUOT: "the disk quota is used up: make room, or name a file on another disk",
+    errno.EROFS: "the file system is read-only: name a file elsewhere",
+    errno.EACCES: "name a file that you may write",
+    errno.EPERM: "name a file that you may write",
+    errno.EISDIR: "this is a folder: name a file in it",
+    errno.ENAMETOOLONG: "name a shorter path",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where text goes, what the command reads (a folder stands for all files in it), and whether it may replace."""
+
+    path: Path
+    inputs: tuple[Path, ...] = ()
+    force: bool = False
+    is_page: bool = False
+
+    def check(self) -> None:
+        """Raises BadInputError where writing would lose something or cannot work."""
+        try:
+            if not _is_there(self.path):
+                _refuse_folder(self.path.resolve().parent)
+            elif _is_plain(self.path):
+                self._refuse_loss()
+        except OSError as error:
+            raise self._cannot(error) from None
+
+    def write(self, text: str) -> None:
+        """Writes the text; where that fails, what was there is there still. Raises BadInputError."""
+        self.check()
+        try:
+            if _is_there(self.path) and not _is_plain(self.path):  # a pipe or a terminal
+                self.path.write_text(text, encoding="utf-8")
+            else:
+                replace_file(self.path.resolve(), text)
+        except OSError as error:
+            raise self._cannot(error) from None
+
+    def _refuse_loss(self) -> None:
+        if source := next((source for source in self.inputs if self._is_of(source)), None):
+            what = "this command reads it" if source.is_file() else f"it lies in {source}, which this command reads"
+            raise self._problem(f"not replaced: {what}", "name another file")
+        if not (self.force or (self.is_page and is_our_page(self.path))):
+            what = "the file exists" + (" and is no page that moe-autotune wrote" if self.is_page else "")
+            raise self._problem(what, "name another file, or replace it with --force")
+        if not os.access(self.path, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _is_of(self, source: Path) -> bool:
+        """Whether the file is this input or one of its files, by whatever name. Pages of ours in a folder are none."""
+        if not source.is_dir():
+            return source.exists() and self.path.samefile(source)
+        return not is_our_page(self.path) and any(self.path.samefile(file) for file in _files_in(source))
+
+    def _cannot(self, error: OSError) -> BadInputError:
+        return self._problem(f"it cannot be written: {error.strerror}", WAYS_OUT.get(error.errno, NEW_NAME))
+
+    def _problem(self, what: str, hint: str) -> BadInputError:
+        return BadInputError(Problem(where=str(self.path), what=what, hint=hint))
+
+
+def page_at(path: Path | None, *, inputs: Iterable[Path], force: bool) -> Output | None:
+    """The page that was asked for, checked; None where none was. It may replace an older page of ours."""
+    return None if path is None else _checked(Output(path=path, inputs=tuple(inputs), force=force, is_page=True))
+
+
+def text_at(path: Path | None, *, inputs: Iterable[Path], force: bool) -> Output | None:
+    """The text that was asked for, checked; None where none was. People edit texts: it replaces none unasked."""
+    return None if path is None else _checked(Output(path=path, inputs=tuple(inputs), force=force))
+
+
+def is_our_page(path: Path) -> bool:
+    """Whether the file begins as our pages do."""
+    with path.open("rb") as file:
+        return GENERATOR.encode() in file.read(HEAD_BYTES)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Writes the file whole or not at all: a reader never sees half of it, and a full disk leaves what was there.
+
+    Raises OSError that names the path.
+    """
+    temporary = path.with_name(f".moe-autotune-{secrets.token_hex(4)}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            if path.is_file():
+                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def _checked(output: Output) -> Output:
+    output.check()
+    return output
+
+
+def _is_there(path: Path) -> bool:
+    """False also for a link that leads nowhere: what it names is made."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a plain file lies there; OSError for a folder, False for a pipe, a terminal or /dev/null."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return stat.S_ISREG(mode) and path.parent not in STREAMS
+
+
+def _refuse_folder(folder: Path) -> None:
+    folder.stat()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file())
