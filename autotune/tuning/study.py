@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from autotune.tuning.environment import environment, version
@@ -59,7 +60,7 @@ def free_folder(name: str, *, root: Path = STUDIES) -> Path:
 
 def latest_folder(name: str, *, root: Path = STUDIES) -> Path:
     """The study of that name begun last. Raises BadInputError if there is none."""
-    numbered = [path for path in root.glob(f"{name}-*") if path.name.removeprefix(f"{name}-").isdecimal()]
+    numbered = [path for path in root.glob(f"{escape(name)}-*") if path.name.removeprefix(f"{name}-").isdecimal()]
     if not numbered:
         raise BadInputError(
             Problem(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from trainer.recipe.architecture import Architecture, Section
 from trainer.recipe.dump import yaml_text
@@ -17,6 +18,7 @@ from trainer.recipe.hardware import Hardware, known_hardware
 from trainer.recipe.identity import digest_of
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
+from trainer.recipe.names import name_problem
 from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, Training, TuneSettings, knob_problem
 from trainer.recipe.source import Source
 from trainer.recipe.validation import validated
@@ -31,6 +33,13 @@ class Recipe(Section):
     knobs: dict[str, KnobValue] = Field(default_factory=dict)
     burst: BurstSettings = BurstSettings()
     tune: TuneSettings = TuneSettings()
+
+    @field_validator("name")
+    @classmethod
+    def _of_a_folder(cls, name: str) -> str:
+        if problem := name_problem(name):
+            raise PydanticCustomError("recipe_name", "{problem}", {"problem": problem})
+        return name
 
     @field_validator("model")
     @classmethod

@@ -15,6 +15,7 @@ from trainer.recipe.architecture import Architecture, Section
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
+from trainer.recipe.names import safe_name
 from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, Training, TuneSettings, knob_problem
 from trainer.recipe.source import KeyPath, Source, nearest
 
@@ -61,7 +62,7 @@ def _line(where: str) -> int:
 
 
 def _default_name(source: Source) -> str:
-    return source.name.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+    return safe_name(source.name.rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml"))
 
 
 def _spelled_out(source: Source) -> tuple[dict[str, Any], list[Problem]]:
@@ -197,6 +198,10 @@ def _own_check(error: ErrorDetails, key: str, section: str, known: Known) -> tup
     return error["msg"].removeprefix("Value error, "), hint
 
 
+def _recipe_name(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], "write letters, digits, '-', '_' and '.': the study's folder is called after it"
+
+
 def _literal(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
     expected = str(error["ctx"]["expected"])
     words = [word.strip("' ") for word in expected.replace(" or ", ", ").split(",")]
@@ -223,4 +228,5 @@ MESSAGES: dict[str, Message] = {
     "missing": _missing,
     "value_error": _own_check,
     "literal_error": _literal,
+    "recipe_name": _recipe_name,
 }

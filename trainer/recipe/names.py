@@ -1,0 +1,34 @@
+"""What a recipe may be called: a study's folder is called after it, so a name is that of one folder."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+SEPARATORS = "/\\"
+UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories of control characters, lone surrogates and line breaks
+MOST_BYTES = 200  # file systems take 255 for a folder, and a number comes behind the name
+UNNAMED = "recipe"
+
+
+def name_problem(name: str) -> str | None:
+    """Why a recipe cannot be called so; None when it can."""
+    if not name.strip():
+        return "the name is empty"
+    if wrong := next((character for character in name if _is_wrong(character)), None):
+        return f"the name holds {json.dumps(wrong)[1:-1] if wrong not in SEPARATORS else wrong}"
+    if name.startswith("."):
+        return "the name begins with a dot"
+    size = len(name.encode())
+    return f"the name has {size} bytes, {MOST_BYTES} at most" if size > MOST_BYTES else None
+
+
+def safe_name(text: str) -> str:
+    """The name nearest to a text, such as a file's name, that a recipe can have."""
+    name = "".join("-" if _is_wrong(character) else character for character in text).lstrip(".")
+    cut = name.encode()[:MOST_BYTES].decode(errors="ignore")
+    return cut if cut.strip() else UNNAMED
+
+
+def _is_wrong(character: str) -> bool:
+    return character in SEPARATORS or unicodedata.category(character) in UNSEEN
