@@ -28,7 +28,7 @@ class Hardware:
 
     name: str  # as a recipe writes it: "h100"
     architecture: str  # "hopper", "blackwell" or "cpu"
-    memory_gib: float | None  # None: whatever the recipe says, else not limited
+    memory_gib: float | None  # in all, as the driver tells programs; None: whatever the recipe says, else not limited
     dense_tflops: dict[str, float]  # by precision; a missing one cannot run here or is not known
     memory_tb_s: float | None
     nvlink_gb_s: float | None  # one way, per GPU
@@ -59,8 +59,7 @@ def _hardware(row: dict[str, str]) -> Hardware:
     return Hardware(
         name=row["gpu"].split()[0].lower(),
         architecture=row["architecture"],
-        # The vendors' "GB" of these parts are GiB within 2 %: torch sees 79.1 on an H100, 139.8 on an H200.
-        memory_gib=_number(row["hbm_gb_usable"]),
+        memory_gib=_number(row["memory_gib"]),
         dense_tflops={precision: peak for precision, peak in peaks.items() if peak is not None},
         memory_tb_s=_number(row["hbm_tb_s"]),
         nvlink_gb_s=_number(row["nvlink_unidir_gb_s_per_gpu"]),

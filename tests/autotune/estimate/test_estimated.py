@@ -33,7 +33,7 @@ def test_the_document_has_every_field_of_the_contract(small: str, capfd: pytest.
     document = json.loads(capfd.readouterr().out)
     assert document["schema"] == 1
     memory, time = document["memory"], document["time"]
-    assert memory["limit_gib"] == 80
+    assert memory["limit_gib"] == 79.18
     assert 0 < memory["peak_gib"] < memory["upper_gib"]
     assert memory["hottest"]["pp_rank"] in (0, 1)
     assert sum(memory["by_part"].values()) == pytest.approx(memory["peak_gib"])

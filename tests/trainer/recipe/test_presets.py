@@ -59,9 +59,17 @@ def test_the_gpus_of_the_contract_and_the_cpu_are_known() -> None:
 
 def test_a_gpu_has_its_figures() -> None:
     h100, gb200 = known_hardware()["h100"], known_hardware()["gb200"]
-    assert (h100.memory_gib, h100.gpus_per_node, h100.nvlink_domain_gpus, h100.architecture) == (80, 8, 8, "hopper")
+    assert (h100.memory_gib, h100.gpus_per_node, h100.nvlink_domain_gpus, h100.architecture) == (79.18, 8, 8, "hopper")
     assert (gb200.nvlink_domain_gpus, gb200.gpus_per_node, gb200.scaleout_gbit_s) == (72, 4, 400)
     assert known_hardware()["h800"].nvlink_gb_s == 200
+
+
+# totalGlobalMem of real traces, which the diagnosis of a trace takes for the limit
+@pytest.mark.parametrize(
+    ("gpu", "driver_bytes"), [("h100", 85018279936), ("b200", 191503138816), ("b300", 287431131136)]
+)
+def test_the_memory_is_what_the_driver_tells_programs(gpu: str, driver_bytes: int) -> None:
+    assert known_hardware()[gpu].memory_gib == round(driver_bytes / 2**30, 2)
 
 
 def test_the_peak_is_that_of_the_precision() -> None:

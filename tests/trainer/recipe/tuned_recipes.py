@@ -16,6 +16,7 @@ from typing import Any
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
+from trainer.recipe.names import safe_name
 from trainer.recipe.schema import Recipe
 
 # The table's model -> ours, and fields that differ. Vision-language recipes train the language model of that size; a
@@ -60,7 +61,7 @@ def recipe_of_row(row: dict[str, Any]) -> Recipe:
     split = split_of(model.num_layers, model.mtp_num_layers or 0, name, sizes)
     return Recipe.model_validate(
         {
-            "name": row["id"],
+            "name": safe_name(row["id"]),
             "model": model.model_dump(),
             "cluster": {"gpu": gpu, "nodes": row["num_gpus"] // each, "gpus_per_node": each},
             "training": {

@@ -146,7 +146,7 @@ def _told(scored: Scored, recipes: Mapping[int, Recipe]) -> list[Choice]:
             memory_by_part={name: float(gib[i, memory.hottest[i]]) for name, gib in memory.by_part.items()},
             because=_reason(parts[i], parts[0] if i else None)
             if scored.fits[row]
-            else f"needs {memory.upper_gib[i] + memory.outside_gib[i]:.0f} GiB of {limit:g}",
+            else f"needs {memory.upper_gib[i] + memory.outside_gib[i]:.1f} GiB of {limit:g}",
         )
         for i, (row, recipe) in enumerate(recipes.items())
     ]
@@ -203,7 +203,7 @@ def _why(found: Search, places: Flags, sizes: tuple[int, ...] | None) -> str:
         return "no recompute setting is legal with it"
     fitting = outlined[found.outlined.fits[outlined]]
     if not len(fitting):
-        return f"needs {found.outlined.figures.needs_gib[outlined].min():.0f} GiB of {limit:g} at least"
+        return f"needs {found.outlined.figures.needs_gib[outlined].min():.1f} GiB of {limit:g} at least"
     only_full = found.outlined.candidates.take(fitting).among("recompute_granularity", "full").all()
     return ("fits only with full recompute; " if only_full else "") + _slower(found, places, fitting)
 

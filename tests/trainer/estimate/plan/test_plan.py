@@ -104,7 +104,7 @@ def test_what_cannot_fit_says_how_much_it_needs() -> None:
     shown = choices(found, 3)
     assert shown
     assert not any(choice.fits for choice in shown)
-    assert all("GiB of 80" in choice.because for choice in shown)
+    assert all("GiB of 79.18" in choice.because for choice in shown)
     needs = [choice.needs_gib for choice in shown]
     assert needs == sorted(needs)
 
