@@ -1,8 +1,8 @@
 """How long does `check` take? Prints the time of one check, of a thousand, and of finding the nearest legal recipe.
 
-    python -m benchmarks.check_speed [--facts ../shared/facts]
+    python -m benchmarks.check_speed [--facts DIR]
 
-The recipes are NVIDIA's hand-tuned ones (`tuned_recipes.json` of the facts) and, legal and not, the examples of every
+The recipes are NVIDIA's hand-tuned ones (`data/tuned_recipes.json`) and, legal and not, the examples of every
 rule; reading files and imports are not counted. CPU time of one core.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.places import DATA, data_file
 from tests.trainer.recipe.tuned_recipes import recipe_of_row
 from trainer.recipe import Recipe
 from trainer.recipe.rules import RULES, FindingKind, check, nearest_valid
@@ -24,8 +25,7 @@ ROUNDS = 5
 
 
 def tuned(facts: Path) -> list[Recipe]:
-    table = facts / "tuned_recipes.json"
-    return [recipe_of_row(row) for row in json.loads(table.read_text())] if table.exists() else []
+    return [recipe_of_row(row) for row in json.loads(data_file("tuned_recipes.json", folder=facts).read_text())]
 
 
 def examples() -> list[Recipe]:
@@ -49,7 +49,7 @@ def slowest_ms(function: Callable[[Recipe], object], recipes: Sequence[Recipe]) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--facts", type=Path, default=Path("../shared/facts"))
+    parser.add_argument("--facts", type=Path, default=DATA, help="the folder of the tables; default benchmarks/data")
     arguments = parser.parse_args()
     sets = {"hand-tuned recipes": tuned(arguments.facts), "examples of rules": examples()}
     mixed = [recipe for recipes in sets.values() for recipe in recipes]

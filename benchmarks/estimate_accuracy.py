@@ -1,7 +1,7 @@
 """How good the estimates are: every figure the documentation claims of them.
 
-    python -m benchmarks.estimate_accuracy memory [--facts ../shared/facts] [--write]
-    python -m benchmarks.estimate_accuracy time [--facts ../shared/facts] [--write]
+    python -m benchmarks.estimate_accuracy memory [--facts DIR] [--write]
+    python -m benchmarks.estimate_accuracy time [--facts DIR] [--write]
 
 `--write` makes the tables again that every estimate quotes, in `trainer/estimate/memory` and `trainer/estimate/time`:
 `memory_calibration.csv`; `time_calibration.csv` and the fitted values of `constants.csv` (some minutes).
@@ -23,6 +23,7 @@ from rich.table import Column, Table
 
 from benchmarks.golden_runs import golden_runs
 from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage, error_by_rank, fit_all, groups, judge
+from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
 from benchmarks.published_runs import Run, cells, read_pairs, read_runs
 from benchmarks.time_accuracy import accuracy, baseline, rank_correlations
@@ -31,7 +32,6 @@ from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out, write_constants
 from trainer.estimate.candidates import Floats, table
 from trainer.estimate.memory.estimate import memory_of
 
-FACTS = Path("../shared/facts")
 TABLES = Path(__file__).parents[1] / "trainer" / "estimate"
 CALIBRATION = TABLES / "memory" / "memory_calibration.csv"
 PEERS = (
@@ -43,7 +43,7 @@ SPEED_ROWS = 100_000
 
 def memory(facts: Path, *, write: bool) -> None:
     console = Console(width=150)
-    runs = list(golden_runs(facts / "golden_runs.csv"))
+    runs = list(golden_runs(data_file("golden_runs.csv", folder=facts)))
     left_out = Counter(run.left_out for run in runs if run.left_out)
     console.print(f"{len(runs)} measured runs; left out: " + ", ".join(f"{n} {why}" for why, n in left_out.items()))
     by_rank = error_by_rank(runs)
@@ -207,7 +207,7 @@ def _write_rows(path: Path, rows: Sequence[dict[str, object]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["memory", "time"])
-    parser.add_argument("--facts", type=Path, default=FACTS)
+    parser.add_argument("--facts", type=Path, default=DATA, help="the folder of the tables; default benchmarks/data")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     {"memory": memory, "time": step_time}[given.part](given.facts, write=given.write)

@@ -8,13 +8,13 @@ their sequences have other lengths, and frozen weights no gradients.
 from __future__ import annotations
 
 import csv
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.published_runs import DENSE, FACTS
+from benchmarks.places import data_file
+from benchmarks.published_runs import DENSE
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.models import presets
@@ -53,8 +53,8 @@ def models() -> dict[str, Architecture]:
 
 def published() -> Mapping[Group, list[float]]:
     groups: dict[Group, list[float]] = defaultdict(list)
-    with (FACTS / "published_runs.csv").open(newline="", encoding="utf-8") as table:
-        for row in csv.DictReader(table):
+    with data_file("published_runs.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
             exact = row["derived_tflop_per_token"] and row["seq_len"] and not row["tokens_integer_rounded"]
             if exact and row["model_key"] in models():
                 groups[_group(row)].append(float(row["derived_tflop_per_token"]))
@@ -73,10 +73,7 @@ def _held_against(model: Architecture, seq_length: int, ratios: list[float]) -> 
     return f"{theirs:9.5f} {ours:7.5f}  {100 * (ours / theirs - 1):+6.2f}"
 
 
-def main() -> int:
-    if not (FACTS / "published_runs.csv").exists():
-        print("the table of published runs is not on this machine", file=sys.stderr)
-        return 1
+def main() -> None:
     known = models()
     print(f"{'model':18} {'task':22} {'seq':>6} {'variant':8} rows  published    ours   off %  counted as  off %")
     for group, ratios in sorted(published().items(), key=lambda item: (not item[0][1].startswith("pre"), item[0])):
@@ -90,8 +87,7 @@ def main() -> int:
             off = _held_against(model.model_copy(update=fields), seq_length, ratios).split()[-1]
             line += f"  {words}: {off}"
         print(line)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

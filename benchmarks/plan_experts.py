@@ -2,7 +2,7 @@
 
     python -m benchmarks.plan_experts [--limit N] [--every]
 
-A cell is a task of ../shared/facts/tuned_recipes.json: model, GPU, number of GPUs, precision, sequence, batch. The
+A cell is a task of `data/tuned_recipes.json`: model, GPU, number of GPUs, precision, sequence, batch. The
 expert is the recipe of the cell that is predicted fastest; ours is planned from it, its other knobs kept. Judged is the
 expert's layout (TP, PP, VPP, CP, EP, ETP) with the best settings beside it; its own settings are printed too. Each
 exception says which parts of the time decide. Models and GPUs that stand in for others are left out.
@@ -14,12 +14,12 @@ import argparse
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from autotune.looks.recipes import layout_words, setting_words
+from benchmarks.places import data_file
 from tests.trainer.recipe.tuned_recipes import GPUS, MODELS, recipe_of_row
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, choices
@@ -29,7 +29,6 @@ from trainer.estimate.time.parts import STEP_PARTS
 from trainer.recipe import Recipe
 from trainer.recipe.layout import sizes_of
 
-TABLE = Path(__file__).parents[2] / "shared" / "facts" / "tuned_recipes.json"
 SAME_MODEL = ("qwen3_vl_235b_a22b", "qwen3_vl_30b_a3b")  # trained as the language model of that name
 WITHIN = 0.10
 TARGET = 0.80
@@ -50,7 +49,7 @@ class Judged:
 def cells() -> dict[str, list[Recipe]]:
     """Distinct recipes of every task, by its name."""
     found: dict[str, dict[str, Recipe]] = defaultdict(dict)
-    for row in json.loads(TABLE.read_text()):
+    for row in json.loads(data_file("tuned_recipes.json").read_text()):
         model = row["model"].lower().lstrip("_")
         if row["gpu"] in GPUS or (model in MODELS and model not in SAME_MODEL):
             continue

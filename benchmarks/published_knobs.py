@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.places import data_file
 from tests.trainer.recipe.tuned_recipes import knobs_of, split_of
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
@@ -74,7 +75,7 @@ _WORDS = {
 
 @cache
 def _tuned(facts: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((facts / "tuned_recipes.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
     return [row for row in rows if row.get("dispatcher") and "dev" not in row["id"] and "fsdp" not in row["id"]]
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.places import DATA, data_file
 from benchmarks.published_knobs import published_knobs
 from trainer.estimate.time.software import release_named
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
-
-FACTS = Path(__file__).parents[2] / "shared" / "facts"
 
 # Dense models are no presets of a tool for mixtures of experts, but their GEMMs run on the same GPUs. Source: the
 # models' published configurations (layers, hidden, heads, groups, channels, ffn, vocabulary).
@@ -72,9 +71,9 @@ class LeftOut:
     why: str
 
 
-def read_runs(*, facts: Path = FACTS) -> tuple[list[Run], list[LeftOut]]:
+def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[LeftOut]]:
     """Every row of published_runs.csv, as a run or with the reason why it is none."""
-    with (facts / "published_runs.csv").open(encoding="utf-8") as file:
+    with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     runs: list[Run] = []
     left: list[LeftOut] = []
@@ -102,10 +101,10 @@ GUIDE_LAST = "P0738"
 PAIRS: tuple[tuple[str, dict[str, Any]], ...] = (("E001", _HYBRIDEP), ("E007", _ALLTOALL))
 
 
-def read_pairs(*, facts: Path = FACTS) -> list[Run]:
+def read_pairs(*, facts: Path = DATA) -> list[Run]:
     """Qwen3-30B on 16 H100 (BF16, EP16, micro batch 1, global batch 1024, even load), without and with EP overlap; and
     DeepSeek-V3 on 256 GB200, where overlap was "net negative" (E074): read as no gain over the guide's last step."""
-    with (facts / "effects.csv").open(encoding="utf-8") as file:
+    with data_file("effects.csv", folder=facts).open(encoding="utf-8") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     runs = []
     for name, knobs in PAIRS:

@@ -1,11 +1,12 @@
 """How fast are traces read, and in how much memory? A whole diagnosis beside other readers, long traces, many ranks.
 
-    python -m benchmarks.trace_speed [readers] [long] [ranks] [--hta-python PYTHON] [--traces ../shared/traces]
+    python -m benchmarks.trace_speed [readers] [long] [ranks] [--hta-python PYTHON] [--traces DIR]
 
 Each figure comes from a process of its own, the readers' interleaved, so that all meet the same noise; CPU seconds are
 user and system time of the process and its children after imports. HolisticTraceAnalysis is run from the environment
-given, or from one made for it (package registry). The long traces are a real one again and again, in a temporary
-folder (4.3 GB).
+given, or from one made for it (package registry). The trace is a public one that does not travel with the repository;
+where it is missing, what to put where is said. The long traces are that one again and again, in a temporary folder
+(4.3 GB).
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import long_traces
+from benchmarks.places import TRACES, real_trace
 
 TRACE = "ddp_v100x2_rank1.json.gz"
+SOURCE = (
+    "tests/data/df_index_resolver/df_index_resolver.json.gz of facebookresearch/HolisticTraceAnalysis (MIT, "
+    "f4d0062c) under this name"
+)
 HTA = "HolisticTraceAnalysis==0.5.0"
 ROUNDS = 5
 SIZES_GB = (0.5, 1.0, 2.0)
@@ -103,11 +109,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is named")
     parser.add_argument("--hta-python", help=f"the Python of an environment that has {HTA}")
-    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    parser.add_argument("--traces", type=Path, default=TRACES, help=f"the folder that holds {TRACE}; default {TRACES}")
     options = parser.parse_args()
+    path = real_trace(TRACE, folder=options.traces, source=SOURCE)
     for name in options.parts or PARTS:
         with tempfile.TemporaryDirectory() as folder:
-            for line in PARTS[name](options.traces / TRACE, Path(folder), options.hta_python):
+            for line in PARTS[name](path, Path(folder), options.hta_python):
                 print(line, flush=True)
 
 

@@ -1,10 +1,9 @@
-"""Where tests find the repository, and the facts and traces that may lie beside it."""
+"""Where tests find the repository, its tables of published figures, and the real traces that may lie beside it."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from benchmarks.places import DATA, ROOT, TRACES
 
-ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared"  # not part of the repository: tests that read it skip without
-FACTS = SHARED / "facts"
-TRACES = SHARED / "traces"
+FACTS = DATA
+
+__all__ = ["FACTS", "ROOT", "TRACES"]

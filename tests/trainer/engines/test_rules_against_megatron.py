@@ -55,7 +55,7 @@ def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
 
 def recipes() -> list[Recipe]:
     """Examples of every rule, mutants of the plain recipe and, where they are here, of hand-tuned ones."""
-    rows = json.loads(TUNED.read_text()) if TUNED.exists() else []
+    rows = json.loads(TUNED.read_text())
     small = [tuned_recipes.recipe_of_row(row) for row in rows if row["num_gpus"] <= MOST_RANKS]
     made = [recipe for recipe in mutants(CASES, seed=20261121, also=small) if not recipe.hardware.is_cpu]
     return sorted(made, key=lambda recipe: recipe.world_size)  # a group of fake ranks is made once a size

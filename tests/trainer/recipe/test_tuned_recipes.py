@@ -12,7 +12,6 @@ from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.schema import Recipe
 
 TABLE = FACTS / "tuned_recipes.json"
-pytestmark = pytest.mark.skipif(not TABLE.exists(), reason=f"{TABLE} is not here")
 
 # Generated for every precision alike: Megatron-Core takes them, Transformer Engine refuses MXFP8 below compute
 # capability 10. They pass with a warning.

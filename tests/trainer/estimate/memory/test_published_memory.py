@@ -33,8 +33,6 @@ def test_published_peaks_are_met_as_far_as_their_settings_are_known() -> None:
 
 
 def test_recipes_that_were_tuned_on_their_gpu_may_fit_it() -> None:
-    if not TUNED.exists():
-        pytest.skip(f"no {TUNED}: the tuned recipes are not beside this checkout")
     rows: list[dict[str, Any]] = json.loads(TUNED.read_text())
     known = [row for row in rows if row.get("optimizer") and not row["model"].lower().startswith(STOOD_IN_FOR)]
     recipes = [tuned_recipes.recipe_of_row(row) for row in known]

@@ -144,7 +144,6 @@ def test_every_constant_lies_within_its_bounds() -> None:
 PUBLISHED = FACTS / "published_runs.csv"
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason=f"{PUBLISHED} is not here")
 def test_the_constants_in_the_table_are_those_that_fit_the_published_runs() -> None:
     from benchmarks.published_runs import read_runs
     from benchmarks.time_fit import Fit
