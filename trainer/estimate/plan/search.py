@@ -27,7 +27,7 @@ from trainer.recipe.schema import Recipe
 
 CHUNK = 8192  # rows estimated at once: temporaries of [CHUNK, P] stay in the cache's reach
 FINALISTS = 3000  # rows of the second stage that are crossed with the remaining settings
-ALIKE = 0.002  # throughputs closer than this are one: the lower need of memory goes first
+ALIKE = 0.002  # throughputs closer than this are one: data parallelism and the lower need of memory go first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +202,22 @@ def _chunks(candidates: Candidates) -> Iterator[Figures]:
 def _best_first(scored: Scored) -> Integers:
     """What fits before what does not; by throughput what fits, by memory what does not."""
     figures, fits = scored.figures, scored.fits
-    speed = -np.round(np.log(figures.tokens) / ALIKE)
-    return np.lexsort((figures.needs_gib, np.where(fits, speed, figures.needs_gib), ~fits))
+    speed = _places(figures.tokens)
+    without_dp = fits & (scored.candidates.dp == 1)
+    return np.lexsort((figures.needs_gib, without_dp, np.where(fits, speed, figures.needs_gib), ~fits))
+
+
+def _places(tokens: Floats) -> Integers:
+    """[N], 0 for the fastest and all that are like it, 1 for the fastest of the rest and its like, and so on."""
+    order = np.argsort(-tokens)
+    falling = -np.log(tokens[order])
+    places = np.zeros(len(tokens), dtype=np.int64)
+    first, place = 0, 0
+    while first < len(tokens):
+        beyond = int(np.searchsorted(falling, falling[first] + ALIKE, side="right"))
+        places[order[first:beyond]] = place
+        first, place = beyond, place + 1
+    return places
 
 
 def best_of_each_layout(scored: Scored) -> Integers:

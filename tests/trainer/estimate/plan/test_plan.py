@@ -10,7 +10,7 @@ import pytest
 
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices, missing
-from trainer.estimate.plan.search import Search, search
+from trainer.estimate.plan.search import ALIKE, Search, search
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import load_recipe
 from trainer.recipe.load import recipe_from
@@ -107,6 +107,16 @@ def test_what_cannot_fit_says_how_much_it_needs() -> None:
     assert all("GiB of 79.18" in choice.because for choice in shown)
     needs = [choice.needs_gib for choice in shown]
     assert needs == sorted(needs)
+
+
+def test_of_layouts_alike_in_throughput_one_with_data_parallelism_goes_first() -> None:
+    long = {"seq_length": 262144, "global_batch_size": 128, "precision": "fp8_blockwise"}
+    shown = choices(search(recipe(model="deepseek-v3", cluster={"gpu": "h100", "nodes": 128}, training=long)), 20)
+    first = shown[0]
+    (other,) = [choice for choice in shown if choice.recipe.data_parallel_size == 1][:1]
+    assert first.recipe.data_parallel_size > 1
+    assert first.needs_gib > other.needs_gib  # which decides otherwise
+    assert first.tokens_per_s_per_gpu == pytest.approx(other.tokens_per_s_per_gpu, rel=ALIKE)
 
 
 def test_layers_that_do_not_divide_are_given_a_layout() -> None:
