@@ -22,7 +22,7 @@ from analyzers.one_rank.work import Work
 from analyzers.timeline import Spans, Timeline
 
 # from the return of a launch to the start of its kernel on an idle device: 99 of 100 take 8 us at most in the real
-# traces recorded on Linux (../shared/traces), half of them 2 us
+# traces recorded on Linux, half of them 2 us
 LAUNCH_LATENCY_US = 10.0
 # a device takes 1 to 3 us from one kernel to the next that is queued behind it: nearly all waits of queued work in
 # the real traces are as short (94 to 100 % of that time in 15 of 19), what waits for something waits longer
