@@ -1,10 +1,14 @@
-# `make run` tunes the packaged CPU recipe; `make test` runs every check and test. Both make .venv first.
+# `make run` tunes the packaged CPU recipe; `make test` runs the checks and the quick tests, `make test-full` the tests
+# that it leaves out. All of them make .venv first.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# what waits for `make test-full`: pyproject.toml says what each of these markers means
+LATER  := faults or browser or cold or thorough
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: run test check lint types layers unit clean
+.PHONY: run test test-full check lint types layers unit clean
 
 run: $(STAMP)
 	$(BIN)/moe-autotune run cpu-moe-slow --budget 20
@@ -24,7 +28,10 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not ($(LATER))"
+
+test-full: $(STAMP)
+	$(PYTEST) -m "$(LATER)"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -5,5 +5,6 @@ from __future__ import annotations
 from benchmarks.places import DATA, ROOT, TRACES
 
 FACTS = DATA
+WITHOUT_SHARED = "without ../shared"  # why tests of real traces skip
 
-__all__ = ["FACTS", "ROOT", "TRACES"]
+__all__ = ["FACTS", "ROOT", "TRACES", "WITHOUT_SHARED"]

@@ -13,7 +13,7 @@ import pytest
 from analyzers.readers import read
 from analyzers.timeline import NO_LANE, NO_TOTAL
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
-from tests.places import TRACES
+from tests.places import TRACES, WITHOUT_SHARED
 
 PROCESS = 5 << 24
 
@@ -103,7 +103,7 @@ def test_driver_allocations_of_an_nsight_export_find_their_thread_and_device(tmp
 def test_every_event_of_real_traces_is_there(name: str) -> None:
     path = TRACES / f"{name}.json.gz"
     if not path.is_file():
-        pytest.skip(f"real traces are not at {TRACES}")
+        pytest.skip(WITHOUT_SHARED)
     document = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"), strict=False)
     told = [
         (event["ts"], event["args"])

@@ -15,7 +15,7 @@ from analyzers.memory.peaks import BEFORE, CURVE_POINTS
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GEMM, Drawing
-from tests.places import TRACES
+from tests.places import TRACES, WITHOUT_SHARED
 
 GIB = 1 << 30
 
@@ -159,7 +159,7 @@ def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
 def test_real_traces_peak_where_their_events_add_up_to_most(name: str) -> None:
     path = TRACES / f"{name}.json.gz"
     if not path.is_file():
-        pytest.skip(f"real traces are not at {TRACES}")
+        pytest.skip(WITHOUT_SHARED)
     document = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8", "replace"), strict=False)
     told = sorted(
         (event["ts"], event["args"]["Bytes"], event["args"].get("Total Allocated"), event["args"].get("Addr"))

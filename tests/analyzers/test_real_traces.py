@@ -13,9 +13,9 @@ from analyzers.diagnosis import Analysis, Partition, Wall
 from analyzers.intervals import union
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
-from tests.places import TRACES
+from tests.places import TRACES, WITHOUT_SHARED
 
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"real traces are not at {TRACES}")
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=WITHOUT_SHARED)
 
 
 def _rows() -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from autotune.cli import main
 from autotune.compare.comparison import Comparison, compared, headline, signed
 from autotune.compare.terminal import show_comparison
 from tests.autotune.report.drawn_study import STEPS, analysis_of, write_study
-from tests.places import TRACES
+from tests.places import TRACES, WITHOUT_SHARED
 
 RECOMPUTING, LARGER_BATCH = (analysis_of(STEPS[number], burst) for number, burst in ((1, 2), (3, 6)))
 NOTHING = Analysis(diagnosis=Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because="no trace"), traces=[])
@@ -159,7 +159,7 @@ def test_what_cannot_be_compared_is_said_with_what_to_do(
     assert "→" in complaint
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"real traces are not at {TRACES}")
+@pytest.mark.skipif(not TRACES.is_dir(), reason=WITHOUT_SHARED)
 def test_the_input_that_no_longer_holds_up_training_is_seen_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *(str(TRACES / f"resnet50_w{n}.json.gz") for n in (0, 4))]) == 0
     first = capsys.readouterr().out.splitlines()[0]

@@ -25,9 +25,9 @@ from autotune.looks.segments import slowest, steps_of
 from tests.analyzers.drawing import ALL_TO_ALL, GEMM, GLOO_THREAD, Drawing
 from tests.autotune.looks.browser import count, document_of, needs_browser
 from tests.autotune.report.drawn_study import STEPS, analysis_of
-from tests.places import TRACES
+from tests.places import TRACES, WITHOUT_SHARED
 
-needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"real traces are not at {TRACES}")
+needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=WITHOUT_SHARED)
 MOST_BYTES = 2_000_000
 EVIL = "</script><script>document.documentElement.dataset.error='got in'</script><!--<b>&amp;\u2028"
 Draw = Callable[..., str]

@@ -44,6 +44,7 @@ def test_the_document_tells_what_the_rank_holds(tmp_path: Path, capfd: pytest.Ca
 
 
 @pytest.mark.megatron
+@pytest.mark.cold
 def test_a_layout_that_megatron_refuses_ends_with_its_words_and_exit_code_1(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

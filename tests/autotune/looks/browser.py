@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
-needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: `apt-get install chromium`")
+WITHOUT_CHROMIUM = pytest.mark.skipif(not CHROMIUM, reason="without Chromium (apt-get install chromium)")
+Test = TypeVar("Test", bound=Callable[..., Any])
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -25,6 +28,11 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--window-size=1200,1600",
 )
+
+
+def needs_browser(test: Test) -> Test:
+    marked: Test = pytest.mark.browser(WITHOUT_CHROMIUM(test))
+    return marked
 
 
 def document_of(page: Path, profile: Path, fragment: str = "") -> str:

@@ -4,7 +4,6 @@ one."""
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from autotune.report import write_report
+from tests.autotune.looks.browser import CHROMIUM, needs_browser
 from tests.autotune.report.drawn_study import STEPS, events, write_study
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 
 
 class Page(HTMLParser):
@@ -103,7 +100,7 @@ def test_a_study_without_traces_still_has_a_page(tmp_path: Path) -> None:
     assert "Where the step goes" not in page
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@needs_browser
 def test_a_browser_draws_the_page_without_a_script_error(text: str, tmp_path: Path) -> None:
     page, picture = tmp_path / "report.html", tmp_path / "page.png"
     page.write_text(text)
@@ -118,7 +115,6 @@ def _draw(page: Path, picture: Path, profile: Path) -> str:
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
     )  # fmt: skip
-    assert CHROMIUM is not None
     command = [CHROMIUM, *flags, f"--user-data-dir={profile}", f"--screenshot={picture}", "--window-size=1200,3000"]
     done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=60, check=True)
     print(done.stderr, file=sys.stderr)

@@ -14,10 +14,10 @@ import pytest
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
 from tests.autotune.test_cli import SIMULATED
+from tests.draws import few
 from tests.places import ROOT
 
 BUDGET = "12"
-QUICK_SEEDS = 3
 SEEDS = 20
 
 
@@ -64,9 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, int]:
     return finish(folder), (folder / "s" / JOURNAL).stat().st_size
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.faults] if seed >= QUICK_SEEDS else []) for seed in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", few(range(SEEDS), 1, later=pytest.mark.faults))
 def test_a_killed_study_ends_as_it_would_have(seed: int, tmp_path: Path, whole: tuple[History, int]) -> None:
     uninterrupted, size = whole
     (tmp_path / "base.yaml").write_text(SIMULATED)

@@ -77,7 +77,9 @@ def test_the_panel_says_phase_burst_best_wall_and_what_is_tried(tmp_path: Path) 
 
 def test_figures_of_a_model_are_never_told_as_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "planned.yaml"
-    recipe.write_text("model: mixtral-8x7b\ncluster: {gpu: h100, gpus_per_node: 8}\nburst: {engine: simulated}\n")
+    cluster = "cluster: {gpu: h100, nodes: 2, gpus_per_node: 8}\nparallelism: {ep: 8}\n"
+    knobs = "knobs: {use_distributed_optimizer: true}\n"
+    recipe.write_text(f"model: qwen3-30b-a3b\n{cluster}{knobs}burst: {{engine: simulated}}\n")
     study = tmp_path / "study"
     main(["run", str(recipe), "--budget", "3", "--study", str(study)])
     assert "nothing was measured" in capsys.readouterr().out

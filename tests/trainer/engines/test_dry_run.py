@@ -20,7 +20,7 @@ from trainer.estimate.memory.estimate import memory_of
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
-pytestmark = pytest.mark.megatron
+pytestmark = [pytest.mark.megatron, pytest.mark.xdist_group("megatron")]
 
 TUNED = FACTS / "tuned_recipes.json"
 MODEL: dict[str, Any] = {
@@ -58,7 +58,7 @@ CASES: tuple[tuple[dict[str, Any], int, dict[str, Any]], ...] = (
 
 def recipe(added: dict[str, Any], gpus: int, knobs: dict[str, Any]) -> Recipe:
     model = {name: value for name, value in (MODEL | added).items() if value is not None}
-    given = recipe_of(model, gpus=gpus, sizes=knobs, seq_length=512, global_batch_size=8 * gpus)
+    given = recipe_of(model, gpus=gpus, sizes=knobs, seq_length=512, global_batch_size=gpus)
     return given.replace({"moe_grouped_gemm": "num_moe_experts" in model})
 
 

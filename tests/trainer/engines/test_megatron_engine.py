@@ -6,7 +6,7 @@ import gzip
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.megatron.engine import MegatronEngine
 from trainer.recipe import Recipe
 
-pytestmark = pytest.mark.megatron
+pytestmark = [pytest.mark.megatron, pytest.mark.xdist_group("ranks")]
 
 TINY: dict[str, Any] = {
     "num_layers": 2,
@@ -35,7 +35,6 @@ MLA: dict[str, Any] = {
     "qk_pos_emb_head_dim": 8,
     "v_head_dim": 16,
 }
-Run = Callable[..., Outcome]
 
 
 def tiny(knobs: dict[str, Any] | None = None, *, trace_steps: int = 0, **model: Any) -> Recipe:
@@ -55,18 +54,44 @@ def limited(recipe: Recipe, memory_gib: float) -> Recipe:
     return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"memory_gib": memory_gib})})
 
 
+class Ranks:
+    """Ranks that the tests of this file share: importing Megatron-Core takes as long as five bursts.
+
+    What is about ranks of their own starts others; what makes these fail costs the next test their start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engine = MegatronEngine(folder / "engine")
+        self.cold: list[tuple[Recipe, Outcome]] = []  # what ran first on new ranks
+        self._numbers = itertools.count(1)
+        self._told: dict[str, Outcome] = {}
+
+    def run(self, recipe: Recipe, *, burst_folder: Path | None = None) -> Outcome:
+        number = next(self._numbers)
+        folder = burst_folder or self.folder / f"{number:04d}"
+        outcome = self.engine.run(Burst(number=number, recipe=recipe, folder=folder))
+        if outcome.failure is None and not outcome.warm:
+            self.cold.append((recipe, outcome))
+        return outcome
+
+    def told(self, recipe: Recipe) -> Outcome:
+        """The outcome of the recipe, which is run if no test has asked for it yet."""
+        if recipe.digest() not in self._told:
+            self._told[recipe.digest()] = self.run(recipe)
+        return self._told[recipe.digest()]
+
+    def threads(self) -> int:
+        """Of rank 0, as it was started last."""
+        pid_file = max((self.folder / "engine").rglob("rank0.pid"), key=lambda path: path.stat().st_mtime)
+        return psutil.Process(int(pid_file.read_text().split()[0])).num_threads()
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs a recipe on ranks that all tests of this file share: warm unless a test before made them fail."""
-    folder = tmp_path_factory.mktemp("bursts")
-    engine, numbers = MegatronEngine(folder / "engine"), itertools.count(1)
-
-    def run_one(recipe: Recipe, *, burst_folder: Path | None = None) -> Outcome:
-        number = next(numbers)
-        return engine.run(Burst(number=number, recipe=recipe, folder=burst_folder or folder / f"{number:04d}"))
-
-    yield run_one
-    engine.close()
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(tmp_path_factory.mktemp("bursts"))
+    yield ranks
+    ranks.engine.close()
 
 
 TP2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
@@ -124,10 +149,15 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_trains(run: Run, name: str) -> None:
+def layouts() -> list[Any]:
+    """Those that set the environment of ranks need ranks of their own."""
+    return [pytest.param(name, marks=[pytest.mark.cold] * ("threads_per_rank" in LAYOUTS[name][0])) for name in LAYOUTS]
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_every_layout_trains(ranks: Ranks, name: str) -> None:
     knobs, model = LAYOUTS[name]
-    outcome = run(tiny(knobs, **model))
+    outcome = ranks.told(tiny(knobs, **model))
     assert outcome.failure is None
     assert len(outcome.step_us) == len(outcome.cpu_us) == 2
     assert len(outcome.loss) == 3
@@ -147,42 +177,43 @@ SAME_AS_EP2 = ["ep allgather", "tp sp ep", "cp ep", "overlaps", "full uniform", 
 
 
 @pytest.mark.parametrize("name", SAME_AS_EP2)
-def test_training_equivalent_knobs_give_the_losses_of_the_plain_recipe(run: Run, name: str) -> None:
-    plain = run(tiny(EP2))
+def test_training_equivalent_knobs_give_the_losses_of_the_plain_recipe(ranks: Ranks, name: str) -> None:
+    plain = ranks.told(tiny(EP2))
     knobs, model = LAYOUTS[name]
-    assert run(tiny(knobs, **model)).loss == pytest.approx(plain.loss, rel=1e-4)
+    assert ranks.told(tiny(knobs, **model)).loss == pytest.approx(plain.loss, rel=1e-4)
 
 
-def test_a_warm_burst_gives_the_losses_of_a_cold_one(run: Run, tmp_path: Path) -> None:
-    cold_engine = MegatronEngine(tmp_path / "engine")
-    cold = cold_engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "cold"))
-    cold_engine.close()
-    run(tiny({"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 2}))
-    warm = run(tiny(EP2))
+def test_a_warm_burst_gives_the_losses_of_a_cold_one(ranks: Ranks) -> None:
+    ranks.told(tiny(EP2))
+    recipe, cold = ranks.cold[0]
+    ranks.told(tiny({**TP2, "expert_tensor_parallel_size": 2}))
+    warm = ranks.run(recipe)
     assert warm.warm
     assert not cold.warm
     assert cold.startup_s > 0.5 > warm.startup_s
     assert warm.loss == cold.loss
 
 
-def test_expert_replicas_that_train_apart_are_a_failure(run: Run) -> None:
-    outcome = run(tiny({**TP2, "expert_tensor_parallel_size": 1}))
+@pytest.mark.cold
+def test_expert_replicas_that_train_apart_are_a_failure(ranks: Ranks) -> None:
+    outcome = ranks.run(tiny({**TP2, "expert_tensor_parallel_size": 1}))
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.DIVERGED
     assert ".experts." in outcome.failure.evidence
     assert outcome.tokens_per_s_per_gpu is None
 
 
-def test_what_megatron_refuses_is_a_bad_configuration(run: Run) -> None:
-    outcome = run(tiny({**EP2, **selective("moe_act")}))
+@pytest.mark.cold
+def test_what_megatron_refuses_is_a_bad_configuration(ranks: Ranks) -> None:
+    outcome = ranks.run(tiny({**EP2, **selective("moe_act")}))
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.CONFIG
     assert "moe_act" in outcome.failure.evidence
 
 
-def test_a_trace_a_rank_names_what_a_wall_is_made_of(run: Run, tmp_path: Path) -> None:
+def test_a_trace_a_rank_names_what_a_wall_is_made_of(ranks: Ranks, tmp_path: Path) -> None:
     knobs = {**EP2, **FULL, "recompute_method": "uniform"}
-    run(tiny(knobs, trace_steps=2, moe_shared_expert_intermediate_size=64), burst_folder=tmp_path / "traced")
+    ranks.run(tiny(knobs, trace_steps=2, moe_shared_expert_intermediate_size=64), burst_folder=tmp_path / "traced")
     for rank in (0, 1):
         with gzip.open(tmp_path / "traced" / "trace" / f"rank{rank}.pt.trace.json.gz") as trace:
             names = {event["name"] for event in json.load(trace)["traceEvents"] if "name" in event}
@@ -191,6 +222,37 @@ def test_a_trace_a_rank_names_what_a_wall_is_made_of(run: Run, tmp_path: Path) -
             "step", "forward_microbatch", "backward_microbatch", "attention", "router", "dispatch", "experts",
             "combine", "shared_experts", "recompute", "gradient_sync", "optimizer",
         } <= names  # fmt: skip
+
+
+def test_the_peak_stays_below_the_enforced_limit_and_repeats(ranks: Ranks) -> None:
+    recipe = tiny({**EP2, "micro_batch_size": 4, "seq_length": 256}, vocab_size=4096)
+    first, second = ranks.run(recipe), ranks.run(recipe)
+    # fresh ranks also touch library code and thread buffers for the first time: about 25 MiB, whatever the model
+    assert max(first.peak_gib) == pytest.approx(max(second.peak_gib), abs=0.04)
+    held = ranks.run(limited(recipe, max(first.peak_gib) * 1.3))
+    assert held.failure is None
+    assert max(held.peak_gib) <= max(first.peak_gib) * 1.3
+
+
+def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks) -> None:
+    """Models, process groups and their threads: what stays behind slows every later burst."""
+
+    def threads_after_a_burst() -> int:
+        ranks.run(tiny(EP2))
+        return ranks.threads()
+
+    first, _, last = [threads_after_a_burst() for _ in range(3)]
+    assert last < first + 15  # a leak keeps 48 threads a burst; a closed group's listeners may end a little later
+
+
+@pytest.mark.cold
+def test_a_loss_that_is_not_a_number_is_a_failure_with_its_step(tmp_path: Path) -> None:
+    engine = MegatronEngine(tmp_path / "engine", worker="tests.trainer.engines.nan_worker")
+    outcome = engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "burst"))
+    engine.close()
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.NAN
+    assert "step 1" in outcome.failure.evidence
 
 
 # (memory limit GiB, model fields, knobs) -> the phase in which this recipe cannot have its next allocation
@@ -203,43 +265,15 @@ OUT_OF_MEMORY: dict[str, tuple[float, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("phase", OUT_OF_MEMORY)
-def test_running_out_of_memory_is_a_real_failure_with_its_phase(run: Run, phase: str) -> None:
+def phases() -> list[Any]:
+    """Every failure costs the next test a start: one ends the warm ranks."""
+    return [pytest.param(phase, marks=[pytest.mark.cold] * (phase != "forward")) for phase in OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize("phase", phases())
+def test_running_out_of_memory_is_a_real_failure_with_its_phase(ranks: Ranks, phase: str) -> None:
     memory_gib, model, knobs = OUT_OF_MEMORY[phase]
-    outcome = run(limited(tiny(knobs, **model), memory_gib))
+    outcome = ranks.run(limited(tiny(knobs, **model), memory_gib))
     assert outcome.failure is not None, f"ran with a peak of {outcome.peak_gib}"
     assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.OOM, phase)
     assert outcome.failure.rank in (0, 1)
-
-
-def test_the_peak_stays_below_the_enforced_limit_and_repeats(run: Run) -> None:
-    recipe = tiny({**EP2, "micro_batch_size": 4, "seq_length": 256}, vocab_size=4096)
-    first, second = run(recipe), run(recipe)
-    # fresh ranks also touch library code and thread buffers for the first time: about 25 MiB, whatever the model
-    assert max(first.peak_gib) == pytest.approx(max(second.peak_gib), abs=0.04)
-    held = run(limited(recipe, max(first.peak_gib) * 1.3))
-    assert held.failure is None
-    assert max(held.peak_gib) <= max(first.peak_gib) * 1.3
-
-
-def test_a_warm_rank_keeps_nothing_of_a_burst(tmp_path: Path) -> None:
-    """Models, process groups and their threads: what stays behind slows every later burst."""
-    engine = MegatronEngine(tmp_path / "engine")
-
-    def threads_after(number: int) -> int:
-        engine.run(Burst(number=number, recipe=tiny(EP2), folder=tmp_path / f"{number}"))
-        (pid_file,) = (tmp_path / "engine").rglob("rank0.pid")
-        return psutil.Process(int(pid_file.read_text().split()[0])).num_threads()
-
-    first, *_, last = [threads_after(number) for number in range(1, 5)]
-    engine.close()
-    assert last < first + 15  # a leak keeps 48 threads a burst; a closed group's listeners may end a little later
-
-
-def test_a_loss_that_is_not_a_number_is_a_failure_with_its_step(tmp_path: Path) -> None:
-    engine = MegatronEngine(tmp_path / "engine", worker="tests.trainer.engines.nan_worker")
-    outcome = engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "burst"))
-    engine.close()
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.NAN
-    assert "step 1" in outcome.failure.evidence

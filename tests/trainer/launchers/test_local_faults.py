@@ -15,6 +15,8 @@ from trainer.launchers import local
 from trainer.launchers.local import LocalLauncher, LocalRanks
 from trainer.launchers.processes import status_of, with_mark
 
+pytestmark = pytest.mark.xdist_group("ranks")
+
 FORWARD, BACKWARD, INIT = ["phase", "forward"], ["phase", "backward"], ["phase", "init"]
 
 
@@ -107,13 +109,20 @@ CASES = {
 }
 
 
+QUICK = {"a rank is killed"}
+
+
+def cases() -> list[Any]:
+    later = [pytest.mark.faults]
+    return [pytest.param(case, id=name, marks=later * (name not in QUICK)) for name, case in CASES.items()]
+
+
 def shown(failure: Failure | None) -> tuple[object, ...]:
     assert failure is not None
     return failure.kind, failure.phase
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", cases())
 def test_a_fault_is_named_and_leaves_nothing(
     case: Case, launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
 ) -> None:

@@ -26,6 +26,8 @@ from trainer.launchers.processes import (
     with_mark,
 )
 
+pytestmark = pytest.mark.xdist_group("ranks")
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.draws import few
 from tests.trainer.model.real_model import counted, recipe_of
 from trainer.estimate.candidates import one
 from trainer.estimate.held import held_parameters
@@ -19,7 +20,7 @@ from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
 from trainer.recipe.validation import ALIASES
 
-pytestmark = pytest.mark.megatron
+pytestmark = [pytest.mark.megatron, pytest.mark.xdist_group("megatron")]
 
 RANDOM_MODELS = 240
 BUILDABLE = [name for name, model in presets().items() if model.hybrid is None]
@@ -75,7 +76,7 @@ def a_random_model(chance: random.Random) -> dict[str, Any]:
     return {name: value for name, value in model.items() if value is not None}
 
 
-@pytest.mark.parametrize("first", range(0, RANDOM_MODELS, 40))
+@pytest.mark.parametrize("first", few(range(0, RANDOM_MODELS, 40), 1))
 def test_random_models_have_as_many_parameters_as_we_say(first: int) -> None:
     wrong = []
     for seed in range(first, first + 40):
@@ -100,7 +101,7 @@ def test_every_pipeline_rank_holds_as_many_parameters_as_we_say(model: str, gpus
         assert counted(recipe, pp_rank=pp_rank) == _ours(recipe, pp_rank), pp_rank
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", few(range(40), 10))
 def test_random_models_are_shared_by_ranks_as_we_say(seed: int) -> None:
     chance = random.Random(1000 + seed)
     recipe = _on_ranks(Architecture.model_validate(a_random_model(chance)), chance)
