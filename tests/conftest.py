@@ -1,8 +1,7 @@
-"""How the suite is run: what keeps to itself while files run side by side, and one line on what was not run.
+"""How the suite is run: which files keep together while others run beside them, and one line on what was not run.
 
-A file stays on one worker, so that what its tests share is made once. Files marked `xdist_group("ranks")` start ranks
-or end processes by their marks: two of them would be in each other's way. Those marked `xdist_group("megatron")` use
-Megatron-Core in the process of the tests, which one worker imports then.
+A file stays on one worker, so that what its tests share is made once; so do the files of a row of `TOGETHER`.
+pytest-xdist's own `xdist_group` does nothing under pytest 9.2 (pytest-dev/pytest-xdist#1386).
 """
 
 from __future__ import annotations
@@ -10,11 +9,31 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 import pytest
 
-LONG = ("ranks", "megatron")
+# What runs longest comes first: the rest fills the other worker.
+TOGETHER = {
+    # they start ranks, and end processes by their marks: two at once would be in each other's way
+    "ranks": (
+        "test_megatron_engine",
+        "test_local_faults",
+        "test_local_ranks",
+        "test_processes",
+        "test_tuner_killed",
+    ),
+    # Megatron-Core in the process of the tests: one worker imports it
+    "megatron": (
+        "test_dry_run",
+        "test_megatron_configs",
+        "test_megatron_cpu",
+        "test_parameters_of_megatron",
+        "test_rules_against_megatron",
+    ),
+}
+TURNS = [*TOGETHER, ""]
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
@@ -22,18 +41,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = Counter()
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups before xdist asks for them, and the longest first: the rest fills the other worker."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=_turn)
+    items.sort(key=lambda item: TURNS.index(_row(item.path.stem)))
 
 
-def _turn(item: pytest.Item) -> int:
-    group = next(item.iter_markers("xdist_group")).args[0]
-    return LONG.index(group) if group in LONG else len(LONG)
+def _row(file: str) -> str:
+    return next((row for row, files in TOGETHER.items() if file in files), "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return _row(PurePath(file).stem) or file
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.megatron, pytest.mark.xdist_group("megatron")]
+pytestmark = pytest.mark.megatron
 
 
 def tiny(**knobs: Any) -> Any:

@@ -11,7 +11,6 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.megatron,
-    pytest.mark.xdist_group("megatron"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the substitution is for machines without a GPU"),
 ]
 

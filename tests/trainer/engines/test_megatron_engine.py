@@ -17,7 +17,7 @@ from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.megatron.engine import MegatronEngine
 from trainer.recipe import Recipe
 
-pytestmark = [pytest.mark.megatron, pytest.mark.xdist_group("ranks")]
+pytestmark = pytest.mark.megatron
 
 TINY: dict[str, Any] = {
     "num_layers": 2,
@@ -238,7 +238,7 @@ def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks) -> None:
     """Models, process groups and their threads: what stays behind slows every later burst."""
 
     def threads_after_a_burst() -> int:
-        ranks.run(tiny(EP2))
+        assert ranks.run(tiny(EP2)).failure is None
         return ranks.threads()
 
     first, _, last = [threads_after_a_burst() for _ in range(3)]

@@ -26,7 +26,7 @@ from trainer.recipe.rules import RULES, Finding, FindingKind, check
 from trainer.recipe.schema import Recipe
 from trainer.recipe.tables import read_table
 
-pytestmark = [pytest.mark.megatron, pytest.mark.xdist_group("megatron")]
+pytestmark = pytest.mark.megatron
 
 CASES = (3_000, 12_000)
 MOST_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time

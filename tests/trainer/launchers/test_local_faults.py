@@ -15,8 +15,6 @@ from trainer.launchers import local
 from trainer.launchers.local import LocalLauncher, LocalRanks
 from trainer.launchers.processes import status_of, with_mark
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 FORWARD, BACKWARD, INIT = ["phase", "forward"], ["phase", "backward"], ["phase", "init"]
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from trainer.launchers import mailbox
 from trainer.launchers.local import LocalRanks, rank_environment, torchrun_command
 from trainer.launchers.processes import OWNER, owner_from, this_process, with_mark
 from trainer.launchers.supervisor import exit_path
-
-pytestmark = pytest.mark.xdist_group("ranks")
 
 
 def test_ranks_stay_up_between_bursts_and_end_by_themselves(

@@ -26,8 +26,6 @@ from trainer.launchers.processes import (
     with_mark,
 )
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from trainer.launchers.processes import OWNER, Process, marked, owner_from, status_of
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 TUNER = Path(__file__).parent / "tuner.py"
 AT_ONCE = 5  # tuners that run side by side: they mostly import
 EACH_S = 1.0  # one is killed in every such stretch; in the last ones ranks are up and bursts run
