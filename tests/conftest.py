@@ -62,15 +62,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Counts what `-m "not (faults or browser)"` leaves to `make test-full`, by the word that says so."""
     for item in items:
-        item.config.stash[LEFT_OUT][_kind(item)] += 1
-
-
-def _kind(item: pytest.Item) -> str:
-    """The word of `-m` that left the test out: "not (faults or browser)" leaves out what is marked faults."""
-    marks = {mark.name for mark in item.iter_markers()}
-    words = re.findall(r"\w+", item.config.getoption("markexpr"))
-    return next((word for word in words if word in marks), "of `make test`")
+        marks = {mark.name for mark in item.iter_markers()}
+        words = re.findall(r"\w+", item.config.getoption("markexpr"))
+        item.config.stash[LEFT_OUT].update([word for word in words if word in marks][:1])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,8 +84,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         config.workeroutput["left_out"] = dict(left_out)
     yield
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and (line := _line(left_out=left_out, skipped=_skips(reporter))):
-        reporter.write_line(line)
+    if reporter is None:  # a worker
+        return
+    if told := [*_told("left to make test-full", left_out), *_told("skipped", _skips(reporter))]:
+        reporter.write_line("; ".join(told))
 
 
 def _skips(reporter: Any) -> Counter[str]:
@@ -97,8 +95,5 @@ def _skips(reporter: Any) -> Counter[str]:
     return Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
 
 
-def _line(**counts: Counter[str]) -> str:
-    def whys(of: Counter[str]) -> str:
-        return ", ".join(f"{count:,} {why}" for why, count in sorted(of.items()))
-
-    return "; ".join(f"{what.replace('_', ' ')}: {whys(of)}" for what, of in counts.items() if of)
+def _told(what: str, whys: Counter[str]) -> list[str]:
+    return [f"{what}: " + ", ".join(f"{count:,} {why}" for why, count in sorted(whys.items()))] if whys else []

@@ -37,13 +37,13 @@ MLA: dict[str, Any] = {
 }
 
 
-def tiny(knobs: dict[str, Any] | None = None, *, trace_steps: int = 0, **model: Any) -> Recipe:
+def tiny(knobs: dict[str, Any] | None = None, *, trace_steps: int = 0, batch: int = 4, **model: Any) -> Recipe:
     recipe = Recipe.model_validate(
         {
             "name": "tiny",
             "model": {**TINY, **model},
             "cluster": {"gpu": "cpu", "gpus_per_node": 2},
-            "training": {"seq_length": 32, "global_batch_size": 8, "precision": "fp32"},
+            "training": {"seq_length": 32, "global_batch_size": batch, "precision": "fp32"},
             "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": trace_steps, "deadline_s": 60},
         }
     )
@@ -126,7 +126,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**EP2, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
         {},
     ),
-    "micro batch": ({**EP2, "micro_batch_size": 4}, {}),
+    "micro batch": ({**EP2, "micro_batch_size": 2}, {}),
     "threads": ({**EP2, "threads_per_rank": 2, "cpu_affinity": "spread"}, {}),
     "manual gc": ({**EP2, "manual_gc": True, "manual_gc_interval": 1}, {}),
     "bf16": ({**EP2, "precision": "bf16"}, {}),
@@ -225,7 +225,7 @@ def test_a_trace_a_rank_names_what_a_wall_is_made_of(ranks: Ranks, tmp_path: Pat
 
 
 def test_the_peak_stays_below_the_enforced_limit_and_repeats(ranks: Ranks) -> None:
-    recipe = tiny({**EP2, "micro_batch_size": 4, "seq_length": 256}, vocab_size=4096)
+    recipe = tiny({**EP2, "micro_batch_size": 4, "seq_length": 256}, batch=8, vocab_size=4096)
     first, second = ranks.run(recipe), ranks.run(recipe)
     # fresh ranks also touch library code and thread buffers for the first time: about 25 MiB, whatever the model
     assert max(first.peak_gib) == pytest.approx(max(second.peak_gib), abs=0.04)
@@ -273,7 +273,7 @@ def phases() -> list[Any]:
 @pytest.mark.parametrize("phase", phases())
 def test_running_out_of_memory_is_a_real_failure_with_its_phase(ranks: Ranks, phase: str) -> None:
     memory_gib, model, knobs = OUT_OF_MEMORY[phase]
-    outcome = ranks.run(limited(tiny(knobs, **model), memory_gib))
+    outcome = ranks.run(limited(tiny(knobs, batch=8, **model), memory_gib))
     assert outcome.failure is not None, f"ran with a peak of {outcome.peak_gib}"
     assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.OOM, phase)
     assert outcome.failure.rank in (0, 1)

@@ -35,8 +35,12 @@ def start(folder: Path, kill_at_s: float) -> Tuner:
     return Tuner(popen=popen, process=status.process, folder=folder, kill_at_s=kill_at_s)
 
 
-def left_by(owners: set[Process]) -> list[Process]:
-    return [process for process, env in marked() if owner_from(env.get(OWNER, "")) in owners]
+def left_by(tuners: list[Tuner]) -> list[Process]:
+    """What carries their marks, and grandchildren that do not: another tuner's sweep may end the marked ones first."""
+    owners = {tuner.process for tuner in tuners}
+    ours = [process for process, env in marked() if owner_from(env.get(OWNER, "")) in owners]
+    statuses = [status_of(pid) for tuner in tuners for pid in grandchildren(tuner.folder)]
+    return ours + [status.process for status in statuses if status is not None and not status.dead]
 
 
 def grandchildren(folder: Path) -> list[int]:
@@ -55,11 +59,7 @@ def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: P
         assert tuner.popen.poll() is None
         tuner.popen.kill()
         tuner.popen.wait()
-    owners = {tuner.process for tuner in tuners}
     give_up = time.monotonic() + CLEAN_S
-    while (left := left_by(owners)) and time.monotonic() < give_up:
+    while (left := left_by(tuners)) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert left == []
-    for tuner in tuners:
-        statuses = [status_of(pid) for pid in grandchildren(tuner.folder)]
-        assert all(status is None or status.dead for status in statuses)
