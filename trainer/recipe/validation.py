@@ -20,7 +20,7 @@ from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, Trainin
 from trainer.recipe.source import KeyPath, Source, nearest
 
 Model = TypeVar("Model", bound=Section)
-Known = Iterable[str]  # names that may stand at the top of a recipe
+Known = Iterable[str]  # keys that may stand in a section
 
 ALIASES = {
     "tp": "tensor_model_parallel_size",
@@ -50,7 +50,7 @@ def validated(model: type[Model], source: Source) -> Model:
     try:
         found = model.model_validate(data)
     except ValidationError as error:
-        problems += _schema_problems(source, data, error.errors(), model.model_fields)
+        problems += _schema_problems(source, data, error.errors(), model)
     if problems:
         raise BadInputError(*sorted(problems, key=lambda problem: _line(problem.where)))
     return found
@@ -135,7 +135,9 @@ def _unknown_hint(name: str, section: str, known: Iterable[str]) -> str:
     return f"known here: {', '.join(known)}" if len(known) <= 20 else "see `moe-autotune init` for what there is"
 
 
-def _schema_problems(source: Source, data: dict[str, Any], errors: list[ErrorDetails], top: Known) -> list[Problem]:
+def _schema_problems(
+    source: Source, data: dict[str, Any], errors: list[ErrorDetails], model: type[Section]
+) -> list[Problem]:
     """Pydantic's errors, one a key path, without the union members that were not meant."""
     problems: dict[KeyPath, Problem] = {}
     for error in errors:
@@ -143,7 +145,7 @@ def _schema_problems(source: Source, data: dict[str, Any], errors: list[ErrorDet
             continue
         path = _path_in(data, error["loc"])
         if path not in problems:
-            problems[path] = _problem(source, path, error, top)
+            problems[path] = _problem(source, path, error, model)
     return list(problems.values())
 
 
@@ -165,12 +167,21 @@ def _path_in(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
     return tuple(path)
 
 
-def _problem(source: Source, path: KeyPath, error: ErrorDetails, top: Known) -> Problem:
+def _problem(source: Source, path: KeyPath, error: ErrorDetails, model: type[Section]) -> Problem:
     key = str(path[-1]) if path else ""
     section = str(path[0]) if len(path) > 1 else ""
-    known = SECTIONS[section].model_fields if section in SECTIONS else top
+    known = _fields(model, section)
     what, hint = MESSAGES.get(error["type"], _other)(error, key, section, known)
     return Problem(where=source.where(path), what=what, hint=hint)
+
+
+def _fields(model: type[Section], section: str) -> Known:
+    """The keys that may stand in a section of the model, or at its top."""
+    inside = model.model_fields[section].annotation if section in model.model_fields else None
+    written_out = SECTIONS.get(section) or inside
+    if isinstance(written_out, type) and issubclass(written_out, Section):
+        return written_out.model_fields
+    return model.model_fields
 
 
 Message = Callable[[ErrorDetails, str, str, Known], tuple[str, str]]

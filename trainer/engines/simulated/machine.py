@@ -1,72 +1,162 @@
-"""The simulated cluster's figures: what decides how large each wall is.
+"""A machine file: how a cluster differs from the tables and the published runs, every key with its unit and default.
 
-Defaults are round numbers near what is published for 8-GPU nodes; a test plants a wall by changing one of them.
+Factors multiply what `rates.csv` and `hardware.csv` say; 1 is "as published". What is absent has its default, so a file
+holds only what is special about its cluster. `load_machine` reads a packaged name or a file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
 
-from trainer.recipe import Recipe
+from pydantic import Field
 
-# Share of a layer's forward work that each module runs again under selective recompute.
-RECOMPUTED = {
-    "core_attn": 0.08,
-    "moe_act": 0.03,
-    "layernorm": 0.03,
-    "mla_up_proj": 0.06,
-    "mlp": 0.12,
-    "moe": 0.55,
-    "shared_experts": 0.05,
-}
-# Time of a dispatch against the NCCL all-to-all: (inside the fast domain, across it). arXiv 2603.07685 table 7.
-DISPATCHERS = {
-    "alltoall": (1.0, 1.0),
-    "allgather": (1.2, 2.5),
-    "deepep": (0.9, 0.5),
-    "hybridep": (0.8, 0.45),
-}
+from trainer.errors import BadInputError, Problem
+from trainer.recipe.architecture import Section
+from trainer.recipe.source import nearest, parse_source
+from trainer.recipe.validation import validated
+
+AS_PUBLISHED = "as-published"
+
+Factor = Annotated[float, Field(gt=0, le=100)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Times in microseconds, rates in TFLOP/s and GB/s; fractions are 0..1."""
+class Compute(Section):
+    """Factors on the rates of rates.csv: 0.8 is a fifth slower."""
 
-    gemm_efficiency: float = 0.6  # of the peak, with long GEMMs
-    half_rows: float = 192.0  # rows an expert's GEMM needs for half of that on a GPU
-    cpu_half_rows: float = 24.0  # and on a CPU
-    cpu_tflops: float = 0.05  # a CPU rank with one thread
-    cores_per_rank: int = 2
-    launch_us: float = 5.0
-    launches_per_layer: float = 70.0  # forward, eager, with grouped GEMM
-    collective_us: float = 25.0  # latency of one collective
-    fast_gb_s: float | None = None  # None: the hardware table's
-    slow_gb_s: float | None = None
-    hidden_ep: float = 0.7  # of EP communication, under EP overlap
-    hidden_dp: float = 0.85  # of a direction of DP communication, under its overlap
-    gc_us: float = 0.0  # pause a step without manual garbage collection
-    host_adam_gb_s: float = 4.0  # optimizer state stepped on the host
-    memory_scale: float = 1.05  # true peak over the closed form's
-    memory_offset_gib: float = 0.0
-    noise: float = 0.005  # relative standard deviation of a step
-    burst_noise: float = 0.003  # of a burst's mean
+    dense_gemm: Factor = Field(1.0, description="rate of dense matrix products")
+    grouped_gemm: Factor = Field(1.0, description="rate of the experts' grouped products")
+    half_rows: Factor = Field(1.0, description="rows an expert needs for half of the grouped rate")
+    half_width: Factor = Field(1.0, description="width an expert needs for half of the grouped rate")
+    attention: Factor = Field(1.0, description="rate of fused attention")
+    memory_bound: Factor = Field(1.0, description="HBM rate that memory-bound kernels reach")
+    quantize: Factor = Field(1.0, description="time of quantization in FP8 and FP4")
+    optimizer: Factor = Field(1.0, description="rate of the optimizer step")
 
-    def tflops(self, recipe: Recipe) -> float:
-        """Of one rank at its peak."""
-        peak = recipe.peak_tflops
-        if peak is not None:
-            return peak
-        threads = min(int(recipe.knob("threads_per_rank")), self.cores_per_rank)
-        return self.cpu_tflops * (1.0 + 0.8 * (threads - 1))
 
-    def bandwidth_gb_s(self, recipe: Recipe, ranks: int) -> float:
-        """Of one rank in a collective over this many neighbouring ranks."""
-        hardware = recipe.hardware
-        if self.inside_domain(recipe, ranks):
-            return self.fast_gb_s or hardware.nvlink_gb_s or 4.0
-        return self.slow_gb_s or (hardware.scaleout_gbit_s or 16.0) / 8.0
+class Links(Section):
+    """Factors on the measured bandwidths and latencies."""
 
-    def inside_domain(self, recipe: Recipe, ranks: int) -> bool:
-        hardware = recipe.hardware
-        domain = recipe.cluster.gpus_per_node if hardware.is_cpu else hardware.nvlink_domain_gpus
-        return ranks <= (domain or hardware.gpus_per_node)
+    nvlink: Factor = Field(1.0, description="bandwidth inside the NVLink domain")
+    network: Factor = Field(1.0, description="bandwidth between domains")
+    pcie: Factor = Field(1.0, description="bandwidth between host and device")
+    latency: Factor = Field(1.0, description="latency of a collective")
+    half_message: Factor = Field(1.0, description="message size that reaches half of the bandwidth")
+    alltoall: Factor = Field(1.0, description="bandwidth of the NCCL all-to-all dispatcher")
+    allgather: Factor = Field(1.0, description="bandwidth of the all-gather dispatcher")
+    deepep: Factor = Field(1.0, description="bandwidth of DeepEP")
+    hybridep: Factor = Field(1.0, description="bandwidth of HybridEP")
+
+
+class Overlap(Section):
+    """What streams take from each other."""
+
+    sm_contention: Factor = Field(1.0, description="compute lost beside communication, over the SMs it occupies")
+    ep: Share = Field(1.0, description="of EP communication under EP overlap that can run beside compute at all")
+    dp: Share = Field(1.0, description="of DP communication under its overlaps that can run beside compute at all")
+    slowed: Factor = Field(1.0, description="time of communication beside compute, over rates.csv")
+
+
+class Host(Section):
+    """The CPU that launches."""
+
+    launch: Factor = Field(1.0, description="time of a launch, Python around it included")
+    sync_us: float = Field(0.0, ge=0, description="µs more a synchronisation of host and device")
+    step_ms: float = Field(0.0, ge=0, description="ms more host work a step: data, logging")
+    gc_ms: float = Field(0.0, ge=0, description="ms of a garbage collection")
+    gc_every_steps: float = Field(1.0, gt=0, description="steps between two where manual_gc is off")
+    jitter: Share = Field(0.02, description="relative standard deviation of a rank's host time from layer to layer")
+
+
+class Routing(Section):
+    """How unevenly experts are loaded where nothing forces balance."""
+
+    skew: float = Field(0.25, ge=0, le=20, description="relative standard deviation of an expert's load over the mean")
+    drift: Share = Field(0.1, description="share of the skew that is drawn anew every step")
+
+
+class Memory(Section):
+    """What a GPU holds beside what the recipe counts."""
+
+    activations: Factor = Field(1.0, description="of activations against the count")
+    fragmentation: Share = Field(0.03, description="of the allocator's memory that cannot be used")
+    outside_gib: float = Field(0.0, ge=0, description="GiB more outside the allocator: context, NCCL, NVSHMEM")
+    second_step_gib: float = Field(0.0, ge=0, description="GiB that appear in the second step")
+
+
+class Noise(Section):
+    """Relative standard deviations."""
+
+    step: Share = Field(0.004, description="of a step around its burst's mean")
+    burst: Share = Field(0.003, description="of a burst's mean around the truth")
+
+
+class Straggler(Section):
+    """Some ranks that are slower: a rank, or every rank of a node."""
+
+    rank: int | None = Field(None, ge=0, description="one rank")
+    node: int | None = Field(None, ge=0, description="or every rank of one node")
+    compute: Factor = Field(1.0, description="its compute takes so many times as long")
+    host: Factor = Field(1.0, description="its host takes so many times as long")
+    network: Factor = Field(1.0, description="its links to other domains take so many times as long")
+
+
+class Fault(Section):
+    """Something that goes wrong, in bursts chosen by chance."""
+
+    kind: Literal["dies", "hangs", "nan", "node_lost"] = Field(description="what happens")
+    rank: int = Field(0, ge=0, description="to which rank, or to the node that it is on")
+    step: int = Field(0, ge=0, description="in which step, counted from 0, warm-up included")
+    chance: Share = Field(1.0, description="probability that a burst meets it")
+    bursts: int | None = Field(None, gt=0, description="only the first so many bursts of a study can")
+
+
+class Startup(Section):
+    """What a burst costs before its first step."""
+
+    launch_s: float = Field(45.0, ge=0, description="s to start ranks and import")
+    per_1024_ranks_s: float = Field(20.0, ge=0, description="s more for every 1,024 ranks: process groups")
+    build_s_per_gib: float = Field(0.15, ge=0, description="s to build a GiB of model and optimizer state")
+    first_step_s: float = Field(8.0, ge=0, description="s that the first step takes longer: compilation, tuning")
+
+
+class Machine(Section):
+    name: str = Field("machine", description="what reports call it")
+    about: str = Field("", description="one sentence on what is special about it")
+    compute: Compute = Compute()
+    links: Links = Links()
+    overlap: Overlap = Overlap()
+    host: Host = Host()
+    routing: Routing = Routing()
+    memory: Memory = Memory()
+    noise: Noise = Noise()
+    startup: Startup = Startup()
+    stragglers: Annotated[tuple[Straggler, ...], Field(strict=False)] = Field((), description="ranks that are slower")
+    faults: Annotated[tuple[Fault, ...], Field(strict=False)] = Field((), description="what goes wrong")
+
+
+@cache
+def packaged_machines() -> tuple[str, ...]:
+    """Names of the machine files that come with the package."""
+    found = (files("trainer.engines.simulated") / "machines").iterdir()
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
+
+
+def load_machine(name_or_file: str, *, beside: Path | None = None) -> Machine:
+    """A packaged machine, or a file; a relative path is taken from `beside`, the folder of the recipe.
+
+    BadInputError names every problem of the file.
+    """
+    if name_or_file in packaged_machines():
+        packaged = files("trainer.engines.simulated") / "machines" / f"{name_or_file}.yaml"
+        return validated(Machine, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
+    path = (beside or Path()) / name_or_file
+    if not path.is_file():
+        near = nearest(name_or_file, packaged_machines())
+        meant = f"did you mean {near}? " if near else ""
+        hint = f"{meant}there are {', '.join(packaged_machines())}; or name a YAML file"
+        raise BadInputError(Problem(where="burst.machine", what=f"no machine {name_or_file!r}", hint=hint))
+    return validated(Machine, parse_source(path.read_text(encoding="utf-8"), name=str(path)))
