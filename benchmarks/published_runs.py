@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.places import DATA, data_file
 from benchmarks.published_knobs import published_knobs
-from trainer.estimate.time.software import release_named
+from trainer.measured.software import release_named
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.models import presets

@@ -59,7 +59,7 @@ def estimate(
 def _release(named: str | None) -> str | None:
     """The row of software.csv that was asked for. BadInputError for a release that has none."""
     from trainer.errors import BadInputError, Problem
-    from trainer.estimate.time.software import release_named, releases
+    from trainer.measured.software import release_named, releases
 
     try:
         return None if named is None else release_named(named)

@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from trainer.engines.simulated.model import Op, Stream, step_of
+from trainer.engines.simulated.play import play
 
 from analyzers import analyze
 from tests.policies.drawn import cpu_recipe, gpu_recipe
 from trainer.burst import Burst, BurstPhase, FailureKind, Outcome, read_burst
 from trainer.engines import open_engine
 from trainer.engines.simulated import Machine, SimulatedEngine
-from trainer.engines.simulated.model import Op, Stream, step_of
-from trainer.engines.simulated.play import play
 from trainer.recipe import Recipe
 
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

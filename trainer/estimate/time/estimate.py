@@ -23,8 +23,8 @@ from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
-from trainer.estimate.time.software import latest, releases
 from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, precision_tflops
+from trainer.measured.software import latest, releases
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 

@@ -15,8 +15,8 @@ from trainer.estimate.candidates import Candidates, Floats
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of
-from trainer.estimate.time.software import Release
 from trainer.estimate.time.work import Forward, forward_of, host_s
+from trainer.measured.software import Release
 from trainer.model.parameters import attention_channels
 
 TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more

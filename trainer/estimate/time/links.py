@@ -7,37 +7,17 @@ network one a destination node (arXiv 2603.07685 §4.2). Shares of the link's ra
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.time.constants import Constants
+from trainer.measured.links import copies, shares
 from trainer.recipe.hardware import Hardware
-from trainer.recipe.tables import read_table
 
 GB = 1e9
 CPU_GB_S = 4.0  # between processes of one machine through gloo
 NETWORK_LATENCY_S = 25e-6  # of a collective over the network, launch included
 NVLINK_LATENCY_S = 12e-6
-
-
-@cache
-def _shares() -> dict[tuple[str, str], float]:
-    return {
-        (row["library"], row["fabric"]): float(row["share"])
-        for row in read_table("links.csv", package="trainer.estimate.time")
-    }
-
-
-@cache
-def _copies() -> dict[str, str]:
-    """Library -> which copies of a token it sends: every one, one a rank, one a node, all ranks' tokens."""
-    return {
-        row["library"]: row["copies"]
-        for row in read_table("links.csv", package="trainer.estimate.time")
-        if row["fabric"] != "network"
-    }
 
 
 def domain_of(candidates: Candidates) -> float:
@@ -49,11 +29,11 @@ def domain_of(candidates: Candidates) -> float:
 
 def inside_gb_s(hardware: Hardware, library: str) -> float:
     fabric = "nvlink72" if hardware.nvlink_domain_gpus > 8 else "nvlink8"
-    return (hardware.nvlink_gb_s or CPU_GB_S) * _shares()[library, fabric]
+    return (hardware.nvlink_gb_s or CPU_GB_S) * shares()[library, fabric]
 
 
 def across_gb_s(hardware: Hardware, library: str) -> float:
-    return (hardware.scaleout_gbit_s or CPU_GB_S * 8) / 8 * _shares()[library, "network"]
+    return (hardware.scaleout_gbit_s or CPU_GB_S * 8) / 8 * shares()[library, "network"]
 
 
 def collective_s(candidates: Candidates, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
@@ -94,9 +74,9 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
     for library, chosen in _libraries(candidates).items():
         if not chosen.any():
             continue
-        if _copies()[library] == "all":
+        if copies()[library] == "all":
             inside, across = near - 1.0, ranks - near
-        elif _copies()[library] == "every":
+        elif copies()[library] == "every":
             inside, across = topk * near / ranks * (near - 1) / near, topk * (1 - near / ranks)
         else:
             inside = _distinct(ranks, topk) * near / ranks * (near - 1) / near

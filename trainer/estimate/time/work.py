@@ -16,7 +16,7 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.state import quantizes
 from trainer.estimate.time.constants import Constants
-from trainer.estimate.time.software import Release
+from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
 from trainer.model.parameters import attention_channels, dense_width, expert_width, layer_parameters, matrices
 from trainer.recipe.architecture import Architecture

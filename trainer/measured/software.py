@@ -24,7 +24,7 @@ def releases() -> dict[str, Release]:
             aliases=tuple(row["aliases"].split()),
             fused_grouped_mlp=row["fused_grouped_mlp"] == "yes",
         )
-        for row in read_table("software.csv", package="trainer.estimate.time")
+        for row in read_table("software.csv", package="trainer.measured")
     )
     return {row.name: row for row in rows}
 

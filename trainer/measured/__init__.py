@@ -1,0 +1,1 @@
+"""What was measured of links and software and holds for an estimate and a simulation alike: tables, no formulas."""
