@@ -26,11 +26,12 @@ from benchmarks.memory_accuracy import LARGE_GIB, Judged, calibration, coverage,
 from benchmarks.places import DATA, data_file
 from benchmarks.published_memory import Published, breakdown, deepseek_v3, peaks, savings
 from benchmarks.published_runs import Run, cells, read_pairs, read_runs
-from benchmarks.time_accuracy import accuracy, baseline, rank_correlations
+from benchmarks.time_accuracy import accuracy, baseline, estimated_log_rates, rank_correlations
 from benchmarks.time_accuracy import groups as time_groups
 from benchmarks.time_fit import STEPS, Fit, leave_one_cell_out, write_constants
 from trainer.estimate.candidates import Floats, table
 from trainer.estimate.memory.estimate import memory_of
+from trainer.estimate.time.constants import constant_table
 
 TABLES = Path(__file__).parents[1] / "trainer" / "estimate"
 CALIBRATION = TABLES / "memory" / "memory_calibration.csv"
@@ -144,7 +145,7 @@ def step_time(facts: Path, *, write: bool) -> None:
     for why, count in Counter(each.why for each in left_out).most_common():
         console.print(f"  {count:4} {why}", highlight=False)
     # Matched pairs are fitted to beside the runs, and judged by nothing
-    fit = Fit([*runs, *read_pairs(facts=facts)])
+    fit = Fit([*runs, *read_pairs(facts=facts)], rows=list(constant_table().values()), predict=estimated_log_rates)
     theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
     judged = slice(len(runs))
     held_out, fitted = leave_one_cell_out(fit, theta)[judged], fit.errors(theta)[judged]

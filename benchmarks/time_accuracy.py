@@ -6,15 +6,18 @@ parameter: a constant share of the peak per GPU family and precision, fitted wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.published_runs import Run, cells
-from trainer.estimate.candidates import Flags, Floats, one
+from trainer.estimate.candidates import Flags, Floats, one, table
 from trainer.estimate.time.bound import TIME_FEATURES, TimeCalibration
+from trainer.estimate.time.estimate import time_of
 from trainer.model.flops import model_flops_per_token
+from trainer.recipe.knobs import KNOBS
 
 SEVERAL = 3  # different configurations that make a rank correlation worth stating
 
@@ -73,6 +76,21 @@ def _ranks(values: Floats) -> Floats:
     """Ranks, ties sharing their mean."""
     order = np.sort(values)
     return (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right") - 1) / 2
+
+
+def estimated_log_rates(runs: Sequence[Run], constants: Mapping[str, float]) -> Floats:
+    """log tokens/s/GPU of every run by the closed forms; runs of one model, cluster and release as one table."""
+    members: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        key = run.recipe.architecture.model_dump_json(), run.recipe.cluster.model_dump_json(), run.release
+        members[key].append(index)
+    found = np.zeros(len(runs))
+    for (_, _, release), rows in members.items():
+        recipes = [runs[row].recipe for row in rows]
+        varied = [name for name in KNOBS if len({recipe.knob(name) for recipe in recipes}) > 1]
+        candidates = table(recipes[0], {name: [recipe.knob(name) for recipe in recipes] for name in varied})
+        found[rows] = np.log(time_of(candidates, release=release, constants=constants).tokens_per_s_per_gpu)
+    return found
 
 
 def baseline(runs: Sequence[Run]) -> Floats:

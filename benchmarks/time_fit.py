@@ -1,4 +1,4 @@
-"""Fits the constants of the step-time model to published runs: least squares of log tokens/s, drawn to the priors.
+"""Fits the constants of a model of step time to published runs: least squares of log tokens/s, drawn to the priors.
 
 Gauss-Newton on the logarithms of the constants, with Huber weights (a few published rows contradict their neighbours)
 and bounds. `leave_one_cell_out` predicts every cell from the constants fitted without it.
@@ -7,18 +7,14 @@ and bounds. `leave_one_cell_out` predicts every cell from the constants fitted w
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from benchmarks.published_runs import Run
-from trainer.estimate.candidates import Candidates, Floats, table
-from trainer.estimate.time.constants import constant_table
-from trainer.estimate.time.estimate import time_of
-from trainer.recipe.knobs import KNOBS
+from trainer.estimate.candidates import Floats
 
 HUBER = 0.10  # relative error beyond which a row pulls no harder
 PRIOR_SPREAD = 0.7  # of a constant's logarithm around its prior
@@ -30,41 +26,44 @@ LONGEST_STEP = 0.4  # of a logarithm
 SLOPE = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Group:
-    """Runs of one model on one cluster and release, as one table."""
+class Row(Protocol):
+    """A constant: fitted where it has bounds."""
 
-    rows: list[int]
-    candidates: Candidates
-    release: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def prior(self) -> float: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+Predict = Callable[[Sequence[Run], Mapping[str, float]], Floats]  # log tokens/s/GPU of every run, at these constants
 
 
 class Fit:
-    """The model on a set of runs: residuals of log tokens/s at given constants."""
+    """A model of step time on a set of runs: residuals of log tokens/s at given constants."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
-        self.groups = _grouped(runs)
+    def __init__(self, runs: Sequence[Run], *, rows: Sequence[Row], predict: Predict) -> None:
+        self.runs, self.rows, self.predict = runs, rows, predict
         self.measured = np.log([run.tokens_per_s_per_gpu for run in runs])
         self.trust = np.array([1.0 if run.trusted else LOW_TRUST_WEIGHT for run in runs])
-        self.fitted = [row for row in constant_table().values() if row.low is not None]
+        self.fitted = [row for row in rows if row.low is not None]
         self.prior = np.log([max(row.prior, 1e-6) for row in self.fitted])
         self.start = np.log([max(row.value, 1e-6) for row in self.fitted])
         self.low = np.log([max(row.low or 0.0, 1e-6) for row in self.fitted])
         self.high = np.log([row.high or 1.0 for row in self.fitted])
 
     def values(self, theta: Floats) -> Mapping[str, float]:
-        fixed = {name: row.value for name, row in constant_table().items()}
+        fixed = {row.name: row.value for row in self.rows}
         return fixed | {row.name: float(np.exp(t)) for row, t in zip(self.fitted, theta, strict=True)}
 
     def errors(self, theta: Floats) -> Floats:
         """log(predicted / measured), a run each."""
-        values, found = self.values(theta), np.zeros(len(self.runs))
-        for group in self.groups:
-            found[group.rows] = np.log(
-                time_of(group.candidates, release=group.release, constants=values).tokens_per_s_per_gpu
-            )
-        return found - self.measured
+        return self.predict(self.runs, self.values(theta)) - self.measured
 
     def slopes(self, theta: Floats, at: Floats) -> Floats:
         """[runs, constants]"""
@@ -97,29 +96,31 @@ class Fit:
         return theta
 
 
-def _grouped(runs: Sequence[Run]) -> list[_Group]:
-    members: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    for index, run in enumerate(runs):
-        members[run.recipe.architecture.model_dump_json(), run.recipe.cluster.model_dump_json(), run.release].append(
-            index
-        )
-    groups = []
-    for (_, _, release), rows in members.items():
-        recipes = [runs[row].recipe for row in rows]
-        varied = [name for name in KNOBS if len({recipe.knob(name) for recipe in recipes}) > 1]
-        columns = {name: [recipe.knob(name) for recipe in recipes] for name in varied}
-        groups.append(_Group(rows=rows, candidates=table(recipes[0], columns), release=release))
-    return groups
+class Straight(Fit):
+    """A fit whose errors are straight lines around a point: for a model that costs seconds."""
+
+    def __init__(self, fit: Fit, theta: Floats) -> None:
+        super().__init__(fit.runs, rows=fit.rows, predict=fit.predict)
+        self._theta, self._there = theta, fit.errors(theta)
+        self._slopes = fit.slopes(theta, self._there)
+
+    def errors(self, theta: Floats) -> Floats:
+        return self._there + self._slopes @ (theta - self._theta)
+
+    def slopes(self, theta: Floats, at: Floats) -> Floats:
+        return self._slopes
 
 
-def leave_one_cell_out(fit: Fit, theta: Floats) -> Floats:
-    """log(predicted / measured) of every run, from the constants fitted without its cell."""
+def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> Floats:
+    """log(predicted / measured) of every run, from the constants fitted without its cell; `along`: what to fit."""
+    along = along or fit
     errors = np.zeros(len(fit.runs))
-    slopes = fit.slopes(theta, fit.errors(theta))
+    slopes = along.slopes(theta, along.errors(theta))
     for cell in dict.fromkeys(run.cell for run in fit.runs):
         inside = np.array([run.cell == cell for run in fit.runs])
-        without = fit.solve(theta, ~inside, steps=FOLD_STEPS, slopes=slopes)
-        errors[inside] = fit.errors(without)[inside]
+        without = along.solve(theta, ~inside, steps=FOLD_STEPS, slopes=slopes)
+        left_out = [run for run in fit.runs if run.cell == cell]
+        errors[inside] = fit.predict(left_out, fit.values(without)) - fit.measured[inside]
     return errors
 
 

@@ -51,7 +51,7 @@ def schedule_of(recipe: Recipe) -> Schedule:
         pp=layout.pp,
         vpp=layout.vpp,
         microbatches=recipe.num_microbatches,
-        group=recipe.knob("microbatch_group_size_per_vp_stage") or layout.pp,
+        group=(recipe.knob("microbatch_group_size_per_vp_stage") or layout.pp) if layout.vpp > 1 else 1,
         merged=bool(recipe.knob("overlap_moe_expert_parallel_comm")),
     )
 

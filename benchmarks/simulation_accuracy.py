@@ -1,0 +1,102 @@
+"""How far the simulated cluster lies from published runs, as a machine that is as published.
+
+    python -m benchmarks.simulation_accuracy [--facts DIR] [--fit] [--write]
+
+Every cell (a model on a GPU) is predicted from rates fitted to the other cells. `--fit` fits `rates.csv` again (some
+minutes), `--write` writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+from benchmarks.published_runs import FACTS, Run, cells, read_pairs, read_runs
+from benchmarks.time_accuracy import accuracy, rank_correlations
+from benchmarks.time_fit import Fit, Straight, leave_one_cell_out, write_constants
+from trainer.engines.simulated.machine import AS_PUBLISHED, load_machine
+from trainer.engines.simulated.rates import rate_table
+from trainer.engines.simulated.step import Simulation
+from trainer.estimate.candidates import Floats
+
+RATES = Path(__file__).parents[1] / "trainer" / "engines" / "simulated" / "rates.csv"
+STEPS = 6
+WANTED = "wanted: median 10 %, rank correlation 0.7"
+
+
+def simulated_log_rate(run: Run, rates: Mapping[str, float]) -> float:
+    """log tokens/s/GPU of one run on the machine as published."""
+    simulation = Simulation(run.recipe, load_machine(AS_PUBLISHED), values=rates, release=run.release)
+    return float(np.log(simulation.tokens_per_s_per_gpu))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--facts", type=Path, default=FACTS)
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    console = Console(width=130)
+    runs, _ = read_runs(facts=asked.facts)
+    with get_context("fork").Pool(2) as pool:
+
+        def predicted(of: Sequence[Run], rates: Mapping[str, float]) -> Floats:
+            return np.array(pool.map(partial(simulated_log_rate, rates=dict(rates)), of, chunksize=8))
+
+        fit = Fit([*runs, *read_pairs(facts=asked.facts)], rows=rate_table(), predict=predicted)
+        theta = fit.start
+        if asked.fit:
+            theta = fit.solve(theta, np.ones(len(fit.runs)), steps=STEPS)
+        judged = slice(len(runs))
+        fitted = fit.errors(theta)
+        held_out = leave_one_cell_out(fit, theta, along=Straight(fit, theta))
+    _print(console, runs, {"cell left out": held_out[judged], "fitted": fitted[judged]})
+    _print_cells(console, runs, held_out[judged])
+    for run, error in zip(fit.runs[len(runs) :], fitted[len(runs) :], strict=True):
+        console.print(f"  {run.row:14} {np.expm1(error):+.1%}")
+    if asked.fit:
+        _print_rates(console, fit, theta)
+    if asked.write:
+        write_constants(RATES, fit, theta)
+
+
+def _print(console: Console, runs: Sequence[Run], errors: Mapping[str, Floats]) -> None:
+    columns = [Column(name, justify="right") for name in ("runs", "median", "p90", "bias", "rank correlation")]
+    table = Table("", "rates", *columns, box=None, title=f"|error| of step time; {WANTED}", title_justify="left")
+    for name, error in errors.items():
+        for who, kept in (("all", [True] * len(runs)), ("MoE", [run.moe for run in runs])):
+            chosen = [run for run, inside in zip(runs, kept, strict=True) if inside]
+            found = accuracy(chosen, error[np.array(kept)])
+            rank = "" if found.rank is None else f"{found.rank:.2f}"
+            table.add_row(
+                who, name, str(found.rows), f"{found.median:.1%}", f"{found.p90:.1%}", f"{found.bias:+.1%}", rank
+            )
+    console.print(table)
+
+
+def _print_cells(console: Console, runs: Sequence[Run], errors: Floats) -> None:
+    ranks = dict(rank_correlations(runs, errors))
+    at = {run.row: index for index, run in enumerate(runs)}
+    columns = [Column(name, justify="right") for name in ("runs", "median |error|", "bias", "rank correlation")]
+    table = Table("cell, left out", *columns, box=None)
+    for cell, members in cells(list(runs)):
+        own = np.expm1(errors[[at[run.row] for run in members]])
+        rank = f"{ranks[cell]:.2f}" if cell in ranks else ""
+        table.add_row(cell, str(len(members)), f"{np.median(np.abs(own)):.1%}", f"{np.median(own):+.1%}", rank)
+    console.print(table)
+
+
+def _print_rates(console: Console, fit: Fit, theta: Floats) -> None:
+    for row, value in zip(fit.fitted, np.exp(theta), strict=True):
+        console.print(f"  {row.name:28} {row.prior:8.4g} → {value:8.4g}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

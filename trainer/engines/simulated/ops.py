@@ -1,0 +1,80 @@
+"""What a step is made of: operations of the device, each with the stream it runs on and what its launch costs the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+
+class Stream(IntEnum):
+    """One queue each; queues run beside each other."""
+
+    COMPUTE = 0
+    EP = 1
+    TP = 2
+    CP = 3
+    DP = 4
+    COPY = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Op:
+    """One kernel, or a few that follow each other.
+
+    kernel: a name of kernels.py; us: device time when nothing runs beside it; launches: calls of the host for it; sms:
+    share of the SMs a communication kernel occupies; after: places in the list of what it waits for, None the one
+    before; sync: the host waits for its end; ranges: names around it, outermost first; gb: sent by a rank.
+    """
+
+    kernel: str
+    us: float
+    launches: float = 1.0
+    stream: Stream = Stream.COMPUTE
+    sms: float = 0.0
+    after: tuple[int, ...] | None = None
+    sync: bool = False
+    ranges: tuple[str, ...] = ()
+    gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Two chains that run beside each other; what follows waits for both. The first is launched first."""
+
+    first: Sequence[Op]
+    second: Sequence[Op]
+
+
+Segment = Sequence[Op | Beside]
+
+
+class Work:
+    """A list of operations as it grows: segments become chains, each after what it is told to wait for."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    def chain(self, segment: Segment, after: tuple[int, ...]) -> tuple[int, ...]:
+        """Adds operations that follow each other, the first after `after`; gives what to wait for next."""
+        for item in segment:
+            if isinstance(item, Beside):
+                after = self.chain(item.first, after) + self.chain(item.second, after)
+            else:
+                self.ops.append(replace(item, after=after))
+                after = (len(self.ops) - 1,)
+        return after
+
+
+def inside(segment: Segment, *ranges: str) -> list[Op | Beside]:
+    """The same within more ranges."""
+    return [
+        Beside(_inside(item.first, ranges), _inside(item.second, ranges))
+        if isinstance(item, Beside)
+        else replace(item, ranges=(*ranges, *item.ranges))
+        for item in segment
+    ]
+
+
+def _inside(ops: Sequence[Op], ranges: tuple[str, ...]) -> list[Op]:
+    return [replace(op, ranges=(*ranges, *op.ranges)) for op in ops]

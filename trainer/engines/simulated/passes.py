@@ -1,0 +1,168 @@
+"""How long a pass of one micro batch through a model chunk takes: layers played over streams, alike ones played once.
+
+Time of a layer grows with the load of its hottest EP rank; it is played at two loads and taken to be straight between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+from trainer.engines.simulated.layer import Kind, Layers, Segments
+from trainer.engines.simulated.ops import Beside, Op, Segment, Work
+from trainer.engines.simulated.rates import Rates
+from trainer.engines.simulated.streams import Pace, Played, play
+from trainer.recipe.schema import Recipe
+
+LOADS = (1.0, 1.5)  # at which layers are played
+IN_A_ROW = 2  # layers, the last of which has met the pace of host and device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Microseconds at a load of 1, and more for every 1 above."""
+
+    even: float
+    slope: float
+
+    def at(self, load: float) -> float:
+        return self.even + self.slope * (load - 1)
+
+
+class Passes:
+    """Times of the layers of one recipe on one machine. slower: factors of a straggler's compute and host."""
+
+    def __init__(self, recipe: Recipe, rates: Rates, *, compute: float = 1.0, host: float = 1.0) -> None:
+        self.recipe, self.rates = recipe, rates
+        self.layers = Layers(recipe, rates)
+        self.compute = compute
+        machine, values = rates.machine, rates.values
+        self.pace = Pace(
+            launch_us=rates.launch_us * host,
+            sync_us=rates.sync_us * host,
+            contention=machine.overlap.sm_contention,
+            slowed=values["overlap.slowed"] * machine.overlap.slowed,
+        )
+        connections = recipe.knob("CUDA_DEVICE_MAX_CONNECTIONS") == 1
+        self._beside = (
+            values["overlap.ep"] * machine.overlap.ep * (values["overlap.one_connection"] if connections else 1)
+        )
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Of every decoder layer; MTP layers are of the last one's."""
+        model, count = self.recipe.architecture, self.recipe.architecture.num_layers
+        wide = set()
+        if self.recipe.knob("first_last_layers_bf16"):
+            start, end = (self.recipe.knob(f"num_layers_at_{side}_in_bf16") for side in ("start", "end"))
+            wide = {*range(start), *range(count - end, count)}
+        return tuple(
+            Kind(kind.mixer, kind.feed, windowed, place in wide)
+            for place, (kind, windowed) in enumerate(zip(model.layer_kinds, model.windowed_layers, strict=True))
+        )
+
+    @cache  # noqa: B019  lives as long as the recipe's simulation
+    def forward(self, kind: Kind) -> Line:
+        return self._line(
+            [self._played(lambda load: self.layers.forward(kind, load).all, load) for load in self._loads(kind)]
+        )
+
+    @cache  # noqa: B019
+    def backward(self, kind: Kind) -> Line:
+        return self._line(
+            [self._played(lambda load: self.layers.backward(kind, load).all, load) for load in self._loads(kind)]
+        )
+
+    @cache  # noqa: B019
+    def merged(self, kind: Kind) -> Line:
+        """A layer forward and one backward under EP overlap: either's exchange beside the other's compute."""
+        return self._line([self._steady(self.woven(kind, load)) for load in self._loads(kind)])
+
+    def woven(self, kind: Kind, load: float) -> list[Op]:
+        """`IN_A_ROW` layers forward and as many backward, woven as Megatron-Core's combined 1F1B launches them."""
+        work = Work()
+        ahead: tuple[int, ...] = ()
+        behind: tuple[int, ...] = ()
+        for _ in range(IN_A_ROW):
+            ahead, behind = self.weave(
+                work, self.layers.forward(kind, load), self.layers.backward(kind, load), ahead, behind
+            )
+        return self._slowed(work.ops)
+
+    def weave(
+        self, work: Work, forward: Segments, backward: Segments, ahead: tuple[int, ...], behind: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Both passes of a layer; gives the ends of the forward and of the backward chain."""
+        behind = work.chain(backward.before, behind)
+        sent_back, alone = self._shared_out(backward.send)
+        behind = work.chain(sent_back, behind)
+        ahead = work.chain(forward.before, ahead)
+        behind = work.chain(alone, behind)
+        sent, alone = self._shared_out(forward.send)
+        ahead = work.chain(sent, ahead)
+        behind = work.chain(backward.middle, behind)
+        ahead = work.chain(alone, ahead)
+        back, alone = self._shared_out(backward.back)
+        behind = work.chain(back, behind)
+        late = work.chain(backward.late, behind[:0] or ahead[:0] or self._before(back, work))
+        ahead = work.chain(forward.middle, ahead)
+        behind = work.chain(alone, behind)
+        back, alone = self._shared_out(forward.back)
+        ahead = work.chain(back, ahead)
+        behind = work.chain(backward.after, behind)
+        ahead = work.chain(alone, ahead)
+        ahead = work.chain(forward.after, ahead)
+        return ahead, tuple(dict.fromkeys((*behind, *late)))
+
+    @staticmethod
+    def _before(back: Segment, work: Work) -> tuple[int, ...]:
+        """What the weight gradients wait for: what came before the exchange just added."""
+        place = len(work.ops) - len(back) - 1
+        return (place,) if place >= 0 else ()
+
+    def _shared_out(self, segment: Segment) -> tuple[list[Op | Beside], list[Op | Beside]]:
+        """What of an exchange can run beside compute, and what cannot and holds it up."""
+        beside: list[Op | Beside] = []
+        alone: list[Op | Beside] = []
+        for item in segment:
+            if isinstance(item, Beside) or not item.us:
+                beside.append(item)
+                continue
+            beside.append(replace(item, us=self._beside * item.us))
+            if self._beside < 1:
+                alone.append(replace(item, us=(1 - self._beside) * item.us, launches=0.0, gb=0.0))
+        return beside, alone
+
+    def _loads(self, kind: Kind) -> Sequence[float]:
+        return LOADS if kind.feed == "moe" and self.recipe.parallelism.expert_model_parallel_size > 1 else LOADS[:1]
+
+    def _played(self, layer, load: float) -> float:  # type: ignore[no-untyped-def]
+        work = Work()
+        after: tuple[int, ...] = ()
+        for _ in range(IN_A_ROW):
+            after = work.chain(layer(load), after)
+        return self._steady(self._slowed(work.ops))
+
+    def _steady(self, ops: Sequence[Op]) -> float:
+        """Of several layers in a row, what the later ones take each."""
+        if not ops:
+            return 0.0
+        played = self.play(ops)
+        half = len(ops) // IN_A_ROW
+        first = max(played.end_us[:half])
+        return max(played.until_us - first, 0.0) / (IN_A_ROW - 1)
+
+    def play(self, ops: Sequence[Op]) -> Played:
+        return play(ops, self.pace)
+
+    def _slowed(self, ops: list[Op]) -> list[Op]:
+        if self.compute == 1:
+            return ops
+        return [replace(op, us=op.us * self.compute) if not op.stream else op for op in ops]
+
+    @staticmethod
+    def _line(us: Sequence[float]) -> Line:
+        if len(us) == 1:
+            return Line(even=us[0], slope=0.0)
+        return Line(even=us[0], slope=(us[1] - us[0]) / (LOADS[1] - LOADS[0]))

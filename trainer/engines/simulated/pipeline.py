@@ -1,0 +1,145 @@
+"""Plays passes as dependencies between pipeline stages: a pass starts when its rank is free and its input has come.
+
+Bubbles are not put in, they come out. Passes of one stage are alike, so after the warm-up a pipeline is periodic: of a
+long step only so many micro batches are played as make warm-up, some periods and the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from trainer.engines.simulated.schedule import Pass, Schedule
+
+STEADY_PERIODS = 1  # groups of micro batches that are played beside warm-up and end
+
+
+class Turn(NamedTuple):
+    """What a rank does at one time: one pass, or a forward and a backward woven under EP overlap."""
+
+    passes: tuple[Pass, ...]
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A whole step's passes. turns: [PP] in order of time, of the micro batches played; more_us: what those that were
+    not played add to every time after `since`; period_us: of one group of micro batches."""
+
+    schedule: Schedule
+    played: Schedule
+    turns: tuple[tuple[Turn, ...], ...]
+    period_us: float
+
+    @property
+    def left_out(self) -> int:
+        """Groups of micro batches that were not played."""
+        return (self.schedule.microbatches - self.played.microbatches) // self.schedule.group
+
+    @property
+    def more_us(self) -> float:
+        return self.left_out * self.period_us
+
+    def until_us(self, rank: int) -> float:
+        """When a rank's last pass ends, in the whole step."""
+        return self.turns[rank][-1].end_us + self.more_us
+
+
+Shape = tuple[tuple[bool, int], ...]  # (forward, chunk) of a turn's passes
+Duration = Callable[[int, Shape], float]  # of a rank's turn, microseconds
+
+
+def run_pipeline(schedule: Schedule, duration: Duration, *, send_us: float, overlapped: bool) -> Run:
+    """overlapped: a rank goes on while its output is on the way, else it waits for it."""
+    played = shortened(schedule)
+    turns = _play(played, duration, send_us if schedule.pp > 1 else 0.0, overlapped)
+    return Run(schedule=schedule, played=played, turns=turns, period_us=_period(played, turns))
+
+
+def shortened(schedule: Schedule) -> Schedule:
+    """The same with so few micro batches that nothing but repetition is missing."""
+    needed = schedule.warm_up(0) // schedule.vpp + schedule.pp + STEADY_PERIODS * schedule.group
+    over = max(0, schedule.microbatches - needed) // schedule.group
+    return replace(schedule, microbatches=schedule.microbatches - over * schedule.group)
+
+
+def steady(schedule: Schedule, rank: int) -> slice:
+    """A rank's turns of the last whole group of micro batches between its warm-up and its end."""
+    ahead, passes = schedule.warm_up(rank), schedule.microbatches * schedule.vpp
+    each = 1 if schedule.merged else 2
+    end = ahead + each * (passes - ahead)
+    return slice(max(ahead, end - each * schedule.group * schedule.vpp), end)
+
+
+def _period(schedule: Schedule, turns: Sequence[Sequence[Turn]]) -> float:
+    """Of the rank that is slowest at it."""
+    return max((_window_us(own, steady(schedule, rank)) for rank, own in enumerate(turns)), default=0.0)
+
+
+def _window_us(turns: Sequence[Turn], window: slice) -> float:
+    if window.stop <= window.start:
+        return 0.0
+    return turns[window.stop - 1].end_us - (turns[window.start - 1].end_us if window.start else 0.0)
+
+
+def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bool) -> tuple[tuple[Turn, ...], ...]:
+    pp, last = schedule.pp, schedule.pp * schedule.vpp - 1
+    nothing: list[float | None] = [None] * schedule.microbatches
+    forward = [nothing.copy() for _ in range(last + 1)]  # when a stage's output is where it is needed
+    backward = [nothing.copy() for _ in range(last + 1)]
+    work = [_turns(schedule, rank, duration) for rank in range(pp)]
+    done, free = [0] * pp, [0.0] * pp
+    turns: list[list[Turn]] = [[] for _ in range(pp)]
+    pending = True
+    while pending:
+        pending = False
+        for rank in range(pp):
+            todo, place, now, own = work[rank], done[rank], free[rank], turns[rank]
+            while place < len(todo):
+                passes, us = todo[place]
+                start: float | None = now
+                for ahead, chunk, microbatch in passes:
+                    stage = chunk * pp + rank
+                    if ahead:
+                        came = forward[stage - 1][microbatch] if stage else 0.0
+                    else:
+                        came = forward[stage][microbatch] if stage == last else backward[stage + 1][microbatch]
+                    if came is None:
+                        start = None
+                        break
+                    start = came if came > start else start  # type: ignore[operator]
+                if start is None:
+                    break
+                now = end = start + us
+                own.append(Turn(passes, start, end))
+                for ahead, chunk, microbatch in passes:
+                    stage = chunk * pp + rank
+                    sent = stage < last if ahead else stage > 0
+                    (forward if ahead else backward)[stage][microbatch] = end + send_us if sent else end
+                    if sent and not overlapped:
+                        now = end + send_us
+                place += 1
+                pending = True
+            done[rank], free[rank] = place, now
+    return tuple(map(tuple, turns))
+
+
+def _turns(schedule: Schedule, rank: int, duration: Duration) -> list[tuple[tuple[Pass, ...], float]]:
+    """What a rank does in order, each turn with its length."""
+    order, ahead = schedule.order(rank), schedule.warm_up(rank)
+    if schedule.merged:
+        end = len(order) - ahead
+        woven = [tuple(order[at : at + 2]) for at in range(ahead, end, 2)]
+        turns = [*((one,) for one in order[:ahead]), *woven, *((one,) for one in order[end:])]
+    else:
+        turns = [(one,) for one in order]
+    us: dict[Shape, float] = {}
+    found = []
+    for passes in turns:
+        shape = tuple((one[0], one[1]) for one in passes)
+        if shape not in us:
+            us[shape] = duration(rank, shape)
+        found.append((passes, us[shape]))
+    return found

@@ -1,0 +1,230 @@
+"""How long one piece of work takes on this recipe's GPUs and this machine, in microseconds.
+
+The figures of `rates.csv` and `hardware.csv` times the machine's factors. Values of rates.csv are fitted to published
+runs by `benchmarks/simulation_accuracy.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import log, sqrt
+
+from trainer.engines.simulated.machine import Machine
+from trainer.measured.links import COLLECTIVE, shares
+from trainer.measured.software import latest, releases
+from trainer.model.parameters import attention_channels
+from trainer.recipe.hardware import Hardware, known_hardware
+from trainer.recipe.schema import Recipe
+from trainer.recipe.tables import read_table
+
+Values = Mapping[str, float]
+
+US = 1e6
+GIGA, TERA = 1e9, 1e12
+REFERENCE = "gb200"  # the part that `gemm.blackwell` is given for
+OLDER = ("25.09", "25.11")  # releases before the kernels and launches of 26.02
+CPU_TFLOPS, CPU_TB_S, CPU_GB_S = 0.05, 0.02, 4.0  # a rank with one thread, and gloo
+CPU_MORE_THREADS = 0.8  # what every further thread adds
+SHORTEST_US = 2.5  # of any kernel
+NCCL_SMS = 16.0
+REGISTERED_SMS = 4.0  # with user buffers registered (arXiv 2603.07685 section 4.1.7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A row of rates.csv: fitted where it has bounds."""
+
+    name: str
+    prior: float
+    value: float
+    low: float | None
+    high: float | None
+    unit: str
+
+
+@cache
+def rate_table() -> tuple[Rate, ...]:
+    return tuple(
+        Rate(
+            name=row["name"],
+            prior=float(row["prior"]),
+            value=float(row["value"]),
+            low=float(row["low"]) if row["low"] else None,
+            high=float(row["high"]) if row["high"] else None,
+            unit=row["unit"],
+        )
+        for row in read_table("rates.csv", package="trainer.engines.simulated")
+    )
+
+
+@cache
+def rate_values() -> Values:
+    return {row.name: row.value for row in rate_table()}
+
+
+def gemm_key(precision: str, architecture: str) -> str:
+    if precision in ("bf16", "fp32"):
+        return f"gemm.{architecture}.bf16"
+    if architecture == "hopper":
+        return "gemm.hopper.fp8"
+    return f"gemm.{architecture}.{'fp8_current' if precision.startswith('fp8') else precision}"
+
+
+class Rates:
+    """Of one recipe on one machine. `release` is a row of software.csv."""
+
+    def __init__(
+        self, recipe: Recipe, machine: Machine, *, values: Values | None = None, release: str | None = None
+    ) -> None:
+        self.recipe, self.machine = recipe, machine
+        self.values = values = values or rate_values()
+        self.hardware: Hardware = recipe.hardware
+        self.architecture = "hopper" if self.hardware.is_cpu else self.hardware.architecture
+        self.release = releases()[release or latest()]
+        self.older = values["host.older"] if self.release.name in OLDER else 1.0
+        self.precision: str = recipe.training.precision
+        self.narrow = self.precision not in ("bf16", "fp32")
+        self.domain = max(self.hardware.nvlink_domain_gpus, recipe.cluster.gpus_per_node or self.hardware.gpus_per_node)
+        self.sms = float(self.hardware.sms or 132)
+        compute = machine.compute
+        self._wide = self._sustained("bf16") * compute.dense_gemm
+        self._narrow = self._sustained(self.precision) * compute.dense_gemm
+        self._half_rows = values["gemm.half_rows"]
+        self._hbm = (self.hardware.memory_tb_s or CPU_TB_S) * TERA
+        share = 0.8 if self.hardware.is_cpu else values[f"memory.{self.architecture}"]
+        self._memory = self._hbm * share * compute.memory_bound / self.older
+
+    # --- arithmetic ---------------------------------------------------------------------------------------
+    def _sustained(self, precision: str) -> float:
+        """FLOP/s of long products."""
+        if self.hardware.is_cpu:
+            return CPU_TFLOPS * TERA * (1 + CPU_MORE_THREADS * (float(self.recipe.knob("threads_per_rank")) - 1))
+        reference = known_hardware()[REFERENCE] if self.architecture == "blackwell" else self.hardware
+        peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
+        power = (self.hardware.watts or 1.0) / (reference.watts or 1.0)
+        share = self.values[gemm_key(precision, self.architecture)]
+        return peak * TERA * share * float(power ** self.values["power_exponent"])
+
+    def gemm_us(self, rows: float, weights: float, *, wide: bool = False) -> float:
+        """A dense product of `rows` tokens with this many weights; `wide` stays in BF16."""
+        if not rows or not weights:
+            return 0.0
+        rate = self._wide if wide else self._narrow
+        full = 1.0 if self.hardware.is_cpu else rows / (rows + self._half_rows)
+        return max(SHORTEST_US, US * 2.0 * rows * weights / (rate * full))
+
+    def grouped_us(self, rows: float, experts: float, weights: float, width: float, *, grouped: bool) -> float:
+        """Products of all experts of a rank: rows over all of them, weights of one expert, its width."""
+        machine, values = self.machine.compute, self.values
+        rate = self._narrow * machine.grouped_gemm / machine.dense_gemm
+        if not self.hardware.is_cpu:
+            each = rows / experts
+            rate *= each / (each + values["grouped.half_rows"] * machine.half_rows)
+            rate *= width / (width + values["grouped.half_width"] * machine.half_width)
+        rate *= 1.0 if grouped else values["grouped.apart"]
+        return max(SHORTEST_US, US * 2.0 * rows * weights / rate) if rows else 0.0
+
+    def attention_us(self, tokens: float, seen: float, *, tp: float, backward: bool) -> float:
+        """Fused attention of tokens that each attend to `seen` positions."""
+        model = self.recipe.architecture
+        query, _, value = attention_channels(model)
+        width = query + (value if model.multi_latent_attention else query)
+        flops = 2.0 * tokens * seen * width / tp * (2.5 if backward else 1.0)
+        if self.hardware.is_cpu:
+            return US * flops / self._wide
+        way = "backward" if backward else "forward"
+        rate = self.values[f"attention.{self.architecture}.{way}"] * TERA * self.machine.compute.attention
+        length = float(self.recipe.training.seq_length)
+        rate *= length / (length + self.values[f"attention.{self.architecture}.{way}_half"])
+        entries = tokens * seen * model.num_attention_heads / tp * (2.0 if backward else 1.0)
+        exponentials = entries / (self.values["attention.exponentials"] * TERA * self.machine.compute.attention)
+        faster = self.values["attention.fp8"] if self.recipe.knob("fp8_dot_product_attention") else 1.0
+        return max(SHORTEST_US, US * max(flops / rate, exponentials) / faster)
+
+    def memory_us(self, entries: float, *, passes: float = 1.0) -> float:
+        """A kernel bound by memory: BF16 entries read and written."""
+        return max(SHORTEST_US, US * entries * 2.0 * passes / self._memory) if entries else 0.0
+
+    def quantize_us(self, entries: float) -> float:
+        """Of inputs of products, in FP8 and FP4 alone."""
+        if not self.narrow or not entries:
+            return 0.0
+        passes = self.values[f"quantize.{self.architecture}"] * self.machine.compute.quantize
+        return US * entries * 2.0 * passes / self._memory
+
+    def optimizer_us(self, size_bytes: float) -> float:
+        return US * size_bytes / (self._hbm * self.values["optimizer.rate"] * self.machine.compute.optimizer)
+
+    # --- links --------------------------------------------------------------------------------------------
+    def fabric(self, span: float) -> str:
+        """What ranks that lie within `span` neighbouring ranks reach each other over."""
+        return "nvlink" if span <= self.domain else "network"
+
+    def latency_us(self, fabric: str) -> float:
+        return self.values[f"link.latency_{fabric}"] * self.machine.links.latency
+
+    def send_us(self, gb: float, fabric: str, library: str) -> float:
+        """Bytes out of one rank over a link, latency apart: small messages do not fill it."""
+        if gb <= 0:
+            return 0.0
+        half_gb = self.values[f"link.half_{fabric}"] * self.machine.links.half_message * 1e-3
+        return US * (gb + half_gb) / self._bandwidth_gb_s(fabric, library)
+
+    @cache  # noqa: B019  lives as long as the recipe's simulation
+    def _bandwidth_gb_s(self, fabric: str, library: str) -> float:
+        links = self.machine.links
+        own = getattr(links, library, 1.0)
+        if fabric == "nvlink":
+            name = "nvlink72" if self.hardware.nvlink_domain_gpus > 8 else "nvlink8"
+            return (self.hardware.nvlink_gb_s or CPU_GB_S) * shares()[library, name] * links.nvlink * own
+        nic = (self.hardware.scaleout_gbit_s or 8 * CPU_GB_S) / 8
+        return nic * shares()[library, "network"] * links.network * own
+
+    def ring_us(self, gb: float, ranks: float, *, stride: float = 1.0) -> float:
+        """A ring of `ranks` ranks that lie `stride` apart, through which each sends `gb` in all."""
+        if ranks <= 1:
+            return 0.0
+        fabric = self.fabric(ranks * stride)
+        hops = 1 + log(ranks) / log(8) if ranks > 8 else 1.0
+        inside = 1.0
+        if fabric == "network":  # the ranks of a domain share the way out: each moves its own part of the ring
+            inside = max(1.0, min(ranks, self.domain / stride))
+        return self.latency_us(fabric) * hops + max(
+            self.send_us(gb / inside, fabric, COLLECTIVE),
+            self.send_us(gb, "nvlink", COLLECTIVE) if inside > 1 else 0.0,
+        )
+
+    def collective_sms(self) -> float:
+        """Share of the SMs that a ring occupies."""
+        registered = self.recipe.knob("nccl_ub")
+        return (REGISTERED_SMS if registered else NCCL_SMS) / self.sms
+
+    # --- host ---------------------------------------------------------------------------------------------
+    @property
+    def launch_us(self) -> float:
+        """One launch with its Python, on the slowest of the ranks that wait for each other layer by layer."""
+        if self.hardware.is_cpu:
+            return 20.0 * self.machine.host.launch
+        recipe, values = self.recipe, self.values
+        slow = values["host.grace"] if self.hardware.name.startswith("gb") else 1.0
+        unbound = values["host.unbound"] if recipe.knob("cpu_affinity") == "none" else 1.0
+        peers = max(
+            1.0,
+            float(recipe.parallelism.expert_model_parallel_size),
+            float(recipe.parallelism.tensor_model_parallel_size),
+        )
+        late = 1 + self.machine.host.jitter * sqrt(2 * log(peers)) if peers > 1 else 1.0
+        return values["host.launch"] * slow * unbound * late * self.older * self.machine.host.launch
+
+    @property
+    def sync_us(self) -> float:
+        """From the end of what the host waited for to its next launch."""
+        slow = self.values["host.grace"] if self.hardware.name.startswith("gb") else 1.0
+        return self.values["host.sync"] * slow * self.machine.host.launch + self.machine.host.sync_us
+
+    def copy_us(self, gb: float) -> float:
+        """Between host and device."""
+        key = "link.c2c" if self.hardware.name.startswith("gb") else "link.pcie"
+        return US * gb / (self.values[key] * self.machine.links.pcie)

@@ -1,0 +1,99 @@
+"""Which experts the router picks: popularities drawn once for a run, drifting from step to step, and what follows.
+
+Nothing is drawn where the recipe forces balance. Loads are of EP ranks over the mean: 1.3 is 30 % more tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.engines.simulated.machine import Machine
+from trainer.recipe.schema import Recipe
+
+SEED = 20_26
+TOKENS = 256  # drawn to see where copies of a token go
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """hottest: float64[L], the load of the hottest EP rank in each decoder layer (1 in dense ones); own: float64[L, EP],
+    every rank's; drifting: float64[S], the mean of `hottest` in each of S steps, over the run's."""
+
+    hottest: Floats
+    own: Floats
+    drifting: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copies:
+    """Of one token, on average: expert copies it is sent as, and how many different ranks and domains it goes to,
+    itself included where it is drawn."""
+
+    ranks: float
+    domains: float
+
+
+def routing_of(recipe: Recipe, machine: Machine, *, steps: int = 1, seed: int = SEED) -> Routing:
+    model, ep = recipe.architecture, recipe.parallelism.expert_model_parallel_size
+    moe = np.array(model.moe_layers, dtype=bool)
+    layers, experts = len(moe), model.num_moe_experts or 1
+    even = recipe.knob("moe_router_force_load_balancing") or ep == 1 or not moe.any()
+    skew = machine.routing.skew
+    if even or not skew:
+        return Routing(hottest=np.ones(layers), own=np.ones((layers, ep)), drifting=np.ones(steps))
+    dice = np.random.default_rng(seed)
+    base = _popularity(dice, (layers, experts), skew)
+    own = _loads(base, ep)
+    hottest = np.where(moe, own.max(axis=1), 1.0)
+    drift = machine.routing.drift
+    mean = hottest[moe].mean()
+    drifting = np.empty(steps)
+    for step in range(steps):
+        moved = (1 - drift) * base + drift * _popularity(dice, base.shape, skew)
+        drifting[step] = _loads(moved, ep).max(axis=1)[moe].mean() / mean
+    capacity = recipe.knob("moe_expert_capacity_factor")
+    if capacity:  # what is above it is dropped
+        hottest = np.minimum(hottest, max(1.0, float(capacity)))
+    return Routing(hottest=hottest, own=np.where(moe[:, None], own, 1.0), drifting=drifting)
+
+
+def _popularity(dice: np.random.Generator, shape: tuple[int, ...], skew: float) -> Floats:
+    """Loads of experts over the mean: a gamma distribution with this relative standard deviation."""
+    drawn = dice.gamma(1 / skew**2, skew**2, shape)
+    found: Floats = drawn / drawn.mean(axis=-1, keepdims=True)
+    return found
+
+
+def _loads(popularity: Floats, ep: int) -> Floats:
+    """[..., EP]: neighbouring experts lie on one rank."""
+    layers, experts = popularity.shape
+    whole = popularity[:, : experts // ep * ep].reshape(layers, ep, -1)
+    found: Floats = whole.mean(axis=-1)
+    return found
+
+
+@cache
+def copies_of(experts: int, topk: int, groups: int | None, group_topk: int | None, ep: int, domains: int) -> Copies:
+    """Where a token's copies go, by drawing tokens: experts lie on `ep` ranks in `domains` domains."""
+    dice = np.random.default_rng(SEED)
+    scores = dice.random((TOKENS, experts))
+    if groups and group_topk and group_topk < groups:
+        best = np.sort(scores.reshape(TOKENS, groups, -1), axis=-1)[:, :, -2:].sum(axis=-1)
+        kept = np.argsort(best, axis=1)[:, -group_topk:]
+        allowed = np.zeros((TOKENS, groups), dtype=bool)
+        np.put_along_axis(allowed, kept, True, axis=1)
+        scores = np.where(np.repeat(allowed, experts // groups, axis=1), scores, -1.0)
+    picked = np.argpartition(scores, -topk, axis=1)[:, -topk:]
+    return Copies(ranks=_different(picked * ep // experts), domains=_different(picked * domains // experts))
+
+
+def _different(places: NDArray[np.int64]) -> float:
+    """Different places in a row, on average."""
+    ordered = np.sort(places, axis=1)
+    return float(1 + (np.diff(ordered, axis=1) > 0).sum(axis=1).mean())

@@ -1,0 +1,211 @@
+"""A whole training step of a recipe on a machine: stages, pipeline, what comes after it, and how long all of it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+from trainer.engines.simulated.end import EndOfStep, end_of_step
+from trainer.engines.simulated.layer import Kind
+from trainer.engines.simulated.machine import Machine
+from trainer.engines.simulated.ops import Op
+from trainer.engines.simulated.passes import Passes
+from trainer.engines.simulated.pipeline import Run, Shape, run_pipeline
+from trainer.engines.simulated.rates import GIGA, Rates, Values
+from trainer.engines.simulated.routing import Routing, routing_of
+from trainer.engines.simulated.schedule import schedule_of
+from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks
+from trainer.recipe.schema import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What one model chunk of a pipeline rank holds: decoder layers, MTP layers behind them, the ends of the model."""
+
+    layers: tuple[int, ...]
+    mtp: int
+    embeds: bool
+    heads: bool
+
+
+class Simulation:
+    """One recipe on one machine; everything is worked out when it is asked for, once. No noise is in it."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        machine: Machine,
+        *,
+        values: Values | None = None,
+        release: str | None = None,
+        steps: int = 1,
+    ) -> None:
+        self.recipe, self.machine = recipe, machine
+        self.rates = Rates(recipe, machine, values=values, release=release)
+        self.layout = layout_of(recipe)
+        self.schedule = schedule_of(recipe)
+        self.routing: Routing = routing_of(recipe, machine, steps=steps)
+
+    # --- what is where ------------------------------------------------------------------------------------
+    @cached_property
+    def stages(self) -> tuple[tuple[Stage, ...], ...]:
+        """[PP][VPP]"""
+        held, mtp = layers_of_ranks(self.recipe), mtp_layers_of_ranks(self.recipe)
+        pp, chunks = self.layout.pp, self.layout.vpp
+        return tuple(
+            tuple(
+                Stage(
+                    layers=tuple(held[rank][chunk]),
+                    mtp=mtp[rank] if chunk == chunks - 1 else 0,
+                    embeds=rank == 0 and chunk == 0,
+                    heads=rank == pp - 1 and chunk == chunks - 1,
+                )
+                for chunk in range(chunks)
+            )
+            for rank in range(pp)
+        )
+
+    @cached_property
+    def passes(self) -> tuple[Passes, ...]:
+        """[PP]: ranks of one stage are alike, but for stragglers: the others wait for them."""
+        plain = Passes(self.recipe, self.rates)
+        slower = self._stragglers()
+        return tuple(
+            Passes(self.recipe, self.rates, compute=slower[rank][0], host=slower[rank][1]) if rank in slower else plain
+            for rank in range(self.layout.pp)
+        )
+
+    def pipeline_rank(self, rank: int) -> int:
+        return rank * self.layout.pp // self.layout.world
+
+    def _stragglers(self) -> Mapping[int, tuple[float, float]]:
+        """Pipeline rank -> how many times as long compute and host take there."""
+        found: dict[int, tuple[float, float]] = {}
+        each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
+        for late in self.machine.stragglers:
+            rank = late.rank if late.rank is not None else (late.node or 0) * each
+            if rank >= self.layout.world:
+                continue
+            place = self.pipeline_rank(rank)
+            compute, host = found.get(place, (1.0, 1.0))
+            found[place] = max(compute, late.compute), max(host, late.host)
+        return found
+
+    # --- passes -------------------------------------------------------------------------------------------
+    def kind(self, layer: int) -> Kind:
+        return self.passes[0].kinds[layer]
+
+    @cached_property
+    def _stage_us(self) -> dict[tuple[int, int, str], float]:
+        return {}
+
+    def pass_us(self, rank: int, chunk: int, way: str) -> float:
+        """Of one pass through a chunk: `forward`, `backward`, or `merged`, which is both of one chunk."""
+        key = rank, chunk, way
+        if key not in self._stage_us:
+            stage, passes = self.stages[rank][chunk], self.passes[rank]
+            us = sum(getattr(passes, way)(self.kind(layer)).at(self.routing.hottest[layer]) for layer in stage.layers)
+            if stage.mtp:
+                us += stage.mtp * getattr(passes, way)(self.kind(-1)).at(self.routing.hottest[-1])
+            ends = {"forward": 1.0, "backward": 2.0, "merged": 3.0}[way]
+            more = sum(op.us for op in self.ends(stage)) * ends
+            self._stage_us[key] = (us + more) * self._waiting + self._sharded_us(rank, chunk, way)
+        return self._stage_us[key]
+
+    @cached_property
+    def _waiting(self) -> float:
+        return 1 + self.rates.values["waiting"] * (self.layout.world > 1)
+
+    def ends(self, stage: Stage) -> list[Op]:
+        """Embedding; output head and loss, with those of MTP; forward."""
+        model, rates, tp = self.recipe.architecture, self.rates, float(self.layout.tp)
+        tokens = self.recipe.training.micro_batch_size * self.recipe.training.seq_length / float(self.layout.cp)
+        ops = []
+        if stage.embeds:
+            ops.append(Op(kernel="embedding", us=rates.memory_us(3 * tokens / tp * model.hidden_size), launches=8))
+        for _ in range(stage.mtp):
+            ops.append(Op(kernel="gemm", us=rates.gemm_us(tokens, 2 * model.hidden_size**2 / tp), launches=20))
+        heads = (1 + (model.mtp_num_layers or 0)) if stage.heads else 0
+        fused = 2.0 if self.recipe.knob("cross_entropy_loss_fusion") else 5.0
+        for _ in range(heads):
+            us = rates.gemm_us(tokens, model.hidden_size * model.vocab_size / tp, wide=True)
+            ops.append(Op(kernel="gemm", us=us, launches=10))
+            ops.append(Op(kernel="loss", us=rates.memory_us(fused * 2 * tokens * model.vocab_size / tp), launches=20))
+        return ops
+
+    def _sharded_us(self, rank: int, chunk: int, way: str) -> float:
+        """What Megatron-FSDP adds to a pass: parameters gathered, in backward gradients scattered too."""
+        recipe = self.recipe
+        strategy = recipe.knob("data_parallel_sharding_strategy")
+        if not recipe.knob("use_megatron_fsdp") or strategy != "optim_grads_params":
+            return 0.0
+        gb = self.weights_gb(rank, chunk)
+        once = self.rates.ring_us(gb, float(self.layout.dp * self.layout.cp), stride=float(self.layout.tp))
+        comm = once * {"forward": 1.0, "backward": 3.0, "merged": 4.0}[way]
+        room = sum(getattr(self.passes[rank], way)(self.kind(layer)).even for layer in self.stages[rank][chunk].layers)
+        beside = self.rates.values["overlap.dp"] * self.machine.overlap.dp
+        return max(0.0, comm - beside * room) + self.rates.collective_sms() * min(comm, room)
+
+    def weights_gb(self, rank: int, chunk: int) -> float:
+        from trainer.engines.simulated.end import chunk_parameters
+
+        dense, experts = chunk_parameters(self, rank, chunk)
+        return (dense + experts) * 2 / GIGA
+
+    def _turn_us(self, rank: int, shape: Shape) -> float:
+        if len(shape) == 1:
+            return self.pass_us(rank, shape[0][1], "forward" if shape[0][0] else "backward")
+        chunks = [chunk for _, chunk in shape]
+        return sum(self.pass_us(rank, chunk, "merged") for chunk in chunks) / len(chunks)
+
+    # --- the step -----------------------------------------------------------------------------------------
+    @cached_property
+    def run(self) -> Run:
+        recipe = self.recipe
+        pp = float(self.layout.pp)
+        sequence = self.layout.tp if recipe.knob("sequence_parallel") else 1
+        tokens = recipe.training.micro_batch_size * recipe.training.seq_length / (self.layout.cp * sequence)
+        gb = tokens * recipe.architecture.hidden_size * 2 / GIGA
+        send = self.rates.ring_us(gb, 2.0, stride=self.layout.world / pp) if pp > 1 else 0.0
+        overlapped = self.schedule.vpp > 1 and bool(recipe.knob("overlap_p2p_comm"))
+        return run_pipeline(self.schedule, self._turn_us, send_us=send, overlapped=overlapped)
+
+    @cached_property
+    def end(self) -> EndOfStep:
+        return end_of_step(self)
+
+    @cached_property
+    def step_us(self) -> float:
+        return self.end.step_us + self._pauses_us()
+
+    def _pauses_us(self) -> float:
+        """Garbage collection: each rank's at a moment of its own, and all wait; together where it is manual."""
+        host = self.machine.host
+        if not host.gc_ms:
+            return 0.0
+        if self.recipe.knob("manual_gc"):
+            every = float(self.recipe.knob("manual_gc_interval") or 0)
+            return 1e3 * host.gc_ms / every if every else 0.0
+        return 1e3 * host.gc_ms / host.gc_every_steps * (1 + 0.5 * log2(max(1, self.layout.world)))
+
+    @cached_property
+    def load_slope(self) -> float:
+        """How much longer the step, relative, for each 1 that the mean load of the hottest ranks is higher."""
+        busiest = 0.0
+        for rank in range(self.layout.pp):
+            slopes = 0.0
+            for stage in self.stages[rank]:
+                for layer in stage.layers:
+                    kind = self.kind(layer)
+                    line = self.passes[rank].merged(kind) if self.schedule.merged else None
+                    passes = (line,) if line else (self.passes[rank].forward(kind), self.passes[rank].backward(kind))
+                    slopes += sum(one.slope for one in passes) * float(self.routing.hottest[layer])
+            busiest = max(busiest, slopes)
+        return busiest * self.schedule.microbatches / self.step_us
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        training = self.recipe.training
+        return training.global_batch_size * training.seq_length / self.layout.world / (self.step_us * 1e-6)

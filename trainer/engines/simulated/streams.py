@@ -1,0 +1,153 @@
+"""Plays operations: when the host launches each, and when the device runs it.
+
+The host launches in order and waits only where an operation synchronises. Each stream runs its operations in the order
+of their launches; one starts when it is launched, its stream is free and all it waits for is done. What communicates
+beside compute takes SMs from it and is slowed by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.engines.simulated.ops import Op, Stream
+
+TO_DEVICE_US = 3.0  # from a launch to the earliest start
+ENDLESS = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """launch_us: a launch of the host; sync_us: from the end of what it waited for to its next launch; contention:
+    compute lost over the SMs that communication beside it occupies; slowed: time of communication beside compute."""
+
+    launch_us: float
+    sync_us: float
+    contention: float = 1.0
+    slowed: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """Microseconds by operation, from the host's start: its launch's beginning and end, its own."""
+
+    ops: Sequence[Op]
+    launch_us: list[float]
+    launched_us: list[float]
+    start_us: list[float]
+    end_us: list[float]
+
+    @property
+    def host_end_us(self) -> float:
+        return self.launched_us[-1] if self.launched_us else 0.0
+
+    @property
+    def until_us(self) -> float:
+        """When everything is done."""
+        return max(max(self.end_us, default=0.0), self.host_end_us)
+
+
+def play(ops: Sequence[Op], pace: Pace) -> Played:
+    """Plays operations whose `after` name places in the list; all streams are free at the start."""
+    chained = all(op.after == ((place - 1,) if place else ()) for place, op in enumerate(ops))
+    return _in_a_row(ops, pace) if chained else _Player(ops, pace).run()
+
+
+def _in_a_row(ops: Sequence[Op], pace: Pace) -> Played:
+    launch, launched, starts, ends = [], [], [], []
+    host = end = 0.0
+    for op in ops:
+        launch.append(host)
+        host += op.launches * pace.launch_us
+        launched.append(host)
+        start = max(end, host + TO_DEVICE_US)
+        end = start + op.us
+        starts.append(start)
+        ends.append(end)
+        if op.sync:
+            host = max(host, end) + pace.sync_us
+    return Played(ops=ops, launch_us=launch, launched_us=launched, start_us=starts, end_us=ends)
+
+
+class _Player:
+    """Time goes from one start or end to the next; between two, every running operation has one speed."""
+
+    def __init__(self, ops: Sequence[Op], pace: Pace) -> None:
+        self.ops, self.pace = ops, pace
+        count = len(ops)
+        self.launch, self.launched = [ENDLESS] * count, [ENDLESS] * count
+        self.start, self.end = [ENDLESS] * count, [ENDLESS] * count
+        self.queues: dict[Stream, list[int]] = {}
+        for place in range(count - 1, -1, -1):
+            self.queues.setdefault(ops[place].stream, []).append(place)
+        self.left: dict[int, float] = {}  # of what runs: its microseconds alone
+        self.host, self.next = 0.0, 0
+
+    def run(self) -> Played:
+        now = 0.0
+        self._launch()
+        for _ in range(2 * len(self.ops) + 1):
+            speeds = self._speeds()
+            ending = min(
+                ((now + left / speeds[place], place) for place, left in self.left.items()), default=(ENDLESS, -1)
+            )
+            starting = min(self._ready(), default=(ENDLESS, -1))
+            at = min(ending[0], max(starting[0], now))
+            if at == ENDLESS:
+                break
+            for place in self.left:
+                self.left[place] -= (at - now) * speeds[place]
+            now = at
+            if ending[0] <= starting[0]:
+                self._finish(ending[1], now)
+            else:
+                self._begin(starting[1], now)
+        return Played(
+            ops=self.ops, launch_us=self.launch, launched_us=self.launched, start_us=self.start, end_us=self.end
+        )
+
+    def _launch(self) -> None:
+        """The host goes on until it has launched everything or must wait."""
+        while self.next < len(self.ops):
+            before = self.next - 1
+            if before >= 0 and self.ops[before].sync:
+                if self.end[before] == ENDLESS:
+                    return
+                self.host = max(self.host, self.end[before]) + self.pace.sync_us
+            self.launch[self.next] = self.host
+            self.host += self.ops[self.next].launches * self.pace.launch_us
+            self.launched[self.next] = self.host
+            self.next += 1
+
+    def _ready(self) -> list[tuple[float, int]]:
+        """The head of every idle stream that could start, with the moment from which on it could."""
+        found = []
+        for queue in self.queues.values():
+            if not queue or queue[-1] in self.left:
+                continue
+            place = queue[-1]
+            waits = [self.end[other] for other in self.ops[place].after or ()]
+            at = max([self.launched[place] + TO_DEVICE_US, *waits])
+            if at < ENDLESS:
+                found.append((at, place))
+        return found
+
+    def _speeds(self) -> dict[int, float]:
+        running = [self.ops[place] for place in self.left]
+        taken = sum(op.sms for op in running if op.stream is not Stream.COMPUTE)
+        computes = any(op.stream is Stream.COMPUTE for op in running)
+        compute = max(0.1, 1 - self.pace.contention * taken)
+        other = 1 / self.pace.slowed if computes else 1.0
+        return {place: compute if self.ops[place].stream is Stream.COMPUTE else other for place in self.left}
+
+    def _begin(self, place: int, now: float) -> None:
+        self.start[place] = now
+        self.left[place] = self.ops[place].us
+        if not self.left[place]:
+            self._finish(place, now)
+
+    def _finish(self, place: int, now: float) -> None:
+        self.end[place] = now
+        del self.left[place]
+        self.queues[self.ops[place].stream].pop()
+        self._launch()
