@@ -21,10 +21,10 @@ from rich.table import Column, Table
 from benchmarks.published_runs import FACTS, Run, cells, read_pairs, read_runs
 from benchmarks.time_accuracy import accuracy, rank_correlations
 from benchmarks.time_fit import Fit, Straight, leave_one_cell_out, write_constants
-from trainer.engines.simulated.machine import AS_PUBLISHED, load_machine
 from trainer.engines.simulated.rates import rate_table
 from trainer.engines.simulated.step import Simulation
 from trainer.estimate.candidates import Floats
+from trainer.recipe.machine import Machine
 
 RATES = Path(__file__).parents[1] / "trainer" / "engines" / "simulated" / "rates.csv"
 STEPS = 6
@@ -33,7 +33,7 @@ WANTED = "wanted: median 10 %, rank correlation 0.7"
 
 def simulated_log_rate(run: Run, rates: Mapping[str, float]) -> float:
     """log tokens/s/GPU of one run on the machine as published."""
-    simulation = Simulation(run.recipe, load_machine(AS_PUBLISHED), values=rates, release=run.release)
+    simulation = Simulation(run.recipe, Machine(), values=rates, release=run.release)
     return float(np.log(simulation.tokens_per_s_per_gpu))
 
 

@@ -131,7 +131,9 @@ def effective(recipe: Settings, name: str) -> Any:
 
 def canonical(recipe: Settings) -> dict[str, Any]:
     """Everything a measurement can depend on, as JSON types."""
+    machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
     return {
+        **({"machine": machine.model_dump(mode="json")} if machine else {}),
         "architecture": recipe.architecture.model_dump(mode="json"),
         "gpu": recipe.cluster.gpu,
         "nodes": recipe.cluster.nodes,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.recipe.load_machine import load_machine
 from trainer.recipe.schema import Recipe
 from trainer.recipe.source import Source, packaged_examples, read_source
 from trainer.recipe.validation import validated
@@ -16,4 +20,16 @@ def load_recipe(path_or_example: str) -> Recipe:
 
 def recipe_from(source: Source) -> Recipe:
     """The recipe that plain data stands for. BadInputError carries every problem found."""
-    return validated(Recipe, source)
+    return validated(Recipe, _with_machine(source))
+
+
+def _with_machine(source: Source) -> Source:
+    """A machine file that is named is read, so that the recipe holds what it says."""
+    burst = source.data.get("burst")
+    named = burst.get("machine") if isinstance(burst, dict) else None
+    if not isinstance(named, str):
+        return source
+    folder = Path(source.name).parent
+    machine = load_machine(named, beside=folder, where=source.where(("burst", "machine")))
+    read = machine.model_dump(mode="json", exclude_defaults=True)
+    return replace(source, data=source.data | {"burst": burst | {"machine": read}})

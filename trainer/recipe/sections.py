@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from trainer.recipe.architecture import Section
 from trainer.recipe.hardware import Precision, known_hardware
 from trainer.recipe.knobs import KNOBS, Numerics
+from trainer.recipe.machine import Machine
 
 KnobValue = bool | int | float | str | tuple[str, ...] | None
 
@@ -46,6 +47,7 @@ class Parallelism(Section):
 class BurstSettings(Section):
     engine: str = "megatron"
     launcher: str = "local"
+    machine: Machine | None = None  # of engine simulated; None: as published. Read from a packaged name or a file
     warmup_steps: int = Field(default=3, ge=0)
     measure_steps: int = Field(default=8, gt=0)
     trace_steps: int = Field(default=2, ge=0)

@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import median
 
 from trainer.burst import Burst, BurstPhase, Failure, FailureKind, Outcome, write_burst, write_outcome
-from trainer.engines.simulated.machine import Machine
 from trainer.engines.simulated.model import step_of
 from trainer.engines.simulated.play import Step, play
 from trainer.engines.simulated.trace import write_trace
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
+from trainer.recipe.machine import Machine
 
 # Up to which part a burst has come when the parts before it alone no longer fit.
 PHASES_BY_PART = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 from trainer.engines.simulated.layer import Kind, Layers, Segments
 from trainer.engines.simulated.ops import Beside, Op, Segment, Work
@@ -37,6 +37,7 @@ class Passes:
         self.recipe, self.rates = recipe, rates
         self.layers = Layers(recipe, rates)
         self.compute = compute
+        self._lines: dict[tuple[str, Kind], Line] = {}
         machine, values = rates.machine, rates.values
         self.pace = Pace(
             launch_us=rates.launch_us * host,
@@ -62,22 +63,32 @@ class Passes:
             for place, (kind, windowed) in enumerate(zip(model.layer_kinds, model.windowed_layers, strict=True))
         )
 
-    @cache  # noqa: B019  lives as long as the recipe's simulation
     def forward(self, kind: Kind) -> Line:
-        return self._line(
-            [self._played(lambda load: self.layers.forward(kind, load).all, load) for load in self._loads(kind)]
-        )
+        return self._known("forward", kind)
 
-    @cache  # noqa: B019
     def backward(self, kind: Kind) -> Line:
-        return self._line(
-            [self._played(lambda load: self.layers.backward(kind, load).all, load) for load in self._loads(kind)]
-        )
+        return self._known("backward", kind)
 
-    @cache  # noqa: B019
     def merged(self, kind: Kind) -> Line:
         """A layer forward and one backward under EP overlap: either's exchange beside the other's compute."""
-        return self._line([self._steady(self.woven(kind, load)) for load in self._loads(kind)])
+        return self._known("merged", kind)
+
+    def _known(self, way: str, kind: Kind) -> Line:
+        if (way, kind) not in self._lines:
+            us = [self._steady(self.in_a_row(way, kind, load)) for load in self._loads(kind)]
+            self._lines[way, kind] = self._line(us)
+        return self._lines[way, kind]
+
+    def in_a_row(self, way: str, kind: Kind, load: float) -> list[Op]:
+        """`IN_A_ROW` layers of a kind, passed `forward`, `backward`, or `merged`."""
+        if way == "merged":
+            return self.woven(kind, load)
+        work = Work()
+        after: tuple[int, ...] = ()
+        for _ in range(IN_A_ROW):
+            segments = self.layers.forward(kind, load) if way == "forward" else self.layers.backward(kind, load)
+            after = work.chain(segments.all, after)
+        return self._slowed(work.ops)
 
     def woven(self, kind: Kind, load: float) -> list[Op]:
         """`IN_A_ROW` layers forward and as many backward, woven as Megatron-Core's combined 1F1B launches them."""
@@ -136,13 +147,6 @@ class Passes:
 
     def _loads(self, kind: Kind) -> Sequence[float]:
         return LOADS if kind.feed == "moe" and self.recipe.parallelism.expert_model_parallel_size > 1 else LOADS[:1]
-
-    def _played(self, layer, load: float) -> float:  # type: ignore[no-untyped-def]
-        work = Work()
-        after: tuple[int, ...] = ()
-        for _ in range(IN_A_ROW):
-            after = work.chain(layer(load), after)
-        return self._steady(self._slowed(work.ops))
 
     def _steady(self, ops: Sequence[Op]) -> float:
         """Of several layers in a row, what the later ones take each."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from math import log, sqrt
 
-from trainer.engines.simulated.machine import Machine
 from trainer.measured.links import COLLECTIVE, shares
 from trainer.measured.software import latest, releases
 from trainer.model.parameters import attention_channels
 from trainer.recipe.hardware import Hardware, known_hardware
+from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 from trainer.recipe.tables import read_table
 
@@ -172,7 +172,6 @@ class Rates:
         half_gb = self.values[f"link.half_{fabric}"] * self.machine.links.half_message * 1e-3
         return US * (gb + half_gb) / self._bandwidth_gb_s(fabric, library)
 
-    @cache  # noqa: B019  lives as long as the recipe's simulation
     def _bandwidth_gb_s(self, fabric: str, library: str) -> float:
         links = self.machine.links
         own = getattr(links, library, 1.0)

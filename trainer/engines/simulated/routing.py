@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.engines.simulated.machine import Machine
+from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
 SEED = 20_26

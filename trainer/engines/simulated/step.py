@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import log2
 
 from trainer.engines.simulated.end import EndOfStep, end_of_step
 from trainer.engines.simulated.layer import Kind
-from trainer.engines.simulated.machine import Machine
 from trainer.engines.simulated.ops import Op
 from trainer.engines.simulated.passes import Passes
 from trainer.engines.simulated.pipeline import Run, Shape, run_pipeline
 from trainer.engines.simulated.rates import GIGA, Rates, Values
 from trainer.engines.simulated.routing import Routing, routing_of
 from trainer.engines.simulated.schedule import schedule_of
-from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks
+from trainer.engines.simulated.stages import Stage, stages_of
+from trainer.recipe.layout import layout_of
+from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """What one model chunk of a pipeline rank holds: decoder layers, MTP layers behind them, the ends of the model."""
-
-    layers: tuple[int, ...]
-    mtp: int
-    embeds: bool
-    heads: bool
 
 
 class Simulation:
@@ -52,20 +42,7 @@ class Simulation:
     @cached_property
     def stages(self) -> tuple[tuple[Stage, ...], ...]:
         """[PP][VPP]"""
-        held, mtp = layers_of_ranks(self.recipe), mtp_layers_of_ranks(self.recipe)
-        pp, chunks = self.layout.pp, self.layout.vpp
-        return tuple(
-            tuple(
-                Stage(
-                    layers=tuple(held[rank][chunk]),
-                    mtp=mtp[rank] if chunk == chunks - 1 else 0,
-                    embeds=rank == 0 and chunk == 0,
-                    heads=rank == pp - 1 and chunk == chunks - 1,
-                )
-                for chunk in range(chunks)
-            )
-            for rank in range(pp)
-        )
+        return stages_of(self.recipe)
 
     @cached_property
     def passes(self) -> tuple[Passes, ...]:
@@ -137,22 +114,16 @@ class Simulation:
 
     def _sharded_us(self, rank: int, chunk: int, way: str) -> float:
         """What Megatron-FSDP adds to a pass: parameters gathered, in backward gradients scattered too."""
-        recipe = self.recipe
+        recipe, stage = self.recipe, self.stages[rank][chunk]
         strategy = recipe.knob("data_parallel_sharding_strategy")
         if not recipe.knob("use_megatron_fsdp") or strategy != "optim_grads_params":
             return 0.0
-        gb = self.weights_gb(rank, chunk)
+        gb = (stage.dense + stage.experts) * 2 / GIGA
         once = self.rates.ring_us(gb, float(self.layout.dp * self.layout.cp), stride=float(self.layout.tp))
         comm = once * {"forward": 1.0, "backward": 3.0, "merged": 4.0}[way]
-        room = sum(getattr(self.passes[rank], way)(self.kind(layer)).even for layer in self.stages[rank][chunk].layers)
+        room = sum(getattr(self.passes[rank], way)(self.kind(layer)).even for layer in stage.layers)
         beside = self.rates.values["overlap.dp"] * self.machine.overlap.dp
         return max(0.0, comm - beside * room) + self.rates.collective_sms() * min(comm, room)
-
-    def weights_gb(self, rank: int, chunk: int) -> float:
-        from trainer.engines.simulated.end import chunk_parameters
-
-        dense, experts = chunk_parameters(self, rank, chunk)
-        return (dense + experts) * 2 / GIGA
 
     def _turn_us(self, rank: int, shape: Shape) -> float:
         if len(shape) == 1:
@@ -174,7 +145,7 @@ class Simulation:
 
     @cached_property
     def end(self) -> EndOfStep:
-        return end_of_step(self)
+        return end_of_step(self.rates, self.run, self.stages)
 
     @cached_property
     def step_us(self) -> float:

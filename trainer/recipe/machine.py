@@ -1,24 +1,17 @@
-"""A machine file: how a cluster differs from the tables and the published runs, every key with its unit and default.
+"""A machine file: how a simulated cluster differs from the tables and the published runs; every key, unit and default.
 
-Factors multiply what `rates.csv` and `hardware.csv` say; 1 is "as published". What is absent has its default, so a file
-holds only what is special about its cluster. `load_machine` reads a packaged name or a file.
+Factors multiply what `rates.csv` of the simulated engine and `hardware.csv` say; 1 is "as published". What is absent has its default, so a file
+holds only what is special about its cluster. `load_machine.py` reads
+one.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.errors import BadInputError, Problem
 from trainer.recipe.architecture import Section
-from trainer.recipe.source import nearest, parse_source
-from trainer.recipe.validation import validated
-
-AS_PUBLISHED = "as-published"
 
 Factor = Annotated[float, Field(gt=0, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,27 +129,3 @@ class Machine(Section):
     startup: Startup = Startup()
     stragglers: Annotated[tuple[Straggler, ...], Field(strict=False)] = Field((), description="ranks that are slower")
     faults: Annotated[tuple[Fault, ...], Field(strict=False)] = Field((), description="what goes wrong")
-
-
-@cache
-def packaged_machines() -> tuple[str, ...]:
-    """Names of the machine files that come with the package."""
-    found = (files("trainer.engines.simulated") / "machines").iterdir()
-    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
-
-
-def load_machine(name_or_file: str, *, beside: Path | None = None) -> Machine:
-    """A packaged machine, or a file; a relative path is taken from `beside`, the folder of the recipe.
-
-    BadInputError names every problem of the file.
-    """
-    if name_or_file in packaged_machines():
-        packaged = files("trainer.engines.simulated") / "machines" / f"{name_or_file}.yaml"
-        return validated(Machine, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
-    path = (beside or Path()) / name_or_file
-    if not path.is_file():
-        near = nearest(name_or_file, packaged_machines())
-        meant = f"did you mean {near}? " if near else ""
-        hint = f"{meant}there are {', '.join(packaged_machines())}; or name a YAML file"
-        raise BadInputError(Problem(where="burst.machine", what=f"no machine {name_or_file!r}", hint=hint))
-    return validated(Machine, parse_source(path.read_text(encoding="utf-8"), name=str(path)))

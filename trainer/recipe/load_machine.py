@@ -1,0 +1,38 @@
+"""From a packaged name or a file to a `Machine`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from trainer.errors import BadInputError, Problem
+from trainer.recipe.machine import Machine
+from trainer.recipe.source import nearest, parse_source
+from trainer.recipe.validation import validated
+
+AS_PUBLISHED = "as-published"
+
+
+@cache
+def packaged_machines() -> tuple[str, ...]:
+    """Names of the machine files that come with the package."""
+    found = (files("trainer.recipe") / "machines").iterdir()
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in found if entry.name.endswith(".yaml")))
+
+
+def load_machine(name_or_file: str, *, beside: Path | None = None, where: str = "burst.machine") -> Machine:
+    """A packaged machine, or a file; a relative path is taken from `beside`, the folder of the recipe.
+
+    BadInputError names every problem of the file; `where` is what named it.
+    """
+    if name_or_file in packaged_machines():
+        packaged = files("trainer.recipe") / "machines" / f"{name_or_file}.yaml"
+        return validated(Machine, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
+    path = (beside or Path()) / name_or_file
+    if not path.is_file():
+        near = nearest(name_or_file, packaged_machines())
+        meant = f"did you mean {near}? " if near else ""
+        hint = f"{meant}there are {', '.join(packaged_machines())}; or name a YAML file"
+        raise BadInputError(Problem(where=where, what=f"no machine {name_or_file!r}", hint=hint))
+    return validated(Machine, parse_source(path.read_text(encoding="utf-8"), name=str(path)))
