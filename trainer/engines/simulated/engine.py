@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from trainer.burst import Burst, BurstPhase, Failure, FailureKind, Outcome, write_burst, write_outcome
-from trainer.engines.simulated.model import step_of
-from trainer.engines.simulated.play import Step, play
+from trainer.engines.simulated.memory import MemoryPlay, play_memory
+from trainer.engines.simulated.recording import Recorder
+from trainer.engines.simulated.step import Simulation
 from trainer.engines.simulated.trace import write_trace
-from trainer.estimate.memory.estimate import estimate_memory
 from trainer.model.flops import model_flops_per_token
-from trainer.recipe import Recipe
-from trainer.recipe.machine import Machine
+from trainer.recipe.machine import Fault, Machine
+from trainer.recipe.schema import Recipe
 
-# Up to which part a burst has come when the parts before it alone no longer fit.
-PHASES_BY_PART = (
-    (BurstPhase.INIT, ("weights", "gradients", "buffers")),
-    (BurstPhase.FORWARD, ("activations",)),
-    (BurstPhase.OPTIMIZER, ("master_weights", "optimizer")),
-)
+US = 1e6
+SIMULATED = "simulated: nothing was trained, every figure comes from a model of the cluster {}"
+SAYS = {  # of a fault: what a log would show
+    "dies": (FailureKind.CRASH, "rank {rank} died in step {step}: exit code -11 (SIGSEGV)"),
+    "hangs": (FailureKind.HANG, "rank {rank} stood still in step {step}; its peers waited in a collective"),
+    "nan": (FailureKind.NAN, "rank {rank}: loss is nan in step {step}"),
+    "node_lost": (FailureKind.INFRASTRUCTURE, "the node of rank {rank} was lost in step {step}"),
+}
 
 
 class SimulatedEngine:
     """See `trainer.engines.Engine`. The same burst (recipe, number, seed) gives the same outcome."""
 
-    def __init__(self, state_dir: Path, *, machine: Machine | None = None) -> None:
-        self._machine = machine or Machine()
+    def __init__(self, state_dir: Path) -> None:
         self._warm = False
 
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
-        step = play(step_of(burst.recipe, self._machine))
-        outcome = self._outcome(burst, step)
+        played = _Burst(burst, warm=self._warm)
+        outcome = played.outcome()
         if outcome.ok and burst.recipe.burst.trace_steps:
-            _write_traces(burst, step)
+            played.write_traces()
         _write_log(burst, outcome)
         write_outcome(burst.folder, outcome)
         self._warm = outcome.ok
@@ -45,49 +47,139 @@ class SimulatedEngine:
     def close(self) -> None:
         """Nothing was started."""
 
-    def _outcome(self, burst: Burst, step: Step) -> Outcome:
-        recipe, settings = burst.recipe, burst.recipe.burst
-        peak_gib, failure = self._memory(recipe)
-        if failure:
-            return Outcome(failure=failure, ranks=recipe.world_size, limit_gib=recipe.memory_limit_gib)
-        dice = random.Random(f"{recipe.digest()} {burst.number} {burst.seed}")
-        level = step.duration_us * math.exp(dice.gauss(0.0, self._machine.burst_noise))
-        steps = [level * math.exp(dice.gauss(0.0, self._machine.noise)) for _ in range(settings.measure_steps)]
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopped:
+    """Why a burst ended early, and after how many steps."""
+
+    failure: Failure
+    steps: float
+
+
+class _Burst:
+    """One burst as it is played; noise is drawn from its recipe, number and seed."""
+
+    def __init__(self, burst: Burst, *, warm: bool) -> None:
+        self.burst, self.warm, self.recipe = burst, warm, burst.recipe
+        self.machine = burst.recipe.burst.machine or Machine()
+        settings = self.recipe.burst
+        self.steps = settings.warmup_steps + settings.measure_steps
+        self.simulation = Simulation(self.recipe, self.machine, steps=self.steps)
+        self.memory = memory_of(self.simulation)
+        self.dice = random.Random(f"{self.recipe.digest()} {burst.number} {burst.seed}")
+
+    def outcome(self) -> Outcome:
+        recipe, limit, world = self.recipe, self.recipe.memory_limit_gib, self.recipe.world_size
+        stopped = self._out_of_memory() or self._fault()
+        losses = _losses(recipe, self.steps)
+        startup_s, setup_s = self._startup_s(), self._setup_s()
+        if stopped:
+            cost = startup_s + setup_s + self._steps_s(stopped.steps, failed=stopped.failure)
+            warnings = [SIMULATED.format(self.machine.name)]
+            return Outcome(failure=stopped.failure, ranks=world, limit_gib=limit, cost_s=cost, warnings=warnings)
+        step_us = self._step_us()
         tokens = recipe.training.global_batch_size * recipe.training.seq_length
-        rate = tokens / (median(steps) / 1e6) / recipe.world_size
+        rate = tokens / (median(step_us) / US) / world
         flops = model_flops_per_token(recipe.architecture, recipe.training.seq_length)
         return Outcome(
-            step_us=steps,
-            cpu_us=[0.0] * len(steps),  # no process ran
-            loss=_losses(recipe, settings.warmup_steps + settings.measure_steps),
-            peak_gib=[peak_gib] * recipe.world_size,
-            limit_gib=recipe.memory_limit_gib,
+            step_us=step_us,
+            cpu_us=[0.0] * len(step_us),  # no process ran
+            loss=losses,
+            peak_gib=self._peaks_gib(),
+            limit_gib=limit,
             tokens_per_step=tokens,
-            ranks=recipe.world_size,
+            ranks=world,
             tokens_per_s_per_gpu=rate,
             model_tflops_per_gpu=rate * flops / 1e12,
-            attainable_tflops_per_gpu=self._machine.tflops(recipe),
-            warm=self._warm,
-            warnings=["simulated: nothing was trained, figures come from an uncalibrated model"],
+            attainable_tflops_per_gpu=self.simulation.rates.attainable_tflops,
+            startup_s=startup_s,
+            setup_s=setup_s,
+            cost_s=startup_s + setup_s + self._steps_s(self.steps + recipe.burst.trace_steps),
+            warm=self.warm,
+            warnings=[SIMULATED.format(self.machine.name)],
         )
 
-    def _memory(self, recipe: Recipe) -> tuple[float, Failure | None]:
-        """Peak of the hottest rank, and the failure when it is above the limit."""
-        machine = self._machine
-        estimate = estimate_memory(recipe)
-        peak = estimate.peak_gib * machine.memory_scale + machine.memory_offset_gib
-        limit = recipe.memory_limit_gib
-        if limit is None or peak <= limit:
-            return peak, None
-        needed = machine.memory_offset_gib
-        phase = BurstPhase.BACKWARD
-        for reached, parts in PHASES_BY_PART:
-            needed += machine.memory_scale * sum(estimate.by_part.get(part, 0.0) for part in parts)
-            if needed > limit:
-                phase = reached
-                break
-        evidence = f"simulated: out of memory, {peak:.2f} GiB needed of {limit:.2f} GiB"
-        return peak, Failure(kind=FailureKind.OOM, phase=phase, rank=0, evidence=evidence)
+    def _step_us(self) -> list[float]:
+        """Measured steps: noise of the burst and of each step, and loads that drift."""
+        noise = self.machine.noise
+        level = self.simulation.step_us * math.exp(self.dice.gauss(0.0, noise.burst))
+        drifting = self.simulation.routing.drifting[self.recipe.burst.warmup_steps :]
+        slope = self.simulation.load_slope
+        return [
+            level * (1 + slope * (float(load) - 1)) * math.exp(self.dice.gauss(0.0, noise.step)) for load in drifting
+        ]
+
+    def _peaks_gib(self) -> list[float]:
+        each = self.recipe.world_size // len(self.memory.peak_gib)
+        return [peak for peak in self.memory.peak_gib for _ in range(each)]
+
+    # --- what goes wrong ----------------------------------------------------------------------------------
+    def _out_of_memory(self) -> _Stopped | None:
+        limit = self.recipe.memory_limit_gib
+        found = self.memory.out_of_memory(limit) if limit is not None else None
+        if found is None:
+            return None
+        phase, place, step, needed = found
+        evidence = (
+            f"simulated: torch.OutOfMemoryError in step {step}: {needed:.2f} GiB needed of {limit:.2f} GiB, "
+            f"{self.memory.outside_gib:.2f} of them outside the allocator"
+        )
+        rank = place * (self.recipe.world_size // len(self.memory.peak_gib))
+        failure = Failure(kind=FailureKind.OOM, phase=phase, rank=rank, evidence=evidence)
+        return _Stopped(failure=failure, steps=0.0 if phase is BurstPhase.INIT else step + 0.5)
+
+    def _fault(self) -> _Stopped | None:
+        for fault in self.machine.faults:
+            drawn = self.dice.random()
+            meets = fault.bursts is None or self.burst.number < fault.bursts
+            if meets and drawn < fault.chance and fault.step < self.steps and fault.rank < self.recipe.world_size:
+                return _Stopped(failure=_failure(fault), steps=float(fault.step + 1))
+        return None
+
+    # --- what it costs ------------------------------------------------------------------------------------
+    def _startup_s(self) -> float:
+        startup = self.machine.startup
+        return 0.0 if self.warm else startup.launch_s + startup.per_1024_ranks_s * self.recipe.world_size / 1024
+
+    def _setup_s(self) -> float:
+        return self.machine.startup.build_s_per_gib * max(self.memory.state_gib)
+
+    def _steps_s(self, steps: float, *, failed: Failure | None = None) -> float:
+        """A hang lasts until the deadline."""
+        if failed and failed.kind is FailureKind.HANG:
+            return self.recipe.burst.deadline_s
+        first = self.machine.startup.first_step_s if steps else 0.0
+        return first + steps * self.simulation.step_us / US
+
+    # --- traces -------------------------------------------------------------------------------------------
+    def write_traces(self) -> None:
+        """Of the first rank, one of the last stage's and every late one."""
+        recipe, settings = self.recipe, self.recipe.burst
+        for rank in self.traced_ranks():
+            write_trace(
+                self.burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz",
+                [Recorder(self.simulation, rank).step()] * settings.trace_steps,
+                rank=rank,
+                world_size=recipe.world_size,
+                first=self.steps,
+                gpu=recipe.cluster.gpu,
+            )
+
+    def traced_ranks(self) -> list[int]:
+        world = self.recipe.world_size
+        return sorted({0, world - 1, *self.simulation.late_ranks[:2]})
+
+
+def memory_of(simulation: Simulation) -> MemoryPlay:
+    """The memory of a recipe, its hottest EP rank included."""
+    hottest = float(simulation.routing.hottest.max())
+    return play_memory(simulation.recipe, simulation.machine, imbalance=hottest)
+
+
+def _failure(fault: Fault) -> Failure:
+    kind, words = SAYS[fault.kind]
+    evidence = "simulated: " + words.format(rank=fault.rank, step=fault.step)
+    return Failure(kind=kind, phase=BurstPhase.FORWARD, rank=fault.rank, evidence=evidence)
 
 
 def _losses(recipe: Recipe, steps: int) -> list[float]:
@@ -95,21 +187,6 @@ def _losses(recipe: Recipe, steps: int) -> list[float]:
     start = math.log(recipe.architecture.vocab_size)
     shift = 0.0 if recipe.training.precision in ("fp32", "bf16") else 0.002
     return [start * (0.7 + 0.3 * math.exp(-0.05 * step)) * (1.0 + shift) for step in range(steps)]
-
-
-def _write_traces(burst: Burst, step: Step) -> None:
-    """Of the first and the last rank; the others would read the same."""
-    world_size = burst.recipe.world_size
-    settings = burst.recipe.burst
-    for rank in sorted({0, world_size - 1}):
-        write_trace(
-            burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz",
-            step,
-            rank=rank,
-            world_size=world_size,
-            steps=settings.trace_steps,
-            first=settings.warmup_steps + settings.measure_steps,
-        )
 
 
 def _write_log(burst: Burst, outcome: Outcome) -> None:

@@ -16,6 +16,8 @@ class Stream(IntEnum):
     CP = 3
     DP = 4
     COPY = 5
+    PP = 6
+    NORM = 7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,6 +96,11 @@ class Rates:
         share = 0.8 if self.hardware.is_cpu else values[f"memory.{self.architecture}"]
         self._memory = self._hbm * share * compute.memory_bound / self.older
 
+    @property
+    def attainable_tflops(self) -> float:
+        """Peak of the recipe's precision; on a CPU, what its threads give."""
+        return self.recipe.peak_tflops or self._narrow / TERA
+
     # --- arithmetic ---------------------------------------------------------------------------------------
     def _sustained(self, precision: str) -> float:
         """FLOP/s of long products."""

@@ -45,17 +45,37 @@ class Simulation:
         return stages_of(self.recipe)
 
     @cached_property
+    def plain(self) -> Passes:
+        """Of ranks that nothing slows down."""
+        return Passes(self.recipe, self.rates)
+
+    @cached_property
     def passes(self) -> tuple[Passes, ...]:
         """[PP]: ranks of one stage are alike, but for stragglers: the others wait for them."""
-        plain = Passes(self.recipe, self.rates)
         slower = self._stragglers()
         return tuple(
-            Passes(self.recipe, self.rates, compute=slower[rank][0], host=slower[rank][1]) if rank in slower else plain
+            Passes(self.recipe, self.rates, compute=slower[rank][0], host=slower[rank][1])
+            if rank in slower
+            else self.plain
             for rank in range(self.layout.pp)
         )
 
     def pipeline_rank(self, rank: int) -> int:
         return rank * self.layout.pp // self.layout.world
+
+    @property
+    def late_ranks(self) -> tuple[int, ...]:
+        """The first rank of every straggler."""
+        each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
+        found = (one.rank if one.rank is not None else (one.node or 0) * each for one in self.machine.stragglers)
+        return tuple(rank for rank in found if rank < self.layout.world)
+
+    def is_late(self, rank: int) -> bool:
+        each = self.recipe.cluster.gpus_per_node or self.recipe.hardware.gpus_per_node
+        return any(
+            rank == one.rank or (one.rank is None and rank // each == (one.node or 0))
+            for one in self.machine.stragglers
+        )
 
     def _stragglers(self) -> Mapping[int, tuple[float, float]]:
         """Pipeline rank -> how many times as long compute and host take there."""
@@ -149,9 +169,10 @@ class Simulation:
 
     @cached_property
     def step_us(self) -> float:
-        return self.end.step_us + self._pauses_us()
+        return self.end.step_us + self.pauses_us
 
-    def _pauses_us(self) -> float:
+    @property
+    def pauses_us(self) -> float:
         """Garbage collection: each rank's at a moment of its own, and all wait; together where it is manual."""
         host = self.machine.host
         if not host.gc_ms:

@@ -1,98 +1,113 @@
-"""A played step as a Kineto trace: launches, kernels and ranges, as torch.profiler would have written them."""
+"""Recorded steps of a rank as a Kineto trace: launches, kernels and ranges, as torch.profiler would have written them.
+
+What repeats is written once: `repeated` names windows of device time and how many of themselves they stand for,
+`microbatches` and `microbatches_traced` how many of a step's micro batches are there.
+"""
 
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-from trainer.engines.simulated.model import Stream
-from trainer.engines.simulated.play import CALL_US, Played, Step
+import msgspec
 
-Event = dict[str, Any]
+from trainer.engines.simulated.kernels import GROUPS, KERNELS
+from trainer.engines.simulated.ops import Stream
+from trainer.engines.simulated.recording import Event, Recording
 
-HOST_PID, HOST_TID = 4242, 4242
-STREAMS = {Stream.COMPUTE: 7, Stream.SIDE: 24}
-BETWEEN_STEPS_US = 50.0
+HOST = 4242
+FIRST_US, BETWEEN_STEPS_US = 1000.0, 50.0
+CALL_US = 4.0
+STREAMS = {stream: 7 + 4 * stream for stream in Stream}
+KERNEL = (
+    '{{"ph":"X","cat":"kernel","name":{name},"pid":0,"tid":{stream},"ts":{{:.3f}},"dur":{{:.3f}},'
+    '"args":{{{{"device":0,"stream":{stream}{group},"correlation":{{}}}}}}}}'
+)
+CALL = (
+    f'{{{{"ph":"X","cat":"cuda_runtime","name":"{{}}","pid":{HOST},"tid":{HOST},"ts":{{:.3f}},"dur":{{:.3f}},'
+    '"args":{{"correlation":{}}}}}'
+)
+RANGE = f'{{{{"ph":"X","cat":"user_annotation","name":"{{}}","pid":{HOST},"tid":{HOST},"ts":{{:.3f}},"dur":{{:.3f}}}}}}'
 
 
-def write_trace(path: Path, step: Step, *, rank: int, world_size: int, steps: int, first: int) -> None:
-    """`steps` copies of the step one after the other, numbered from `first`, gzipped JSON."""
-    events: list[Event] = []
-    start_us = 1000.0
-    for number in range(first, first + steps):
-        events += _step_events(step, start_us, number, first_id=len(events))
+def write_trace(path: Path, steps: Sequence[Recording], *, rank: int, world_size: int, first: int, gpu: str) -> None:
+    """The steps one after the other, numbered from `first`, gzipped JSON."""
+    lines: list[str] = []
+    repeated = []
+    start_us, correlation = FIRST_US, 1
+    for number, step in enumerate(steps, first):
+        lines += _step(step, start_us, number, correlation)
+        correlation += len(step.events)
+        if step.repeated:
+            one = step.repeated
+            window = {"start_us": one.start_us + start_us, "end_us": one.end_us + start_us, "times": one.times}
+            repeated.append(window)
         start_us += step.duration_us + BETWEEN_STEPS_US
-    document = {
+    head = {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "simulated"}],
+        "deviceProperties": [{"id": 0, "name": f"simulated {gpu}"}],
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
-        "traceEvents": events,
+        "microbatches": steps[0].microbatches,
+        "microbatches_traced": steps[0].recorded,
+        "repeated": repeated,
     }
+    text = msgspec.json.encode(head)[:-1] + b',"traceEvents":[' + ",\n".join(lines).encode() + b"]}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(json.dumps(document).encode(), compresslevel=3, mtime=0))
+    path.write_bytes(gzip.compress(text, compresslevel=1, mtime=0))
 
 
-def _step_events(step: Step, start_us: float, number: int, *, first_id: int) -> Iterator[Event]:
-    yield _range(f"ProfilerStep#{number}", start_us, step.duration_us)
-    yield _range("step", start_us, step.duration_us)
-    yield from _ranges(step.ops, start_us, depth=0)
-    for index, played in enumerate(step.ops):
-        if played.op.kernel:
-            yield _call(played, start_us, first_id + index)
-            yield _kernel(played, start_us, first_id + index)
+def _step(step: Recording, start_us: float, number: int, first_id: int) -> Iterator[str]:
+    for name in (f"ProfilerStep#{number}", "step"):
+        yield RANGE.format(name, start_us, step.duration_us)
+    called = _calls(step.events)
+    yield from _ranges(step.events, called, start_us)
+    for index, (event, at) in enumerate(zip(step.events, called, strict=True)):
+        yield CALL.format("cudaLaunchKernel", start_us + at - CALL_US, CALL_US, first_id + index)
+        kernel = _template(event.op.kernel, event.op.stream)
+        yield kernel.format(start_us + event.start_us, event.end_us - event.start_us, first_id + index)
+        if event.op.sync:
+            length = max(CALL_US, event.end_us - at)
+            yield CALL.format("cudaStreamSynchronize", start_us + at, length, 0)
 
 
-def _ranges(ops: Sequence[Played], start_us: float, *, depth: int) -> Iterator[Event]:
+def _calls(events: Sequence[Event]) -> list[float]:
+    """When each launch came back: one after the other, each before its kernel starts."""
+    found, free = [], 0.0
+    for event in events:
+        at = max(free + CALL_US, event.called_us)
+        found.append(at)
+        free = max(at, event.end_us) if event.op.sync else at
+    return found
+
+
+_TEMPLATES: dict[tuple[str, Stream], str] = {}
+
+
+def _template(kernel: str, stream: Stream) -> str:
+    if (kernel, stream) not in _TEMPLATES:
+        group = f',"Process Group Description":"{GROUPS[stream]}"' if stream in GROUPS else ""
+        name = msgspec.json.encode(KERNELS[kernel]).decode()
+        text = KERNEL.format(name="NAME", stream=STREAMS[stream], group=group)
+        _TEMPLATES[kernel, stream] = text.replace("NAME", name.replace("{", "{{").replace("}", "}}"))
+    return _TEMPLATES[kernel, stream]
+
+
+def _ranges(events: Sequence[Event], called: Sequence[float], start_us: float) -> Iterator[str]:
     """One event for each run of neighbours inside the same range, nested by depth."""
-    for name, run in groupby(ops, key=lambda p: p.op.ranges[depth] if len(p.op.ranges) > depth else None):
-        inside = list(run)
+    yield from _nested(list(zip(events, called, strict=True)), start_us, 0)
+
+
+def _nested(events: Sequence[tuple[Event, float]], start_us: float, depth: int) -> Iterator[str]:
+    def name_of(one: tuple[Event, float]) -> str | None:
+        ranges = one[0].op.ranges
+        return ranges[depth] if len(ranges) > depth else None
+
+    for name, run in groupby(events, key=name_of):
         if name is None:
             continue
-        begin, end = inside[0].issued_us, inside[-1].host_end_us
-        yield _range(name, start_us + begin, end - begin)
-        yield from _ranges(inside, start_us, depth=depth + 1)
-
-
-def _range(name: str, ts: float, dur: float) -> Event:
-    return {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": name,
-        "pid": HOST_PID,
-        "tid": HOST_TID,
-        "ts": ts,
-        "dur": dur,
-    }
-
-
-def _call(played: Played, start_us: float, correlation: int) -> Event:
-    return {
-        "ph": "X",
-        "cat": "cuda_runtime",
-        "name": "cudaLaunchKernel",
-        "pid": HOST_PID,
-        "tid": HOST_TID,
-        "ts": start_us + played.issued_us,
-        "dur": CALL_US,
-        "args": {"correlation": correlation},
-    }
-
-
-def _kernel(played: Played, start_us: float, correlation: int) -> Event:
-    arguments: Event = {"device": 0, "stream": STREAMS[played.op.stream], "correlation": correlation}
-    if played.op.group:
-        arguments["Process Group Description"] = played.op.group
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": played.op.kernel,
-        "pid": 0,
-        "tid": STREAMS[played.op.stream],
-        "ts": start_us + played.start_us,
-        "dur": played.end_us - played.start_us,
-        "args": arguments,
-    }
+        inside = list(run)
+        begin = inside[0][1] - CALL_US
+        yield RANGE.format(name, start_us + begin, inside[-1][1] - begin + 0.5)
+        yield from _nested(inside, start_us, depth + 1)

@@ -1,0 +1,209 @@
+"""What the profiler sees of one rank in a step: kernels in time, their launches, ranges, and what repeats.
+
+A step is put together from layers as `passes.py` plays them, at the times the pipeline gives its passes. Where the
+hottest or a late rank takes longer, the others' next collective does: they wait inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from trainer.engines.simulated.layer import Kind
+from trainer.engines.simulated.ops import Op, Stream
+from trainer.engines.simulated.passes import IN_A_ROW
+from trainer.engines.simulated.pipeline import Turn, steady
+from trainer.engines.simulated.step import Simulation
+from trainer.engines.simulated.streams import TO_DEVICE_US
+
+MARKS = {"forward": "forward_microbatch", "backward": "backward_microbatch", "merged": "backward_microbatch"}
+MEETING = (Stream.EP, Stream.TP, Stream.CP)  # where ranks wait for each other inside a pass
+
+
+@dataclass(slots=True)
+class Event:
+    """One operation in time, microseconds from the step's start. called_us: when its launch came back."""
+
+    op: Op
+    called_us: float
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """A window of device time that stands for `times` of itself."""
+
+    start_us: float
+    end_us: float
+    times: float
+
+
+@dataclass(kw_only=True)
+class Recording:
+    """A step of one rank. duration_us: of what was recorded, not of the whole step."""
+
+    events: list[Event] = field(default_factory=list)
+    repeated: Repeated | None = None
+    microbatches: int = 1
+    recorded: int = 1
+    duration_us: float = 0.0
+
+    def whole_us(self, at: float) -> float:
+        """A moment after what repeats, in the whole step."""
+        one = self.repeated
+        return at + (one.times - 1) * (one.end_us - one.start_us) if one else at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A layer in its steady state: events from its beginning, and how long it takes."""
+
+    events: tuple[Event, ...]
+    us: float
+
+
+class Recorder:
+    """Of one rank. late: it is one that the others wait for."""
+
+    def __init__(self, simulation: Simulation, rank: int) -> None:
+        self.simulation, self.rank = simulation, rank
+        layout = simulation.layout
+        self.place = simulation.pipeline_rank(rank)
+        inside = rank % max(1, layout.world // layout.pp)
+        self.expert_rank = inside // layout.etp % layout.ep
+        self.slowest = simulation.passes[self.place]
+        late = simulation.is_late(rank)
+        self.own = self.slowest if late else simulation.plain
+        self._blocks: dict[tuple[str, Kind, float, float], Block] = {}
+
+    def step(self) -> Recording:
+        simulation = self.simulation
+        run, end = simulation.run, simulation.end
+        mine = end.ranks[self.place]
+        overlapped = bool(simulation.recipe.knob("overlap_param_gather"))
+        found = Recording(microbatches=run.schedule.microbatches, recorded=run.played.microbatches)
+        begin = self._gather(found, 0.0, mine.parameters_us) if overlapped else 0.0
+        now, ends = begin, []
+        for turn in run.turns[self.place]:
+            if run.schedule.pp > 1 and begin + turn.start_us > now:
+                self._wait(found, now, begin + turn.start_us)
+                now = begin + turn.start_us
+            now = self._turn(found, turn, now)
+            ends.append(now)
+        window = steady(run.played, self.place)
+        if run.left_out and window.stop > window.start:
+            since = ends[window.start - 1] if window.start else begin
+            found.repeated = Repeated(start_us=since, end_us=ends[window.stop - 1], times=1.0 + run.left_out)
+        self._hidden(found, "ReduceScatter", "gradient_sync", now, mine.reduce_us - mine.gradients_us)
+        behind = begin + mine.passes_us - found.whole_us(now)  # the ranks of its stage that are later
+        at = self._communicate(found, "ReduceScatter", Stream.DP, "gradient_sync", now, mine.gradients_us + behind)
+        everyone = max(rank.passes_us + rank.gradients_us for rank in end.ranks)
+        wait = max(0.0, everyone - mine.passes_us - mine.gradients_us)
+        at = self._communicate(found, "AllReduce", Stream.NORM, "gradient_norm", at, wait)
+        adam = Op(kernel="adam", us=mine.optimizer_us, ranges=("optimizer",))
+        at = self._place(found, adam, at, mine.optimizer_us)
+        if not overlapped:
+            at = self._gather(found, at, mine.parameters_us)
+        after = max(rank.optimizer_us + rank.parameters_us for rank in end.ranks)
+        at += max(0.0, after - mine.optimizer_us - mine.parameters_us)
+        found.duration_us = at + end.host_us + simulation.pauses_us
+        found.events.sort(key=lambda event: event.called_us)
+        return found
+
+    # --- passes -------------------------------------------------------------------------------------------
+    def _turn(self, found: Recording, turn: Turn, at: float) -> float:
+        """Layers one after the other from `at` on; gives when they end. What ranks wait for each other inside a pass,
+        its collectives take."""
+        simulation = self.simulation
+        way = "merged" if len(turn.passes) > 1 else "forward" if turn.passes[0].forward else "backward"
+        stage = simulation.stages[self.place][turn.passes[0].chunk]
+        layers = [*stage.layers, *([len(self.slowest.kinds) - 1] * stage.mtp)]
+        blocks = [self._block(way, layer) for layer in (layers if way == "forward" else reversed(layers))]
+        again = {"forward": 1, "backward": 2, "merged": 3}[way]
+        ends = [replace(op, us=op.us * again, ranges=(MARKS[way],)) for op in simulation.ends(stage)]
+        before, behind = (ends, []) if (way == "forward") == stage.embeds else ([], ends)
+        length = sum(block.us for block in blocks) + sum(op.us for op in ends)
+        waiting = (turn.end_us - turn.start_us) / length - 1 if length else 0.0
+        for op in before:
+            at = self._place(found, op, at, op.us)
+        for block in blocks:
+            at = self._lay(found, block, at, waiting * block.us)
+        for op in behind:
+            at = self._place(found, op, at, op.us)
+        return at
+
+    def _lay(self, found: Recording, block: Block, at: float, waiting: float) -> float:
+        """A layer's events from `at` on; its last collective, if it has one, waits so much longer."""
+        last = max((i for i, event in enumerate(block.events) if event.op.stream in MEETING), default=None)
+        since = block.events[last].end_us if last is not None else 0.0
+        later = max(0.0, waiting) if last is not None else 0.0
+        for i, event in enumerate(block.events):
+            shift = at + (later if event.start_us >= since and i != last else 0.0)
+            longer = later if i == last else 0.0
+            found.events.append(
+                Event(event.op, max(0.0, shift + event.called_us), shift + event.start_us, shift + event.end_us + longer)
+            )
+        return at + block.us + later
+
+    def _block(self, way: str, layer: int) -> Block:
+        routing = self.simulation.routing
+        kind = self.slowest.kinds[layer]
+        hottest, own = float(routing.hottest[layer]), float(routing.own[layer][self.expert_rank])
+        key = way, kind, round(hottest, 3), round(min(own, hottest), 3)
+        if key not in self._blocks:
+            self._blocks[key] = self._played(*key)
+        return self._blocks[key]
+
+    def _played(self, way: str, kind: Kind, hottest: float, own: float) -> Block:
+        """The last of several layers in a row, its events from its beginning."""
+        slow = self.slowest.in_a_row(way, kind, hottest)
+        mine = slow if self.own is self.slowest and own == hottest else self._waiting(slow, way, kind, own)
+        played = self.own.play(mine)
+        half = len(mine) // IN_A_ROW * (IN_A_ROW - 1)
+        begin = max(played.end_us[:half], default=0.0)
+        events = tuple(
+            Event(
+                replace(mine[i], ranges=(MARKS[way], *mine[i].ranges)),
+                played.launched_us[i] - begin,
+                played.start_us[i] - begin,
+                played.end_us[i] - begin,
+            )
+            for i in range(half, len(mine))
+            if mine[i].us
+        )
+        return Block(events=events, us=max(played.until_us - begin, 0.0))
+
+    def _waiting(self, slow: Sequence[Op], way: str, kind: Kind, own: float) -> list[Op]:
+        """This rank's operations: shorter where its load is, its next collective longer by as much."""
+        found, owed = [], 0.0
+        for hot, op in zip(slow, self.own.in_a_row(way, kind, own), strict=True):
+            if op.stream in (Stream.EP, Stream.TP) and op.us:
+                found.append(replace(op, us=hot.us + owed))
+                owed = 0.0
+            else:
+                owed += max(0.0, hot.us - op.us)
+                found.append(op)
+        return found
+
+    # --- the rest -----------------------------------------------------------------------------------------
+    def _wait(self, found: Recording, since: float, until: float) -> None:
+        """For another stage: a receive that was launched early spins."""
+        op = Op(kernel="SendRecv", us=until - since, stream=Stream.PP, ranges=("pp_send_recv",))
+        found.events.append(Event(op, since - TO_DEVICE_US if since > TO_DEVICE_US else since, since, until))
+
+    def _place(self, found: Recording, op: Op, at: float, us: float) -> float:
+        if us > 0:
+            found.events.append(Event(op, max(0.0, at - TO_DEVICE_US), at, at + us))
+        return at + us
+
+    def _communicate(self, found: Recording, kernel: str, stream: Stream, name: str, at: float, us: float) -> float:
+        return self._place(found, Op(kernel=kernel, us=us, stream=stream, ranges=(name,)), at, us)
+
+    def _gather(self, found: Recording, at: float, us: float) -> float:
+        return self._communicate(found, "AllGather", Stream.DP, "param_gather", at, us)
+
+    def _hidden(self, found: Recording, kernel: str, name: str, until: float, us: float) -> None:
+        """Traffic that ran beside the last passes."""
+        if us > 0:
+            self._communicate(found, kernel, Stream.DP, name, max(0.0, until - us), min(us, until))

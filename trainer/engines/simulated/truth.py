@@ -1,0 +1,17 @@
+"""What is true of a recipe on a machine: its throughput without noise, or that it does not fit."""
+
+from __future__ import annotations
+
+from trainer.engines.simulated.engine import memory_of
+from trainer.engines.simulated.step import Simulation
+from trainer.recipe.machine import Machine
+from trainer.recipe.schema import Recipe
+
+
+def true_throughput(recipe: Recipe, machine: Machine) -> float | None:
+    """Tokens a second and GPU; None where it does not fit. Faults of the machine do not count."""
+    simulation = Simulation(recipe, machine)
+    limit = recipe.memory_limit_gib
+    if limit is not None and memory_of(simulation).out_of_memory(limit):
+        return None
+    return simulation.tokens_per_s_per_gpu
