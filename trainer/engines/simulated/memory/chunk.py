@@ -1,0 +1,145 @@
+"""One model chunk of a pipeline rank, played layer after layer: full recompute, offload, and two chunks at once.
+
+A chunk is a row of parts, each a layer (or an end of the model) as `tape.py` played it. Under EP overlap the forward
+pass of one chunk and the backward pass of another run side by side, a layer of each at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+
+from trainer.engines.simulated.memory.tape import LayerPlay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recompute:
+    """Of whole layers: so many a checkpoint (`uniform`), or so many at the start of a rank (`block`); `share`: of a
+    checkpoint's input that this rank keeps."""
+
+    layers: int
+    block: bool = False
+    share: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Bytes over the chunk's start at the fullest moment of one layer, forward and backward; `early`: what of those
+    attention keeps."""
+
+    forward: float
+    backward: float
+    early: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """`kept` for backward on the device, `captured` in CUDA graphs, a micro batch."""
+
+    moments: tuple[Moment, ...]
+    kept: float
+    captured: float
+    graphs: int  # layers that a graph holds something of
+
+    @cached_property
+    def forward(self) -> float:
+        return max((moment.forward for moment in self.moments), default=0.0)
+
+    @cached_property
+    def backward(self) -> float:
+        return max((moment.backward for moment in self.moments), default=0.0)
+
+    def beside(self, other: Chunk, *, early: bool) -> float:
+        """The fullest moment of this chunk forward and `other` backward, over both starts. `early`: attention's tensors
+        of the one are freed before those of the other are made."""
+        pairs = zip_longest(self.moments, reversed(other.moments))
+        return max((_together(one, two, self.kept, early=early) for one, two in pairs), default=0.0)
+
+
+def _together(one: Moment | None, two: Moment | None, kept: float, *, early: bool) -> float:
+    if one is None:
+        return kept + (two.backward if two else 0.0)
+    if two is None:
+        return one.forward
+    return one.forward + two.backward - (min(one.early, two.early) if early else 0.0)
+
+
+def chunk_of(
+    layers: Sequence[LayerPlay],
+    *,
+    before: Sequence[LayerPlay] = (),
+    after: Sequence[LayerPlay] = (),
+    recompute: Recompute | None = None,
+    on_host: int = 0,
+    most_in_flight: int | None = None,
+) -> Chunk:
+    """`before` and `after` are the model's ends, which are neither recomputed nor moved. `on_host`: layers from the
+    first whose tensors are moved whole. `most_in_flight`: offloads of modules under way at a time, None for a layer's.
+    """
+    moved = [_on_host(layer) for layer in layers[:on_host]]
+    parts = [*before, *moved, *_recomputed(layers[on_host:], recompute), *after]
+    moments, level = [], 0.0
+    for at, part in enumerate(parts):
+        leaving = _in_flight(parts[at - 1], most_in_flight) if at else 0.0
+        coming = parts[at - 1].moved if at else 0.0  # the layer before it in the forward pass is the next one backward
+        moments.append(
+            Moment(
+                forward=level + leaving + part.forward,
+                backward=level + coming + part.backward,
+                early=part.early,
+            )
+        )
+        level += part.kept
+    return Chunk(
+        moments=tuple(moments),
+        kept=level,
+        captured=sum(part.captured for part in parts),
+        graphs=sum(part.captured > 0 for part in parts),
+    )
+
+
+def _in_flight(part: LayerPlay, most: int | None) -> float:
+    """Bytes whose copy to the host is under way when the next layer begins."""
+    return sum(part.groups) if most is None else sum(sorted(part.groups, reverse=True)[:most])
+
+
+def _on_host(layer: LayerPlay) -> LayerPlay:
+    """All that a layer keeps goes to the host while the next one runs, and comes back while that runs backward."""
+    return LayerPlay(
+        forward=layer.forward,
+        backward=layer.backward,
+        kept=0.0,
+        moved=layer.kept,
+        groups=(layer.kept,),
+        entered=layer.entered,
+        left=layer.left,
+        gradient=layer.gradient,
+    )
+
+
+def _recomputed(layers: Sequence[LayerPlay], recompute: Recompute | None) -> list[LayerPlay]:
+    if recompute is None:
+        return list(layers)
+    if recompute.block:
+        first = [checkpoint([layer], recompute.share) for layer in layers[: recompute.layers]]
+        return [*first, *layers[recompute.layers :]]
+    size = max(1, recompute.layers)
+    return [checkpoint(layers[at : at + size], recompute.share) for at in range(0, len(layers), size)]
+
+
+def checkpoint(layers: Sequence[LayerPlay], share: float) -> LayerPlay:
+    """Layers that keep their input alone: backward makes the rest again, the last layer's gradient waiting."""
+    whole = chunk_of(layers)
+    entered, gradient = layers[0].entered, layers[-1].gradient
+    again = max(whole.forward + gradient, whole.backward)
+    return LayerPlay(
+        forward=max(layer.forward for layer in layers),
+        backward=again,
+        kept=entered * share,
+        captured=0.0,
+        entered=entered,
+        left=layers[-1].left,
+        gradient=gradient,
+    )

@@ -1,0 +1,21 @@
+"""How hot the hottest expert rank is, where experts differ by a machine's routing."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+from trainer.engines.simulated.machine import Machine
+from trainer.recipe.layout import layers_of_ranks, layout_of
+from trainer.recipe.schema import Recipe
+
+
+def usual_imbalance(recipe: Recipe, machine: Machine) -> tuple[float, ...]:
+    """By pipeline rank: tokens of its hottest expert rank over the mean. A rank has several experts in each of its
+    layers, and their sum differs less than each does."""
+    model, layout = recipe.architecture, layout_of(recipe)
+    if recipe.knob("moe_router_force_load_balancing") or not model.num_moe_experts or layout.ep == 1:
+        return (1.0,) * layout.pp
+    hottest = NormalDist().inv_cdf((layout.ep - 0.375) / (layout.ep + 0.25))  # expected largest of EP draws (Blom)
+    experts, flags = model.num_moe_experts / layout.ep, model.moe_layers
+    counts = [sum(flags[number] for chunk in chunks for number in chunk) for chunks in layers_of_ranks(recipe)]
+    return tuple(1 + machine.routing.skew * hottest / (experts * max(1, count)) ** 0.5 for count in counts)

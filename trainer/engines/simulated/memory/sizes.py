@@ -1,0 +1,150 @@
+"""What a rank's layers are measured in: tokens, bytes an entry, and the settings that change which tensors exist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainer.engines.simulated.memory.constants import constant
+from trainer.engines.simulated.memory.tape import Modules, Tensor
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.layout import layout_of
+from trainer.recipe.schema import Recipe
+
+FP32, MASK, INDEX = 4.0, 1.0, 4.0  # bytes
+UNTOUCHED = Modules()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """`load`: tokens of the rank's experts over the mean. `quantized`: the layer's linear inputs are kept in the
+    recipe's FP8 or FP4."""
+
+    recipe: Recipe
+    load: float
+    quantized: bool
+
+    @cached_property
+    def model(self) -> Architecture:
+        return self.recipe.architecture
+
+    @cached_property
+    def tp(self) -> int:
+        return layout_of(self.recipe).tp
+
+    @cached_property
+    def tokens(self) -> float:
+        """Of a micro batch on one context-parallel rank."""
+        training = self.recipe.training
+        return training.micro_batch_size * training.seq_length / layout_of(self.recipe).cp
+
+    @cached_property
+    def along(self) -> float:
+        """Of those, what a rank has between the tensor-parallel regions."""
+        return self.tokens / self.tp if self.recipe.knob("sequence_parallel") else self.tokens
+
+    @cached_property
+    def wide(self) -> float:
+        """Bytes of an entry in the training precision."""
+        return FP32 if self.recipe.training.precision == "fp32" else 2.0
+
+    @cached_property
+    def narrow(self) -> float:
+        """Bytes of an entry of a linear layer's kept input, scales included."""
+        precision = self.recipe.training.precision
+        if not self.quantized:
+            return self.wide
+        return {"nvfp4": 0.5 + 1 / 16, "mxfp8": 1 + 1 / 32, "fp8_blockwise": 1 + 4 / 128}.get(precision, 1.0)
+
+    @cached_property
+    def hidden(self) -> float:
+        """Bytes of hidden states between the tensor-parallel regions."""
+        return self.along * self.model.hidden_size * self.wide
+
+    @cached_property
+    def gathered(self) -> float:
+        """Bytes of hidden states of all tokens beside their parts, where sequence parallel gathers them."""
+        return self.tokens * self.model.hidden_size * self.wide if self.along < self.tokens else 0.0
+
+    @cached_property
+    def statistics(self) -> float:
+        """Bytes that a norm keeps: fp32 means and deviations."""
+        return self.along * FP32 * (2 if self.model.normalization == "LayerNorm" else 1)
+
+    @cached_property
+    def dropout(self) -> bool:
+        return self.model.hidden_dropout > 0
+
+    @cached_property
+    def delayed_scaling(self) -> bool:
+        return self.recipe.training.precision == "fp8_delayed"
+
+    @cached_property
+    def local(self) -> bool:
+        """Megatron-Core's own layers instead of Transformer Engine's."""
+        written = self.recipe.knob("transformer_impl")
+        return bool(written == "local" or (written is None and self.recipe.hardware.is_cpu))
+
+    @cached_property
+    def keeps_scores(self) -> bool:
+        return self.local or self.recipe.knob("attention_backend") in ("unfused", "local")
+
+    def wide_tensor(self, entries: float, modules: Modules = UNTOUCHED, *, grad: bool = True) -> Tensor:
+        """In the training precision, with a gradient as large."""
+        size = entries * self.wide
+        return Tensor(size, size if grad else 0.0, modules)
+
+    def narrow_tensor(self, entries: float, modules: Modules = UNTOUCHED) -> Tensor:
+        """A linear layer's own copy of its input."""
+        return Tensor(entries * self.narrow, 0.0, modules)
+
+    # --- tokens of experts -------------------------------------------------------------------------------
+    @cached_property
+    def sent(self) -> float:
+        """Copies of its tokens that a rank sends to experts."""
+        return self.along * self.model.moe_router_topk * self._kept_by_capacity
+
+    @cached_property
+    def routed(self) -> float:
+        """Tokens that the rank's experts work on."""
+        rows = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp * self.acting_load
+        return rows + self._padding
+
+    @cached_property
+    def stashed(self) -> float:
+        """Of those, what is kept for backward: pages of what came, with the paged stash."""
+        if not self.recipe.knob("moe_paged_stash"):
+            return self.routed
+        even = self.along * self.model.moe_router_topk * layout_of(self.recipe).etp
+        pages = constant("stash_page") * self.local_experts / 2
+        return min(self.routed, even * self._free_load + pages)
+
+    @cached_property
+    def local_experts(self) -> float:
+        return (self.model.num_moe_experts or 0) / layout_of(self.recipe).ep
+
+    @cached_property
+    def acting_load(self) -> float:
+        """A rank capacity allots its buffers whatever comes."""
+        allotted = self.recipe.knob("moe_expert_rank_capacity_factor")
+        return float(allotted) if allotted else self._free_load
+
+    @cached_property
+    def _free_load(self) -> float:
+        """Load within an expert's capacity; padded to it, no other."""
+        capacity = self.recipe.knob("moe_expert_capacity_factor")
+        if capacity and self.recipe.knob("moe_pad_expert_input_to_capacity"):
+            return float(capacity)
+        most = min(self.load, float(layout_of(self.recipe).ep))
+        return min(most, float(capacity)) if capacity else most
+
+    @cached_property
+    def _kept_by_capacity(self) -> float:
+        capacity = self.recipe.knob("moe_expert_capacity_factor")
+        padded = capacity and self.recipe.knob("moe_pad_expert_input_to_capacity")
+        return float(capacity) if padded else 1.0
+
+    @cached_property
+    def _padding(self) -> float:
+        """Rows that fill each expert up to the alignment of its quantized products: half of it on average."""
+        return constant("expert_alignment") / 2 * self.local_experts if self.quantized else 0.0

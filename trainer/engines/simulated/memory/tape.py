@@ -1,0 +1,181 @@
+"""One layer as a tape of operations, played forward and backward as autograd does it: what is alive when, in bytes.
+
+A tensor lives until its last reader is done, longer where an operation saves it for backward. Recomputed tensors go
+after their last reader and come back, with all of their module, when the backward pass first needs one; offloaded ones
+go at the end of the layer; those of CUDA graphs are the graph's own and count apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modules:
+    """By which a saved tensor can be dropped and made again, moved to the host, or captured in a CUDA graph: the words
+    of `recompute_modules`, `offload_modules` and `cuda_graph_scope`."""
+
+    recompute: tuple[str, ...] = ()
+    offload: str = ""
+    graph: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """`size` and `grad` in bytes."""
+
+    size: float
+    grad: float = 0.0
+    modules: Modules = Modules()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """`forward`, `backward`: bytes beside its tensors while it runs. `through`: the gradient of its output is that of
+    its last read too, as an addition passes it on. `linear`: has a weight gradient, which can be delayed. `remote`:
+    exchanges tokens with other ranks."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    saves: tuple[str, ...] = ()
+    forward: float = 0.0
+    backward: float = 0.0
+    through: bool = False
+    linear: bool = False
+    remote: bool = False
+
+
+@dataclass(kw_only=True)
+class Tape:
+    """Operations in order; the first tensor is the input, the last write the output."""
+
+    first: str = ""
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+
+    def tensor(self, name: str, tensor: Tensor) -> str:
+        self.tensors[name] = tensor
+        return name
+
+    def op(self, op: Op) -> None:
+        self.ops.append(op)
+
+    @property
+    def last(self) -> str:
+        return self.ops[-1].writes[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a recipe does with saved tensors: the modules whose tensors are recomputed, offloaded or captured; whether
+    weight gradients wait for the end of the layer, and whether exchanged tensors do."""
+
+    recomputed: frozenset[str] = frozenset()
+    offloaded: frozenset[str] = frozenset()
+    captured: frozenset[str] = frozenset()
+    delayed: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPlay:
+    """Bytes over what was alive before the layer's input: at the fullest moment of its forward and backward pass; kept
+    for backward on the device; of CUDA graphs; moved to the host; `groups`, the bytes of each offloaded module;
+    `early`, what of `kept` belongs to attention."""
+
+    forward: float
+    backward: float
+    kept: float
+    captured: float = 0.0
+    moved: float = 0.0
+    groups: tuple[float, ...] = ()
+    entered: float = 0.0  # its input
+    left: float = 0.0  # its output
+    gradient: float = 0.0  # of its output
+    early: float = 0.0
+
+
+def play_layer(tape: Tape, policy: Policy) -> LayerPlay:
+    saved = {name for op in tape.ops for name in op.saves}
+    owned = {name for name in saved if policy.captured.intersection(tape.tensors[name].modules.graph)}
+    dropped = {name for name in saved if policy.recomputed.intersection(tape.tensors[name].modules.recompute)}
+    moved = {name for name in saved - dropped - owned if tape.tensors[name].modules.offload in policy.offloaded}
+    kept = saved - owned - dropped - moved
+    together = {name: _module(tape.tensors[name], policy) for name in (dropped - owned) | moved}
+    groups = _groups(tape, moved)
+    return LayerPlay(
+        forward=_forward(tape, kept | moved, owned, late=policy.late),
+        backward=_backward(tape, kept, together, delayed=policy.delayed),
+        kept=_size(tape, kept),
+        captured=_size(tape, owned - dropped),
+        moved=_size(tape, moved),
+        groups=groups,
+        entered=tape.tensors[tape.first].size if tape.first else 0.0,
+        left=tape.tensors[tape.last].size,
+        gradient=tape.tensors[tape.last].grad,
+        early=sum(tape.tensors[name].size for name in kept if "attn" in tape.tensors[name].modules.graph),
+    )
+
+
+def _size(tape: Tape, names: Collection[str]) -> float:
+    return sum(tape.tensors[name].size for name in names)
+
+
+def _groups(tape: Tape, moved: Collection[str]) -> tuple[float, ...]:
+    modules = sorted({tape.tensors[name].modules.offload for name in moved})
+    return tuple(
+        _size(tape, [name for name in moved if tape.tensors[name].modules.offload == module]) for module in modules
+    )
+
+
+def _forward(tape: Tape, held: Collection[str], owned: Collection[str], *, late: bool) -> float:
+    """The fullest moment. `held` stay once they are made; `owned` are not counted; `late`: what other ranks send and
+    get stays to the end."""
+    last_use = {name: at for at, op in enumerate(tape.ops) for name in (*op.reads, *op.writes, *op.saves)}
+    level = peak = tape.tensors[tape.first].size if tape.first else 0.0
+    alive = {tape.first}
+    for at, op in enumerate(tape.ops):
+        for name in (*op.writes, *op.saves):
+            if name not in alive and name not in owned:
+                alive.add(name)
+                level += tape.tensors[name].size
+        peak = max(peak, level + op.forward)
+        if late and op.remote:
+            continue
+        over = [name for name in alive if name and last_use[name] == at and name not in held and name != tape.last]
+        level -= _size(tape, over)
+        alive.difference_update(over)
+    return peak
+
+
+def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *, delayed: bool) -> float:
+    """The fullest moment, from what is kept and the gradient of the output on. `together`: the module of each tensor
+    that has to come back first."""
+    first_use = {name: at for at, op in reversed(list(enumerate(tape.ops))) for name in op.saves}
+    alive, gradients = set(kept), {tape.last}
+    level = _size(tape, kept) + tape.tensors[tape.last].grad
+    peak = level
+    for at, op in reversed(list(enumerate(tape.ops))):
+        needed = {together[name] for name in op.saves if name in together and name not in alive}
+        back = {name for name, module in together.items() if module in needed and first_use[name] <= at} - alive
+        alive |= back
+        passing = op.reads[-1] if op.through and op.reads[-1] not in gradients else ""
+        fresh = [name for name in op.reads if name not in gradients and name != passing]
+        again = max((tape.tensors[name].grad for name in op.reads if name in gradients), default=0.0)
+        level += _size(tape, back) + sum(tape.tensors[name].grad for name in fresh)
+        gradients.update(op.reads)
+        peak = max(peak, level + again + op.backward)
+        if delayed and op.linear:
+            continue
+        level -= sum(tape.tensors[name].grad for name in op.writes if name in gradients and not passing)
+        over = {name for name in op.saves if first_use[name] == at} & alive
+        level -= _size(tape, over)
+        alive -= over
+    return peak
+
+
+def _module(tensor: Tensor, policy: Policy) -> str:
+    """By which module a tensor comes back: the first that names it."""
+    recomputing = (module for module in tensor.modules.recompute if module in policy.recomputed)
+    return next(recomputing, f"offloaded {tensor.modules.offload}")
