@@ -142,7 +142,9 @@ class Recorder:
             shift = at + (later if event.start_us >= since and i != last else 0.0)
             longer = later if i == last else 0.0
             found.events.append(
-                Event(event.op, max(0.0, shift + event.called_us), shift + event.start_us, shift + event.end_us + longer)
+                Event(
+                    event.op, max(0.0, shift + event.called_us), shift + event.start_us, shift + event.end_us + longer
+                )
             )
         return at + block.us + later
 

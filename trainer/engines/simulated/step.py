@@ -103,9 +103,11 @@ class Simulation:
         key = rank, chunk, way
         if key not in self._stage_us:
             stage, passes = self.stages[rank][chunk], self.passes[rank]
-            us = sum(getattr(passes, way)(self.kind(layer)).at(self.routing.hottest[layer]) for layer in stage.layers)
+            us = sum(
+                getattr(passes, way)(self.kind(layer)).at(float(self.routing.hottest[layer])) for layer in stage.layers
+            )
             if stage.mtp:
-                us += stage.mtp * getattr(passes, way)(self.kind(-1)).at(self.routing.hottest[-1])
+                us += stage.mtp * getattr(passes, way)(self.kind(-1)).at(float(self.routing.hottest[-1]))
             ends = {"forward": 1.0, "backward": 2.0, "merged": 3.0}[way]
             more = sum(op.us for op in self.ends(stage)) * ends
             self._stage_us[key] = (us + more) * self._waiting + self._sharded_us(rank, chunk, way)

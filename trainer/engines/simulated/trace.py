@@ -22,14 +22,14 @@ FIRST_US, BETWEEN_STEPS_US = 1000.0, 50.0
 CALL_US = 4.0
 STREAMS = {stream: 7 + 4 * stream for stream in Stream}
 KERNEL = (
-    '{{"ph":"X","cat":"kernel","name":{name},"pid":0,"tid":{stream},"ts":{{:.3f}},"dur":{{:.3f}},'
-    '"args":{{{{"device":0,"stream":{stream}{group},"correlation":{{}}}}}}}}'
+    '{"ph":"X","cat":"kernel","name":%s,"pid":0,"tid":%d,"args":{"device":0,"stream":%d%s,"correlation":%%d},'
+    '"ts":%%.3f,"dur":%%.3f}'
 )
 CALL = (
-    f'{{{{"ph":"X","cat":"cuda_runtime","name":"{{}}","pid":{HOST},"tid":{HOST},"ts":{{:.3f}},"dur":{{:.3f}},'
-    '"args":{{"correlation":{}}}}}'
+    f'{{"ph":"X","cat":"cuda_runtime","name":"%s","pid":{HOST},"tid":{HOST},"args":{{"correlation":%d}},'
+    '"ts":%.3f,"dur":%.3f}'
 )
-RANGE = f'{{{{"ph":"X","cat":"user_annotation","name":"{{}}","pid":{HOST},"tid":{HOST},"ts":{{:.3f}},"dur":{{:.3f}}}}}}'
+RANGE = f'{{"ph":"X","cat":"user_annotation","name":"%s","pid":{HOST},"tid":{HOST},"ts":%.3f,"dur":%.3f}}'
 
 
 def write_trace(path: Path, steps: Sequence[Recording], *, rank: int, world_size: int, first: int, gpu: str) -> None:
@@ -60,16 +60,16 @@ def write_trace(path: Path, steps: Sequence[Recording], *, rank: int, world_size
 
 def _step(step: Recording, start_us: float, number: int, first_id: int) -> Iterator[str]:
     for name in (f"ProfilerStep#{number}", "step"):
-        yield RANGE.format(name, start_us, step.duration_us)
+        yield RANGE % (name, start_us, step.duration_us)
     called = _calls(step.events)
     yield from _ranges(step.events, called, start_us)
     for index, (event, at) in enumerate(zip(step.events, called, strict=True)):
-        yield CALL.format("cudaLaunchKernel", start_us + at - CALL_US, CALL_US, first_id + index)
+        yield CALL % ("cudaLaunchKernel", first_id + index, start_us + at - CALL_US, CALL_US)
         kernel = _template(event.op.kernel, event.op.stream)
-        yield kernel.format(start_us + event.start_us, event.end_us - event.start_us, first_id + index)
+        yield kernel % (first_id + index, start_us + event.start_us, event.end_us - event.start_us)
         if event.op.sync:
             length = max(CALL_US, event.end_us - at)
-            yield CALL.format("cudaStreamSynchronize", start_us + at, length, 0)
+            yield CALL % ("cudaStreamSynchronize", 0, start_us + at, length)
 
 
 def _calls(events: Sequence[Event]) -> list[float]:
@@ -88,9 +88,8 @@ _TEMPLATES: dict[tuple[str, Stream], str] = {}
 def _template(kernel: str, stream: Stream) -> str:
     if (kernel, stream) not in _TEMPLATES:
         group = f',"Process Group Description":"{GROUPS[stream]}"' if stream in GROUPS else ""
-        name = msgspec.json.encode(KERNELS[kernel]).decode()
-        text = KERNEL.format(name="NAME", stream=STREAMS[stream], group=group)
-        _TEMPLATES[kernel, stream] = text.replace("NAME", name.replace("{", "{{").replace("}", "}}"))
+        name = msgspec.json.encode(KERNELS[kernel]).decode().replace("%", "%%")
+        _TEMPLATES[kernel, stream] = KERNEL % (name, STREAMS[stream], STREAMS[stream], group)
     return _TEMPLATES[kernel, stream]
 
 
@@ -109,5 +108,5 @@ def _nested(events: Sequence[tuple[Event, float]], start_us: float, depth: int) 
             continue
         inside = list(run)
         begin = inside[0][1] - CALL_US
-        yield RANGE.format(name, start_us + begin, inside[-1][1] - begin + 0.5)
+        yield RANGE % (name, start_us + begin, inside[-1][1] - begin + 0.5)
         yield from _nested(inside, start_us, depth + 1)

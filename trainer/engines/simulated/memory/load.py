@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import NormalDist
 
-from trainer.engines.simulated.machine import Machine
 from trainer.recipe.layout import layers_of_ranks, layout_of
+from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
 

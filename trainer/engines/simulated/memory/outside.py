@@ -6,10 +6,10 @@ of its SMs); HybridEP's are sized for what every rank of the group could send.
 
 from __future__ import annotations
 
-from trainer.engines.simulated.machine import Machine
 from trainer.engines.simulated.memory.constants import constant
 from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.recipe.layout import layout_of
+from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
 GIB, MIB = 2.0**30, 2.0**20

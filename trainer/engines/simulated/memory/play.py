@@ -12,7 +12,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from trainer.engines.simulated.machine import Machine
 from trainer.engines.simulated.memory.chunk import Chunk
 from trainer.engines.simulated.memory.constants import constant
 from trainer.engines.simulated.memory.load import usual_imbalance
@@ -23,6 +22,7 @@ from trainer.engines.simulated.memory.sizes import Sizes
 from trainer.engines.simulated.memory.state import State, state_of_ranks
 from trainer.engines.simulated.schedule import Schedule, schedule_of
 from trainer.recipe.layout import layout_of
+from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
 Floats = npt.NDArray[np.float64]
