@@ -55,10 +55,12 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
+    recorded_us: float | None = None  # its length on the trace's clock, where a part of it stands for more of itself
 
     @property
     def end_us(self) -> float:
-        return self.start_us + self.duration_us
+        """On the trace's clock."""
+        return self.start_us + (self.duration_us if self.recorded_us is None else self.recorded_us)
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +125,14 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[Dropped] = []
 
 
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of the trace that stands for `times` of itself: all figures of time and number count it so."""
+
+    start_us: float
+    end_us: float
+    times: float
+
+
 class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     format: str  # kineto | nsys
@@ -136,6 +146,9 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelTime] = []  # the longest of every class, longest first
     ranges: list[RangeTime] = []  # the longest on the host first
     memory: MemoryUse | None = None
+    microbatches: int | None = None  # of a step, and how many of them were recorded: None where the trace does not say
+    microbatches_traced: int | None = None
+    repeated: list[Repeated] = []
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from analyzers.diagnosis import Dropped
 from analyzers.intervals import Bools, Floats, Intervals, union
+from analyzers.repeats import ONCE, Repeats
 
 Ints = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int8]
@@ -148,6 +149,9 @@ class Timeline:
     lane_names: Mapping[int, str] = field(default_factory=dict)  # stream or thread, as the profiler numbers them
     memory: MemoryEvents | None = None
     memory_limit_bytes: int | None = None  # all of the device's memory
+    microbatches: int | None = None  # of a step, and how many of them the trace holds
+    microbatches_traced: int | None = None
+    repeats: Repeats = ONCE  # what of the trace stands for more of itself
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 KIND_NAMES = {
     "ep_dispatch": "EP dispatch",
     "ep_combine": "EP combine",
@@ -44,6 +46,22 @@ def part_name(part: str) -> str:
     if activity:
         return f"the {what} ({ACTIVITY_NAMES.get(activity, activity)})"
     return PART_NAMES.get(part) or KIND_NAMES.get(part) or part
+
+
+def recorded(microbatches: int | None, traced: int | None, times: Sequence[float]) -> list[str]:
+    """What a trace holds of each step, in a line; none where it holds all. times: how often each window counts."""
+    counted = f"what repeats is counted {_from_to(times)} times" if times else ""
+    if microbatches is None or traced is None or (traced == microbatches and not times):
+        return [counted] if counted else []
+    held = f"{traced} of {microbatches} micro batches were recorded"
+    return [
+        f"{held}; {counted}" if counted else f"{held}, and nothing says which of them repeat: no figure counts more"
+    ]
+
+
+def _from_to(values: Sequence[float]) -> str:
+    least, most = (f"{value:.4g}" for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
 
 
 def ms(us: float) -> str:

@@ -17,6 +17,7 @@ from analyzers.intervals import Floats
 from analyzers.memory.phases import phases
 from analyzers.names.host_activities import ALLOCATOR, is_call
 from analyzers.nesting import outermost
+from analyzers.repeats import Repeats
 from analyzers.steps import Step
 from analyzers.timeline import NO_TOTAL, Ints, MemoryEvents, Spans, Timeline
 
@@ -76,7 +77,7 @@ def memory_use(timeline: Timeline, windows: Sequence[Step], driver: Spans) -> Me
         held_at_peak=by_phase(levels, held, names[:-1]),
         limit_gib=None if limit is None else limit / GIB,
         retries=_retries(events, driver) if len(timeline.calls) else None,
-        driver_allocations=_inside(driver, windows),
+        driver_allocations=_inside(driver, windows, timeline.repeats),
         out_of_memory=events.refused,
     )
 
@@ -146,10 +147,10 @@ def _of_device(name: str) -> bool:
     return is_call(name, ALLOCATOR) and OF_THE_HOST.search(name) is None
 
 
-def _inside(calls: Spans, windows: Sequence[Step]) -> int:
+def _inside(calls: Spans, windows: Sequence[Step], repeats: Repeats) -> int:
     """How many begin in a step."""
-    start = np.sort(calls.start_us)
-    return sum(int(np.diff(np.searchsorted(start, (w.start_us, w.end_us)))[0]) for w in windows)
+    since, until = np.array([w.start_us for w in windows]), np.array([w.end_us for w in windows])
+    return round(float(repeats.begun(np.sort(calls.start_us), since, until).sum()))
 
 
 def _levels(events: MemoryEvents, *, own: bool) -> Levels:

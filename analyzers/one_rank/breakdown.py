@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from analyzers.diagnosis import CommunicationTime, IdleByCause, MemoryUse, Partition, RangeTime, TraceReport
+from analyzers.diagnosis import CommunicationTime, IdleByCause, MemoryUse, Partition, RangeTime, Repeated, TraceReport
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.memory.peaks import driver_calls, memory_use
 from analyzers.names import kernels
@@ -24,9 +25,10 @@ from analyzers.one_rank.pace import Pace, pace
 from analyzers.one_rank.projection import project
 from analyzers.one_rank.replay import Replay, polls, replay
 from analyzers.one_rank.work import Work
+from analyzers.repeats import Repeats
 from analyzers.steps import Step, steps
 from analyzers.timeline import Spans, Timeline
-from analyzers.wording import ms
+from analyzers.wording import ms, recorded
 
 EP_NOTIFY = "ep_notify"  # the host reads what it says how many tokens come, before it launches the dispatch
 NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"
@@ -64,16 +66,17 @@ class Breakdown:
         at = self.windows or (Step(name="", start_us=self.span.start_us, end_us=self.span.end_us),)
         start = np.array([s.start_us for s in at])
         end = np.array([s.end_us for s in at])
-        return [float(us) for us in part.within(start, end)]
+        return [float(us) for us in self.timeline.repeats.within(part, start, end)]
 
     def _doubts(self) -> list[str]:
         """Why idle time is unattributed, where the trace shows it."""
-        idle_us = {PROFILER_DELAYS: self.idle.profiler.total_us, UNSEEN_WORK: self.idle.unseen.total_us}
+        total_us = self.timeline.repeats.total_us
+        idle_us = {PROFILER_DELAYS: total_us(self.idle.profiler), UNSEEN_WORK: total_us(self.idle.unseen)}
         least = WORTH_A_WARNING * self.span.duration_us
         return [f"{ms(us)} ms of idle time are unattributed: {why}" for why, us in idle_us.items() if us > least]
 
     def report(self) -> TraceReport:
-        index = self.timeline.device_index
+        index, repeats = self.timeline.device_index, self.timeline.repeats
         return TraceReport(
             path=self.timeline.path,
             format=self.timeline.format,
@@ -85,7 +88,15 @@ class Breakdown:
             kernels=list(self.work.kernels),
             ranges=list(self.ranges),
             memory=self.memory,
-            warnings=[*self.timeline.warnings, *self._doubts(), *([] if self.windows else [NO_STEPS])],
+            warnings=[
+                *recorded(self.timeline.microbatches, self.timeline.microbatches_traced, repeats.times.tolist()),
+                *self.timeline.warnings,
+                *self._doubts(),
+                *([] if self.windows else [NO_STEPS]),
+            ],
+            microbatches=self.timeline.microbatches,
+            microbatches_traced=self.timeline.microbatches_traced,
+            repeated=[Repeated(start_us=s, end_us=e, times=t) for s, e, t in repeats.windows()],
         )
 
 
@@ -114,6 +125,7 @@ def break_down(timeline: Timeline) -> Breakdown:
     driver = driver_calls(timeline.calls)
     issuing = merge(by_activity.get(what, EMPTY) for what in ISSUING)
     launch_rate = intersect(issuing, launching.usual)
+    divided = partial(partition, work, causes, by_activity, launch_rate, timeline.repeats)
     return Breakdown(
         timeline=timeline,
         work=work,
@@ -130,8 +142,8 @@ def break_down(timeline: Timeline) -> Breakdown:
         memory=memory_use(timeline, windows, driver),
         driver_calls=driver,
         windows=windows,
-        span=partition(work, causes, by_activity, launch_rate, span),
-        steps=tuple(partition(work, causes, by_activity, launch_rate, window) for window in windows),
+        span=divided(span),
+        steps=tuple(map(divided, windows)),
     )
 
 
@@ -142,8 +154,9 @@ def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, wind
         return None
     events = timeline.device.spans
     notifies = events.where(lambda name: kernels.kernel(name).kind == EP_NOTIFY)
+    polled = polls(events, launch, notifies)
     return replay(
-        events, launch, late=causes.host, waits=waits, polled=polls(events, launch, notifies), windows=windows
+        events, launch, late=causes.host, waits=waits, polled=polled, windows=windows, repeats=timeline.repeats
     )
 
 
@@ -158,7 +171,7 @@ def _span(work: Work, windows: tuple[Step, ...]) -> Step:
 
 
 def partition(
-    work: Work, causes: Idle, host: Mapping[str, Intervals], launch_rate: Intervals, window: Step
+    work: Work, causes: Idle, host: Mapping[str, Intervals], launch_rate: Intervals, repeats: Repeats, window: Step
 ) -> Partition:
     """Divide one window: duration = compute + exposed communication + exposed copies + idle.
 
@@ -167,9 +180,10 @@ def partition(
     start, end = np.array(window.start_us), np.array(window.end_us)
 
     def us(part: Intervals) -> float:
-        return float(part.within(start, end))
+        return float(repeats.within(part, start, end))
 
-    duration = window.end_us - window.start_us
+    length = window.end_us - window.start_us
+    duration = float(repeats.lasting(start, end))
     compute = us(work.compute)
     exposed = {kind: us(when) for kind, when in work.exposed_by_kind.items()}
     exposed_communication = us(work.exposed_communication)
@@ -201,6 +215,7 @@ def partition(
         host_by_activity={what: t for what, when in host.items() if (t := us(when)) > 0},
         turnaround_us=us(causes.turnaround),
         launch_rate_us=us(launch_rate),
+        recorded_us=length if duration > length else None,
     )
 
 

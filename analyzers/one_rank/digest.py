@@ -20,6 +20,7 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.pace import Pace
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
+from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
@@ -65,6 +66,7 @@ class Digest:
     origin_us: float
     collectives: Collectives
     exposed_by_kind: Mapping[str, Intervals]
+    repeats: Repeats = ONCE
     world_size: int | None = None
 
     @property
@@ -85,10 +87,8 @@ class Digest:
         spans = np.array([self.span_of(k) for k in range(len(self.steps))])
 
         def by_step(sets: Mapping[str, Intervals]) -> list[dict[str, float]]:
-            us = {
-                kind: intersect(when, self.exposed_by_kind.get(kind, EMPTY)).within(spans[:, 0], spans[:, 1]).tolist()
-                for kind, when in sets.items()
-            }
+            exposed = {kind: intersect(when, self.exposed_by_kind.get(kind, EMPTY)) for kind, when in sets.items()}
+            us = {kind: self.repeats.within(when, spans[:, 0], spans[:, 1]).tolist() for kind, when in exposed.items()}
             return [{kind: of[k] for kind, of in us.items() if of[k] > 0} for k in range(len(spans))]
 
         return [
@@ -121,6 +121,7 @@ def digest(breakdown: Breakdown) -> Digest:
         origin_us=breakdown.timeline.origin_us,
         collectives=_collectives(breakdown),
         exposed_by_kind=dict(breakdown.work.exposed_by_kind),
+        repeats=breakdown.timeline.repeats,
         world_size=breakdown.timeline.world_size,
     )
 
@@ -186,7 +187,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
-    driver_calls_us = np.sort(breakdown.driver_calls.start_us)
+    driver_calls_us, repeats = np.sort(breakdown.driver_calls.start_us), breakdown.timeline.repeats
     gains = _gains(breakdown, short)
     experts = _kernels(breakdown, GROUPED_GEMM)
     return [
@@ -194,9 +195,9 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             partition,
             {
                 **measured.at(k),
-                **_launching(breakdown.pace, partition),
-                "driver_calls": _begun(driver_calls_us, partition),
-                **_grouped_gemms(experts, partition),
+                **_launching(breakdown.pace, partition, repeats),
+                "driver_calls": _begun(driver_calls_us, partition, repeats),
+                **_grouped_gemms(experts, partition, repeats),
                 "gain_us": {w: us[k] for w, us in gains.items()},
             },
         )
@@ -225,23 +226,25 @@ def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:
     return events.take(np.zeros(0, dtype=np.int64) if label is None else label == COMPUTE_CLASSES.index(compute_class))
 
 
-def _grouped_gemms(experts: Spans, partition: Partition) -> dict[str, float]:
+def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> dict[str, float]:
     """How many kernels multiply experts in a step, and how long one takes."""
     begun = (experts.start_us >= partition.start_us) & (experts.start_us < partition.end_us)
     took = (experts.end_us - experts.start_us)[begun]
-    return {"grouped_gemms": float(len(took)), "grouped_gemm_us": float(np.median(took)) if len(took) else 0.0}
+    return {
+        "grouped_gemms": repeats.number(experts.start_us[begun]),
+        "grouped_gemm_us": float(np.median(took)) if len(took) else 0.0,
+    }
 
 
-def _begun(at_us: Floats, partition: Partition) -> float:
+def _begun(at_us: Floats, partition: Partition, repeats: Repeats) -> float:
     """How many of the moments (float64[N], sorted) are in a step."""
-    since, until = np.searchsorted(at_us, (partition.start_us, partition.end_us))
-    return float(until - since)
+    return float(repeats.begun(at_us, np.array(partition.start_us), np.array(partition.end_us)))
 
 
-def _launching(pace: Pace, partition: Partition) -> dict[str, float]:
+def _launching(pace: Pace, partition: Partition, repeats: Repeats) -> dict[str, float]:
     """How fast the host launched in a step, beside its kernels."""
     return {
-        "launches": _begun(pace.at_us, partition),
+        "launches": _begun(pace.at_us, partition, repeats),
         "launch_interval_us": pace.interval_us,
         "kernel_us": pace.kernel_us,
         "launch_rate_us": partition.launch_rate_us,

@@ -26,6 +26,7 @@ from analyzers.one_rank.kernel_times import kernel_times, summed_us
 from analyzers.one_rank.launches import Launches
 from analyzers.one_rank.recompute import recompute_by_lane
 from analyzers.one_rank.work import Work, disjoint, grouped
+from analyzers.repeats import Repeats
 from analyzers.timeline import Activity, Ints, Spans, Timeline, in_use
 
 # a kernel this short is over before the next can be launched (a launch costs "several microseconds",
@@ -82,7 +83,7 @@ def work(timeline: Timeline, launch: Launches) -> Work:
         collective_thread=launch.lane[is_communication],
         collective_message=timeline.device.message[is_communication],
         coverage=_coverage(timeline, is_kernel),
-        kernels=kernel_times(events.take(is_kernel), every[is_kernel]),
+        kernels=kernel_times(events.take(is_kernel), every[is_kernel], timeline.repeats),
         label=every,
     )
 
@@ -118,17 +119,17 @@ def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
     events = timeline.device.spans
     unknown = is_kernel & ~events.where(lambda name: kernels.kernel(name).known)
     hidden = timeline.device.activity == Activity.GRAPH
-    explained, unexplained = summed_us(events, (unknown | hidden).astype(np.int64), 2)
+    explained, unexplained = summed_us(events, (unknown | hidden).astype(np.int64), 2, timeline.repeats)
     total = explained + unexplained
     return Coverage(
         device_time_classified=float(explained / total) if total else 1.0,
         kernels=int(is_kernel.sum()),
-        kernels_unknown=_largest(events.take(unknown)),
+        kernels_unknown=_largest(events.take(unknown), timeline.repeats),
         dropped=list(timeline.dropped),
     )
 
 
-def _largest(events: Spans) -> list[UnknownKernel]:
-    total = summed_us(events, events.name, len(events.names))
+def _largest(events: Spans, repeats: Repeats) -> list[UnknownKernel]:
+    total = summed_us(events, events.name, len(events.names), repeats)
     by_time = sorted(((float(total[i]), events.names[i]) for i in in_use(len(total), events.name)), reverse=True)
     return [UnknownKernel(name=name, total_us=us) for us, name in by_time[:UNKNOWN_KERNELS_SHOWN]]

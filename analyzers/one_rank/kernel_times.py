@@ -9,6 +9,7 @@ import numpy as np
 from analyzers.diagnosis import KernelTime
 from analyzers.intervals import Floats
 from analyzers.names.kernels import COMMUNICATION, COMPUTE_CLASSES, KINDS, kernel
+from analyzers.repeats import Repeats
 from analyzers.timeline import Ints, Labels, Spans, in_use
 
 SHOWN_OF_A_CLASS = 5
@@ -16,16 +17,16 @@ SHOWN = 40
 CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: behind the classes, communication of each kind
 
 
-def kernel_times(events: Spans, label: Labels) -> tuple[KernelTime, ...]:
+def kernel_times(events: Spans, label: Labels, repeats: Repeats) -> tuple[KernelTime, ...]:
     """The longest kernels first, one for each name and class. label: int8[N], indices into CLASSES."""
     used = in_use(len(events.names), events.name)
     place = np.zeros(len(events.names), dtype=np.int64)
     place[used] = np.arange(len(used))
     key = place[events.name] * len(CLASSES) + label
-    count, total = np.bincount(key), summed_us(events, key, 0)
+    count, total = np.bincount(key, repeats.weights(events.start_us)), summed_us(events, key, 0, repeats)
     some = np.flatnonzero(count)
     found = [
-        _kernel_time(events.names[used[k // len(CLASSES)]], k % len(CLASSES), int(count[k]), float(total[k]))
+        _kernel_time(events.names[used[k // len(CLASSES)]], k % len(CLASSES), round(count[k].item()), float(total[k]))
         for k in some.tolist()
     ]
     longest = sorted(found, key=lambda one: (-one.total_us, one.name, one.compute_class, one.kind or ""))
@@ -39,12 +40,12 @@ def _is_shown(place: int, one: KernelTime, shown_of: Counter[str]) -> bool:
     return place < SHOWN or shown_of[of] <= SHOWN_OF_A_CLASS
 
 
-def summed_us(events: Spans, key: Ints, keys: int) -> Floats:
+def summed_us(events: Spans, key: Ints, keys: int, repeats: Repeats) -> Floats:
     """float64[keys]: the durations added by key (whole numbers[N], from 0 on).
 
     As whole nanoseconds, so that the rounding of the sums does not depend on the order of events in the file.
     """
-    nanoseconds = np.rint((events.end_us - events.start_us) * 1000)
+    nanoseconds = np.rint(repeats.lasting(events.start_us, events.end_us) * 1000)
     return np.bincount(key, weights=nanoseconds, minlength=keys) / 1000
 
 

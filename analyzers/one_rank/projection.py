@@ -15,6 +15,7 @@ import numpy as np
 from analyzers.diagnosis import RangeTime
 from analyzers.intervals import Floats, Intervals, merge, union
 from analyzers.one_rank.launches import Launches
+from analyzers.repeats import Repeats
 from analyzers.timeline import Activity, Spans, Timeline
 
 RANGES_SHOWN = 40
@@ -27,19 +28,19 @@ def project(timeline: Timeline, launch: Launches) -> list[RangeTime]:
     """The ranges longest on the host, by name; a moment and a launch count once a name, however its ranges nest."""
     ranges = timeline.ranges
     launched = _launched_by_lane(timeline, launch)
-    names = _longest(ranges)
+    names = _longest(ranges, timeline.repeats)
     chosen = ranges.take(np.isin(ranges.name, names))
     threads = {
         lane: [other for other in launched if other == lane or _take_turns(launched.get(lane), launched[other])]
         for lane in np.unique(chosen.lane).tolist()
     }
-    return [_projected(chosen.take(chosen.name == name), launched, threads) for name in names]
+    return [_projected(chosen.take(chosen.name == name), launched, threads, timeline.repeats) for name in names]
 
 
-def _longest(ranges: Spans) -> list[int]:
+def _longest(ranges: Spans, repeats: Repeats) -> list[int]:
     """The names with most time on the host, the longest first."""
     used, position = np.unique(ranges.name, return_inverse=True)
-    took = np.bincount(position, weights=ranges.end_us - ranges.start_us, minlength=len(used))
+    took = np.bincount(position, weights=repeats.lasting(ranges.start_us, ranges.end_us), minlength=len(used))
     by_time = sorted(range(len(used)), key=lambda k: (-took[k], ranges.names[used[k]]))
     return [int(used[k]) for k in by_time[:RANGES_SHOWN]]
 
@@ -47,34 +48,43 @@ def _longest(ranges: Spans) -> list[int]:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Launched:
     """The device work that one host thread launched, by time of launch. at_us: float64[K]; before_us: float64[K + 1],
-    the device time of all launched earlier; issuing: the thread in the calls that launched it."""
+    the device time of all launched earlier; before: float64[K + 1], their number, None where it is their place;
+    issuing: the thread in the calls that launched it."""
 
     at_us: Floats
     before_us: Floats
+    before: Floats | None
     issuing: Intervals
 
-    def within(self, when: Intervals) -> tuple[int, float]:
+    def within(self, when: Intervals) -> tuple[float, float]:
         """How many were launched in these stretches of time, and their device time."""
         first = np.searchsorted(self.at_us, when.start)
         last = np.searchsorted(self.at_us, when.end)
-        return int((last - first).sum()), float((self.before_us[last] - self.before_us[first]).sum())
+        number = last - first if self.before is None else self.before[last] - self.before[first]
+        return float(number.sum()), float((self.before_us[last] - self.before_us[first]).sum())
 
 
 def _launched_by_lane(timeline: Timeline, launch: Launches) -> dict[int, _Launched]:
     """Kernels, and graphs of which only the launch is known; copies are no work of a range."""
     known = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))
-    spans = timeline.device.spans
+    spans, repeats = timeline.device.spans, timeline.repeats
     found = {}
     for lane in np.unique(launch.lane[known]).tolist():
         here = known[launch.lane[known] == lane]
         here = here[np.argsort(launch.start_us[here], kind="stable")]
-        took = spans.end_us[here] - spans.start_us[here]
+        took, weights = repeats.lasting(spans.start_us[here], spans.end_us[here]), repeats.weights(spans.start_us[here])
         found[lane] = _Launched(
             at_us=launch.start_us[here],
-            before_us=np.concatenate(([0.0], np.cumsum(took))),
+            before_us=_sums(took),
+            before=None if weights is None else _sums(weights),
             issuing=union(launch.start_us[here], launch.end_us[here]),
         )
     return found
+
+
+def _sums(values: Floats) -> Floats:
+    """float64[K + 1]: of all before each place."""
+    return np.concatenate(([0.0], np.cumsum(values)))
 
 
 def _take_turns(one: _Launched | None, other: _Launched) -> bool:
@@ -85,7 +95,9 @@ def _take_turns(one: _Launched | None, other: _Launched) -> bool:
     return bool(meetings <= MEETINGS_OF_TURNS * min(len(one.at_us), len(other.at_us)))
 
 
-def _projected(ranges: Spans, launched: Mapping[int, _Launched], threads: Mapping[int, Iterable[int]]) -> RangeTime:
+def _projected(
+    ranges: Spans, launched: Mapping[int, _Launched], threads: Mapping[int, Iterable[int]], repeats: Repeats
+) -> RangeTime:
     """All ranges of one name. threads: by the lane of a range, its own and those that work for it."""
     open_on = {lane: ranges.covered(ranges.lane == lane) for lane in np.unique(ranges.lane).tolist()}
     own = [launched[lane].within(when) for lane, when in open_on.items() if lane in launched]
@@ -96,10 +108,10 @@ def _projected(ranges: Spans, launched: Mapping[int, _Launched], threads: Mappin
     every = [launched[thread].within(merge(when)) for thread, when in helped.items()]
     return RangeTime(
         name=ranges.names[ranges.name[0]],
-        count=len(ranges),
-        host_us=sum(when.total_us for when in open_on.values()),
-        kernels=sum(count for count, _ in own),
+        count=round(repeats.number(ranges.start_us)),
+        host_us=sum(repeats.total_us(when) for when in open_on.values()),
+        kernels=round(sum(count for count, _ in own)),
         device_us=sum(us for _, us in own),
-        kernels_all_threads=sum(count for count, _ in every),
+        kernels_all_threads=round(sum(count for count, _ in every)),
         device_all_threads_us=sum(us for _, us in every),
     )

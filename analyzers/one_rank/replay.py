@@ -4,26 +4,44 @@ Time taken off the device comes back only as far as the next work had been launc
 communication turns into waiting for the host. So the device is run again as one queue: each event starts when it has
 been launched and what ran before it is over, and the host launches sooner by what it waits less in its
 synchronising calls. Time in which the device waited for the host is not kept, it comes out anew; all other idle time
-is.
+is. What of the trace stands for more of itself is run as often as it was, pass after pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from analyzers.intervals import EMPTY, Bools, Floats, Intervals, merge, union
 from analyzers.one_rank.gaps import LAUNCH_LATENCY_US
 from analyzers.one_rank.launches import Launches
+from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Spans
 
 # clocks that count from 1970 in float64 are a quarter of a microsecond out: a wait that ends a step ends before the
 # edge of the step, and what is launched next is launched after it, whatever the digits say
 ROUNDING_US = 0.5
+MOST_POINTS = 100_000  # of all passes; beyond it each is taken to gain what the one after it gains
+NONE = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Passes:
+    """The order in which P points are passed when W stretches of them are run again and again: at: int64[Q], the point;
+    again: int64[Q], the stretch of which a further pass begins there, else NONE."""
+
+    at: Ints
+    again: Ints
+
+    def laid_out(self, column: Floats, a_pass: Floats) -> Floats:
+        """float64[Q] of float64[P]; a_pass: float64[W], by how much the values grow with each pass."""
+        laid_out: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
+        return laid_out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,8 +50,9 @@ class Replay:
 
     start_us, launch_us, ready_us: float64[N], of device events with a launch of their own, in the order of launches:
     when the device had come to each, when its launch began, and when that let it begin. wait_start_us, wait_end_us:
-    float64[W], where the host was blocked until the device had come so far; never merged, as a launch may begin when a
-    wait ends. late: idle time the host caused. windows: the steps.
+    where the host was blocked until the device had come so far; never merged, as a launch may begin when a wait ends.
+    late: idle time the host caused. windows: the steps. once_more: which of `repeats` is run a pass more than it is
+    otherwise, NONE for none.
     """
 
     start_us: Floats
@@ -43,21 +62,39 @@ class Replay:
     wait_end_us: Floats
     late: Intervals
     windows: Sequence[Step]
+    repeats: Repeats = ONCE
+    once_more: int = NONE
 
     def saved_us(self, device: Intervals, host: Intervals = EMPTY) -> list[float]:
         """By how much each window is shorter if the device does without `device` and the host without `host`."""
+        saved = found = self._saved_us(device, host)
+        for left, a_pass_more in self._left:
+            more = a_pass_more._saved_us(device, host)
+            found = [us + left * (b - a) for us, a, b in zip(found, saved, more, strict=True)]
+        return found
+
+    def _saved_us(self, device: Intervals, host: Intervals) -> list[float]:
         after = self._run(device, host, self._overhead)
-        gained = dict(zip(self._marks.tolist(), (self._base - after)[self._is_mark].tolist(), strict=True))
+        gain = (self._base - after)[self._once(self._is_mark)]
+        gained = dict(zip(self._once(self._points[1])[self._once(self._is_mark)].tolist(), gain.tolist(), strict=True))
         return [gained[w.end_us] - gained[w.start_us] for w in self.windows]
 
     @cached_property
+    def _left(self) -> list[tuple[float, Replay]]:
+        """For each of `repeats` that is not run as often as it was (a part of a pass is left, or very many), how many
+        passes are left, and the same with one more of them."""
+        left = self.repeats.times - self._number_of_passes
+        return [(us, replace(self, once_more=w)) for w, us in enumerate(left.tolist()) if us > 0]
+
+    @cached_property
     def _marks(self) -> Floats:
-        return np.unique([edge for w in self.windows for edge in (w.start_us, w.end_us)])
+        edges = [edge for w in self.windows for edge in (w.start_us, w.end_us)]
+        return np.unique([*edges, *self.repeats.start_us.tolist(), *self.repeats.end_us.tolist()])
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Bools]:
-        """float64[P] twice, bool[P]: begin and end of the waits and, as waits of no length, the windows' edges;
-        in the order of their ends, an edge after the wait that ends there."""
+        """float64[P] twice, bool[P]: begin and end of the waits and, as waits of no length, the edges of windows and of
+        what repeats; in the order of their ends, an edge after the wait that ends there."""
         begin = np.concatenate((self.wait_start_us, self._marks))
         end = np.concatenate((self.wait_end_us, self._marks))
         mark = np.arange(len(end)) >= len(end) - len(self._marks)
@@ -67,6 +104,48 @@ class Replay:
     @property
     def _is_mark(self) -> Bools:
         return self._points[2]
+
+    @cached_property
+    def _blocks(self) -> tuple[Ints, Ints]:
+        """int64[W] twice: the first point of what repeats, and the one behind its last, which is its end."""
+        place = np.flatnonzero(self._is_mark)
+        first, last = (place[np.searchsorted(self._marks, us)] for us in (self.repeats.start_us, self.repeats.end_us))
+        return first + 1, last + 1
+
+    @cached_property
+    def _number_of_passes(self) -> Ints:
+        """int64[W]: whole passes only."""
+        first, behind = self._blocks
+        most = max(1, MOST_POINTS // max(1, int((behind - first).sum())))
+        passes: Ints = np.minimum(self.repeats.times, most).astype(np.int64)
+        return passes
+
+    @cached_property
+    def _passes(self) -> Passes | None:
+        """None where every point is passed once, in order."""
+        if not self.repeats:
+            return None
+        at, again, done = [], [], 0
+        passes = self._number_of_passes + (np.arange(len(self._number_of_passes)) == self.once_more)
+        for w, (first, behind, times) in enumerate(zip(*self._blocks, passes, strict=True)):
+            at += [np.arange(done, first), np.tile(np.arange(first, behind), times)]
+            begins = np.full(first - done + (behind - first) * times, NONE)
+            begins[first - done :: behind - first][1:] = w
+            again.append(begins)
+            done = behind
+        rest = np.arange(done, len(self._is_mark))
+        return Passes(at=np.concatenate((*at, rest)), again=np.concatenate((*again, np.full(len(rest), NONE))))
+
+    def _once(self, column: Any) -> Any:
+        """[Q] of [P]: the same in every pass."""
+        return column if self._passes is None else column[self._passes.at]
+
+    def _in_passes(self, column: Floats, grows: Callable[[Floats], Floats]) -> Floats:
+        """float64[Q] of float64[P]; grows: what of time makes the values larger, from pass to pass by as much as from
+        the start of what repeats to its end."""
+        if self._passes is None:
+            return column
+        return self._passes.laid_out(column, grows(self.repeats.end_us) - grows(self.repeats.start_us))
 
     @cached_property
     def _segment(self) -> Ints:
@@ -92,45 +171,63 @@ class Replay:
 
     @cached_property
     def _overhead(self) -> Floats:
-        """float64[P]: what each wait takes beyond the device's being done: its own return."""
-        begin, end, _ = self._points
+        """float64[Q]: what each wait takes beyond the device's being done: its own return."""
+        begin, end = (self._in_passes(column, _itself) for column in self._points[:2])
         return end - np.maximum(begin, self._device_at_points)
 
     @cached_property
     def _device_at_points(self) -> Floats:
-        """float64[P]: how far the device was at each point, idle time for the host left out."""
-        work = self._work_until(self._points[1], EMPTY)
-        return work + np.maximum.accumulate(self._latest(EMPTY, EMPTY))[: len(work)]
+        """float64[Q]: how far the device was at each point, idle time for the host left out."""
+        held, work = self._device(EMPTY, EMPTY)
+        return work + np.maximum.accumulate(held)
 
     @cached_property
     def _base(self) -> Floats:
-        return np.where(self._waiting, self._points[1], self._device_at_points)
+        end = self._in_passes(self._points[1], _itself)
+        return np.where(self._once(self._waiting), end, self._device_at_points)
 
     def _work_until(self, time: Floats, without: Intervals) -> Floats:
         return time - self.late.covered_until(time) - without.covered_until(time)
 
     def _latest(self, device: Intervals, host: Intervals) -> Floats:
-        """float64[P + 1]: for each stretch between points, the launch that held up the device most: when its event
-        could begin, less the work before it."""
+        """float64[P]: for each stretch up to a point, the launch that held up the device most: when its event could
+        begin, less the work before it."""
         latest = np.full(len(self._points[1]) + 1, -np.inf)
         held = self.ready_us - host.covered_until(self.launch_us) - self._work_until(self.start_us, device)
         np.maximum.at(latest, self._segment, held)
         latest[0] = max(latest[0], 0.0)
-        return latest
+        return latest[:-1]
+
+    def _device(self, device: Intervals, host: Intervals) -> tuple[Floats, Floats]:
+        """float64[Q] twice: what holds up the device before each point, and its work until then."""
+
+        def work(time: Floats) -> Floats:
+            return self._work_until(time, device)
+
+        def held(time: Floats) -> Floats:
+            return time - host.covered_until(time) - work(time)
+
+        return (
+            self._in_passes(self._latest(device, host), held),
+            self._in_passes(work(self._points[1]), work),
+        )
 
     def _run(self, device: Intervals, host: Intervals, overhead: Floats) -> Floats:
-        """float64[P]: when each point is passed."""
+        """float64[Q]: when each point is passed."""
+
+        def issued(time: Floats) -> Floats:
+            return time - host.covered_until(time)
+
         begin, end, mark = self._points
-        passed = np.empty(len(end))
         columns = (
-            self._latest(device, host)[:-1],
-            self._work_until(end, device),
-            begin - host.covered_until(begin),
-            end - host.covered_until(end),
+            *self._device(device, host),
+            self._in_passes(issued(begin), issued),
+            self._in_passes(issued(end), issued),
             overhead,
-            mark,
-            self._waiting,
+            self._once(mark),
+            self._once(self._waiting),
         )
+        passed = np.empty(len(overhead))
         held, sooner = -np.inf, 0.0  # sooner: by how much the host launches
         for i, (latest, work, arrives, leaves, returns, is_mark, waiting) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
@@ -140,6 +237,10 @@ class Replay:
                 sooner = leaves - max(arrives - sooner, work + held) - min(returns, leaves - arrives)
             passed[i] = leaves - sooner if waiting else work + held
         return passed
+
+
+def _itself(time: Floats) -> Floats:
+    return time
 
 
 def polls(events: Spans, launch: Launches, polled: Bools) -> Intervals:
@@ -158,7 +259,14 @@ def polls(events: Spans, launch: Launches, polled: Bools) -> Intervals:
 
 
 def replay(
-    events: Spans, launch: Launches, *, late: Intervals, waits: Spans, polled: Intervals, windows: Sequence[Step]
+    events: Spans,
+    launch: Launches,
+    *,
+    late: Intervals,
+    waits: Spans,
+    polled: Intervals,
+    windows: Sequence[Step],
+    repeats: Repeats = ONCE,
 ) -> Replay:
     """events: all on the device; late: idle time the host caused; waits: calls that wait; polled: waits without one."""
     first = np.flatnonzero(launch.known & (launch.first_us >= events.start_us) & (events.end_us > events.start_us))
@@ -174,4 +282,5 @@ def replay(
         wait_end_us=np.concatenate((waits.end_us, polled.end)),
         late=late,
         windows=windows,
+        repeats=repeats,
     )

@@ -108,6 +108,8 @@ def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
     # of a pipeline's transfer of which no peer is known even the shortest may be waiting
     maybe = np.where(arrivals.complete, until, np.where(held, end, end - shortest))
     in_step = rank.step_of(found.start_us, steps)
+    weights = rank.repeats.weights(found.start_us)
+    late_us = arrivals.late_us if weights is None else arrivals.late_us * weights
     by_kind = {KINDS[code]: kind == code for code in np.unique(kind).tolist()}
     waited = {
         name: subtract(union(found.start_us[own], until[own]), union(until[own], end[own]))
@@ -117,7 +119,7 @@ def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
         waiting=waited,
         maybe={name: subtract(union(until[own], maybe[own]), waited[name]) for name, own in by_kind.items()},
         late_us={
-            name: np.bincount(in_step[late], arrivals.late_us[late], minlength=len(steps)).astype(np.float64)
+            name: np.bincount(in_step[late], late_us[late], minlength=len(steps)).astype(np.float64)
             for name, own in by_kind.items()
             if (late := own & arrivals.matched & (in_step >= 0)).any()
         },
