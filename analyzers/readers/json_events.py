@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from analyzers.readers.chunks import BYTE_ORDER_MARK, chunks
+from analyzers.readers.excerpts import KINDS as EXCERPT_KEYS
 from analyzers.readers.losses import CUT_FILE, DAMAGED, HOLE, NO_EVENTS, Losses
 from analyzers.readers.mending import mended
 from analyzers.timeline import NO_CORRELATION
@@ -96,8 +97,16 @@ class Document(msgspec.Struct):
     distributedInfo: msgspec.Raw = NOTHING
     deviceProperties: msgspec.Raw = NOTHING
     baseTimeNanoseconds: msgspec.Raw = NOTHING
+    microbatches: msgspec.Raw = NOTHING
+    microbatches_traced: msgspec.Raw = NOTHING
+    repeated: msgspec.Raw = NOTHING
+
+    @property
+    def has_header(self) -> bool:
+        return any(bytes(getattr(self, key)) != bytes(NOTHING) for key in HEADER)
 
 
+HEADER = tuple(key for key in Document.__struct_fields__ if key != "traceEvents")
 REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -135,6 +144,7 @@ class JsonTrace:
     group_sizes: dict[str, int] = field(default_factory=dict)  # ranks by process group's description
     device_properties: list[Any] = field(default_factory=list)
     base_ns: int = 0
+    excerpt: dict[str, bytes] = field(default_factory=dict)  # what it says of itself as an excerpt, as it is written
     losses: Losses = field(default_factory=Losses)
 
     def batches(self) -> Iterator[list[Event]]:
@@ -150,13 +160,16 @@ class JsonTrace:
                 self.losses.add("events", 1, NO_EVENTS)
                 return
             rest[:0] = EVENTS_OPENING
-            wait_for = 0  # bytes: what would not decode is not tried again until there is twice as much of it
+            wait_for = 0.0  # bytes: what would not decode is not tried again until there is twice as much of it
             for text in chain((b"",), texts):
                 rest += text
                 if len(rest) < wait_for:
                     continue
                 end, following = _last_boundary(rest)
-                events = self._piece(rest, end) if end else None
+                events, with_header = _piece(rest, end) if end else (None, False)
+                if with_header:  # the cut is behind the events, in a list of the header: the rest belongs to it
+                    wait_for = float("inf")
+                    continue
                 if events is None and len(rest) < UNDECODABLE_BYTES:
                     wait_for = 2 * len(rest)
                     continue
@@ -166,7 +179,7 @@ class JsonTrace:
                 self._look_for_holes(rest, end)
                 yield events
                 rest[:following] = EVENTS_OPENING
-                wait_for = 0
+                wait_for = 0.0
             yield self._last_piece(bytes(rest[len(EVENTS_OPENING) :]), bare=bare)
 
     def _header(self, texts: Iterator[bytes]) -> tuple[bytearray | None, bool]:
@@ -199,20 +212,13 @@ class JsonTrace:
             self.group_sizes = {group.pg_desc: group.pg_size for group in groups if group.pg_size is not None}
         self.device_properties = _PROPERTIES(bytes(document.deviceProperties)) or self.device_properties
         self.base_ns = _WHOLE_NUMBER(bytes(document.baseTimeNanoseconds)) or self.base_ns
+        said = {key: bytes(getattr(document, key)) for key in EXCERPT_KEYS}
+        self.excerpt |= {key: text for key, text in said.items() if text != bytes(NOTHING)}
 
-    def _events(self, text: bytes | memoryview) -> list[Event] | None:
+    def _events(self, text: bytes) -> list[Event] | None:
         document = _DOCUMENT(text)
         self._note(document)
         return None if document is None else document.traceEvents
-
-    def _piece(self, text: bytearray, end: int) -> list[Event] | None:
-        """The events up to `end`, None if they will not decode. For a moment they are ended in place: no copy."""
-        ending = slice(end, end + len(EVENTS_ENDING))
-        following, text[ending] = text[ending], EVENTS_ENDING
-        with memoryview(text) as whole, whole[: ending.stop] as events:
-            found = self._events(events)
-        text[ending] = following
-        return found
 
     def _last_piece(self, text: bytes, *, bare: bool) -> list[Event]:
         """The end of the file, with the header's fields that follow the events; or what is whole of it."""
@@ -251,6 +257,22 @@ class JsonTrace:
         events = [event for event in found if event is not None]
         self.losses.add("events", len(found) - len(events), DAMAGED)
         return events
+
+
+def _piece(text: bytearray, end: int) -> tuple[list[Event] | None, bool]:
+    """The events up to `end`, None if they will not decode, and whether fields of the header follow them. For a moment
+    they are ended in place: no copy."""
+    ending = slice(end, end + len(EVENTS_ENDING))
+    following, text[ending] = text[ending], EVENTS_ENDING
+    with memoryview(text) as whole, whole[: ending.stop] as events:
+        found = _events_only(events)
+    text[ending] = following
+    return found
+
+
+def _events_only(text: memoryview) -> tuple[list[Event] | None, bool]:
+    document = _DOCUMENT(text)  # while it lives, its header holds the text
+    return (None, False) if document is None else (document.traceEvents, document.has_header)
 
 
 def _last_boundary(text: bytearray) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from analyzers.intervals import Floats
 from analyzers.readers.chunks import beginning
 from analyzers.readers.columns import Codes, Column, SpanColumns
 from analyzers.readers.devices import by_device
+from analyzers.readers.excerpts import excerpt
 from analyzers.readers.json_events import Arguments, Event, JsonTrace
 from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
 from analyzers.readers.memory_events import INSTANT, MemoryColumns
@@ -231,6 +232,7 @@ class _Columns:
 def _timeline(
     trace: JsonTrace, *, origin: float, index: int | None, device: DeviceEvents, host: dict[str, Spans]
 ) -> Timeline:
+    said = excerpt(trace.excerpt)
     return Timeline(
         path=str(trace.path),
         format="kineto",
@@ -246,6 +248,10 @@ def _timeline(
         ranges=host["ranges"],
         overhead=host["overhead"],
         memory_limit_bytes=_memory_of(trace.device_properties, index),
+        microbatches=said.microbatches,
+        microbatches_traced=said.traced,
+        repeats=said.repeats(origin),
+        warnings=said.warnings,
     )
 
 

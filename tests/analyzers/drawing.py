@@ -24,6 +24,7 @@ class Drawing:
         self.device_bytes = device_bytes
         self.on_cpu = on_cpu
         self.events: list[dict[str, Any]] = []
+        self.header: dict[str, Any] = {}  # more keys of the trace
         self._correlation = 0
 
     def _add(self, category: str, name: str, start: float, end: float, thread: int | str, **args: Any) -> None:
@@ -134,6 +135,7 @@ class Drawing:
             "schemaVersion": 1,
             "deviceProperties": [] if self.on_cpu else [device],
             "distributedInfo": {"backend": backend, "rank": self.rank, "world_size": self.world_size},
+            **self.header,
             "traceEvents": self.events,
             "traceName": "drawn",
         }

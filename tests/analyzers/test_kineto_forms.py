@@ -226,6 +226,15 @@ def test_one_event_with_an_odd_value_does_not_hurt_the_others(tmp_path: Path, ke
         msgspec.json.encode(report)
 
 
+def test_a_list_of_the_header_that_follows_the_events_holds_no_events(tmp_path: Path) -> None:
+    document = _drawn().document()
+    document["deviceProperties"] = [{"id": 1}, {"id": 0, "totalGlobalMem": 80 << 30}]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": document.pop("traceEvents"), **document}))
+    (timeline,) = read(path)
+    assert (timeline.memory_limit_bytes, timeline.rank, timeline.dropped) == (80 << 30, 0, ())
+
+
 def test_gzip_in_several_members_is_one_trace(tmp_path: Path) -> None:
     raw = _drawn().write(tmp_path).read_bytes()
     path = tmp_path / "members.json.gz"
