@@ -154,14 +154,14 @@ class _Burst:
     # --- traces -------------------------------------------------------------------------------------------
     def write_traces(self) -> None:
         """Of the first rank, one of the last stage's and every late one."""
-        recipe, settings = self.recipe, self.recipe.burst
+        recipe = self.recipe
         for rank in self.traced_ranks():
             write_trace(
                 self.burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz",
-                [Recorder(self.simulation, rank).step()] * settings.trace_steps,
+                Recorder(self.simulation, rank).step(),
                 rank=rank,
                 world_size=recipe.world_size,
-                first=self.steps,
+                number=self.steps,
                 gpu=recipe.cluster.gpu,
             )
 

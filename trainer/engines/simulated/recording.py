@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
 
 from trainer.engines.simulated.layer import Kind
 from trainer.engines.simulated.ops import Op, Stream
 from trainer.engines.simulated.passes import IN_A_ROW
 from trainer.engines.simulated.pipeline import Turn, steady
+from trainer.engines.simulated.routing import Floats
 from trainer.engines.simulated.step import Simulation
 from trainer.engines.simulated.streams import TO_DEVICE_US
 
@@ -20,14 +24,32 @@ MARKS = {"forward": "forward_microbatch", "backward": "backward_microbatch", "me
 MEETING = (Stream.EP, Stream.TP, Stream.CP)  # where ranks wait for each other inside a pass
 
 
-@dataclass(slots=True)
-class Event:
-    """One operation in time, microseconds from the step's start. called_us: when its launch came back."""
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Operations that come again and again, a layer in its steady state say, in time from its beginning, microseconds.
 
-    op: Op
-    called_us: float
-    start_us: float
-    end_us: float
+    called_us: float64[N], when the launch of each came back; start_us, end_us: float64[N]; us: how long it takes."""
+
+    ops: tuple[Op, ...]
+    called_us: Floats
+    start_us: Floats
+    end_us: Floats
+    us: float
+
+    @cached_property
+    def meets(self) -> int | None:
+        """The last operation in which ranks wait for each other."""
+        return max((i for i, op in enumerate(self.ops) if op.stream in MEETING), default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """A block in a step: the same arrays, from the step's start. passes: the range of its pass."""
+
+    block: Block
+    called_us: Floats
+    start_us: Floats
+    end_us: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +63,11 @@ class Repeated:
 
 @dataclass(kw_only=True)
 class Recording:
-    """A step of one rank. duration_us: of what was recorded, not of the whole step."""
+    """A step of one rank. passes: name, and the first and last place in `laid`; duration_us: of what was recorded, not
+    of the whole step."""
 
-    events: list[Event] = field(default_factory=list)
+    laid: list[Laid] = field(default_factory=list)
+    passes: list[tuple[str, int, int]] = field(default_factory=list)
     repeated: Repeated | None = None
     microbatches: int = 1
     recorded: int = 1
@@ -53,14 +77,6 @@ class Recording:
         """A moment after what repeats, in the whole step."""
         one = self.repeated
         return at + (one.times - 1) * (one.end_us - one.start_us) if one else at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """A layer in its steady state: events from its beginning, and how long it takes."""
-
-    events: tuple[Event, ...]
-    us: float
 
 
 class Recorder:
@@ -108,20 +124,19 @@ class Recorder:
         after = max(rank.optimizer_us + rank.parameters_us for rank in end.ranks)
         at += max(0.0, after - mine.optimizer_us - mine.parameters_us)
         found.duration_us = at + end.host_us + simulation.pauses_us
-        found.events.sort(key=lambda event: event.called_us)
         return found
 
     # --- passes -------------------------------------------------------------------------------------------
     def _turn(self, found: Recording, turn: Turn, at: float) -> float:
         """Layers one after the other from `at` on; gives when they end. What ranks wait for each other inside a pass,
         its collectives take."""
-        simulation = self.simulation
+        simulation, first = self.simulation, len(found.laid)
         way = "merged" if len(turn.passes) > 1 else "forward" if turn.passes[0].forward else "backward"
         stage = simulation.stages[self.place][turn.passes[0].chunk]
         layers = [*stage.layers, *([len(self.slowest.kinds) - 1] * stage.mtp)]
         blocks = [self._block(way, layer) for layer in (layers if way == "forward" else reversed(layers))]
         again = {"forward": 1, "backward": 2, "merged": 3}[way]
-        ends = [replace(op, us=op.us * again, ranges=(MARKS[way],)) for op in simulation.ends(stage)]
+        ends = [replace(op, us=op.us * again) for op in simulation.ends(stage)]
         before, behind = (ends, []) if (way == "forward") == stage.embeds else ([], ends)
         length = sum(block.us for block in blocks) + sum(op.us for op in ends)
         waiting = (turn.end_us - turn.start_us) / length - 1 if length else 0.0
@@ -131,21 +146,22 @@ class Recorder:
             at = self._lay(found, block, at, waiting * block.us)
         for op in behind:
             at = self._place(found, op, at, op.us)
+        if len(found.laid) > first:
+            found.passes.append((MARKS[way], first, len(found.laid) - 1))
         return at
 
     def _lay(self, found: Recording, block: Block, at: float, waiting: float) -> float:
-        """A layer's events from `at` on; its last collective, if it has one, waits so much longer."""
-        last = max((i for i, event in enumerate(block.events) if event.op.stream in MEETING), default=None)
-        since = block.events[last].end_us if last is not None else 0.0
-        later = max(0.0, waiting) if last is not None else 0.0
-        for i, event in enumerate(block.events):
-            shift = at + (later if event.start_us >= since and i != last else 0.0)
-            longer = later if i == last else 0.0
-            found.events.append(
-                Event(
-                    event.op, max(0.0, shift + event.called_us), shift + event.start_us, shift + event.end_us + longer
-                )
-            )
+        """A layer from `at` on; its last collective, if it has one, waits so much longer."""
+        later = max(0.0, waiting) if block.meets is not None else 0.0
+        start, end, called = block.start_us + at, block.end_us + at, block.called_us + at
+        if later and block.meets is not None:
+            since = block.end_us[block.meets]
+            behind = block.start_us >= since
+            behind[block.meets] = False
+            end[block.meets] += later
+            for times in (start, end, called):
+                times[behind] += later
+        found.laid.append(Laid(block, called, start, end))
         return at + block.us + later
 
     def _block(self, way: str, layer: int) -> Block:
@@ -164,17 +180,13 @@ class Recorder:
         played = self.own.play(mine)
         half = len(mine) // IN_A_ROW * (IN_A_ROW - 1)
         begin = max(played.end_us[:half], default=0.0)
-        events = tuple(
-            Event(
-                replace(mine[i], ranges=(MARKS[way], *mine[i].ranges)),
-                played.launched_us[i] - begin,
-                played.start_us[i] - begin,
-                played.end_us[i] - begin,
-            )
-            for i in range(half, len(mine))
-            if mine[i].us
+        kept = [place for place in range(half, len(mine)) if mine[place].us]
+        called, start, end = (
+            np.array([times[place] - begin for place in kept])
+            for times in (played.launched_us, played.start_us, played.end_us)
         )
-        return Block(events=events, us=max(played.until_us - begin, 0.0))
+        ops = tuple(mine[place] for place in kept)
+        return Block(ops, called, start, end, max(played.until_us - begin, 0.0))
 
     def _waiting(self, slow: Sequence[Op], way: str, kind: Kind, own: float) -> list[Op]:
         """This rank's operations: shorter where its load is, its next collective longer by as much."""
@@ -192,11 +204,13 @@ class Recorder:
     def _wait(self, found: Recording, since: float, until: float) -> None:
         """For another stage: a receive that was launched early spins."""
         op = Op(kernel="SendRecv", us=until - since, stream=Stream.PP, ranges=("pp_send_recv",))
-        found.events.append(Event(op, since - TO_DEVICE_US if since > TO_DEVICE_US else since, since, until))
+        self._place(found, op, since, until - since)
 
     def _place(self, found: Recording, op: Op, at: float, us: float) -> float:
+        """One operation, launched as early as it can start."""
         if us > 0:
-            found.events.append(Event(op, max(0.0, at - TO_DEVICE_US), at, at + us))
+            block = Block((op,), np.zeros(1), np.zeros(1), np.array([us]), us)
+            found.laid.append(Laid(block, np.array([at - TO_DEVICE_US]), np.array([at]), np.array([at + us])))
         return at + us
 
     def _communicate(self, found: Recording, kernel: str, stream: Stream, name: str, at: float, us: float) -> float:

@@ -1,112 +1,124 @@
-"""Recorded steps of a rank as a Kineto trace: launches, kernels and ranges, as torch.profiler would have written them.
+"""A recorded step of a rank as a Kineto trace: launches, kernels and ranges, as torch.profiler would have written them.
 
 What repeats is written once: `repeated` names windows of device time and how many of themselves they stand for,
-`microbatches` and `microbatches_traced` how many of a step's micro batches are there.
+`microbatches` and `microbatches_traced` how many of a step's micro batches are there. Steps are alike: one is written.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from trainer.engines.simulated.kernels import GROUPS, KERNELS
-from trainer.engines.simulated.ops import Stream
-from trainer.engines.simulated.recording import Event, Recording
+from trainer.engines.simulated.ops import Op, Stream
+from trainer.engines.simulated.recording import Block, Laid, Recording
+from trainer.engines.simulated.routing import Floats
 
 HOST = 4242
-FIRST_US, BETWEEN_STEPS_US = 1000.0, 50.0
+FIRST_US = 1000.0
 CALL_US = 4.0
 STREAMS = {stream: 7 + 4 * stream for stream in Stream}
-KERNEL = (
-    '{"ph":"X","cat":"kernel","name":%s,"pid":0,"tid":%d,"args":{"device":0,"stream":%d%s,"correlation":%%d},'
-    '"ts":%%.3f,"dur":%%.3f}'
+LAUNCH = (
+    f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":{HOST},"tid":{HOST},"args":{{"correlation":%d}},'
+    f'"ts":%.3f,"dur":{CALL_US}}},\n'
 )
-CALL = (
-    f'{{"ph":"X","cat":"cuda_runtime","name":"%s","pid":{HOST},"tid":{HOST},"args":{{"correlation":%d}},'
-    '"ts":%.3f,"dur":%.3f}'
+SYNCHRONIZE = (
+    f'{{"ph":"X","cat":"cuda_runtime","name":"cudaStreamSynchronize","pid":{HOST},"tid":{HOST},"args":{{}},'
+    '"ts":%.3f,"dur":%.3f},\n'
 )
-RANGE = f'{{"ph":"X","cat":"user_annotation","name":"%s","pid":{HOST},"tid":{HOST},"ts":%.3f,"dur":%.3f}}'
+RANGE = f'{{"ph":"X","cat":"user_annotation","name":"NAME","pid":{HOST},"tid":{HOST},"ts":%.3f,"dur":%.3f}},\n'
 
 
-def write_trace(path: Path, steps: Sequence[Recording], *, rank: int, world_size: int, first: int, gpu: str) -> None:
-    """The steps one after the other, numbered from `first`, gzipped JSON."""
-    lines: list[str] = []
+def write_trace(path: Path, step: Recording, *, rank: int, world_size: int, number: int, gpu: str) -> None:
+    """The step under its number, gzipped JSON."""
     repeated = []
-    start_us, correlation = FIRST_US, 1
-    for number, step in enumerate(steps, first):
-        lines += _step(step, start_us, number, correlation)
-        correlation += len(step.events)
-        if step.repeated:
-            one = step.repeated
-            window = {"start_us": one.start_us + start_us, "end_us": one.end_us + start_us, "times": one.times}
-            repeated.append(window)
-        start_us += step.duration_us + BETWEEN_STEPS_US
-    head = {
+    if step.repeated:
+        one = step.repeated
+        repeated.append({"start_us": one.start_us + FIRST_US, "end_us": one.end_us + FIRST_US, "times": one.times})
+    head: dict[str, Any] = {
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": f"simulated {gpu}"}],
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size},
-        "microbatches": steps[0].microbatches,
-        "microbatches_traced": steps[0].recorded,
+        "microbatches": step.microbatches,
+        "microbatches_traced": step.recorded,
         "repeated": repeated,
     }
-    text = msgspec.json.encode(head)[:-1] + b',"traceEvents":[' + ",\n".join(lines).encode() + b"]}"
+    text = msgspec.json.encode(head)[:-1] + b',"traceEvents":[\n' + "".join(_step(step, number)).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text, compresslevel=1, mtime=0))
+    path.write_bytes(gzip.compress(text[:-2] + b"]}", compresslevel=1, mtime=0))
 
 
-def _step(step: Recording, start_us: float, number: int, first_id: int) -> Iterator[str]:
+def _step(step: Recording, number: int) -> Iterator[str]:
     for name in (f"ProfilerStep#{number}", "step"):
-        yield RANGE % (name, start_us, step.duration_us)
-    called = _calls(step.events)
-    yield from _ranges(step.events, called, start_us)
-    for index, (event, at) in enumerate(zip(step.events, called, strict=True)):
-        yield CALL % ("cudaLaunchKernel", first_id + index, start_us + at - CALL_US, CALL_US)
-        kernel = _template(event.op.kernel, event.op.stream)
-        yield kernel % (first_id + index, start_us + event.start_us, event.end_us - event.start_us)
-        if event.op.sync:
-            length = max(CALL_US, event.end_us - at)
-            yield CALL % ("cudaStreamSynchronize", 0, start_us + at, length)
+        yield RANGE.replace("NAME", name) % (FIRST_US, step.duration_us)
+    texts: dict[int, _Text] = {}
+    free, count, called = 0.0, 1, []
+    for laid in step.laid:
+        key = id(laid.block)
+        if key not in texts:
+            texts[key] = _Text(laid.block)
+        at = _after(laid, free)
+        called.append(at)
+        yield texts[key].filled(laid, at, count)
+        count += len(at)
+        free = float(at[-1])
+    for name, first, last in step.passes:
+        begin = float(called[first][0]) - CALL_US
+        yield RANGE.replace("NAME", name) % (FIRST_US + begin, float(called[last][-1]) - begin + 1.0)
 
 
-def _calls(events: Sequence[Event]) -> list[float]:
-    """When each launch came back: one after the other, each before its kernel starts."""
-    found, free = [], 0.0
-    for event in events:
-        at = max(free + CALL_US, event.called_us)
-        found.append(at)
-        free = max(at, event.end_us) if event.op.sync else at
+def _after(laid: Laid, free: float) -> Floats:
+    """When launches came back: a host does one after the other, and none before the step began."""
+    early = free + CALL_US * np.arange(1, len(laid.called_us) + 1)
+    found: Floats = np.maximum(laid.called_us, early) if laid.called_us[0] < early[0] else laid.called_us
     return found
 
 
-_TEMPLATES: dict[tuple[str, Stream], str] = {}
+class _Text:
+    """The text of a block, with places for its numbers."""
+
+    def __init__(self, block: Block) -> None:
+        self.syncs = np.array([i for i, op in enumerate(block.ops) if op.sync], dtype=np.int64)
+        self.ranges = list(_ranges(block.ops))
+        self.first = np.array([first for _, first, _ in self.ranges], dtype=np.int64)
+        self.last = np.array([last for _, _, last in self.ranges], dtype=np.int64)
+        names = "".join(RANGE.replace("NAME", name) for name, _, _ in self.ranges)
+        self.text = "".join(LAUNCH + _kernel(op) for op in block.ops) + SYNCHRONIZE * len(self.syncs) + names
+
+    def filled(self, laid: Laid, called: Floats, first_id: int) -> str:
+        count = len(called)
+        ids = np.arange(first_id, first_id + count, dtype=np.float64)
+        start, end = laid.start_us, laid.end_us
+        events = np.stack((ids, called + (FIRST_US - CALL_US), ids, start + FIRST_US, end - start), axis=1)
+        waited = called[self.syncs]
+        syncs = np.stack((waited + FIRST_US, np.maximum(CALL_US, end[self.syncs] - waited)), axis=1)
+        begin = called[self.first] - CALL_US
+        ranges = np.stack((begin + FIRST_US, called[self.last] - begin + 0.5), axis=1)
+        return self.text % tuple(np.concatenate((events.ravel(), syncs.ravel(), ranges.ravel())).tolist())
 
 
-def _template(kernel: str, stream: Stream) -> str:
-    if (kernel, stream) not in _TEMPLATES:
-        group = f',"Process Group Description":"{GROUPS[stream]}"' if stream in GROUPS else ""
-        name = msgspec.json.encode(KERNELS[kernel]).decode().replace("%", "%%")
-        _TEMPLATES[kernel, stream] = KERNEL % (name, STREAMS[stream], STREAMS[stream], group)
-    return _TEMPLATES[kernel, stream]
+def _kernel(op: Op) -> str:
+    stream = STREAMS[op.stream]
+    group = f',"Process Group Description":"{GROUPS[op.stream]}"' if op.stream in GROUPS else ""
+    name = msgspec.json.encode(KERNELS[op.kernel]).decode().replace("%", "%%")
+    return (
+        f'{{"ph":"X","cat":"kernel","name":{name},"pid":0,"tid":{stream},"args":{{"device":0,"stream":{stream}{group},'
+        '"correlation":%d},"ts":%.3f,"dur":%.3f},\n'
+    )
 
 
-def _ranges(events: Sequence[Event], called: Sequence[float], start_us: float) -> Iterator[str]:
-    """One event for each run of neighbours inside the same range, nested by depth."""
-    yield from _nested(list(zip(events, called, strict=True)), start_us, 0)
-
-
-def _nested(events: Sequence[tuple[Event, float]], start_us: float, depth: int) -> Iterator[str]:
-    def name_of(one: tuple[Event, float]) -> str | None:
-        ranges = one[0].op.ranges
-        return ranges[depth] if len(ranges) > depth else None
-
-    for name, run in groupby(events, key=name_of):
-        if name is None:
-            continue
-        inside = list(run)
-        begin = inside[0][1] - CALL_US
-        yield RANGE % (name, start_us + begin, inside[-1][1] - begin + 0.5)
-        yield from _nested(inside, start_us, depth + 1)
+def _ranges(ops: tuple[Op, ...], depth: int = 0, offset: int = 0) -> Iterator[tuple[str, int, int]]:
+    """(name, first place, last place) of each run of neighbours inside the same range, nested by depth."""
+    place = offset
+    for name, run in groupby(ops, key=lambda op: op.ranges[depth] if len(op.ranges) > depth else None):
+        inside = tuple(run)
+        if name is not None:
+            yield name, place, place + len(inside) - 1
+            yield from _ranges(inside, depth + 1, place)
+        place += len(inside)
