@@ -174,7 +174,7 @@ def _attention_copy_gib(layer_batches: float) -> float:
 
 def peaks() -> Iterator[Published]:
     """Peaks of runs that were used for nothing else."""
-    for what, measured_gb, recipe, assumed in _runs():
+    for what, measured_gb, recipe, assumed in measured_runs():
         table = memory_of(one(recipe))
         yield Published(
             what=what,
@@ -214,7 +214,7 @@ def _run(model: str, nodes: int, sizes: dict[str, int], training: dict[str, Any]
     )
 
 
-def _runs() -> Iterator[tuple[str, float, Recipe, str]]:
+def measured_runs() -> Iterator[tuple[str, float, Recipe, str]]:
     qwen, small = "qwen3-30b-a3b", {"global_batch_size": 32}
     graphs = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("moe_router", "moe_preprocess")}
     flat = _run(qwen, 2, {"ep": 16}, {"global_batch_size": 1024}, **HYBRID_EP, **FORCED, **graphs)

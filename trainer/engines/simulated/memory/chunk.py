@@ -42,6 +42,7 @@ class Chunk:
     kept: float
     captured: float
     graphs: int  # layers that a graph holds something of
+    left_over: float
 
     @cached_property
     def forward(self) -> float:
@@ -97,6 +98,7 @@ def chunk_of(
         kept=level,
         captured=sum(part.captured for part in parts),
         graphs=sum(part.captured > 0 for part in parts),
+        left_over=sum(part.left_over for part in parts),
     )
 
 
@@ -114,8 +116,8 @@ def _on_host(layer: LayerPlay) -> LayerPlay:
         moved=layer.kept,
         groups=(layer.kept,),
         entered=layer.entered,
-        left=layer.left,
         gradient=layer.gradient,
+        left_over=layer.left_over,
     )
 
 
@@ -138,8 +140,7 @@ def checkpoint(layers: Sequence[LayerPlay], share: float) -> LayerPlay:
         forward=max(layer.forward for layer in layers),
         backward=again,
         kept=entered * share,
-        captured=0.0,
         entered=entered,
-        left=layers[-1].left,
         gradient=gradient,
+        left_over=whole.left_over,
     )

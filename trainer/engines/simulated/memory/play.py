@@ -90,7 +90,7 @@ class _Stages:
             state=state,
             peaks=(peaks + self.ahead) * self.factor,
             forward=forward,
-            left=float(level[-1]),
+            left=float(level[-1]) + sum(each.left_over for each in chunks),
             always=always,
             pool=float(np.cumsum(sign * captured).max(initial=0.0)) * self.factor,
             pool_stays=self.pool_stays,

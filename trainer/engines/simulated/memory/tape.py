@@ -30,6 +30,9 @@ class Tensor:
     modules: Modules = Modules()
 
 
+NOTHING = Tensor(0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """`forward`, `backward`: bytes beside its tensors while it runs. `through`: the gradient of its output is that of
@@ -87,11 +90,11 @@ class LayerPlay:
     forward: float
     backward: float
     kept: float
+    left_over: float = 0.0  # after both passes, beside the gradient of its input: nothing, if all is freed
     captured: float = 0.0
     moved: float = 0.0
     groups: tuple[float, ...] = ()
     entered: float = 0.0  # its input
-    left: float = 0.0  # its output
     gradient: float = 0.0  # of its output
     early: float = 0.0
 
@@ -104,16 +107,19 @@ def play_layer(tape: Tape, policy: Policy) -> LayerPlay:
     kept = saved - owned - dropped - moved
     together = {name: _module(tape.tensors[name], policy) for name in (dropped - owned) | moved}
     groups = _groups(tape, moved)
+    forward, after = _forward(tape, kept | moved, owned, late=policy.late)
+    backward, left = _backward(tape, kept, together, delayed=policy.delayed)
+    first, last = tape.tensors.get(tape.first, NOTHING), tape.tensors[tape.last]
     return LayerPlay(
-        forward=_forward(tape, kept | moved, owned, late=policy.late),
-        backward=_backward(tape, kept, together, delayed=policy.delayed),
+        forward=forward,
+        backward=backward,
+        left_over=(after - _size(tape, kept | moved) - last.size) + (left - first.grad),
         kept=_size(tape, kept),
         captured=_size(tape, owned - dropped),
         moved=_size(tape, moved),
         groups=groups,
-        entered=tape.tensors[tape.first].size if tape.first else 0.0,
-        left=tape.tensors[tape.last].size,
-        gradient=tape.tensors[tape.last].grad,
+        entered=first.size,
+        gradient=last.grad,
         early=sum(tape.tensors[name].size for name in kept if "attn" in tape.tensors[name].modules.graph),
     )
 
@@ -129,31 +135,30 @@ def _groups(tape: Tape, moved: Collection[str]) -> tuple[float, ...]:
     )
 
 
-def _forward(tape: Tape, held: Collection[str], owned: Collection[str], *, late: bool) -> float:
-    """The fullest moment. `held` stay once they are made; `owned` are not counted; `late`: what other ranks send and
-    get stays to the end."""
+def _forward(tape: Tape, held: Collection[str], owned: Collection[str], *, late: bool) -> tuple[float, float]:
+    """(bytes at the fullest moment, at the end). `held` stay once they are made; `owned` are not counted; `late`: what
+    other ranks send and get stays to the end."""
     last_use = {name: at for at, op in enumerate(tape.ops) for name in (*op.reads, *op.writes, *op.saves)}
-    level = peak = tape.tensors[tape.first].size if tape.first else 0.0
-    alive = {tape.first}
+    level = peak = tape.tensors.get(tape.first, NOTHING).size
+    alive, waiting = {tape.first} - {""}, 0.0
     for at, op in enumerate(tape.ops):
-        for name in (*op.writes, *op.saves):
-            if name not in alive and name not in owned:
-                alive.add(name)
-                level += tape.tensors[name].size
+        fresh = {name for name in (*op.writes, *op.saves) if name not in owned} - alive
+        alive |= fresh
+        level += _size(tape, fresh)
         peak = max(peak, level + op.forward)
-        if late and op.remote:
-            continue
-        over = [name for name in alive if name and last_use[name] == at and name not in held and name != tape.last]
-        level -= _size(tape, over)
-        alive.difference_update(over)
-    return peak
+        over = {name for name in alive if last_use[name] == at and name not in held and name != tape.last}
+        alive -= over
+        freed = _size(tape, over)
+        level -= 0.0 if late and op.remote else freed
+        waiting += freed if late and op.remote else 0.0
+    return peak, level - waiting
 
 
-def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *, delayed: bool) -> float:
-    """The fullest moment, from what is kept and the gradient of the output on. `together`: the module of each tensor
-    that has to come back first."""
+def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *, delayed: bool) -> tuple[float, float]:
+    """(bytes at the fullest moment, at the end), from what is kept and the gradient of the output on. `together`: the
+    module of each tensor that has to come back first."""
     first_use = {name: at for at, op in reversed(list(enumerate(tape.ops))) for name in op.saves}
-    alive, gradients = set(kept), {tape.last}
+    alive, gradients, waiting = set(kept), {tape.last}, 0.0
     level = _size(tape, kept) + tape.tensors[tape.last].grad
     peak = level
     for at, op in reversed(list(enumerate(tape.ops))):
@@ -166,13 +171,13 @@ def _backward(tape: Tape, kept: Collection[str], together: Mapping[str, str], *,
         level += _size(tape, back) + sum(tape.tensors[name].grad for name in fresh)
         gradients.update(op.reads)
         peak = max(peak, level + again + op.backward)
-        if delayed and op.linear:
-            continue
-        level -= sum(tape.tensors[name].grad for name in op.writes if name in gradients and not passing)
         over = {name for name in op.saves if first_use[name] == at} & alive
-        level -= _size(tape, over)
         alive -= over
-    return peak
+        freed = _size(tape, over)
+        freed += sum(tape.tensors[name].grad for name in op.writes if name in gradients and not passing)
+        level -= 0.0 if delayed and op.linear else freed
+        waiting += freed if delayed and op.linear else 0.0
+    return peak, level - waiting
 
 
 def _module(tensor: Tensor, policy: Policy) -> str:
