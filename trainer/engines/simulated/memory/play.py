@@ -129,6 +129,9 @@ def _loads(recipe: Recipe, machine: Machine, imbalance: float | Sequence[float] 
 
 
 def _fragmentation(recipe: Recipe, machine: Machine) -> float:
+    """Of torch's caching allocator, which CPUs do without."""
+    if recipe.hardware.is_cpu:
+        return 0.0
     expandable = "expandable_segments:true" in (recipe.knob("PYTORCH_CUDA_ALLOC_CONF") or "").lower()
     return machine.memory.fragmentation * (constant("expandable_share") if expandable else 1.0)
 

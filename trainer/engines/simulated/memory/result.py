@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,9 +26,8 @@ class OutOfMemory(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Bytes that the allocator needs at one moment of a pipeline rank; `at` orders those of a step over all ranks."""
+    """Bytes that the allocator needs at one moment of a pipeline rank; `at` orders those of a step."""
 
-    step: int
     at: int
     phase: BurstPhase
     needed: float
@@ -61,30 +59,36 @@ class RankPlay:
 
     @property
     def needed(self) -> float:
-        """By the allocator, at the fullest moment."""
-        return max(moment.needed for moment in self.turning_points())
+        """By the allocator at the fullest moment, which is of the second step: that has everything."""
+        return max(self._under(STEPS[-1]) + self.passes - self.state.units, self._in_optimizer())
 
     @property
     def allocated(self) -> float:
         """The fullest moment as torch counts it: what a graph owns counts while it is captured only."""
         return self.state.all + self.always + max(self.pool, self.passes, self.state.step)
 
-    def turning_points(self) -> Iterator[Moment]:
-        """The fullest moments of the second step, which has everything."""
-        under = self.state.all + self.always + self.pool
-        yield Moment(STEPS[-1], 0, BurstPhase.FORWARD, under + self.passes)
-        yield Moment(STEPS[-1], LAST, BurstPhase.OPTIMIZER, under + self.passes * self.pool_stays + self.state.step)
+    def first_over(self, limit: float, *, step: int) -> Moment | None:
+        """The first moment of a step that needs more than `limit` bytes."""
+        if step == 0 and self.state.built > limit:
+            return Moment(at=0, phase=BurstPhase.INIT, needed=self.state.built)
+        under = self._under(step)
+        over = np.flatnonzero(self.peaks > limit - under)
+        if over.size:
+            phase = BurstPhase.FORWARD if self.forward[over[0]] else BurstPhase.BACKWARD
+            return Moment(at=1 + int(over[0]), phase=phase, needed=under + float(self.peaks[over[0]]))
+        if (needed := self._in_optimizer()) > limit:
+            return Moment(at=LAST, phase=BurstPhase.OPTIMIZER, needed=needed)
+        return None
 
-    def moments(self, rank: int) -> Iterator[Moment]:
-        """Every moment of the first two steps; a rank reaches its passes one by one as the pipeline fills."""
-        yield Moment(0, 0, BurstPhase.INIT, self.state.built)
-        for step in STEPS:
-            under = self.state.built + self.state.moments * step + self.always + self.state.units + self.pool
-            for at, (peak, forward) in enumerate(zip(self.peaks.tolist(), self.forward.tolist(), strict=True)):
-                phase = BurstPhase.FORWARD if forward else BurstPhase.BACKWARD
-                yield Moment(step, 1 + rank + at, phase, under + peak)
-            over = self.pool + self.passes * self.pool_stays + self.state.step
-            yield Moment(step, LAST, BurstPhase.OPTIMIZER, self.state.all + self.always + over)
+    def _under(self, step: int) -> float:
+        """What lies under the passes of a step."""
+        moments = self.state.moments if step else 0.0
+        return self.state.built + moments + self.state.units + self.always + self.pool
+
+    def _in_optimizer(self) -> float:
+        """What the optimizer step needs."""
+        graph = self.pool + self.passes * self.pool_stays
+        return self.state.all + self.state.step + self.always + graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +127,14 @@ class MemoryPlay:
         """What fails first within two steps, where something does. `limit_gib`: of a device; None: there is none."""
         if limit_gib is None or max(self.peak_gib) + self.outside_gib <= limit_gib:
             return None
-        faults = [fault for number in range(len(self.ranks)) if (fault := self._fault(number, limit_gib))]
-        return min(faults)[-1] if faults else None
-
-    def _fault(self, number: int, limit_gib: float) -> tuple[int, int, int, OutOfMemory] | None:
-        for moment in self.ranks[number].moments(number):
-            needed = self._taken(moment.needed, moment.step) + self.outside_gib
-            if needed > limit_gib:
-                return moment.step, moment.at, number, OutOfMemory(moment.phase, number, moment.step, needed)
+        for step in STEPS:
+            room = (limit_gib - self.outside_gib - self.second_step_gib * step) * self.usable * GIB
+            found = [(rank.first_over(room, step=step), number) for number, rank in enumerate(self.ranks)]
+            # ranks reach their passes one by one as the pipeline fills
+            faults = [(moment.at + number, number, moment) for moment, number in found if moment]
+            if faults:
+                _, number, moment = min(faults)
+                return OutOfMemory(moment.phase, number, step, self._taken(moment.needed, step) + self.outside_gib)
         return None
 
     def _taken(self, needed: float, step: int) -> float:
