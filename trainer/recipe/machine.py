@@ -1,8 +1,7 @@
 """A machine file: how a simulated cluster differs from the tables and the published runs; every key, unit and default.
 
-Factors multiply what `rates.csv` of the simulated engine and `hardware.csv` say; 1 is "as published". What is absent has its default, so a file
-holds only what is special about its cluster. `load_machine.py` reads
-one.
+Factors multiply what `rates.csv` of the simulated engine and `hardware.csv` say; 1 is "as published". What is absent
+has its default, so a file holds only what is special about its cluster. `load_machine.py` reads one.
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ class Host(Section):
     step_ms: float = Field(0.0, ge=0, description="ms more host work a step: data, logging")
     gc_ms: float = Field(0.0, ge=0, description="ms of a garbage collection")
     gc_every_steps: float = Field(1.0, gt=0, description="steps between two where manual_gc is off")
+    cores_per_rank: int = Field(2, gt=0, description="cores of a CPU rank; more threads than these help nothing")
     jitter: Share = Field(0.02, description="relative standard deviation of a rank's host time from layer to layer")
 
 

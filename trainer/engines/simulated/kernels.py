@@ -1,4 +1,4 @@
-"""What the operations of a step are called in a trace: kernels as Megatron-Core's training shows them, and their groups."""
+"""What operations are called in a trace: kernels as Megatron-Core's training shows them, and their process groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNELS = {
     "router": "void transformer_engine::fused_topk_with_score_function_forward_kernel<float>",
     "preprocess": "void transformer_engine::fused_indices_to_multihot_kernel<int>",
     "permute": "_permute_kernel",
-    "grouped_gemm": "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape>>",
+    "grouped_gemm": "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<GroupProblemShape>>",
     "activation": "void transformer_engine::swiglu_kernel<__nv_bfloat16>",
     "activation_backward": "void transformer_engine::dswiglu_kernel<__nv_bfloat16>",
     "quantize": "void transformer_engine::quantize_mxfp8_kernel<__nv_bfloat16, __nv_fp8_e4m3>",

@@ -1,7 +1,7 @@
-"""The operations of one layer for one micro batch on one rank, forward and backward, in the segments EP overlap shifts.
+"""The operations of one layer for one micro batch on one rank, in the segments that EP overlap shifts.
 
-Sizes are counted on Megatron-Core's modules with Transformer Engine; launches are calls of the host, Python included, as
-multiples of a plain launch. What a knob does to a layer is said here and nowhere else.
+Sizes are counted on Megatron-Core's modules with Transformer Engine; launches are calls of the host, Python included,
+as multiples of a plain launch. What a knob does to a layer is said here and nowhere else.
 """
 
 from __future__ import annotations

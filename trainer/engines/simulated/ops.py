@@ -1,4 +1,4 @@
-"""What a step is made of: operations of the device, each with the stream it runs on and what its launch costs the host."""
+"""What a step is made of: operations of the device, the stream each runs on, and what its launch costs the host."""
 
 from __future__ import annotations
 

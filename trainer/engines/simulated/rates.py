@@ -105,7 +105,8 @@ class Rates:
     def _sustained(self, precision: str) -> float:
         """FLOP/s of long products."""
         if self.hardware.is_cpu:
-            return CPU_TFLOPS * TERA * (1 + CPU_MORE_THREADS * (float(self.recipe.knob("threads_per_rank")) - 1))
+            threads = min(int(self.recipe.knob("threads_per_rank")), self.machine.host.cores_per_rank)
+            return CPU_TFLOPS * TERA * (1 + CPU_MORE_THREADS * (threads - 1))
         reference = known_hardware()[REFERENCE] if self.architecture == "blackwell" else self.hardware
         peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
         power = (self.hardware.watts or 1.0) / (reference.watts or 1.0)

@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """hottest: float64[L], the load of the hottest EP rank in each decoder layer (1 in dense ones); own: float64[L, EP],
-    every rank's; drifting: float64[S], the mean of `hottest` in each of S steps, over the run's."""
+    """hottest: float64[L], the load of the hottest EP rank in each decoder layer (1 in dense ones); own: float64[L, EP]
+    of every rank; drifting: float64[S], the mean of `hottest` in each of S steps, over that of the run."""
 
     hottest: Floats
     own: Floats

@@ -1,4 +1,4 @@
-"""A whole training step of a recipe on a machine: stages, pipeline, what comes after it, and how long all of it takes."""
+"""A whole training step of a recipe on a machine: stages, pipeline, what comes after it, and how long it takes."""
 
 from __future__ import annotations
 
