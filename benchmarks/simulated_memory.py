@@ -23,11 +23,11 @@ import numpy as np
 from benchmarks.golden_runs import GoldenRun, golden_runs
 from benchmarks.published_memory import GB_TO_GIB, LOW_MOMENTS, MIDDLE, deepseek_v3, measured_runs
 from tests.trainer.recipe.tuned_recipes import recipe_of_row
-from trainer.recipe.machine import Machine
 from trainer.engines.simulated.memory import MemoryPlay, play_memory
 from trainer.engines.simulated.memory.result import RankPlay
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
+from trainer.recipe.machine import Machine
 
 FACTS = Path("../shared/facts")
 GIB = 2.0**30

@@ -18,7 +18,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.published_runs import FACTS, Run, cells, read_pairs, read_runs
+from benchmarks.places import DATA
+from benchmarks.published_runs import Run, cells, read_pairs, read_runs
 from benchmarks.time_accuracy import accuracy, rank_correlations
 from benchmarks.time_fit import Fit, Straight, leave_one_cell_out, write_constants
 from trainer.engines.simulated.rates import rate_table
@@ -39,7 +40,7 @@ def simulated_log_rate(run: Run, rates: Mapping[str, float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--facts", type=Path, default=FACTS)
+    parser.add_argument("--facts", type=Path, default=DATA)
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()

@@ -21,7 +21,8 @@ class Run:
     """`trials` grows as `tune` goes; `best` is the last accepted one, the base while none runs."""
 
     def __init__(self, base: Recipe, folder: Path, *, machine: Machine | None = None, seed: int = 0) -> None:
-        self.engine = SimulatedEngine(folder, machine=machine)
+        base = on_machine(base, machine or Machine())
+        self.engine = SimulatedEngine(folder)
         self.policy = Policy(base, seed)
         self.folder = folder
         self.trials: list[Trial] = []
@@ -72,6 +73,12 @@ class Run:
         if figure is None:
             return Verdict.REJECTED
         return Verdict.ACCEPTED if best is None or figure > best * (1 + GAIN) else Verdict.REJECTED
+
+
+def on_machine(recipe: Recipe, machine: Machine) -> Recipe:
+    """The recipe, its bursts simulated on this machine."""
+    burst = recipe.burst.model_copy(update={"engine": "simulated", "machine": machine})
+    return recipe.model_copy(update={"burst": burst})
 
 
 def _status(outcome: Outcome) -> Status:

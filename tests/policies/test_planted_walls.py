@@ -14,13 +14,15 @@ from policies.recompute import rungs
 from policies.trial import Phase, Status
 from tests.policies.drawn import cpu_recipe, gpu_recipe
 from tests.policies.planted import Run
-from trainer.burst import Burst
-from trainer.engines.simulated import Machine, SimulatedEngine
+from trainer.engines.simulated import Machine, true_throughput
 from trainer.recipe import Recipe
+from trainer.recipe.machine import Compute, Host, Links, Memory, Noise
 from trainer.recipe.rules import check
 
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 EP8 = {"expert_model_parallel_size": 8, "recompute_granularity": "selective", "recompute_modules": ("layernorm",)}
+ROOMY = Memory(activations=0.5)
+FAST = Links(nvlink=50.0, network=50.0, latency=0.05)
 FREE = (
     "micro_batch_size",
     "recompute_granularity",
@@ -31,7 +33,7 @@ FREE = (
 
 
 def test_communication_across_nodes_gets_a_communication_fix(tmp_path: Path) -> None:
-    run = Run(gpu_recipe(), tmp_path, machine=Machine(launch_us=1.0, memory_scale=0.8))
+    run = Run(gpu_recipe(), tmp_path, machine=Machine(host=Host(launch=0.2), memory=ROOMY))
     assert run.best.analysis is not None
     assert run.best.analysis.diagnosis.wall is Wall.COMMUNICATION
     trial = run.step(Phase.PROFILE)
@@ -40,7 +42,8 @@ def test_communication_across_nodes_gets_a_communication_fix(tmp_path: Path) -> 
 
 
 def test_full_recompute_is_dropped(tmp_path: Path) -> None:
-    machine = Machine(fast_gb_s=1e5, slow_gb_s=1e5, launch_us=0.5, half_rows=1.0, memory_scale=0.5, collective_us=1.0)
+    compute = Compute(half_rows=0.01, half_width=0.01)
+    machine = Machine(links=FAST, host=Host(launch=0.1), compute=compute, memory=ROOMY)
     run = Run(gpu_recipe(FULL), tmp_path, machine=machine)
     trial = run.step(Phase.PROFILE)
     assert trial.proposal.fix == "drop_recompute"
@@ -48,7 +51,7 @@ def test_full_recompute_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_base_that_does_not_fit_ends_fitting(tmp_path: Path) -> None:
-    run = Run(gpu_recipe({"micro_batch_size": 8}), tmp_path, machine=Machine(memory_scale=1.3))
+    run = Run(gpu_recipe({"micro_batch_size": 8}), tmp_path, machine=Machine(memory=Memory(activations=1.3)))
     while throughput(run.best) is None:
         assert run.best.status is Status.OOM
         run.step(Phase.FIT)
@@ -58,7 +61,7 @@ def test_a_base_that_does_not_fit_ends_fitting(tmp_path: Path) -> None:
 
 
 def test_a_host_that_cannot_keep_up_gets_fewer_launches(tmp_path: Path) -> None:
-    run = Run(gpu_recipe(EP8), tmp_path, machine=Machine(launch_us=60.0, memory_scale=0.6, fast_gb_s=1e4))
+    run = Run(gpu_recipe(EP8), tmp_path, machine=Machine(host=Host(launch=8.0), memory=ROOMY, links=FAST))
     assert run.best.analysis is not None
     assert run.best.analysis.diagnosis.wall is Wall.HOST
     trial = run.step(Phase.PROFILE)
@@ -67,7 +70,7 @@ def test_a_host_that_cannot_keep_up_gets_fewer_launches(tmp_path: Path) -> None:
 
 
 def test_garbage_collection_gets_its_fix(tmp_path: Path) -> None:
-    machine = Machine(gc_us=4e6, memory_scale=0.6, fast_gb_s=1e4, slow_gb_s=1e4)
+    machine = Machine(host=Host(gc_ms=1000.0), memory=ROOMY, links=FAST)
     run = Run(gpu_recipe({"micro_batch_size": 2}), tmp_path, machine=machine)
     run.tune(12)
     assert any(trial.proposal.fix == "manual_gc" and trial.accepted for trial in run.trials)
@@ -107,8 +110,8 @@ def test_the_optimum_of_a_small_space_is_reached_within_20_bursts(seed: int, tmp
         "moe_token_dispatcher_type",
     )
     base = _only(free, cpu_recipe(FULL | {"use_distributed_optimizer": True}))
-    machine = Machine(cores_per_rank=2, fast_gb_s=0.5, noise=0.002, burst_noise=0.002, memory_scale=1.0)
-    optimum = max(_rate(recipe, machine, tmp_path / "all") for recipe in _space(base))
+    machine = Machine(links=Links(nvlink=0.125), noise=Noise(step=0.002, burst=0.002))
+    optimum = max(_rate(recipe, machine) for recipe in _space(base))
     run = Run(base, tmp_path / "run", machine=machine, seed=seed)
     best = throughput(run.tune(20))
     assert best is not None
@@ -134,9 +137,6 @@ def _space(base: Recipe) -> list[Recipe]:
     return recipes
 
 
-def _rate(recipe: Recipe, machine: Machine, folder: Path) -> float:
+def _rate(recipe: Recipe, machine: Machine) -> float:
     """Noise-free tokens/s, 0 for what does not fit."""
-    still = Machine(**{**vars(machine), "noise": 0.0, "burst_noise": 0.0})
-    untraced = recipe.model_copy(update={"burst": recipe.burst.model_copy(update={"trace_steps": 0})})
-    outcome = SimulatedEngine(folder, machine=still).run(Burst(number=0, recipe=untraced, folder=folder / "one"))
-    return outcome.tokens_per_s_per_gpu or 0.0
+    return true_throughput(recipe, machine) or 0.0

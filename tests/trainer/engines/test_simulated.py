@@ -3,30 +3,41 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from trainer.engines.simulated.model import Op, Stream, step_of
-from trainer.engines.simulated.play import play
 
 from analyzers import analyze
+from analyzers.diagnosis import Partition, Wall
 from tests.policies.drawn import cpu_recipe, gpu_recipe
+from tests.policies.planted import on_machine
 from trainer.burst import Burst, BurstPhase, FailureKind, Outcome, read_burst
 from trainer.engines import open_engine
-from trainer.engines.simulated import Machine, SimulatedEngine
+from trainer.engines.simulated import Machine, SimulatedEngine, true_throughput
+from trainer.engines.simulated.step import Simulation
 from trainer.recipe import Recipe
+from trainer.recipe.machine import Fault, Host, Links, Memory, Noise, Routing, Straggler
 
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 PP2 = {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8}
-ROOMY = Machine(memory_scale=0.3)
+PP4 = {"pipeline_model_parallel_size": 4, "expert_model_parallel_size": 4}
+ROOMY = Memory(activations=0.3)
+QUIET = Machine(memory=ROOMY, noise=Noise(step=0.0, burst=0.0))
 
 
-def run(recipe: Recipe, folder: Path, *, number: int = 0, machine: Machine = ROOMY) -> Outcome:
-    engine = SimulatedEngine(folder, machine=machine)
-    return engine.run(Burst(number=number, recipe=recipe, folder=folder / f"{number:04d}"))
+def run(recipe: Recipe, folder: Path, *, number: int = 0, machine: Machine = QUIET) -> Outcome:
+    recipe = on_machine(recipe, machine)
+    return SimulatedEngine(folder).run(Burst(number=number, recipe=recipe, folder=folder / f"{number:04d}"))
 
 
-def step_us(recipe: Recipe, machine: Machine = ROOMY) -> float:
-    return play(step_of(recipe, machine)).duration_us
+def step_us(recipe: Recipe, machine: Machine = QUIET) -> float:
+    return Simulation(recipe, machine).step_us
+
+
+def traced(recipe: Recipe, folder: Path, machine: Machine = QUIET) -> Partition:
+    """The step of the first rank, as the analysers read it."""
+    run(recipe, folder, machine=machine)
+    return analyze([folder / "0000"]).traces[0].steps[0]
 
 
 def test_the_engine_is_found_by_its_name(tmp_path: Path) -> None:
@@ -37,66 +48,31 @@ def test_a_burst_leaves_a_whole_run_folder(tmp_path: Path) -> None:
     outcome = run(gpu_recipe(), tmp_path)
     folder = tmp_path / "0000"
     assert outcome.ok
-    assert read_burst(folder).recipe == gpu_recipe()
+    assert read_burst(folder).recipe == on_machine(gpu_recipe(), QUIET)
     assert json.loads((folder / "outcome.json").read_text())["tokens_per_s_per_gpu"] == outcome.tokens_per_s_per_gpu
     assert len((folder / "steps.jsonl").read_text().splitlines()) == 8
-    assert sorted(p.name for p in (folder / "trace").iterdir()) == [
-        "rank0.pt.trace.json.gz",
-        "rank15.pt.trace.json.gz",
-    ]
-    assert (folder / "log" / "rank0.log").read_text()
+    traces = sorted(p.name for p in (folder / "trace").iterdir())
+    assert traces == ["rank0.pt.trace.json.gz", "rank15.pt.trace.json.gz"]
+    assert (folder / "log" / "rank0.log").read_text().startswith("simulated: ")
 
 
 def test_the_same_burst_gives_the_same_outcome_and_a_repeat_differs(tmp_path: Path) -> None:
-    first = run(gpu_recipe(), tmp_path / "a")
-    assert run(gpu_recipe(), tmp_path / "b") == first
-    repeat = run(gpu_recipe(), tmp_path / "a", number=1)
+    machine = Machine(memory=ROOMY)
+    first = run(gpu_recipe(), tmp_path / "a", machine=machine)
+    assert run(gpu_recipe(), tmp_path / "b", machine=machine) == first
+    repeat = run(gpu_recipe(), tmp_path / "a", number=1, machine=machine)
     assert repeat.step_us != first.step_us
     assert repeat.step_us[0] == pytest.approx(first.step_us[0], rel=0.05)
 
 
-def test_steps_and_trace_tell_the_same_time(tmp_path: Path) -> None:
-    outcome = run(gpu_recipe(), tmp_path, machine=Machine(memory_scale=0.3, noise=0.0, burst_noise=0.0))
-    for trace in analyze([tmp_path / "0000"]).traces:
-        assert len(trace.steps) == 2
-        for step in trace.steps:
-            assert step.duration_us == pytest.approx(outcome.step_us[0], rel=1e-6)
+def test_what_a_burst_costs_is_in_simulated_seconds(tmp_path: Path) -> None:
+    outcome = run(gpu_recipe(), tmp_path)
+    steps = 13 * outcome.step_us[0] / 1e6  # warm-up, measured and traced; loads drift from step to step
+    assert outcome.cost_s is not None
+    assert outcome.cost_s == pytest.approx(outcome.startup_s + outcome.setup_s + 8.0 + steps, rel=0.02)
 
 
-def test_every_kernel_has_a_launch_and_a_known_name(tmp_path: Path) -> None:
-    run(gpu_recipe(FULL | PP2), tmp_path)
-    trace = tmp_path / "0000" / "trace" / "rank0.pt.trace.json.gz"
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    launched = [e["args"]["correlation"] for e in events if e["cat"] == "cuda_runtime"]
-    ran = [e["args"]["correlation"] for e in events if e["cat"] == "kernel"]
-    assert sorted(launched) == sorted(ran)
-    assert len(set(ran)) == len(ran)
-    report = analyze([tmp_path / "0000"]).traces[0]
-    assert report.coverage.device_time_classified == 1.0
-    assert report.coverage.kernels_unknown == []
-
-
-def test_each_communication_is_read_as_its_kind(tmp_path: Path) -> None:
-    tp2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
-    run(gpu_recipe(tp2 | PP2 | {"context_parallel_size": 2}), tmp_path)
-    kinds = analyze([tmp_path / "0000"]).traces[0].steps[0].communication_by_kind
-    assert {"ep_dispatch", "ep_combine", "tp", "cp", "pp", "dp"} <= set(kinds)
-
-
-def test_recompute_is_read_as_recompute(tmp_path: Path) -> None:
-    run(gpu_recipe(FULL), tmp_path)
-    step = analyze([tmp_path / "0000"]).traces[0].steps[0]
-    assert 0.15 < step.recompute_us / step.duration_us < 0.4
-
-
-def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Path) -> None:
-    outcome = run(gpu_recipe(), tmp_path, machine=Machine(memory_offset_gib=79.0))
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.OOM
-    assert outcome.failure.phase is BurstPhase.INIT
-    assert not (tmp_path / "0000" / "trace").exists()
-
-
+# --- what a knob or a machine does to the step -------------------------------------------------------------
 @pytest.mark.parametrize(
     ("slower", "faster"),
     [
@@ -105,7 +81,7 @@ def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Pa
         ({}, {"overlap_moe_expert_parallel_comm": True}),
         ({}, {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}),
         ({}, {"overlap_grad_reduce": True, "overlap_param_gather": True}),
-        (PP2, PP2 | {"virtual_pipeline_model_parallel_size": 2, "overlap_p2p_comm": True}),
+        (PP4, PP4 | {"virtual_pipeline_model_parallel_size": 2, "overlap_p2p_comm": True}),
         ({"moe_grouped_gemm": False}, {}),
         ({}, {"micro_batch_size": 4}),
     ],
@@ -121,10 +97,139 @@ def test_threads_help_up_to_the_cores() -> None:
     assert four == two
 
 
+@pytest.mark.parametrize(
+    "machine",
+    [
+        Machine(links=Links(network=0.5)),
+        Machine(host=Host(launch=3.0)),
+        Machine(host=Host(gc_ms=200.0)),
+        Machine(routing=Routing(skew=1.0)),
+        Machine(stragglers=(Straggler(node=1, compute=1.3),)),
+    ],
+    ids=["network", "host", "garbage collection", "skewed router", "slow node"],
+)
+def test_a_worse_machine_is_slower(machine: Machine) -> None:
+    recipe = gpu_recipe({"moe_router_force_load_balancing": False})
+    assert step_us(recipe, machine) > 1.005 * step_us(recipe, Machine())
+
+
+def test_a_slow_rank_slows_the_whole_step_by_what_its_own_compute_does() -> None:
+    slow, fast = step_us(gpu_recipe(), Machine(stragglers=(Straggler(rank=3, compute=1.08),))), step_us(gpu_recipe())
+    assert 1.03 < slow / fast < 1.08
+
+
+def test_a_pipeline_has_the_bubble_of_its_stages_and_interleaving_divides_it() -> None:
+    def bubble(changes: dict[str, Any]) -> float:
+        simulation = Simulation(gpu_recipe(changes | {"global_batch_size": 64}), QUIET)
+        turns = simulation.run.turns[0]
+        whole = turns[-1].end_us - turns[0].start_us
+        return 1 - sum(turn.end_us - turn.start_us for turn in turns) / whole
+
+    plain = bubble(PP4)
+    assert plain == pytest.approx(3 / (16 + 3), rel=0.15)
+    vpp = {"virtual_pipeline_model_parallel_size": 3, "overlap_p2p_comm": True}
+    assert bubble(PP4 | vpp) < 0.5 * plain
+
+
+# --- memory and faults ------------------------------------------------------------------------------------
+def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Path) -> None:
+    outcome = run(gpu_recipe(), tmp_path, machine=Machine(memory=Memory(outside_gib=79.0)))
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.OOM, BurstPhase.INIT)
+    assert outcome.cost_s
+    assert not (tmp_path / "0000" / "trace").exists()
+
+
+def test_what_does_not_fit_has_no_throughput() -> None:
+    tight = Machine(memory=Memory(outside_gib=79.0))
+    assert true_throughput(gpu_recipe(), tight) is None
+    assert true_throughput(gpu_recipe(), QUIET) == pytest.approx(256 * 4096 / 16 / (step_us(gpu_recipe()) / 1e6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("dies", FailureKind.CRASH),
+        ("hangs", FailureKind.HANG),
+        ("nan", FailureKind.NAN),
+        ("node_lost", FailureKind.INFRASTRUCTURE),
+    ],
+)
+def test_a_fault_ends_the_burst_as_what_it_is(kind: Any, failure: FailureKind, tmp_path: Path) -> None:
+    machine = Machine(memory=ROOMY, faults=(Fault(kind=kind, rank=5, step=2, bursts=1),))
+    outcome = run(gpu_recipe(), tmp_path, machine=machine)
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.rank) == (failure, 5)
+    assert outcome.cost_s
+    assert run(gpu_recipe(), tmp_path, number=1, machine=machine).ok
+
+
+# --- traces -----------------------------------------------------------------------------------------------
+def test_every_kernel_has_a_launch_and_a_known_name(tmp_path: Path) -> None:
+    run(gpu_recipe(FULL | PP2), tmp_path)
+    trace = tmp_path / "0000" / "trace" / "rank0.pt.trace.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    launched = [e["args"]["correlation"] for e in events if e["name"] == "cudaLaunchKernel"]
+    ran = [e["args"]["correlation"] for e in events if e["cat"] == "kernel"]
+    assert sorted(launched) == sorted(ran)
+    assert len(set(ran)) == len(ran)
+    report = analyze([tmp_path / "0000"]).traces[0]
+    assert report.coverage.device_time_classified == 1.0
+    assert report.coverage.kernels_unknown == []
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "flat": {},
+    "recompute": FULL,
+    "pipeline": PP4,
+    "interleaved": PP4 | {"virtual_pipeline_model_parallel_size": 3, "overlap_p2p_comm": True},
+    "EP overlap": {"overlap_moe_expert_parallel_comm": True, "delay_wgrad_compute": True},
+    "DP overlap": {"overlap_grad_reduce": True, "overlap_param_gather": True, "use_distributed_optimizer": True},
+}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_a_trace_tells_the_step_it_is_a_part_of(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scaled by what repeats, it is the partition of the whole step, and as long as the steps that were measured."""
+    recipe = gpu_recipe(changes | {"global_batch_size": 512})
+    part = traced(recipe, tmp_path / "part")
+    assert part.duration_us == pytest.approx(step_us(recipe), rel=0.002)
+    monkeypatch.setattr("trainer.engines.simulated.pipeline.shortened", lambda schedule: schedule)
+    whole = traced(recipe, tmp_path / "whole")
+    assert whole.duration_us == pytest.approx(part.duration_us, rel=0.005)
+    for name in ("compute_us", "exposed_communication_us", "exposed_copy_us", "idle_us"):
+        assert getattr(part, name) == pytest.approx(getattr(whole, name), abs=0.02 * whole.duration_us), name
+    sizes = [p.stat().st_size for p in (tmp_path / "part" / "0000" / "trace").iterdir()]
+    assert max(sizes) < 5e6
+
+
+def test_each_communication_is_read_as_its_kind(tmp_path: Path) -> None:
+    tp2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
+    kinds = traced(gpu_recipe(tp2 | PP2 | {"context_parallel_size": 2}), tmp_path).communication_by_kind
+    assert {"ep_dispatch", "ep_combine", "tp", "cp", "pp", "dp"} <= set(kinds)
+
+
+def test_recompute_is_read_as_recompute(tmp_path: Path) -> None:
+    step = traced(gpu_recipe(FULL), tmp_path)
+    assert 0.15 < step.recompute_us / step.duration_us < 0.4
+
+
 def test_a_slow_host_leaves_the_device_idle(tmp_path: Path) -> None:
-    run(gpu_recipe(), tmp_path, machine=Machine(launch_us=200.0, memory_scale=0.3))
-    step = analyze([tmp_path / "0000"]).traces[0].steps[0]
+    step = traced(gpu_recipe(), tmp_path, Machine(host=Host(launch=20.0), memory=ROOMY))
     assert step.idle_by_cause.host_us > 0.3 * step.duration_us
+
+
+def test_ranks_wait_for_a_late_one_and_the_late_one_for_nobody(tmp_path: Path) -> None:
+    machine = Machine(memory=ROOMY, stragglers=(Straggler(rank=3, compute=1.3),), routing=Routing(skew=0.0))
+    run(gpu_recipe(), tmp_path, machine=machine)
+    analysis = analyze([tmp_path / "0000"])
+    assert [report.rank for report in analysis.traces] == [0, 3, 15]
+    first, late, _ = (report.steps[0] for report in analysis.traces)
+    assert late.compute_us > 1.2 * first.compute_us
+    assert late.exposed_communication_us < 0.8 * first.exposed_communication_us
+    assert late.duration_us == pytest.approx(first.duration_us, rel=0.01)
 
 
 def test_a_cluster_of_16384_gpus_writes_two_traces(tmp_path: Path) -> None:
@@ -136,11 +241,9 @@ def test_a_cluster_of_16384_gpus_writes_two_traces(tmp_path: Path) -> None:
     assert len(list((tmp_path / "0000" / "trace").iterdir())) == 2
 
 
-def test_work_on_the_side_stream_runs_beside_compute() -> None:
-    ops = [
-        Op(kernel="side", device_us=50.0, host_us=1.0, stream=Stream.SIDE),
-        Op(kernel="compute", device_us=60.0, host_us=1.0),
-    ]
-    side, compute = play(ops).ops
-    assert side.start_us < compute.start_us < side.end_us
-    assert play(ops).duration_us < 50.0 + 60.0
+def test_a_wall_that_is_planted_is_named(tmp_path: Path) -> None:
+    slow_network = Machine(links=Links(network=0.2), memory=ROOMY)
+    slow_host = Machine(host=Host(launch=15.0), memory=ROOMY)
+    for machine, wall in ((slow_network, Wall.COMMUNICATION), (slow_host, Wall.HOST)):
+        run(gpu_recipe(), tmp_path / wall, machine=machine)
+        assert analyze([tmp_path / wall / "0000"]).diagnosis.wall is wall

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from trainer.engines.simulated.machine import Machine
 
 from benchmarks.published_memory import deepseek_v3
 from trainer.burst import BurstPhase
-from trainer.engines.simulated.machine import Machine
 from trainer.engines.simulated.memory import MemoryPlay, OutOfMemory, play_memory, usual_imbalance
 from trainer.engines.simulated.memory.play import shown
 from trainer.engines.simulated.memory.sizes import Sizes

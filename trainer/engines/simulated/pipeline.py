@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trainer.engines.simulated.schedule import Pass, Schedule
 
-STEADY_PERIODS = 1  # groups of micro batches that are played beside warm-up and end
+STEADY_PERIODS = 2  # groups of micro batches that are played beside warm-up and end; the first stands for more
 
 
 class Turn(NamedTuple):
@@ -66,11 +66,12 @@ def shortened(schedule: Schedule) -> Schedule:
 
 
 def steady(schedule: Schedule, rank: int) -> slice:
-    """A rank's turns of the last whole group of micro batches between its warm-up and its end."""
+    """A rank's turns of the last whole group of micro batches but one between its warm-up and its end."""
     ahead, passes = schedule.warm_up(rank), schedule.microbatches * schedule.vpp
     each = 1 if schedule.merged else 2
-    end = ahead + each * (passes - ahead)
-    return slice(max(ahead, end - each * schedule.group * schedule.vpp), end)
+    period = each * schedule.group * schedule.vpp
+    end = ahead + each * (passes - ahead) - period
+    return slice(max(ahead, end - period), max(ahead, end))
 
 
 def _period(schedule: Schedule, turns: Sequence[Sequence[Turn]]) -> float:
