@@ -81,7 +81,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cores_per_rank: float | None = None  # CPU cores of the node that a rank may use, shared evenly
     startup_s: float = 0.0  # spent on starting ranks and importing; 0 for a warm burst
     setup_s: float = 0.0  # spent on building model and optimizer
-    cost_s: float | None = None  # from the burst's start to its end without the queue
+    cost_s: float | None = None  # from the burst's start to its end, starting ranks included and queueing not
     warm: bool = False  # ran on ranks that an earlier burst had started
     layers: str | None = None  # "transformer_engine" or "local"
     versions: dict[str, str] = {}

@@ -42,13 +42,15 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """All bursts of a trial together: peaks are the largest of any burst, losses those of the first."""
+    """All bursts of a trial together: peaks are the largest of any burst, losses those of the first, the cost is their
+    sum (null where an engine did not tell it)."""
 
     step_us: StepTime
     tokens_per_s_per_gpu: float
     model_tflops_per_gpu: float | None
     peak_gib: list[float]  # per rank
     loss: list[float]  # per step, warm-up included
+    cost_s: float | None  # from start to end, without queueing; times the ranks of a burst it is GPU-seconds
 
 
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +81,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     best: int | None
     speedup: float | None
     speedup_ci: tuple[float, float] | None
-    gpu_hours: float
+    gpu_hours: float  # of all bursts, also those that failed
+    simulated: bool  # no figure was measured, gpu_hours are simulated as well
     environment: dict[str, str]
     trials: list[TrialEntry]
 
@@ -96,6 +99,7 @@ def document_of(history: History) -> Document:
         speedup=gained.value if gained else None,
         speedup_ci=(gained.low, gained.high) if gained else None,
         gpu_hours=history.gpu_hours,
+        simulated=history.simulated,
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
         trials=[_entry(trial) for trial in history.trials],
     )
@@ -115,6 +119,7 @@ def measured(trial: Trial) -> Measured | None:
         model_tflops_per_gpu=_median(outcome.model_tflops_per_gpu for outcome in good),
         peak_gib=_peaks(good),
         loss=good[0].loss,
+        cost_s=_sum(outcome.cost_s for outcome in trial.outcomes),
     )
 
 
@@ -171,6 +176,12 @@ def _speedup(base: Trial | None, best: Trial | None) -> Speedup | None:
 def _peaks(outcomes: Sequence[Outcome]) -> list[float]:
     by_rank = [outcome.peak_gib for outcome in outcomes if outcome.peak_gib]
     return [max(peaks) for peaks in zip(*by_rank, strict=False)]
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None where one of them is."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -8,8 +8,8 @@ from functools import cached_property
 from autotune.looks.tables import Table
 from autotune.report.document import Document, Measured, measured
 from autotune.report.path import PathStep, accepted_path
-from autotune.report.story import rate_unit
 from autotune.tuning.history import History
+from autotune.tuning.lines import rate_unit
 from policies.fixes import FIXES
 from policies.trial import Status, Trial
 

@@ -13,7 +13,6 @@ from autotune.looks.quantities import (
     gib,
     interval,
     percent,
-    significant,
     speedup,
     tokens_per_s,
 )
@@ -21,6 +20,7 @@ from autotune.report.document import Document, Measured, measured
 from autotune.report.walls import wall_of, where_it_failed
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
+from autotune.tuning.lines import cost_in_words, rate_unit
 from autotune.tuning.losses import disagreement
 from policies.trial import Status, Trial
 
@@ -60,12 +60,6 @@ def tell(history: History, document: Document) -> Story:
     )
 
 
-def rate_unit(history: History) -> str:
-    """What one share of the throughput is counted for: a GPU, or a rank where the recipe runs on CPUs."""
-    recipes = [trial.recipe for trial in history.trials]
-    return "rank" if recipes and recipes[0].cluster.gpu == "cpu" else "GPU"
-
-
 def _figure_note(history: History, document: Document) -> str:
     if document.speedup is None or history.base is None:
         return "no trial gave step times"
@@ -87,9 +81,8 @@ def _bursts_behind(history: History) -> str:
 
 def _ended(history: History, document: Document) -> str:
     why = f": {history.ended.because}" if history.ended else ""
-    hours = f"{significant(document.gpu_hours, 2)} {rate_unit(history)}-hours"
     lost = f", {counted(len(history.lost), 'burst')} lost to the machine and run again" if history.lost else ""
-    return f"{ENDED[document.status]}{why}; {counted(len(history.finished), 'burst')}, {hours}{lost}"
+    return f"{ENDED[document.status]}{why}; {cost_in_words(history)}{lost}"
 
 
 def _what_was_wrong(history: History) -> str:

@@ -117,7 +117,15 @@ class Bench:
             _refuse_full_disk(self.bursts)
             if outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
                 break
-            self.journal.append(BurstLost(burst=burst.number, trial=trial, failure=outcome.failure))
+            self.journal.append(
+                BurstLost(
+                    burst=burst.number,
+                    trial=trial,
+                    failure=outcome.failure,
+                    seconds=round(self.clock() - started, 3),
+                    cost_s=outcome.cost_s,
+                )
+            )
         if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
             raise KeyboardInterrupt
         self._stop_if_the_machine_is_down(outcome)

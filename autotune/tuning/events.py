@@ -65,7 +65,7 @@ class BurstStarted(_Event, frozen=True, kw_only=True, tag="burst_started"):
 
 
 class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
-    """`seconds` is the whole burst, start-up included; `ranks` is how many GPUs it held."""
+    """`seconds` is the whole burst by the tuner's clock, start-up included; `ranks` is how many GPUs it held."""
 
     burst: int
     trial: int
@@ -75,11 +75,14 @@ class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
 
 
 class BurstLost(_Event, frozen=True, kw_only=True, tag="burst_lost"):
-    """The machine failed, not the recipe: nothing was learned, the burst runs again under the same number."""
+    """The machine failed, not the recipe: nothing was learned, the burst runs again under the same number. `seconds` as
+    in BurstFinished, `cost_s` as in its outcome; None in journals of versions that did not say it."""
 
     burst: int
     trial: int
     failure: Failure
+    seconds: float | None = None
+    cost_s: float | None = None
 
 
 class Analyzed(_Event, frozen=True, kw_only=True, tag="analysis"):

@@ -45,6 +45,8 @@ class History:
         self.lost: list[BurstLost] = []
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
         self.attempted: dict[int, Trial] = {}
+        self._gpu_s = 0.0
+        self._running: tuple[int, float] | None = None  # the trial of which a burst runs, and since when
         for event in events:
             self.fold(event)
 
@@ -69,7 +71,9 @@ class History:
 
     @property
     def gpu_hours(self) -> float:
-        return sum(burst.seconds * burst.ranks for burst in self.finished) / 3600
+        """What all bursts cost, also those that failed, were lost or interrupted: by the engine's own account, else by
+        the journal's clock as far as it tells. Simulated hours for a simulated study."""
+        return self._gpu_s / 3600
 
     @singledispatchmethod
     def fold(self, event: Event) -> None:
@@ -96,10 +100,14 @@ class History:
     @fold.register
     def _(self, event: BurstStarted) -> None:
         self.ended = None
+        self._running = event.trial, event.at
 
     @fold.register
     def _(self, event: BurstLost) -> None:
         self.lost.append(event)
+        known = event.cost_s if event.cost_s is not None else event.seconds
+        self._stop_running(event.at, seconds=known)
+        self._running = event.trial, event.at  # it runs again
 
     @fold.register
     def _(self, event: Refused) -> None:
@@ -108,6 +116,11 @@ class History:
     @fold.register
     def _(self, event: BurstFinished) -> None:
         self.finished.append(event)
+        self._running = None
+        failure = event.outcome.failure
+        if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # those were told as lost
+            cost_s = event.outcome.cost_s
+            self._gpu_s += (event.seconds if cost_s is None else cost_s) * event.ranks
         self._add_outcome(event.trial, (event.burst,), event.outcome)
 
     @fold.register
@@ -121,6 +134,18 @@ class History:
     @fold.register
     def _(self, event: Ended) -> None:
         self.ended = event
+        self._stop_running(event.at)
+
+    def _stop_running(self, at: float, seconds: float | None = None) -> None:
+        """Counts the burst that runs, for so many seconds; None: by the journal's clock, its deadline at most."""
+        if self._running is None:
+            return
+        trial, since = self._running
+        recipe = self.proposals[trial][0].recipe
+        if seconds is None:
+            seconds = min(max(0.0, at - since), recipe.burst.deadline_s)
+        self._gpu_s += seconds * recipe.world_size
+        self._running = None
 
     def _add_outcome(self, number: int, bursts: tuple[int, ...], outcome: Outcome) -> None:
         known = self.attempted.get(number)

@@ -37,7 +37,7 @@ Listener = Callable[[Event, History], None]  # told of every event written, neve
 _REMARKS = (
     BurstLost,
     Ended,
-)  # said about a run of the tuner, not a step of the study: never repeated by `once`
+)  # said about a run of the tuner, not a step of the study: never given by `once`, only folded
 
 E = TypeVar("E", StudyStarted, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended)
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
@@ -106,7 +106,8 @@ class Journal:
         if self.torn_bytes:
             os.ftruncate(self._fd, whole)
             os.fsync(self._fd)
-        self._past = deque(event for event in events if not isinstance(event, _REMARKS))
+        self._past = deque(events)
+        self._fold_remarks()
 
     @property
     def next_past(self) -> Event | None:
@@ -131,7 +132,12 @@ class Journal:
                 )
             )
         self.history.fold(event)
+        self._fold_remarks()
         return event
+
+    def _fold_remarks(self) -> None:
+        while self._past and isinstance(self._past[0], _REMARKS):
+            self.history.fold(self._past.popleft())
 
     def append(self, event: E) -> E:
         """Writes one event and flushes it to disk; on an error (a full disk) the file is as it was before.

@@ -6,7 +6,7 @@ from functools import singledispatch
 from statistics import median
 
 from analyzers.diagnosis import Wall
-from autotune.looks.quantities import changes_text, duration, gib, speedup, tokens_per_s
+from autotune.looks.quantities import changes_text, counted, duration, gib, significant, speedup, tokens_per_s
 from autotune.tuning.events import (
     Analyzed,
     BurstFinished,
@@ -102,6 +102,19 @@ def failure_in_words(failure: Failure | None) -> str:
     where = "" if failure.rank is None else f" on rank {failure.rank}"
     when = "" if failure.phase is None else f" in {failure.phase}"
     return f"{failure.kind}{when}{where}: {failure.evidence}"
+
+
+def rate_unit(history: History) -> str:
+    """What one share of the throughput is counted for: a GPU, or a rank where the recipe runs on CPUs."""
+    recipes = [trial.recipe for trial in history.attempted.values()]
+    return "rank" if recipes and recipes[0].cluster.gpu == "cpu" else "GPU"
+
+
+def cost_in_words(history: History) -> str:
+    """`13 bursts, 0.21 GPU-hours`; simulated hours are said to be."""
+    simulated = "simulated " if history.simulated else ""
+    hours = f"{significant(history.gpu_hours, 2)} {simulated}{rate_unit(history)}-hours"
+    return f"{counted(len(history.finished), 'burst')}, {hours}"
 
 
 def best_in_words(history: History) -> str:

@@ -21,7 +21,7 @@ from autotune.looks.quantities import changes_text, interval, significant
 from autotune.tuning.events import BurstStarted, Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.judge import Speedup, speedup
-from autotune.tuning.lines import best_in_words, line_of, wall_of
+from autotune.tuning.lines import best_in_words, cost_in_words, line_of, wall_of
 from policies.noise import throughput
 from policies.trial import Verdict
 
@@ -112,6 +112,7 @@ def summary(history: History, console: Console) -> None:
             style=STYLES[trial.verdict] if trial.verdict else "",
         )
     console.print(table)
+    console.print(f"cost: {cost_in_words(history)}", highlight=False, soft_wrap=True)
     console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False, soft_wrap=True)
     if history.simulated:
         console.print("simulated: these figures are a model's, nothing was measured")

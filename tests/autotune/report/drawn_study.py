@@ -42,6 +42,7 @@ from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe, load_recipe
 
 LIMIT_GIB = 1.0
+COST_S = 31.2  # of every burst
 RIPPLE = (0.0, 0.006, -0.004, 0.011, -0.007, 0.002, -0.009, 0.005)  # of the steps of a burst, relative
 
 
@@ -257,7 +258,7 @@ def _run(steps: tuple[Step, ...], history: History) -> Iterator[Event]:
 
 def _outcome(step: Step, factor: float, burst: int) -> Outcome:
     if step.step_ms is None:
-        return Outcome(failure=step.failure, limit_gib=LIMIT_GIB, ranks=2)
+        return Outcome(failure=step.failure, limit_gib=LIMIT_GIB, ranks=2, cost_s=COST_S)
     turned = RIPPLE[burst % 8 :] + RIPPLE[: burst % 8]
     step_us = [1e3 * step.step_ms * factor * (1 + ripple) for ripple in turned]
     return Outcome(
@@ -272,6 +273,7 @@ def _outcome(step: Step, factor: float, burst: int) -> Outcome:
         model_tflops_per_gpu=0.031,
         attainable_tflops_per_gpu=0.09,
         startup_s=11.2,
+        cost_s=COST_S,
         layers="local",
         versions={"torch": "2.13.0+cpu"},
     )

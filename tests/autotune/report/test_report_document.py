@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from autotune.report import document_of, write_report
 from autotune.report.document import median_interval
 from autotune.tuning.history import History
-from tests.autotune.report.drawn_study import STEPS, events, write_study
+from tests.autotune.report.drawn_study import COST_S, STEPS, events, write_study
 from trainer.errors import BadInputError
 
-TOP = {"schema", "study", "status", "base", "best", "speedup", "speedup_ci", "gpu_hours", "environment", "trials"}
+TOP = {
+    "schema", "study", "status", "base", "best", "speedup", "speedup_ci", "gpu_hours", "simulated", "environment",
+    "trials",
+}  # fmt: skip
 TRIAL = {
     "number", "parent", "phase", "fix", "because", "changes", "predicted", "status", "failure", "outcome", "diagnosis",
     "verdict", "verdict_because", "numerics",
@@ -38,7 +41,9 @@ def test_the_document_has_the_fields_of_the_contract_and_no_other(report: dict[s
         assert set(trial) == TRIAL
         assert set(trial["predicted"]) == {"gain", "gain_bound", "peak_gib"}
     ran = report["trials"][1]
-    assert set(ran["outcome"]) == {"step_us", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "peak_gib", "loss"}
+    assert set(ran["outcome"]) == {
+        "step_us", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "peak_gib", "loss", "cost_s",
+    }  # fmt: skip
     assert set(ran["outcome"]["step_us"]) == {"median", "low", "high", "n"}
     assert set(report["trials"][0]["failure"]) == {"kind", "phase", "rank", "evidence"}
     assert ran["diagnosis"]["wall"] == "memory"
@@ -55,6 +60,14 @@ def test_a_trial_pools_the_steps_of_its_repeats(report: dict[str, Any]) -> None:
     step = report["trials"][1]["outcome"]["step_us"]
     assert step["n"] == 24
     assert step["low"] < step["median"] < step["high"]
+
+
+def test_the_bursts_of_a_trial_cost_what_they_cost_together(report: dict[str, Any]) -> None:
+    assert report["trials"][1]["outcome"]["cost_s"] == pytest.approx(3 * COST_S)
+    assert report["gpu_hours"] == pytest.approx(
+        2 * COST_S * sum(len(t.repeats) + (not t.refused) for t in STEPS) / 3600
+    )
+    assert report["simulated"] is False
 
 
 def test_changes_are_pairs_and_labelled_for_training(report: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -82,10 +83,14 @@ def test_figures_of_a_model_are_never_told_as_measured(tmp_path: Path, capsys: p
     recipe.write_text(f"model: qwen3-30b-a3b\n{cluster}{knobs}burst: {{engine: simulated}}\n")
     study = tmp_path / "study"
     main(["run", str(recipe), "--budget", "3", "--study", str(study)])
-    assert "nothing was measured" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing was measured" in said
+    assert "simulated GPU-hours" in said
+    assert json.loads((study / "report.json").read_text())["simulated"] is True
     for name in ("report.md", "report.html"):
         text = (study / name).read_text()
         assert "simulated: no figure was measured" in text
+        assert "simulated GPU-hours" in text
 
 
 def test_a_terminal_gets_the_panel_and_a_pipe_gets_lines() -> None:

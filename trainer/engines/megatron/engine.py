@@ -7,8 +7,11 @@ afresh after any failure.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
 from trainer.errors import ToolError
@@ -23,19 +26,23 @@ from trainer.recipe.knobs import KNOBS
 class MegatronEngine:
     """See `trainer.engines.Engine`."""
 
-    def __init__(self, state_dir: Path, *, worker: str = "trainer.worker") -> None:
-        self._state_dir, self._worker = state_dir, worker
+    def __init__(
+        self, state_dir: Path, *, worker: str = "trainer.worker", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state_dir, self._worker, self._clock = state_dir, worker, clock
         self._ranks: Ranks | None = None
         self._started_with: tuple[int, Mapping[str, str]] | None = None
         self._starts = 0
 
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
+        began = self._clock()
         ranks, warm = self._ranks_for(burst.recipe)
         result = ranks.run(burst.folder, deadline_s=burst.recipe.burst.deadline_s)
         if result.failure is not None:
             self.close()
         outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
+        outcome = msgspec.structs.replace(outcome, cost_s=round(self._clock() - began, 3))
         write_outcome(burst.folder, outcome)
         return outcome
 
