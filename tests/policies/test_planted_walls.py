@@ -33,7 +33,7 @@ FREE = (
 
 
 def test_communication_across_nodes_gets_a_communication_fix(tmp_path: Path) -> None:
-    run = Run(gpu_recipe(), tmp_path, machine=Machine(host=Host(launch=0.2), memory=ROOMY))
+    run = Run(gpu_recipe(), tmp_path, machine=Machine(host=Host(launch=0.2), links=Links(network=0.5), memory=ROOMY))
     assert run.best.analysis is not None
     assert run.best.analysis.diagnosis.wall is Wall.COMMUNICATION
     trial = run.step(Phase.PROFILE)

@@ -118,19 +118,6 @@ def test_a_slow_rank_slows_the_whole_step_by_what_its_own_compute_does() -> None
     assert 1.03 < slow / fast < 1.08
 
 
-def test_a_pipeline_has_the_bubble_of_its_stages_and_interleaving_divides_it() -> None:
-    def bubble(changes: dict[str, Any]) -> float:
-        simulation = Simulation(gpu_recipe(changes | {"global_batch_size": 64}), QUIET)
-        turns = simulation.run.turns[0]
-        whole = turns[-1].end_us - turns[0].start_us
-        return 1 - sum(turn.end_us - turn.start_us for turn in turns) / whole
-
-    plain = bubble(PP4)
-    assert plain == pytest.approx(3 / (16 + 3), rel=0.15)
-    vpp = {"virtual_pipeline_model_parallel_size": 3, "overlap_p2p_comm": True}
-    assert bubble(PP4 | vpp) < 0.5 * plain
-
-
 # --- memory and faults ------------------------------------------------------------------------------------
 def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Path) -> None:
     outcome = run(gpu_recipe(), tmp_path, machine=Machine(memory=Memory(outside_gib=79.0)))

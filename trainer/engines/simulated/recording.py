@@ -63,10 +63,11 @@ class Repeated:
 
 @dataclass(kw_only=True)
 class Recording:
-    """A step of one rank. passes: name, and the first and last place in `laid`; duration_us: of what was recorded, not
-    of the whole step."""
+    """A step of one rank. passes: name, and the first and last place in `laid`; pauses: name, start and end of what the
+    host does while it launches nothing; duration_us: of what was recorded, not of the whole step."""
 
     laid: list[Laid] = field(default_factory=list)
+    pauses: list[tuple[str, float, float]] = field(default_factory=list)
     passes: list[tuple[str, int, int]] = field(default_factory=list)
     repeated: Repeated | None = None
     microbatches: int = 1
@@ -123,6 +124,8 @@ class Recorder:
             at = self._gather(found, at, mine.parameters_us)
         after = max(rank.optimizer_us + rank.parameters_us for rank in end.ranks)
         at += max(0.0, after - mine.optimizer_us - mine.parameters_us)
+        if simulation.pauses_us:
+            found.pauses.append(("gc", at, at + simulation.pauses_us))
         found.duration_us = at + end.host_us + simulation.pauses_us
         return found
 

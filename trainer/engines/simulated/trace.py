@@ -68,6 +68,8 @@ def _step(step: Recording, number: int) -> Iterator[str]:
         yield texts[key].filled(laid, at, count)
         count += len(at)
         free = float(at[-1])
+    for name, begin, end in step.pauses:
+        yield RANGE.replace("NAME", name) % (FIRST_US + begin, end - begin)
     for name, first, last in step.passes:
         begin = float(called[first][0]) - CALL_US
         yield RANGE.replace("NAME", name) % (FIRST_US + begin, float(called[last][-1]) - begin + 1.0)
