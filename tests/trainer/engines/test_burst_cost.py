@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.policies.drawn import cpu_recipe, gpu_recipe
+from tests.policies.drawn import cpu_recipe
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.megatron import engine as megatron
 from trainer.engines.megatron.engine import MegatronEngine
-from trainer.engines.simulated import Machine, SimulatedEngine
 from trainer.launchers import RankResult
 
 STARTING_S, RUNNING_S, ENDING_S = 20.0, 30.0, 5.0
@@ -68,21 +67,3 @@ def test_a_burst_costs_from_its_start_to_its_end_with_the_start_of_its_ranks(
 def test_a_burst_that_fails_costs_until_its_ranks_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = bursts(tmp_path, monkeypatch, CRASH)
     assert (first.failure, first.cost_s) == (CRASH, STARTING_S + RUNNING_S + ENDING_S)
-
-
-def test_a_simulated_burst_costs_the_time_of_the_cluster_it_simulates(tmp_path: Path) -> None:
-    recipe = gpu_recipe()
-    machine = Machine(memory_scale=0.3, noise=0.0, burst_noise=0.0)
-    outcome = SimulatedEngine(tmp_path, machine=machine).run(Burst(number=1, recipe=recipe, folder=tmp_path / "1"))
-    settings = recipe.burst
-    steps = settings.warmup_steps + settings.measure_steps + settings.trace_steps
-    assert outcome.cost_s is not None
-    assert outcome.cost_s >= 0.999 * steps * outcome.step_us[0] / 1e6
-
-
-def test_a_simulated_burst_that_does_not_fit_costs_as_well(tmp_path: Path) -> None:
-    engine = SimulatedEngine(tmp_path, machine=Machine(memory_offset_gib=79.0))
-    outcome = engine.run(Burst(number=1, recipe=gpu_recipe(), folder=tmp_path / "1"))
-    assert outcome.failure is not None
-    assert outcome.cost_s is not None
-    assert outcome.cost_s > 0

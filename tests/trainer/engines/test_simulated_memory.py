@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trainer.engines.simulated.machine import Machine
 
 from benchmarks.published_memory import deepseek_v3
 from trainer.burst import BurstPhase
@@ -16,6 +15,7 @@ from trainer.engines.simulated.memory.tape import Modules, Op, Policy, Tape, Ten
 from trainer.engines.simulated.schedule import schedule_of
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.machine import Machine
 
 MACHINE = Machine()
 PLAIN = Machine.model_validate({"memory": {"fragmentation": 0.0}})

@@ -58,7 +58,7 @@ class _End:
 
     def __init__(self, rates: Rates, run: Run, rank: int, stages: Sequence[Stage]) -> None:
         self.rates, self.run, self.rank, self.recipe = rates, run, rank, rates.recipe
-        self.dense, self.experts = (sum(getattr(stage, name) for stage in stages) for name in ("dense", "experts"))
+        self.dense, self.experts = sum(stage.dense for stage in stages), sum(stage.experts for stage in stages)
         self.layout = layout_of(self.recipe)
         knob = self.recipe.knob
         self.sharded = bool(knob("use_distributed_optimizer") or knob("use_megatron_fsdp"))

@@ -63,17 +63,9 @@ class Passes:
             for place, (kind, windowed) in enumerate(zip(model.layer_kinds, model.windowed_layers, strict=True))
         )
 
-    def forward(self, kind: Kind) -> Line:
-        return self._known("forward", kind)
-
-    def backward(self, kind: Kind) -> Line:
-        return self._known("backward", kind)
-
-    def merged(self, kind: Kind) -> Line:
-        """A layer forward and one backward under EP overlap: either's exchange beside the other's compute."""
-        return self._known("merged", kind)
-
-    def _known(self, way: str, kind: Kind) -> Line:
+    def line(self, way: str, kind: Kind) -> Line:
+        """Of a layer passed `forward`, `backward`, or `merged`: one forward and one backward under EP overlap, either's
+        exchange beside the other's compute."""
         if (way, kind) not in self._lines:
             us = [self._steady(self.in_a_row(way, kind, load)) for load in self._loads(kind)]
             self._lines[way, kind] = self._line(us)

@@ -82,7 +82,8 @@ def _period(schedule: Schedule, turns: Sequence[Sequence[Turn]]) -> float:
 def _window_us(turns: Sequence[Turn], window: slice) -> float:
     if window.stop <= window.start:
         return 0.0
-    return turns[window.stop - 1].end_us - (turns[window.start - 1].end_us if window.start else 0.0)
+    since = turns[window.start - 1].end_us if window.start else 0.0
+    return float(turns[window.stop - 1].end_us - since)
 
 
 def _play(schedule: Schedule, duration: Duration, send_us: float, overlapped: bool) -> tuple[tuple[Turn, ...], ...]:

@@ -104,10 +104,10 @@ class Simulation:
         if key not in self._stage_us:
             stage, passes = self.stages[rank][chunk], self.passes[rank]
             us = sum(
-                getattr(passes, way)(self.kind(layer)).at(float(self.routing.hottest[layer])) for layer in stage.layers
+                passes.line(way, self.kind(layer)).at(float(self.routing.hottest[layer])) for layer in stage.layers
             )
             if stage.mtp:
-                us += stage.mtp * getattr(passes, way)(self.kind(-1)).at(float(self.routing.hottest[-1]))
+                us += stage.mtp * passes.line(way, self.kind(-1)).at(float(self.routing.hottest[-1]))
             ends = {"forward": 1.0, "backward": 2.0, "merged": 3.0}[way]
             more = sum(op.us for op in self.ends(stage)) * ends
             self._stage_us[key] = (us + more) * self._waiting + self._sharded_us(rank, chunk, way)
@@ -143,7 +143,7 @@ class Simulation:
         gb = (stage.dense + stage.experts) * 2 / GIGA
         once = self.rates.ring_us(gb, float(self.layout.dp * self.layout.cp), stride=float(self.layout.tp))
         comm = once * {"forward": 1.0, "backward": 3.0, "merged": 4.0}[way]
-        room = sum(getattr(self.passes[rank], way)(self.kind(layer)).even for layer in stage.layers)
+        room = sum(self.passes[rank].line(way, self.kind(layer)).even for layer in stage.layers)
         beside = self.rates.values["overlap.dp"] * self.machine.overlap.dp
         return max(0.0, comm - beside * room) + self.rates.collective_sms() * min(comm, room)
 
@@ -193,9 +193,9 @@ class Simulation:
             for stage in self.stages[rank]:
                 for layer in stage.layers:
                     kind = self.kind(layer)
-                    line = self.passes[rank].merged(kind) if self.schedule.merged else None
-                    passes = (line,) if line else (self.passes[rank].forward(kind), self.passes[rank].backward(kind))
-                    slopes += sum(one.slope for one in passes) * float(self.routing.hottest[layer])
+                    ways = ("merged",) if self.schedule.merged else ("forward", "backward")
+                    lines = [self.passes[rank].line(way, kind) for way in ways]
+                    slopes += sum(line.slope for line in lines) * float(self.routing.hottest[layer])
             busiest = max(busiest, slopes)
         return busiest * self.schedule.microbatches / self.step_us
 
