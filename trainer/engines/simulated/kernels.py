@@ -25,6 +25,8 @@ KERNELS = {
     "embedding": "void at::native::indexSelectLargeIndex<c10::BFloat16, long>",
     "loss": "void cross_entropy_kernel<float>",
     "adam": "void multi_tensor_apply_kernel<transformer_engine::multi_tensor_adam::AdamFunctorMaster>",
+    "copy_out": "Memcpy DtoH (Device -> Pinned)",
+    "copy_back": "Memcpy HtoD (Pinned -> Device)",
     "AllGather": _NCCL.format("AllGather_RING_LL"),
     "ReduceScatter": _NCCL.format("ReduceScatter_Sum_bf16_RING_LL"),
     "AllReduce": _NCCL.format("AllReduce_Sum_f32_RING_LL"),

@@ -7,8 +7,9 @@ as multiples of a plain launch. What a knob does to a layer is said here and now
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, inside
@@ -27,16 +28,20 @@ ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # effects E054: 31 kernels of 72 ar
 PERMUTE_LAUNCHES = {True: 8.0, False: 20.0}
 BACKWARD_LAUNCHES = 1.1  # autograd calls more, and from C++
 FP8_LAUNCHES = 1.5
+LOCAL_LAUNCHES = 1.4  # with Megatron-Core's own layers instead of Transformer Engine's fused ones
+UNFUSED_PASSES = 5.0  # over the scores of attention that no kernel keeps on chip
 FULL_SMS = {"deepep": 20.0, "hybridep": 16.0, "ncclep": 16.0}  # that fill the link
 
 
 class Kind(NamedTuple):
-    """What tells layers apart: what mixes tokens and what feeds forward, a window, and BF16 beside FP8."""
+    """What tells layers apart: what mixes tokens and what feeds forward, a window, BF16 beside FP8, and whether what
+    full recompute drops is done again."""
 
     mixer: str
     feed: str
     windowed: bool = False
     wide: bool = False
+    again: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +73,54 @@ class Layers:
         self.query, self.key, self.value = attention_channels(self.model)
         self._graphed = self._captured()
 
+    # --- offload ------------------------------------------------------------------------------------------
+    def beside_copies(self, segment: Segment, kind: Kind, load: float, *, back: bool) -> Segment:
+        """A segment with what is offloaded of a layer copied beside it, to the host or back."""
+        gb = self._offloaded_gb(kind, load)
+        if not gb:
+            return segment
+        kernel = "copy_back" if back else "copy_out"
+        copy = Op(kernel=kernel, us=self.rates.copy_us(gb), stream=Stream.COPY, launches=2, gb=gb, ranges=("offload",))
+        runs = [(alone, list(run)) for alone, run in groupby(segment, key=lambda item: isinstance(item, Op))]
+        longest = max((run for alone, run in runs if alone), key=_length_us, default=[])
+        return [
+            item
+            for alone, run in runs
+            for item in ([Beside([copy], [op for op in run if isinstance(op, Op)])] if run is longest else run)
+        ]
+
+    def _offloaded_gb(self, kind: Kind, load: float) -> float:
+        hidden, entries = float(self.model.hidden_size), 0.0
+        if self._on("fine_grained_activation_offloading"):
+            moe = kind.feed == "moe"
+            rows, width = self._rows(load), expert_width(self.model) / self.etp
+            of = {
+                "attn_norm": self.parted * hidden,
+                "qkv_linear": self.parted * hidden,
+                "core_attn": self.tokens * (2 * self.query + self.key + self.value) / self.tp,
+                "attn_proj": self.tokens * self.query / self.tp,
+                "mlp_norm": self.parted * hidden,
+                "expert_fc1": rows * self._seen_width * moe,
+                "moe_act": rows * width * (matrices(self.model) - 1) * moe,
+                "fused_group_mlp": rows * (self._seen_width + 2 * width) * moe,
+            }
+            entries += sum(of[module] for module in self.recipe.knob("offload_modules") or ())
+        if self._on("cpu_offloading"):
+            share = min(1.0, float(self.recipe.knob("cpu_offloading_num_layers")) / self.model.num_layers)
+            entries += share * 12 * self.parted * hidden
+        return entries * 2 / GIGA
+
     # --- forward ------------------------------------------------------------------------------------------
     def forward(self, kind: Kind, load: float) -> Segments:
         if kind.feed != "moe":
             before = [*self.mixer(kind), *(self.feed_forward(kind) if kind.feed == "dense" else ())]
-            return Segments(before=before, send=(), middle=(), back=())
+            return Segments(before=self.beside_copies(before, kind, load, back=False), send=(), middle=(), back=())
         shared = self.shared(kind)
         apart = self._on("moe_shared_expert_overlap") and shared
         before = [*self.mixer(kind), *self.router(kind), *(() if apart else shared), *self.permute(load)]
         dispatch, combine = self.exchange("dispatch", load), self.exchange("combine", load)
         return Segments(
-            before=before,
+            before=self.beside_copies(before, kind, load, back=False),
             send=[Beside(dispatch, shared)] if apart and dispatch else [*dispatch, *(shared if apart else ())],
             middle=self.experts(kind, load),
             back=combine,
@@ -99,7 +141,7 @@ class Layers:
                 us=rates.memory_us(2 * self.tokens * (self.query + self.key) / self.tp),
                 launches=launches(6),
             ),
-            *self._with_cp(self.core(kind, backward=False), backward=False),
+            *self._with_cp(self.core(kind, backward=False)),
             *self._around_tp(
                 self._tp("ReduceScatter", self.tokens),
                 [self._gemm("proj", self._out_width() * hidden / self.tp, launches(8), kind)],
@@ -111,6 +153,9 @@ class Layers:
     def core(self, kind: Kind, *, backward: bool) -> Op:
         seen = self._seen(kind)
         us = self.rates.attention_us(self.tokens, seen, tp=self.tp, backward=backward)
+        if self.recipe.knob("attention_backend") in ("unfused", "local"):  # every score goes through memory
+            scores = self.tokens * 2 * seen * self.model.num_attention_heads / self.tp
+            us += self.rates.memory_us(UNFUSED_PASSES * scores)
         name = "attention_backward" if backward else "attention_forward"
         return Op(
             kernel=name, us=us, launches=self._launches("attn", kind)(12 * (BACKWARD_LAUNCHES if backward else 1))
@@ -245,7 +290,8 @@ class Layers:
         late = self._on("delay_wgrad_compute")
         if kind.feed != "moe":
             backwards = [*self._feed_backward(kind), *self._mixer_backward(kind)]
-            return Segments(before=[*again, *backwards], send=(), middle=(), back=())
+            before = self.beside_copies([*again, *backwards], kind, load, back=True)
+            return Segments(before=before, send=(), middle=(), back=())
         before = [*again, *self._reversed(self.unpermute(load))]
         data, weights = self._experts_backward(kind, load)
         dispatch = self._reversed(self.exchange("dispatch", load)[-1:])
@@ -261,7 +307,7 @@ class Layers:
             send=self._reversed(self.exchange("combine", load)),
             middle=data if late or beside else [*data, *weights],
             back=[Beside(dispatch, weights)] if beside and not late else dispatch,
-            after=tail,
+            after=self.beside_copies(tail, kind, load, back=True),
             late=weights if late else (),
         )
 
@@ -271,7 +317,7 @@ class Layers:
         if granularity is None:
             return []
         if granularity == "full":
-            return self.forward(kind, load).all
+            return self.forward(kind, load).all if kind.again else []
         written = self.recipe.knob("recompute_modules")
         modules = ("core_attn",) if written is None else written
         return [op for module in modules for op in self._again(module, kind, load)]
@@ -320,11 +366,11 @@ class Layers:
         if op.kernel == "attention_forward":
             return [_moved(self.core(kind, backward=True), op.ranges)]
         if op.kernel in ("gemm", "scan"):
-            half = _with(op, us=op.us, launches=launches / 2)
+            half = replace(op, us=op.us, launches=launches / 2)
             return [half, half]
         if op.stream is not Stream.COMPUTE:
             return [op]
-        return [_with(op, us=1.6 * op.us, launches=launches / 2, kernel=BACKWARD_KERNELS.get(op.kernel, op.kernel))]
+        return [replace(op, us=1.6 * op.us, launches=launches / 2, kernel=BACKWARD_KERNELS.get(op.kernel, op.kernel))]
 
     def _reversed(self, ops: Segment, *, twice: bool = False) -> list[Op]:
         """The gradients of a plain chain, last first; `twice` where products have weights."""
@@ -333,7 +379,7 @@ class Layers:
             assert isinstance(op, Op)
             more = 2.0 if twice and op.kernel == "gemm" else 1.6 if twice else 1.0
             more = more if op.stream is Stream.COMPUTE else 1.0
-            found.append(_with(op, us=more * op.us, launches=op.launches * BACKWARD_LAUNCHES / 2, sync=False))
+            found.append(replace(op, us=more * op.us, launches=op.launches * BACKWARD_LAUNCHES / 2, sync=False))
         return found
 
     def _experts_backward(self, kind: Kind, load: float) -> tuple[list[Op | Beside], list[Op]]:
@@ -415,8 +461,8 @@ class Layers:
         return [Op(kernel="quantize", us=us, launches=self._launches("moe", None)(2))] if us else []
 
     def _fused_mlp(self) -> bool:
-        release = self.rates.release.fused_grouped_mlp and self.recipe.training.precision == "mxfp8"
-        return bool(self.rates.architecture == "blackwell" and release)
+        fused = self.rates.release.fused_grouped_mlp or self._on("use_transformer_engine_op_fuser")
+        return bool(fused and self.rates.architecture == "blackwell" and self.recipe.training.precision == "mxfp8")
 
     def _fused_left(self) -> float:
         return self.rates.values["quantize.fused"] if self._fused_mlp() else 1.0
@@ -516,10 +562,10 @@ class Layers:
         if not self._on("tp_comm_overlap"):
             return [one, *products] if one.kernel == "AllGather" else [*products, one]
         share = self.rates.values["overlap.tp"]
-        hidden, left = _with(one, us=share * one.us), _with(one, us=(1 - share) * one.us, launches=0)
+        hidden, left = replace(one, us=share * one.us), replace(one, us=(1 - share) * one.us, launches=0)
         return [Beside([hidden], products), left]
 
-    def _with_cp(self, core: Op, *, backward: bool) -> list[Op | Beside]:
+    def _with_cp(self, core: Op) -> list[Op | Beside]:
         if self.cp == 1:
             return [core]
         kind = self.recipe.knob("cp_comm_type") or "p2p"
@@ -552,7 +598,6 @@ class Layers:
     def _exchange_us(self, load: float) -> tuple[float, float]:
         """(microseconds, GB out of a rank) of one dispatch or combine."""
         rates, library = self.rates, self.dispatcher
-        span = self.ep * self.etp
         near = max(1.0, min(self.ep, rates.domain / self.etp))
         domains = max(1, round(self.ep / near))
         token_gb = self.parted * self._seen_width * 2 / GIGA
@@ -570,7 +615,6 @@ class Layers:
         between = (
             rates.latency_us("network") + rates.send_us(across_gb * load, "network", library) if domains > 1 else 0.0
         )
-        del span
         return max(within, between) / self._sm_share(), inside_gb + across_gb
 
     def _copies(self, domains: int) -> Copies:
@@ -623,10 +667,15 @@ class Layers:
     def _launches(self, scope: str, kind: Kind | None) -> Callable[[float], float]:
         left = self._graphed(scope)
         narrow = FP8_LAUNCHES if self.rates.narrow and not (kind and kind.wide) else 1.0
-        return lambda count: count * left * narrow
+        local = LOCAL_LAUNCHES if self.recipe.knob("transformer_impl") == "local" else 1.0
+        return lambda count: count * left * narrow * local
 
 
 BACKWARD_KERNELS = {"norm": "norm_backward", "activation": "activation_backward"}
+
+
+def _length_us(segment: Segment) -> float:
+    return sum(item.us for item in segment if isinstance(item, Op))
 
 
 def inside_ops(ops: list[Op], *ranges: str) -> list[Op]:
@@ -634,10 +683,4 @@ def inside_ops(ops: list[Op], *ranges: str) -> list[Op]:
 
 
 def _moved(op: Op, ranges: tuple[str, ...]) -> Op:
-    return _with(op, ranges=(*ranges, *op.ranges))
-
-
-def _with(op: Op, **changes: object) -> Op:
-    from dataclasses import replace
-
-    return replace(op, **changes)  # type: ignore[arg-type]
+    return replace(op, ranges=(*ranges, *op.ranges))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from trainer.engines.simulated.layer import Kind, Layers, Segments
 from trainer.engines.simulated.ops import Beside, Op, Segment, Work
@@ -48,19 +47,6 @@ class Passes:
         connections = recipe.knob("CUDA_DEVICE_MAX_CONNECTIONS") == 1
         self._beside = (
             values["overlap.ep"] * machine.overlap.ep * (values["overlap.one_connection"] if connections else 1)
-        )
-
-    @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Of every decoder layer; MTP layers are of the last one's."""
-        model, count = self.recipe.architecture, self.recipe.architecture.num_layers
-        wide = set()
-        if self.recipe.knob("first_last_layers_bf16"):
-            start, end = (self.recipe.knob(f"num_layers_at_{side}_in_bf16") for side in ("start", "end"))
-            wide = {*range(start), *range(count - end, count)}
-        return tuple(
-            Kind(kind.mixer, kind.feed, windowed, place in wide)
-            for place, (kind, windowed) in enumerate(zip(model.layer_kinds, model.windowed_layers, strict=True))
         )
 
     def line(self, way: str, kind: Kind) -> Line:

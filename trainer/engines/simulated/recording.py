@@ -136,7 +136,7 @@ class Recorder:
         simulation, first = self.simulation, len(found.laid)
         way = "merged" if len(turn.passes) > 1 else "forward" if turn.passes[0].forward else "backward"
         stage = simulation.stages[self.place][turn.passes[0].chunk]
-        layers = [*stage.layers, *([len(self.slowest.kinds) - 1] * stage.mtp)]
+        layers = [*stage.layers, *([len(simulation.kinds) - 1] * stage.mtp)]
         blocks = [self._block(way, layer) for layer in (layers if way == "forward" else reversed(layers))]
         again = {"forward": 1, "backward": 2, "merged": 3}[way]
         ends = [replace(op, us=op.us * again) for op in simulation.ends(stage)]
@@ -169,7 +169,7 @@ class Recorder:
 
     def _block(self, way: str, layer: int) -> Block:
         routing = self.simulation.routing
-        kind = self.slowest.kinds[layer]
+        kind = self.simulation.kinds[layer]
         hottest, own = float(routing.hottest[layer]), float(routing.own[layer][self.expert_rank])
         key = way, kind, round(hottest, 3), round(min(own, hottest), 3)
         if key not in self._blocks:

@@ -91,8 +91,21 @@ class Simulation:
         return found
 
     # --- passes -------------------------------------------------------------------------------------------
-    def kind(self, layer: int) -> Kind:
-        return self.passes[0].kinds[layer]
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Of every decoder layer; MTP layers are of the last one's."""
+        recipe, model, count = self.recipe, self.recipe.architecture, self.recipe.architecture.num_layers
+        wide: set[int] = set()
+        if recipe.knob("first_last_layers_bf16"):
+            start, end = (recipe.knob(f"num_layers_at_{side}_in_bf16") for side in ("start", "end"))
+            wide = {*range(start), *range(count - end, count)}
+        block = recipe.knob("recompute_num_layers") if recipe.knob("recompute_method") == "block" else None
+        again = {layer for rank in self.stages for stage in rank for layer in stage.layers[:block]}
+        kinds = zip(model.layer_kinds, model.windowed_layers, strict=True)
+        return tuple(
+            Kind(kind.mixer, kind.feed, windowed, layer in wide, layer in again)
+            for layer, (kind, windowed) in enumerate(kinds)
+        )
 
     @cached_property
     def _stage_us(self) -> dict[tuple[int, int, str], float]:
@@ -104,10 +117,10 @@ class Simulation:
         if key not in self._stage_us:
             stage, passes = self.stages[rank][chunk], self.passes[rank]
             us = sum(
-                passes.line(way, self.kind(layer)).at(float(self.routing.hottest[layer])) for layer in stage.layers
+                passes.line(way, self.kinds[layer]).at(float(self.routing.hottest[layer])) for layer in stage.layers
             )
             if stage.mtp:
-                us += stage.mtp * passes.line(way, self.kind(-1)).at(float(self.routing.hottest[-1]))
+                us += stage.mtp * passes.line(way, self.kinds[-1]).at(float(self.routing.hottest[-1]))
             ends = {"forward": 1.0, "backward": 2.0, "merged": 3.0}[way]
             more = sum(op.us for op in self.ends(stage)) * ends
             self._stage_us[key] = (us + more) * self._waiting + self._sharded_us(rank, chunk, way)
@@ -143,7 +156,7 @@ class Simulation:
         gb = (stage.dense + stage.experts) * 2 / GIGA
         once = self.rates.ring_us(gb, float(self.layout.dp * self.layout.cp), stride=float(self.layout.tp))
         comm = once * {"forward": 1.0, "backward": 3.0, "merged": 4.0}[way]
-        room = sum(self.passes[rank].line(way, self.kind(layer)).even for layer in stage.layers)
+        room = sum(self.passes[rank].line(way, self.kinds[layer]).even for layer in stage.layers)
         beside = self.rates.values["overlap.dp"] * self.machine.overlap.dp
         return max(0.0, comm - beside * room) + self.rates.collective_sms() * min(comm, room)
 
@@ -192,7 +205,7 @@ class Simulation:
             slopes = 0.0
             for stage in self.stages[rank]:
                 for layer in stage.layers:
-                    kind = self.kind(layer)
+                    kind = self.kinds[layer]
                     ways = ("merged",) if self.schedule.merged else ("forward", "backward")
                     lines = [self.passes[rank].line(way, kind) for way in ways]
                     slopes += sum(line.slope for line in lines) * float(self.routing.hottest[layer])

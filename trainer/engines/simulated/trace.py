@@ -109,8 +109,9 @@ def _kernel(op: Op) -> str:
     stream = STREAMS[op.stream]
     group = f',"Process Group Description":"{GROUPS[op.stream]}"' if op.stream in GROUPS else ""
     name = msgspec.json.encode(KERNELS[op.kernel]).decode().replace("%", "%%")
+    category = "gpu_memcpy" if op.stream is Stream.COPY else "kernel"
     return (
-        f'{{"ph":"X","cat":"kernel","name":{name},"pid":0,"tid":{stream},"args":{{"device":0,"stream":{stream}{group},'
+        f'{{"ph":"X","cat":"{category}","name":{name},"pid":0,"tid":{stream},"args":{{"device":0,"stream":{stream}{group},'
         '"correlation":%d},"ts":%.3f,"dur":%.3f},\n'
     )
 

@@ -1,0 +1,127 @@
+"""Whether `diagnose` names the wall that is there: on traces of simulated clusters, against what taking a wall away gives.
+
+    python -m benchmarks.simulated_walls [--recipes 200] [--seed N]
+
+A wall is taken away in the simulation: links without time, a host without time, products at their peak and memory-bound
+work at the HBM's rate, recompute and offload left out. The wall whose removal gives most is the true one; within
+2 points of the step either of two is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+
+from analyzers import analyze
+from analyzers.diagnosis import Wall
+from benchmarks.drawn_recipes import draw_recipe
+from trainer.engines.simulated.recording import Recorder
+from trainer.engines.simulated.step import Simulation
+from trainer.engines.simulated.trace import write_trace
+from trainer.recipe import Recipe
+from trainer.recipe.load_machine import load_machine, packaged_machines
+from trainer.recipe.machine import Compute, Host, Links, Machine, Memory
+
+EITHER = 0.02  # of the step
+NO_LINKS = Links(nvlink=100.0, network=100.0, latency=0.01, half_message=0.01)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    machine: str
+    truth: dict[str, float]  # share of the step that each wall's removal gives back
+    named: str
+    because: str
+
+    @property
+    def best(self) -> float:
+        return max(self.truth.values())
+
+    @property
+    def right(self) -> bool:
+        return self.named != Wall.UNDETERMINED and self.truth[self.named] >= self.best - EITHER
+
+    @property
+    def wrong(self) -> bool:
+        return self.named != Wall.UNDETERMINED and not self.right
+
+
+def removals(recipe: Recipe, machine: Machine) -> dict[str, float]:
+    """Share of the step that each wall's removal gives back."""
+    step = Simulation(recipe, machine).step_us
+    without = {
+        Wall.COMMUNICATION: (recipe, machine.model_copy(update={"links": NO_LINKS})),
+        Wall.HOST: (recipe, machine.model_copy(update={"host": Host(launch=0.01, jitter=0.0)})),
+        Wall.COMPUTE: (recipe, machine.model_copy(update={"compute": ideal_compute(recipe, machine)})),
+        Wall.MEMORY: (without_memory_wall(recipe), machine.model_copy(update={"memory": Memory()})),
+    }
+    return {str(wall): 1 - Simulation(*changed).step_us / step for wall, changed in without.items()}
+
+
+def ideal_compute(recipe: Recipe, machine: Machine) -> Compute:
+    """Products at the peak of their precision whatever their shape, other kernels at the rate of the HBM."""
+    values = Simulation(recipe, machine).rates
+    peak = (recipe.peak_tflops or values.attainable_tflops) / (values.dense_tflops / machine.compute.dense_gemm)
+    hbm = 1 / values.memory_share
+    return Compute(
+        dense_gemm=peak, grouped_gemm=peak, half_rows=0.01, half_width=0.01, attention=1.5, memory_bound=hbm, quantize=0.01
+    )
+
+
+def without_memory_wall(recipe: Recipe) -> Recipe:
+    return recipe.replace(
+        {
+            "recompute_granularity": None,
+            "recompute_method": None,
+            "recompute_num_layers": None,
+            "recompute_modules": None,
+            "fine_grained_activation_offloading": False,
+            "cpu_offloading": False,
+            "optimizer_cpu_offload": False,
+        }
+    )
+
+
+def judged(seed: int) -> Case:
+    dice = Random(seed)
+    name = dice.choice(packaged_machines())
+    recipe, machine = draw_recipe(dice), load_machine(name)
+    simulation = Simulation(recipe, machine)
+    ranks = {0, recipe.world_size - 1, *simulation.late_ranks[:2]}
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in ranks:
+            path = Path(folder) / f"rank{rank}.pt.trace.json.gz"
+            step = Recorder(simulation, rank).step()
+            write_trace(path, step, rank=rank, world_size=recipe.world_size, number=11, gpu=recipe.cluster.gpu)
+        found = analyze([Path(folder)]).diagnosis
+    return Case(machine=name, truth=removals(recipe, machine), named=str(found.wall), because=found.because)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipes", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=31_000_000)
+    asked = parser.parse_args()
+    with get_context("fork").Pool(2) as pool:
+        cases = pool.map(judged, range(asked.seed, asked.seed + asked.recipes), chunksize=4)
+    console = Console(width=150)
+    named = [case for case in cases if case.named != Wall.UNDETERMINED]
+    right = sum(case.right for case in named)
+    console.print(f"{len(cases)} recipes, {len(named)} with a wall named, {right} of them right")
+    console.print(f"undetermined: {len(cases) - len(named)}", Counter(case.machine for case in cases if not case.named))
+    for case in cases:
+        if case.wrong:
+            truth = ", ".join(f"{wall} {share:.1%}" for wall, share in case.truth.items())
+            console.print(f"  {case.machine}: named {case.named}; true: {truth}; {case.because}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
