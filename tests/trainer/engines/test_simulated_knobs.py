@@ -192,7 +192,6 @@ MOVES: dict[str, tuple[int, Any]] = {
     "cpu_affinity": (0, "spread"),
     "CUDA_DEVICE_MAX_CONNECTIONS": (1, 1),
     "PYTORCH_CUDA_ALLOC_CONF": (0, "expandable_segments:True"),
-    "account_for_embedding_in_pipeline_split": (0, True),
     "optimizer_offload_fraction": (4, 1.0),
 }
 
@@ -213,7 +212,7 @@ def unmoved(context: int) -> tuple[Any, ...]:
 
 
 def test_every_knob_is_moved_here_or_listed_as_inert() -> None:
-    assert set(KNOBS) == {*MOVES, *INERT, "threads_per_rank"}
+    assert set(KNOBS) == {*MOVES, *INERT, "threads_per_rank", "account_for_embedding_in_pipeline_split"}
     assert all(INERT.values())
 
 
@@ -221,10 +220,13 @@ def test_every_knob_is_moved_here_or_listed_as_inert() -> None:
 def test_a_knob_acts(name: str) -> None:
     context, value = MOVES[name]
     recipe = base().replace(CONTEXTS[context])
-    moved = {name: value}
-    if name == "account_for_embedding_in_pipeline_split":  # the ranks share layers and ends together
-        moved |= {"account_for_loss_in_pipeline_split": True}
-    assert seen(recipe.replace(moved)) != unmoved(context)
+    assert seen(recipe.replace({name: value})) != unmoved(context)
+
+
+def test_an_embedding_counted_as_a_layer_moves_a_layer() -> None:
+    model = base().architecture.model_copy(update={"num_layers": 7, "moe_layer_freq": 1})
+    recipe = base().model_copy(update={"model": model})
+    assert seen(recipe.replace({"account_for_embedding_in_pipeline_split": True})) != seen(recipe)
 
 
 def test_threads_act_on_cpus() -> None:

@@ -101,6 +101,18 @@ class Rates:
         """Peak of the recipe's precision; on a CPU, what its threads give."""
         return self.recipe.peak_tflops or self._narrow / TERA
 
+    @property
+    def dense_tflops(self) -> float:
+        """What long products sustain."""
+        return self._narrow / TERA
+
+    @property
+    def attention_tflops(self) -> float:
+        """Of attention's forward pass over the recipe's sequences."""
+        length = float(self.recipe.training.seq_length)
+        half = self.values[f"attention.{self.architecture}.forward_half"]
+        return self.values[f"attention.{self.architecture}.forward"] * length / (length + half)
+
     # --- arithmetic ---------------------------------------------------------------------------------------
     def _sustained(self, precision: str) -> float:
         """FLOP/s of long products."""

@@ -18,9 +18,10 @@ from trainer.engines.simulated.passes import IN_A_ROW
 from trainer.engines.simulated.pipeline import Turn, steady
 from trainer.engines.simulated.routing import Floats
 from trainer.engines.simulated.step import Simulation
-from trainer.engines.simulated.streams import TO_DEVICE_US
+from trainer.engines.simulated.streams import Pace
 
 MARKS = {"forward": "forward_microbatch", "backward": "backward_microbatch", "merged": "backward_microbatch"}
+NORM_US = 20.0  # an all-reduce of one number, which the host waits for; part of its work a step
 MEETING = (Stream.EP, Stream.TP, Stream.CP)  # where ranks wait for each other inside a pass
 
 
@@ -28,10 +29,9 @@ MEETING = (Stream.EP, Stream.TP, Stream.CP)  # where ranks wait for each other i
 class Block:
     """Operations that come again and again, a layer in its steady state say, in time from its beginning, microseconds.
 
-    called_us: float64[N], when the launch of each came back; start_us, end_us: float64[N]; us: how long it takes."""
+    start_us, end_us: float64[N], when the device runs each; us: how long it takes."""
 
     ops: tuple[Op, ...]
-    called_us: Floats
     start_us: Floats
     end_us: Floats
     us: float
@@ -44,10 +44,9 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Laid:
-    """A block in a step: the same arrays, from the step's start. passes: the range of its pass."""
+    """A block in a step: the same arrays, from the step's start."""
 
     block: Block
-    called_us: Floats
     start_us: Floats
     end_us: Floats
 
@@ -63,9 +62,10 @@ class Repeated:
 
 @dataclass(kw_only=True)
 class Recording:
-    """A step of one rank. passes: name, and the first and last place in `laid`; pauses: name, start and end of what the
+    """A step of one rank. pace: of its host, which launches in the order of `laid`; passes: name, and the first and last place in `laid`; pauses: name, start and end of what the
     host does while it launches nothing; duration_us: of what was recorded, not of the whole step."""
 
+    pace: Pace
     laid: list[Laid] = field(default_factory=list)
     pauses: list[tuple[str, float, float]] = field(default_factory=list)
     passes: list[tuple[str, int, int]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Recorder:
         run, end = simulation.run, simulation.end
         mine = end.ranks[self.place]
         overlapped = bool(simulation.recipe.knob("overlap_param_gather"))
-        found = Recording(microbatches=run.schedule.microbatches, recorded=run.played.microbatches)
+        found = Recording(pace=self.own.pace, microbatches=run.schedule.microbatches, recorded=run.played.microbatches)
         begin = self._gather(found, 0.0, mine.parameters_us) if overlapped else 0.0
         now, ends = begin, []
         for turn in run.turns[self.place]:
@@ -117,7 +117,8 @@ class Recorder:
         at = self._communicate(found, "ReduceScatter", Stream.DP, "gradient_sync", now, mine.gradients_us + behind)
         everyone = max(rank.passes_us + rank.gradients_us for rank in end.ranks)
         wait = max(0.0, everyone - mine.passes_us - mine.gradients_us)
-        at = self._communicate(found, "AllReduce", Stream.NORM, "gradient_norm", at, wait)
+        norm = Op(kernel="AllReduce", us=wait, stream=Stream.NORM, ranges=("gradient_norm",), sync=True)
+        at = self._place(found, norm, at, wait + NORM_US)
         adam = Op(kernel="adam", us=mine.optimizer_us, ranges=("optimizer",))
         at = self._place(found, adam, at, mine.optimizer_us)
         if not overlapped:
@@ -126,7 +127,7 @@ class Recorder:
         at += max(0.0, after - mine.optimizer_us - mine.parameters_us)
         if simulation.pauses_us:
             found.pauses.append(("gc", at, at + simulation.pauses_us))
-        found.duration_us = at + end.host_us + simulation.pauses_us
+        found.duration_us = at + end.host_us + simulation.pauses_us - NORM_US
         return found
 
     # --- passes -------------------------------------------------------------------------------------------
@@ -156,15 +157,15 @@ class Recorder:
     def _lay(self, found: Recording, block: Block, at: float, waiting: float) -> float:
         """A layer from `at` on; its last collective, if it has one, waits so much longer."""
         later = max(0.0, waiting) if block.meets is not None else 0.0
-        start, end, called = block.start_us + at, block.end_us + at, block.called_us + at
+        start, end = block.start_us + at, block.end_us + at
         if later and block.meets is not None:
             since = block.end_us[block.meets]
             behind = block.start_us >= since
             behind[block.meets] = False
             end[block.meets] += later
-            for times in (start, end, called):
-                times[behind] += later
-        found.laid.append(Laid(block, called, start, end))
+            start[behind] += later
+            end[behind] += later
+        found.laid.append(Laid(block, start, end))
         return at + block.us + later
 
     def _block(self, way: str, layer: int) -> Block:
@@ -184,12 +185,9 @@ class Recorder:
         half = len(mine) // IN_A_ROW * (IN_A_ROW - 1)
         begin = max(played.end_us[:half], default=0.0)
         kept = [place for place in range(half, len(mine)) if mine[place].us]
-        called, start, end = (
-            np.array([times[place] - begin for place in kept])
-            for times in (played.launched_us, played.start_us, played.end_us)
-        )
+        start, end = (np.array([times[place] - begin for place in kept]) for times in (played.start_us, played.end_us))
         ops = tuple(mine[place] for place in kept)
-        return Block(ops, called, start, end, max(played.until_us - begin, 0.0))
+        return Block(ops, start, end, max(played.until_us - begin, 0.0))
 
     def _waiting(self, slow: Sequence[Op], way: str, kind: Kind, own: float) -> list[Op]:
         """This rank's operations: shorter where its load is, its next collective longer by as much."""
@@ -210,10 +208,9 @@ class Recorder:
         self._place(found, op, since, until - since)
 
     def _place(self, found: Recording, op: Op, at: float, us: float) -> float:
-        """One operation, launched as early as it can start."""
         if us > 0:
-            block = Block((op,), np.zeros(1), np.zeros(1), np.array([us]), us)
-            found.laid.append(Laid(block, np.array([at - TO_DEVICE_US]), np.array([at]), np.array([at + us])))
+            block = Block((op,), np.zeros(1), np.array([us]), us)
+            found.laid.append(Laid(block, np.array([at]), np.array([at + us])))
         return at + us
 
     def _communicate(self, found: Recording, kernel: str, stream: Stream, name: str, at: float, us: float) -> float:

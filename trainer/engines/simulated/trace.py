@@ -19,6 +19,7 @@ from trainer.engines.simulated.kernels import GROUPS, KERNELS
 from trainer.engines.simulated.ops import Op, Stream
 from trainer.engines.simulated.recording import Block, Laid, Recording
 from trainer.engines.simulated.routing import Floats
+from trainer.engines.simulated.streams import TO_DEVICE_US, Pace
 
 HOST = 4242
 FIRST_US = 1000.0
@@ -58,16 +59,14 @@ def _step(step: Recording, number: int) -> Iterator[str]:
     for name in (f"ProfilerStep#{number}", "step"):
         yield RANGE.replace("NAME", name) % (FIRST_US, step.duration_us)
     texts: dict[int, _Text] = {}
-    free, count, called = 0.0, 1, []
+    host, count, called = _Host(step.pace), 1, []
     for laid in step.laid:
         key = id(laid.block)
         if key not in texts:
             texts[key] = _Text(laid.block)
-        at = _after(laid, free)
-        called.append(at)
-        yield texts[key].filled(laid, at, count)
-        count += len(at)
-        free = float(at[-1])
+        called.append(host.launches(laid, texts[key]))
+        yield texts[key].filled(laid, called[-1], count)
+        count += len(called[-1])
     for name, begin, end in step.pauses:
         yield RANGE.replace("NAME", name) % (FIRST_US + begin, end - begin)
     for name, first, last in step.passes:
@@ -75,17 +74,28 @@ def _step(step: Recording, number: int) -> Iterator[str]:
         yield RANGE.replace("NAME", name) % (FIRST_US + begin, float(called[last][-1]) - begin + 1.0)
 
 
-def _after(laid: Laid, free: float) -> Floats:
-    """When launches came back: a host does one after the other, and none before the step began."""
-    early = free + CALL_US * np.arange(1, len(laid.called_us) + 1)
-    found: Floats = np.maximum(laid.called_us, early) if laid.called_us[0] < early[0] else laid.called_us
-    return found
+class _Host:
+    """Launches one operation after the other as early as it can: it waits where it synchronises and nowhere else."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace, self.free = pace, 0.0
+
+    def launches(self, laid: Laid, text: _Text) -> Floats:
+        """When each launch came back; before its kernel began, whatever the digits say."""
+        found: Floats = self.free + np.cumsum(text.launches) * self.pace.launch_us
+        for place in text.syncs.tolist():
+            found[place + 1 :] += max(0.0, laid.end_us[place] - found[place]) + self.pace.sync_us
+        last = len(found) - 1
+        waits = text.syncs.size and text.syncs[-1] == last
+        self.free = float(max(found[-1], laid.end_us[last]) + self.pace.sync_us if waits else found[-1])
+        return np.minimum(found, laid.start_us - TO_DEVICE_US)
 
 
 class _Text:
     """The text of a block, with places for its numbers."""
 
     def __init__(self, block: Block) -> None:
+        self.launches = np.array([op.launches for op in block.ops])
         self.syncs = np.array([i for i, op in enumerate(block.ops) if op.sync], dtype=np.int64)
         self.ranges = list(_ranges(block.ops))
         self.first = np.array([first for _, first, _ in self.ranges], dtype=np.int64)
