@@ -24,6 +24,7 @@ from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
+COMPUTE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of it that a step is played without
 _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
 
 
@@ -188,7 +189,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     )
     partitions = breakdown.steps or (breakdown.span,)
     driver_calls_us, repeats = np.sort(breakdown.driver_calls.start_us), breakdown.timeline.repeats
-    gains = _gains(breakdown, short)
+    gains, by_compute = _gains(breakdown, short), _gains_by_compute(breakdown, computing)
     experts = _kernels(breakdown, GROUPED_GEMM)
     return [
         _rank_step(
@@ -199,6 +200,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
                 "driver_calls": _begun(driver_calls_us, partition, repeats),
                 **_grouped_gemms(experts, partition, repeats),
                 "gain_us": {w: us[k] for w, us in gains.items()},
+                "gain_by_compute_us": {share: us[k] for share, us in by_compute.items()},
             },
         )
         for k, partition in enumerate(partitions)
@@ -218,6 +220,17 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
         Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
     }
     return {wall: replayed.saved_us(*parts) for wall, parts in counted.items() if any(len(part) for part in parts)}
+
+
+def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
+    """By share of compute, what each step would be shorter by if every stretch of it were that much shorter."""
+    replayed = breakdown.replay
+    if replayed is None or not len(computing):
+        return {}
+    length = computing.end - computing.start
+    return {
+        share: replayed.saved_us(Intervals(computing.end - share * length, computing.end)) for share in COMPUTE_SHARES
+    }
 
 
 def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:

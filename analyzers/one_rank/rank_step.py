@@ -50,6 +50,8 @@ class RankStep:
     # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
     # are; absent where the trace has no launches
     gain_us: Mapping[str, float] = field(default_factory=dict)
+    # share of all compute (recompute apart) -> how much shorter without that share of each stretch; absent likewise
+    gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -61,6 +63,13 @@ class RankStep:
         if wall not in self.gain_us or counted_us <= 0:
             return 1.0
         return max(0.0, self.gain_us[wall]) / counted_us
+
+    def gained_by_compute_us(self, share: float) -> float | None:
+        """How much shorter the step is without this share of its compute; None where the trace has no launches."""
+        if not self.gain_by_compute_us:
+            return None
+        shares = sorted(self.gain_by_compute_us)
+        return float(np.interp(share, [0.0, *shares], [0.0, *(self.gain_by_compute_us[one] for one in shares)]))
 
     @property
     def may_wait_share(self) -> float:

@@ -32,8 +32,9 @@ def find(job: Job) -> WallFinding | None:
         return None
     attained = job.outcome.attained
     parts = _visible_parts(step) if attained is None else _beyond_attainable(step, attained)
-    back = 1.0 if attained is not None else min(1.0, step.coming_back(WALL, sum(parts.values())))
-    recoverable = back * sum(parts.values())
+    counted = sum(parts.values())
+    back = min(1.0, step.coming_back(WALL, counted) if attained is None else _coming_back(step, counted))
+    recoverable = back * counted
     return WallFinding(
         wall=WALL,
         recoverable_us=recoverable,
@@ -41,7 +42,7 @@ def find(job: Job) -> WallFinding | None:
         evidence=(
             [_busy(job, step), *_unknown_rate(job, step, parts, recoverable), *_products(job, step)]
             if attained is None
-            else [*_rate(job, parts), _busy(job, step), *_products(job, step)]
+            else [*_rate(job, parts), *_host_next(job, counted, recoverable), _busy(job, step), *_products(job, step)]
         ),
         parts={name: back * us for name, us in parts.items()},
     )
@@ -52,6 +53,15 @@ def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
     needed = attained * step.duration_us
     again = step.compute_by_class.get(RECOMPUTE, 0.0)
     return {"below_attainable": max(0.0, step.compute_us - again - needed)}
+
+
+def _coming_back(step: RankStep, counted_us: float) -> float:
+    """What the step gains by each microsecond that compute is above what the attainable rate needs."""
+    compute_us = step.compute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
+    if counted_us <= 0 or compute_us <= 0:
+        return 1.0
+    gained = step.gained_by_compute_us(min(1.0, counted_us / compute_us))
+    return 1.0 if gained is None else max(0.0, gained) / counted_us
 
 
 def _visible_parts(step: RankStep) -> dict[str, float]:
@@ -72,6 +82,15 @@ def _rate(job: Job, parts: dict[str, float]) -> list[str]:
         f"{outcome.model_tflops_per_gpu:.3g} of {outcome.attainable_tflops_per_gpu:.3g} attainable TFLOP/s: "
         f"the model's arithmetic needs {percent(outcome.attained or 0.0)} of the step, compute takes "
         f"{ms(parts['below_attainable'])} ms more (recompute apart)"
+    ]
+
+
+def _host_next(job: Job, counted_us: float, recoverable_us: float) -> list[str]:
+    if job.share(counted_us - recoverable_us) < WORTH_SAYING:
+        return []
+    return [
+        "the host is not far enough ahead: at that rate the step would be shorter by only "
+        f"{ms(recoverable_us)} ms, the rest would be waiting for launches"
     ]
 
 

@@ -62,8 +62,11 @@ class Repeated:
 
 @dataclass(kw_only=True)
 class Recording:
-    """A step of one rank. pace: of its host, which launches in the order of `laid`; passes: name, and the first and last place in `laid`; pauses: name, start and end of what the
-    host does while it launches nothing; duration_us: of what was recorded, not of the whole step."""
+    """A step of one rank.
+
+    pace: of its host, which launches in the order of `laid`; passes: name, first and last place in `laid`; pauses:
+    name, start and end of what the host does while it launches nothing; duration_us: of what was recorded, not of the
+    whole step."""
 
     pace: Pace
     laid: list[Laid] = field(default_factory=list)
