@@ -91,6 +91,16 @@ def test_a_knob_moves_the_step_as_on_a_cluster(slower: dict[str, object], faster
     assert step_us(gpu_recipe(faster)) < step_us(gpu_recipe(slower))
 
 
+def test_gradients_and_parameters_under_overlap_show_less_than_without() -> None:
+    base = gpu_recipe({"use_distributed_optimizer": True, "expert_model_parallel_size": 8})
+    plain, both = (
+        Simulation(base.replace({"overlap_grad_reduce": on, "overlap_param_gather": on}), QUIET).end.ranks[0]
+        for on in (False, True)
+    )
+    assert both.gradients_us < plain.gradients_us == plain.reduce_us
+    assert both.parameters_us < plain.parameters_us == plain.gather_us
+
+
 def test_threads_help_up_to_the_cores() -> None:
     one, two, four = (step_us(cpu_recipe({"threads_per_rank": threads})) for threads in (1, 2, 4))
     assert two < one

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainer.engines.simulated.pipeline import Run
 from trainer.engines.simulated.rates import GIGA, Rates
@@ -146,21 +147,25 @@ class _End:
         """How long the first forward passes of the next step wait for their parameters."""
         if not whole_us or not self.recipe.knob("overlap_param_gather"):
             return whole_us
-        turns, needed = self.run.turns[self.rank], []
-        seen: set[int] = set()
-        per_chunk = max(1, buckets // self.layout.vpp)
+        moments = self._first_forwards(max(1, buckets // self.layout.vpp))
+        each, speed = whole_us / (len(moments) - 1), self._beside()
+        late = sent = 0.0
+        for k, (moment, following) in enumerate(pairwise(moments), 1):
+            late += max(0.0, k * each - sent)  # nothing else runs: the whole link for this bucket
+            sent = min(whole_us, max(sent, k * each) + speed * (following - moment))
+        return late + self._lost(whole_us - late)
+
+    def _first_forwards(self, buckets: int) -> list[float]:
+        """From when on the first forward pass of each chunk needs each of its buckets, and when the last one ends."""
+        turns, found, seen, end = self.run.turns[self.rank], [], set(), 0.0
         for turn in turns:
             for one in turn.passes:
                 if one.forward and one.chunk not in seen:
                     seen.add(one.chunk)
                     us = turn.end_us - turn.start_us
-                    needed += [turn.start_us - turns[0].start_us + us * k / per_chunk for k in range(per_chunk)]
-        each, speed = whole_us / len(needed), self._beside()
-        done = late = 0.0
-        for moment in sorted(needed):
-            done += each if not done else each / speed
-            late = max(late, done - moment)
-        return late + self._lost(whole_us - late)
+                    found += [turn.start_us - turns[0].start_us + us * k / buckets for k in range(buckets)]
+                    end = turn.end_us - turns[0].start_us
+        return [*sorted(found), end]
 
     def _optimizer_us(self) -> float:
         """Adam reads gradients, master weights and moments, and writes the latter two and the parameters."""
