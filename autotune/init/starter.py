@@ -36,7 +36,7 @@ knobs:    # anything else of Megatron's that is not at its default
   use_distributed_optimizer: true
 
 burst:    # one short training run; the tuner makes many
-  engine: megatron    # megatron (real training) or simulated (a model of a cluster)
+  engine: megatron    # megatron (real training) or simulated (a simulated cluster; machine: names how it differs)
   launcher: local
   warmup_steps: 3
   measure_steps: 8    # timed
