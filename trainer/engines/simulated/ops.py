@@ -71,12 +71,13 @@ class Work:
 def inside(segment: Segment, *ranges: str) -> list[Op | Beside]:
     """The same within more ranges."""
     return [
-        Beside(_inside(item.first, ranges), _inside(item.second, ranges))
+        Beside(within(item.first, *ranges), within(item.second, *ranges))
         if isinstance(item, Beside)
         else replace(item, ranges=(*ranges, *item.ranges))
         for item in segment
     ]
 
 
-def _inside(ops: Sequence[Op], ranges: tuple[str, ...]) -> list[Op]:
+def within(ops: Sequence[Op], *ranges: str) -> list[Op]:
+    """A plain chain within more ranges."""
     return [replace(op, ranges=(*ranges, *op.ranges)) for op in ops]

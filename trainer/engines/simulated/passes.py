@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trainer.engines.simulated.layer import Kind, Layers, Segments
+from trainer.engines.simulated.layer import Layers, Segments
 from trainer.engines.simulated.ops import Beside, Op, Segment, Work
+from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.rates import Rates
 from trainer.engines.simulated.streams import Pace, Played, play
 from trainer.recipe.schema import Recipe

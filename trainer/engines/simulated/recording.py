@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from trainer.engines.simulated.layer import Kind
 from trainer.engines.simulated.ops import Op, Stream
+from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.passes import IN_A_ROW
 from trainer.engines.simulated.pipeline import Turn, steady
 from trainer.engines.simulated.routing import Floats

@@ -7,8 +7,8 @@ from functools import cached_property
 from math import log2
 
 from trainer.engines.simulated.end import EndOfStep, end_of_step
-from trainer.engines.simulated.layer import Kind
 from trainer.engines.simulated.ops import Op
+from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.passes import Passes
 from trainer.engines.simulated.pipeline import Run, Shape, run_pipeline
 from trainer.engines.simulated.rates import GIGA, Rates, Values

@@ -1,0 +1,53 @@
+"""Feed-forwards that every token meets: dense ones, and the shared expert."""
+
+from __future__ import annotations
+
+from trainer.engines.simulated.ops import Beside, Op, inside, within
+from trainer.engines.simulated.parts import Kind, Parts
+from trainer.model.parameters import dense_width, matrices
+
+
+class Feeds:
+    """Those of one recipe, forward."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.rates, self.model = parts.rates, parts.model
+        self.tp, self.tokens, self.parted = parts.tp, parts.tokens, parts.parted
+
+    def feed_forward(self, kind: Kind) -> list[Op | Beside]:
+        width, hidden, launches = (
+            dense_width(self.model) / self.tp,
+            self.model.hidden_size,
+            self.parts.launches("mlp", kind),
+        )
+        gates = matrices(self.model) - 1
+        ops: list[Op | Beside] = [
+            self.parts.norm("mlp"),
+            *self.parts.around_tp(
+                self.parts.tp_ring("AllGather", self.tokens),
+                [self.parts.gemm("fc1", gates * width * hidden, launches(8), kind)],
+            ),
+            Op(kernel="activation", us=self.rates.memory_us(self.tokens * (gates + 1) * width), launches=launches(3)),
+            *self.parts.around_tp(
+                self.parts.tp_ring("ReduceScatter", self.tokens),
+                [self.parts.gemm("fc2", width * hidden, launches(8), kind)],
+            ),
+            Op(kernel="residual", us=self.rates.memory_us(3 * self.parted * hidden), launches=launches(3)),
+        ]
+        return inside(ops, "mlp")
+
+    def shared(self, kind: Kind) -> list[Op]:
+        width, hidden = (self.model.moe_shared_expert_intermediate_size or 0) / self.tp, self.model.hidden_size
+        if not width:
+            return []
+        gates, launches = matrices(self.model) - 1, self.parts.launches("moe_router", kind)
+        tokens = self.tokens
+        return within(
+            [
+                self.parts.gemm("fc1", gates * width * hidden, launches(8), kind),
+                Op(kernel="activation", us=self.rates.memory_us(tokens * (gates + 1) * width), launches=launches(3)),
+                self.parts.gemm("fc2", width * hidden, launches(8), kind),
+            ],
+            "shared_experts",
+        )

@@ -1,0 +1,149 @@
+"""What mixes tokens in a layer: attention with its projections, its ranks along the sequence, and linear mixers."""
+
+from __future__ import annotations
+
+from trainer.engines.simulated.ops import Beside, Op, Stream, inside
+from trainer.engines.simulated.parts import Kind, Parts
+from trainer.engines.simulated.rates import GIGA
+from trainer.model.flops import MIXERS as MIXER_FLOPS
+
+BACKWARD_LAUNCHES = 1.1  # autograd calls more, and from C++
+UNFUSED_PASSES = 5.0  # over the scores of attention that no kernel keeps on chip
+
+
+class Mixers:
+    """The mixers of one recipe, forward."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.recipe, self.rates, self.model = parts.recipe, parts.rates, parts.model
+        self.tp, self.cp, self.tokens, self.parted, self.query, self.key, self.value = (
+            parts.tp,
+            parts.cp,
+            parts.tokens,
+            parts.parted,
+            parts.query,
+            parts.key,
+            parts.value,
+        )
+
+    def mixer(self, kind: Kind) -> list[Op | Beside]:
+        if kind.mixer == "none":
+            return []
+        if kind.mixer != "attention":
+            return self._linear_mixer(kind)
+        hidden, rates, launches = self.model.hidden_size, self.rates, self.parts.launches("attn", kind)
+        ops: list[Op | Beside] = [
+            self.parts.norm("attn"),
+            *self.parts.around_tp(self.parts.tp_ring("AllGather", self.tokens), self._projections(kind)),
+            Op(
+                kernel="rope",
+                us=rates.memory_us(2 * self.tokens * (self.query + self.key) / self.tp),
+                launches=launches(6),
+            ),
+            *self._with_cp(self.core(kind, backward=False)),
+            *self.parts.around_tp(
+                self.parts.tp_ring("ReduceScatter", self.tokens),
+                [self.parts.gemm("proj", self._out_width() * hidden / self.tp, launches(8), kind)],
+            ),
+            Op(kernel="residual", us=rates.memory_us(3 * self.parted * hidden), launches=launches(3)),
+        ]
+        return inside(ops, "attention")
+
+    def core(self, kind: Kind, *, backward: bool) -> Op:
+        seen = self._seen(kind)
+        us = self.rates.attention_us(self.tokens, seen, tp=self.tp, backward=backward)
+        if self.recipe.knob("attention_backend") in ("unfused", "local"):  # every score goes through memory
+            scores = self.tokens * 2 * seen * self.model.num_attention_heads / self.tp
+            us += self.rates.memory_us(UNFUSED_PASSES * scores)
+        name = "attention_backward" if backward else "attention_forward"
+        return Op(
+            kernel=name, us=us, launches=self.parts.launches("attn", kind)(12 * (BACKWARD_LAUNCHES if backward else 1))
+        )
+
+    def _out_width(self) -> float:
+        return self.value if self.model.multi_latent_attention else self.query
+
+    def _projections(self, kind: Kind) -> list[Op]:
+        model, launches = self.model, self.parts.launches("attn", kind)
+        if not model.multi_latent_attention:
+            width = self.query * (2 if model.attention_output_gate else 1) + self.key + self.value
+            return [self.parts.gemm("qkv", model.hidden_size * width / self.tp, launches(8), kind)]
+        q_rank, kv_rank, rope = model.q_lora_rank or 0, model.kv_lora_rank or 0, model.qk_pos_emb_head_dim or 0
+        down = model.hidden_size * (q_rank + kv_rank + rope)
+        return [
+            self.parts.gemm("down", down / self.tp, launches(10), kind),
+            Op(
+                kernel="norm",
+                us=self.rates.memory_us(2 * self.tokens * (q_rank + kv_rank) / self.tp),
+                launches=launches(5),
+            ),
+            *self.up_projections(kind),
+        ]
+
+    def up_projections(self, kind: Kind) -> list[Op]:
+        model, launches = self.model, self.parts.launches("attn", kind)
+        q_rank, kv_rank = model.q_lora_rank or model.hidden_size, model.kv_lora_rank or 0
+        rope = model.num_attention_heads * (model.qk_pos_emb_head_dim or 0)
+        up = q_rank * self.query + kv_rank * (self.key - rope + self.value)
+        entries = self.tokens * (self.query + self.key + self.value) / self.tp
+        return [
+            self.parts.gemm("up", up / self.tp, launches(12), kind),
+            Op(kernel="residual", us=self.rates.memory_us(entries), launches=launches(4)),
+        ]
+
+    def _linear_mixer(self, kind: Kind) -> list[Op | Beside]:
+        """Mamba and gated delta net: their products, and scans bound by memory."""
+        launches = self.parts.launches("attn", kind)
+        weights = MIXER_FLOPS[kind.mixer](self.model, 0.0) / self.tp
+        hidden = self.model.hidden_size
+        ops = [
+            self.parts.norm("attn"),
+            *self.parts.around_tp(
+                self.parts.tp_ring("AllGather", self.tokens), [self.parts.gemm("in", 0.7 * weights, launches(10), kind)]
+            ),
+            Op(kernel="scan", us=self.rates.memory_us(12 * self.tokens * hidden / self.tp), launches=launches(25)),
+            *self.parts.around_tp(
+                self.parts.tp_ring("ReduceScatter", self.tokens),
+                [self.parts.gemm("out", 0.3 * weights, launches(8), kind)],
+            ),
+            Op(kernel="residual", us=self.rates.memory_us(3 * self.parted * hidden), launches=launches(3)),
+        ]
+        return inside(ops, "attention")
+
+    def _seen(self, kind: Kind) -> float:
+        length = float(self.recipe.training.seq_length)
+        window = self.model.window_size[0] if kind.windowed and self.model.window_size else 0
+        return window - window * window / (2 * length) if 0 < window < length else length / 2
+
+    # --- communication ------------------------------------------------------------------------------------
+
+    def _with_cp(self, core: Op) -> list[Op | Beside]:
+        if self.cp == 1:
+            return [core]
+        kind = self.recipe.knob("cp_comm_type") or "p2p"
+        stride = self.tp
+        kv = self.tokens * (self.key + self.value) / self.tp * 2 / GIGA
+        if kind == "a2a":
+            every = self.tokens * (2 * self.query + self.key + self.value) / self.tp * 2 / GIGA
+            us = self.rates.ring_us(every * (self.cp - 1) / self.cp / 2, self.cp, stride=stride)
+            half = Op(
+                kernel="SendRecv", us=us, stream=Stream.CP, sms=self.rates.collective_sms(), gb=every / 2, launches=3
+            )
+            return [half, core, half]
+        if kind == "all_gather":
+            us = self.rates.ring_us(kv * (self.cp - 1), self.cp, stride=stride)
+            gather = Op(kernel="AllGather", us=us, stream=Stream.CP, sms=self.rates.collective_sms(), gb=kv, launches=3)
+            return [gather, core]
+        us = self.rates.ring_us(kv * (self.cp - 1), self.cp, stride=stride) + (self.cp - 2) * self.rates.latency_us(
+            "nvlink"
+        )
+        ring = Op(
+            kernel="SendRecv",
+            us=us,
+            stream=Stream.CP,
+            sms=0.5 * self.rates.collective_sms(),
+            gb=kv,
+            launches=2 * self.cp,
+        )
+        return [Beside([ring], [core])]
