@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from trainer.recipe.architecture import Section
 from trainer.recipe.hardware import Precision, known_hardware
@@ -52,6 +53,16 @@ class BurstSettings(Section):
     measure_steps: int = Field(default=8, gt=0)
     trace_steps: int = Field(default=2, ge=0)
     deadline_s: float = Field(default=900.0, gt=0)
+
+    @field_validator("machine")
+    @classmethod
+    def _of_the_simulation(cls, machine: Machine | None, info: ValidationInfo) -> Machine | None:
+        engine = info.data.get("engine")
+        if machine is not None and engine != "simulated":
+            raise PydanticCustomError(
+                "not_simulated", "engine {engine} runs on the cluster it finds", {"engine": engine}
+            )
+        return machine
 
 
 class TuneSettings(Section):

@@ -213,6 +213,10 @@ def _recipe_name(error: ErrorDetails, key: str, section: str, known: Known) -> t
     return error["msg"], "write letters, digits, '-', '_' and '.': the study's folder is called after it"
 
 
+def _not_simulated(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], "take burst.machine out, or set burst.engine to simulated"
+
+
 def _literal(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
     expected = str(error["ctx"]["expected"])
     words = [word.strip("' ") for word in expected.replace(" or ", ", ").split(",")]
@@ -240,4 +244,5 @@ MESSAGES: dict[str, Message] = {
     "value_error": _own_check,
     "literal_error": _literal,
     "recipe_name": _recipe_name,
+    "not_simulated": _not_simulated,
 }

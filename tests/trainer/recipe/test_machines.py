@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import BadInputError
+from trainer.recipe import load_recipe
+from trainer.recipe.load_machine import load_machine, packaged_machines
+from trainer.recipe.machine import Links, Machine
+
+RECIPE = "model: mixtral-8x7b\ncluster: {gpu: h100}\nburst: {engine: simulated, machine: MACHINE}\n"
+
+
+def written(folder: Path, machine: str, *, engine: str = "simulated") -> str:
+    file = folder / "recipe.yaml"
+    file.write_text(RECIPE.replace("MACHINE", machine).replace("simulated", engine))
+    return str(file)
+
+
+def problem(recipe: str) -> str:
+    with pytest.raises(BadInputError) as raised:
+        load_recipe(recipe)
+    return "\n".join(map(str, raised.value.problems))
+
+
+@pytest.mark.parametrize("name", packaged_machines())
+def test_a_packaged_machine_says_what_is_special_about_it(name: str) -> None:
+    machine = load_machine(name)
+    assert (machine.name, bool(machine.about)) == (name, True)
+    assert (machine == Machine(name=name, about=machine.about)) == (name == "as-published")
+
+
+def test_there_are_ten() -> None:
+    assert len(packaged_machines()) == 10
+
+
+def test_a_recipe_holds_what_its_machine_file_says(tmp_path: Path) -> None:
+    (tmp_path / "ours.yaml").write_text("links: {network: 0.6}\n")
+    recipe = load_recipe(written(tmp_path, "ours.yaml"))
+    assert recipe.burst.machine == Machine(name="ours", links=Links(network=0.6))
+    assert load_recipe(written(tmp_path, "slow-network")).burst.machine == load_machine("slow-network")
+
+
+def test_what_the_file_says_is_part_of_the_digest_and_its_place_is_not(tmp_path: Path) -> None:
+    machine = tmp_path / "ours.yaml"
+    digests = []
+    for text in ("links: {network: 0.6}\n", "links: {network: 0.5}\n", "links: {network: 0.60}\n"):
+        machine.write_text(text)
+        digests.append(load_recipe(written(tmp_path, "ours.yaml")).digest())
+    assert digests[0] != digests[1]
+    assert digests[0] == digests[2]
+
+
+def test_a_recipe_written_out_reads_back_with_its_machine(tmp_path: Path) -> None:
+    recipe = load_recipe(written(tmp_path, "one-slow-node"))
+    for resolved in (False, True):
+        again = tmp_path / "again.yaml"
+        again.write_text(recipe.to_yaml(resolved=resolved))
+        assert load_recipe(str(again)).digest() == recipe.digest()
+
+
+def test_a_machine_that_is_not_there_is_asked_for_by_its_nearest_name(tmp_path: Path) -> None:
+    said = problem(written(tmp_path, "slow-netwrk"))
+    assert "recipe.yaml:3 burst.machine: no machine 'slow-netwrk'" in said
+    assert "did you mean slow-network?" in said
+
+
+def test_every_problem_of_a_machine_file_is_said_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("links: {netwrk: 0.5}\nhost: {launch: -1}\n")
+    said = problem(written(tmp_path, "bad.yaml"))
+    assert "bad.yaml:1 links.netwrk: unknown key" in said
+    assert "did you mean network?" in said
+    assert "bad.yaml:2 host.launch" in said
+
+
+def test_a_machine_without_the_simulated_engine_is_refused(tmp_path: Path) -> None:
+    said = problem(written(tmp_path, "slow-network", engine="megatron"))
+    assert "recipe.yaml:3 burst.machine: engine megatron runs on the cluster it finds" in said
