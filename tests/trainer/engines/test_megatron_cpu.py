@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,6 +96,28 @@ def test_the_rng_tracker_forks_the_one_generator_and_gives_it_back(cpu: Any) -> 
         tracker.reset()
         torch.manual_seed(7)
         assert torch.equal(torch.rand(3), forked)
+
+
+def test_what_is_being_sent_outlives_its_pseudo_deallocation(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.pipeline_parallel import p2p_communication, schedules
+
+    held = []  # as gloo holds what it sends: the tensor, which may get other data meanwhile
+    monkeypatch.setattr(torch.distributed, "isend", lambda tensor, **_: held.append(tensor))
+    stage = SimpleNamespace(size=lambda: 4, rank=lambda: 0)
+    output = torch.arange(6.0)
+    with cpu.megatron_on_cpu():
+        p2p_communication._p2p_ops(
+            tensor_send_prev=None,
+            tensor_recv_prev=None,
+            tensor_send_next=output,
+            tensor_recv_next=None,
+            group=stage,
+            prev_pipeline_rank=3,
+            next_pipeline_rank=1,
+        )
+        schedules.deallocate_output_tensor(output, True)
+    assert output.shape == (1,)
+    assert torch.equal(held[0], torch.arange(6.0))
 
 
 def test_grouped_gemm_is_one_product_an_expert(cpu: Any) -> None:

@@ -194,6 +194,15 @@ def test_a_warm_burst_gives_the_losses_of_a_cold_one(ranks: Ranks) -> None:
     assert warm.loss == cold.loss
 
 
+def test_sends_that_overlap_with_computing_change_no_loss(ranks: Ranks) -> None:
+    """What frees or reuses a tensor while it is still being sent shows in the losses, each time in others."""
+    knobs, model = LAYOUTS["pp vpp"]
+    first = ranks.told(tiny(knobs, **model))
+    again = [ranks.run(tiny(knobs, **model)) for _ in range(3)]
+    assert [outcome.failure for outcome in (first, *again)] == [None] * 4
+    assert [outcome.loss for outcome in again] == [first.loss] * 3
+
+
 @pytest.mark.cold
 def test_expert_replicas_that_train_apart_are_a_failure(ranks: Ranks) -> None:
     outcome = ranks.run(tiny({**TP2, "expert_tensor_parallel_size": 1}))

@@ -125,8 +125,26 @@ def _split_sizes(tensor: Any, as_numpy: bool = False, record_stream: bool = Fals
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
+def _sends_keep_their_data(p2p_ops: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `_p2p_ops`, which starts sends that are waited for later (`overlap_p2p_comm`).
+
+    The interleaved schedule frees an output's `.data` (`deallocate_output_tensor`) while it is still being sent. On a
+    GPU the allocator keeps such memory until NCCL has read it. Gloo holds the tensor only, whose data is then another:
+    it would send whatever has been written to the memory since. So it gets a tensor of its own, over the same memory.
+    """
+
+    def with_tensors_of_their_own(**kwargs: Any) -> Any:
+        for name in ("tensor_send_prev", "tensor_send_next"):
+            if kwargs[name] is not None:
+                kwargs[name] = kwargs[name].detach()
+        return p2p_ops(**kwargs)
+
+    return with_tensors_of_their_own
+
+
 def _patches() -> Iterator[Any]:
     """Every attribute that is replaced, as unittest.mock patches not yet started."""
+    import megatron.core.pipeline_parallel.p2p_communication as p2p
     import megatron.core.tensor_parallel.random as mrandom
     import megatron.core.transformer.moe.moe_utils as moe_utils
     import megatron.core.transformer.moe.token_dispatcher as dispatcher
@@ -138,6 +156,7 @@ def _patches() -> Iterator[Any]:
     yield mock.patch.object(torch.cuda.random, "get_rng_state", cuda["get_rng_state"])
     yield mock.patch.object(mrandom, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
     yield mock.patch.object(dispatcher, "maybe_move_tensor_to_cpu", _split_sizes)
+    yield mock.patch.object(p2p, "_p2p_ops", _sends_keep_their_data(p2p._p2p_ops))
     yield mock.patch.object(mla, "HAVE_TE", False)  # set although TELinear is None
     if not hasattr(moe_utils, "te_general_gemm"):  # read by 0.16.1, bound only where TE imports
         yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
