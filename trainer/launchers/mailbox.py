@@ -25,10 +25,9 @@ from pathlib import Path
 
 import msgspec
 
-from trainer.launchers.processes import Process, this_process
+from trainer.launchers.processes import AGENT, Process, this_process
 from trainer.rank_report import RankReport, report_path
 
-AGENT = "MOE_AUTOTUNE_AGENT"  # pid of the process that starts the ranks, in their environment
 STACKS = signal.SIGUSR1  # asks a rank for its threads' stacks, in its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
 POLL_S = 0.005  # of a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -2,7 +2,7 @@
 
 A process is known by its pid and its start time, because pids are used again. Every process of a start carries
 two variables in its environment, which children inherit: `MARK`, the start it belongs to, and `OWNER`, the tuner
-that started it. Read from /proc: Linux only.
+that started it; all but the supervisor also `AGENT`. Read from /proc: Linux only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 PROC = Path("/proc")
 MARK = "MOE_AUTOTUNE_MARK"
 OWNER = "MOE_AUTOTUNE_OWNER"
+AGENT = "MOE_AUTOTUNE_AGENT"  # pid of the process that starts the ranks
 END_DEADLINE_S = 60.0  # a process inside a driver call dies only when the call returns; CUDA teardown takes seconds
 POLL_S = 0.02
 
@@ -149,17 +150,27 @@ def end_all(find: Callable[[], Iterable[Process]], *, deadline_s: float = END_DE
 
 
 def sweep() -> list[Process]:
-    """Ends what tuners that are no longer alive left behind; a live tuner's processes are not touched.
+    """Ends what tuners that are no longer alive left behind, and all that came of it, also what wiped its environment;
+    a live tuner's processes are not touched.
 
-    Returns the processes it ended.
+    Returns the processes it ended, in that order. The supervisors come last: they adopt what loses its parent, so
+    that it can still be found. One that has seen its tuner die is at the same work, and ends by itself.
     """
-    ended: dict[int, Process] = {}
+    ended: dict[Process, None] = {}
 
     def orphans() -> list[Process]:
-        owners = ((process, owner_from(environment.get(OWNER, ""))) for process, environment in marked())
-        found = [process for process, owner in owners if owner is not None and not is_alive(owner)]
-        ended.update((process.pid, process) for process in found)
-        return found
+        left = {process: AGENT in environment for process, environment in marked() if _is_ownerless(environment)}
+        supervisors = {process for process, under_agent in left.items() if not under_agent}
+        family = left.keys() | {below for process in left for below in descendants(process.pid)}
+        found = family - supervisors or supervisors
+        ended.update(dict.fromkeys(found))
+        return list(found)
 
     end_all(orphans)
-    return list(ended.values())
+    return list(ended)
+
+
+def _is_ownerless(environment: dict[str, str]) -> bool:
+    """Whether the tuner that it names was of this machine and is no more."""
+    owner = owner_from(environment.get(OWNER, ""))
+    return owner is not None and not is_alive(owner)

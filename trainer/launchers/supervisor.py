@@ -15,8 +15,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from trainer.launchers.mailbox import AGENT, die_with_parent, write_whole
-from trainer.launchers.processes import Process, descendants, end_all
+from trainer.launchers.mailbox import die_with_parent, write_whole
+from trainer.launchers.processes import AGENT, Process, descendants, end_all
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def sleeper() -> Iterator[Start]:
         popen.wait()
 
 
-def process_of(popen: subprocess.Popen[bytes]) -> Process:
+def process_of(popen: subprocess.Popen[Any]) -> Process:
     status = status_of(popen.pid)
     assert status is not None
     return status.process
@@ -126,3 +127,19 @@ def test_sweep_ends_what_a_dead_tuner_left_and_nothing_else(sleeper: Start) -> N
     assert orphan.wait() == -signal.SIGKILL
     assert [popen.poll() for popen in (ours, elsewhere, unmarked)] == [None, None, None]
     assert sweep() == []
+
+
+def test_sweep_ends_children_that_wiped_their_environment_before_the_one_that_adopts_them() -> None:
+    script = (
+        "import subprocess,sys,time; p = subprocess.Popen(['sleep', '1000'], env={}); "
+        "print('started', flush=True); time.sleep(1000)"
+    )
+    env = {"PATH": os.environ["PATH"], MARK: "m4", OWNER: owner_text(dead_process())}
+    with subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        family = [*descendants(parent.pid), process_of(parent)]
+        ended = sweep()
+        assert end_all(lambda: filter(is_alive, family)) == []
+    assert len(family) == 2
+    assert [process for process in ended if process in family] == family

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.launchers.processes import OWNER, Process, marked, owner_from, status_of
+from trainer.launchers.processes import OWNER, Process, descendants, end_all, marked, owner_from, status_of, sweep
 
 TUNER = Path(__file__).parent / "tuner.py"
 AT_ONCE = 5  # tuners that run side by side: they mostly import
@@ -63,3 +65,28 @@ def test_a_tuner_killed_at_a_random_moment_leaves_nothing(wave: int, tmp_path: P
     while (left := left_by(tuners)) and time.monotonic() < give_up:
         time.sleep(0.02)
     assert left == []
+
+
+@pytest.mark.faults
+def test_a_sweep_before_the_supervisor_has_seen_the_tuner_die_leaves_nothing(tmp_path: Path) -> None:
+    tuner = start(tmp_path / "tuner", 0.0)
+    give_up = time.monotonic() + CLEAN_S
+    while not (tuner.folder / f"{1:06d}").exists() and time.monotonic() < give_up:  # the first burst is over
+        time.sleep(0.02)
+    started = set(grandchildren(tuner.folder))
+    family = descendants(tuner.popen.pid)
+    supervisor = next(process.pid for process in family if parent_of(process) == tuner.popen.pid)
+    assert started
+    assert started <= {process.pid for process in family}
+    os.kill(supervisor, signal.SIGSTOP)  # it sees nothing at all: the sweep is always first
+    tuner.popen.kill()
+    tuner.popen.wait()
+    sweep()
+    left = left_by([tuner])
+    end_all(lambda: left_by([tuner]))
+    assert left == []
+
+
+def parent_of(process: Process) -> int:
+    status = status_of(process.pid)
+    return 0 if status is None else status.parent
