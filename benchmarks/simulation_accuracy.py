@@ -51,7 +51,7 @@ def main() -> None:
         def predicted(of: Sequence[Run], rates: Mapping[str, float]) -> Floats:
             return np.array(pool.map(partial(simulated_log_rate, rates=dict(rates)), of, chunksize=8))
 
-        fit = Fit([*runs, *read_pairs(facts=asked.facts)], rows=rate_table(), predict=predicted)
+        fit = Fit([*runs, *read_pairs(facts=asked.facts)], rows=list(rate_table().values()), predict=predicted)
         theta = fit.start
         if asked.fit:
             theta = fit.solve(theta, np.ones(len(fit.runs)), steps=STEPS)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from benchmarks.published_runs import Run
 from trainer.estimate.candidates import Floats
+from trainer.measured.constants import Constant
 
 HUBER = 0.10  # relative error beyond which a row pulls no harder
 PRIOR_SPREAD = 0.7  # of a constant's logarithm around its prior
@@ -26,28 +26,13 @@ LONGEST_STEP = 0.4  # of a logarithm
 SLOPE = 0.02
 
 
-class Row(Protocol):
-    """A constant: fitted where it has bounds."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def prior(self) -> float: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-
-
 Predict = Callable[[Sequence[Run], Mapping[str, float]], Floats]  # log tokens/s/GPU of every run, at these constants
 
 
 class Fit:
     """A model of step time on a set of runs: residuals of log tokens/s at given constants."""
 
-    def __init__(self, runs: Sequence[Run], *, rows: Sequence[Row], predict: Predict) -> None:
+    def __init__(self, runs: Sequence[Run], *, rows: Sequence[Constant], predict: Predict) -> None:
         self.runs, self.rows, self.predict = runs, rows, predict
         self.measured = np.log([run.tokens_per_s_per_gpu for run in runs])
         self.trust = np.array([1.0 if run.trusted else LOW_TRUST_WEIGHT for run in runs])

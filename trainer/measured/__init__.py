@@ -1,1 +1,1 @@
-"""What was measured of links and software and holds for an estimate and a simulation alike: tables, no formulas."""
+"""What was measured and serves estimate and simulation alike: links, software, and the reader of fitted tables."""

@@ -7,17 +7,16 @@ runs by `benchmarks/simulation_accuracy.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from math import log, sqrt
 
+from trainer.measured.constants import Constant, read_constants
 from trainer.measured.links import COLLECTIVE, shares
 from trainer.measured.software import latest, releases
 from trainer.model.parameters import attention_channels
 from trainer.recipe.hardware import Hardware, known_hardware
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
-from trainer.recipe.tables import read_table
 
 Values = Mapping[str, float]
 
@@ -32,36 +31,15 @@ NCCL_SMS = 16.0
 REGISTERED_SMS = 4.0  # with user buffers registered (arXiv 2603.07685 section 4.1.7)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """A row of rates.csv: fitted where it has bounds."""
-
-    name: str
-    prior: float
-    value: float
-    low: float | None
-    high: float | None
-    unit: str
-
-
 @cache
-def rate_table() -> tuple[Rate, ...]:
-    return tuple(
-        Rate(
-            name=row["name"],
-            prior=float(row["prior"]),
-            value=float(row["value"]),
-            low=float(row["low"]) if row["low"] else None,
-            high=float(row["high"]) if row["high"] else None,
-            unit=row["unit"],
-        )
-        for row in read_table("rates.csv", package="trainer.engines.simulated")
-    )
+def rate_table() -> dict[str, Constant]:
+    """Every rate, fitted where it has bounds."""
+    return read_constants("rates.csv", package="trainer.engines.simulated")
 
 
 @cache
 def rate_values() -> Values:
-    return {row.name: row.value for row in rate_table()}
+    return {name: row.value for name, row in rate_table().items()}
 
 
 def gemm_key(precision: str, architecture: str) -> str:
