@@ -14,6 +14,8 @@ from tests.policies.planted import on_machine
 from trainer.burst import Burst, BurstPhase, FailureKind, Outcome, read_burst
 from trainer.engines import open_engine
 from trainer.engines.simulated import Machine, SimulatedEngine, true_throughput
+from trainer.engines.simulated.engine import memory_of
+from trainer.engines.simulated.memory import play_memory
 from trainer.engines.simulated.step import Simulation
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Fault, Host, Links, Memory, Noise, Routing, Straggler
@@ -159,6 +161,27 @@ def test_a_fault_ends_the_burst_as_what_it_is(kind: Any, failure: FailureKind, t
     assert (outcome.failure.kind, outcome.failure.rank) == (failure, 5)
     assert outcome.cost_s
     assert run(gpu_recipe(), tmp_path, number=1, machine=machine).ok
+
+
+def test_a_lost_burst_that_is_tried_again_draws_its_luck_anew(tmp_path: Path) -> None:
+    machine = Machine(memory=ROOMY, faults=(Fault(kind="node_lost", step=2, chance=0.5),))
+    recipe = on_machine(gpu_recipe(), machine)
+    kinds = set()
+    for number in range(12):
+        burst = Burst(number=number, recipe=recipe, folder=tmp_path / f"{number:04d}")
+        first, second = (SimulatedEngine(tmp_path).run(burst).ok for _ in range(2))
+        kinds.add((first, second))
+    assert (False, True) in kinds
+
+
+def test_memory_is_that_of_the_hottest_rank_and_not_of_the_hottest_layer() -> None:
+    """Loads differ from layer to layer: no rank is the hottest in all of them."""
+    recipe = gpu_recipe({"moe_router_force_load_balancing": False})
+    simulation = Simulation(recipe, Machine(routing=Routing(skew=0.5)))
+    peak = max(memory_of(simulation).peak_gib)
+    even = max(memory_of(Simulation(recipe, Machine(routing=Routing(skew=0.0)))).peak_gib)
+    hottest = max(play_memory(recipe, Machine(), imbalance=float(simulation.routing.hottest.max())).peak_gib)
+    assert even < peak < 0.9 * hottest
 
 
 # --- traces -----------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class _Stopped:
 
 
 class _Burst:
-    """One burst as it is played; noise is drawn from its recipe, number and seed."""
+    """One burst as it is played. Noise is drawn from its recipe, number and seed; faults anew when it is tried again."""
 
     def __init__(self, burst: Burst, *, warm: bool) -> None:
         self.burst, self.warm, self.recipe = burst, warm, burst.recipe
@@ -66,7 +66,9 @@ class _Burst:
         self.steps = settings.warmup_steps + settings.measure_steps
         self.simulation = Simulation(self.recipe, self.machine, steps=self.steps)
         self.memory = memory_of(self.simulation)
-        self.dice = random.Random(f"{self.recipe.digest()} {burst.number} {burst.seed}")
+        drawn = f"{self.recipe.digest()} {burst.number} {burst.seed}"
+        again = (burst.folder / "outcome.json").exists()  # a burst that was lost is tried once more
+        self.dice, self.luck = random.Random(drawn), random.Random(f"{drawn} {again}")
 
     def outcome(self) -> Outcome:
         recipe, limit, world = self.recipe, self.recipe.memory_limit_gib, self.recipe.world_size
@@ -130,7 +132,7 @@ class _Burst:
 
     def _fault(self) -> _Stopped | None:
         for fault in self.machine.faults:
-            drawn = self.dice.random()
+            drawn = self.luck.random()
             meets = fault.bursts is None or self.burst.number < fault.bursts
             if meets and drawn < fault.chance and fault.step < self.steps and fault.rank < self.recipe.world_size:
                 return _Stopped(failure=_failure(fault), steps=float(fault.step + 1))
@@ -171,9 +173,11 @@ class _Burst:
 
 
 def memory_of(simulation: Simulation) -> MemoryPlay:
-    """The memory of a recipe, its hottest EP rank included."""
-    hottest = float(simulation.routing.hottest.max())
-    return play_memory(simulation.recipe, simulation.machine, imbalance=hottest)
+    """The memory of a recipe, on the hottest EP rank of every stage: what its layers get on average."""
+    own = simulation.routing.own
+    layers = [[layer for stage in rank for layer in stage.layers] for rank in simulation.stages]
+    loads = [float(own[of_rank].mean(axis=0).max()) if of_rank else 1.0 for of_rank in layers]
+    return play_memory(simulation.recipe, simulation.machine, imbalance=loads)
 
 
 def _failure(fault: Fault) -> Failure:
