@@ -1,0 +1,1 @@
+"""How good a tuning policy is: it and simpler searches on simulated clusters, against the best known of each."""

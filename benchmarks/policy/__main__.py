@@ -1,0 +1,120 @@
+"""How good is the tuning policy? On simulated clusters, against the best known recipe of each.
+
+    python -m benchmarks.policy [--only policy,plan] [--scenarios N] [--budget K] [--refresh] [--keep] [--plot]
+
+Beside each other: the policy as it is, Optuna's tpe, gp and random samplers (from `plan`'s first choice, behind the
+memory gate, without traces) and `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
+is the true throughput of what `export` would write then, *best* the best known: `plan`'s finals, random recipes, hill
+climbing and whatever a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the
+median |log| of predicted over true throughput, `in bound` the share of true gains below the bound that was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.places import DATA, ROOT
+from benchmarks.policy.best import Effort, Known, read_best, search_best, simulation_digest, write_best
+from benchmarks.policy.figures import rows_of, table_of, write_studies
+from benchmarks.policy.ground import Ground
+from benchmarks.policy.plot import draw
+from benchmarks.policy.scenarios import Scenario, scenarios
+from benchmarks.policy.searches import SEARCHES
+from benchmarks.policy.study import Study
+from benchmarks.policy.today import read_today, write_today
+from benchmarks.policy.tuned import policy
+
+DOCS = ROOT / "docs"
+CONTENDERS = {"policy": policy, **SEARCHES}
+BUDGET = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Of one scenario. `best` includes every recipe that any contender ran."""
+
+    scenario: Scenario
+    best: Known
+    studies: list[Study] = field(default_factory=list)
+
+
+def play(scenario: Scenario, *, only: Sequence[str], budget: int, known: dict[str, Known], effort: Effort) -> Result:
+    """All contenders on one scenario, and its best known, looked for where the table has none."""
+    warnings.simplefilter("ignore")  # optuna says what of it is experimental
+    ground = Ground(scenario)
+    if scenario.name in known:
+        ground.truth(known[scenario.name].recipe(scenario))
+    else:
+        search_best(ground, effort)
+    studies = [CONTENDERS[name](ground, budget) for name in only]
+    rate, recipe = ground.best
+    changes = {name: to for name, (_, to) in scenario.recipe.diff(recipe).items()}
+    return Result(scenario=scenario, best=Known(tokens_per_s_per_gpu=rate, changes=changes), studies=studies)
+
+
+def play_all(
+    chosen: Sequence[Scenario], *, only: Sequence[str], budget: int, known: dict[str, Known], effort: Effort
+) -> list[Result]:
+    """Two scenarios at a time, in the order given."""
+    with get_context("fork").Pool(2) as pool:
+        job = partial(play, only=only, budget=budget, known=known, effort=effort)
+        return list(pool.imap(job, chosen))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, by commas")
+    parser.add_argument("--scenarios", type=int, default=None, help="so many, spread over the table")
+    parser.add_argument("--budget", type=int, default=BUDGET, help="bursts after the base's")
+    parser.add_argument("--refresh", action="store_true", help="look for every best known anew")
+    parser.add_argument("--keep", action="store_true", help="write the policy's figures down as today's")
+    parser.add_argument("--plot", action="store_true", help="draw docs/policy_regret.svg")
+    parser.add_argument("--csv", type=Path, default=None, help="write every study here")
+    options = parser.parse_args()
+    started = time.time()
+    every = scenarios()
+    chosen = every if options.scenarios is None else every[:: max(1, len(every) // options.scenarios)]
+    table = DATA / "policy_best.csv"
+    known = {} if options.refresh else read_best(table, chosen)
+    only = options.only.split(",")
+    results = play_all(chosen, only=only, budget=options.budget, known=known, effort=Effort())
+    best = {result.scenario.name: result.best for result in results}
+    write_best(table, chosen, best)
+    studies = [study for result in results for study in result.studies]
+    kept = read_today(DATA / "policy_today.csv", chosen)
+    _print(Console(width=170), results, kept, options.budget)
+    rates = {name: found.tokens_per_s_per_gpu for name, found in best.items()}
+    if options.csv:
+        write_studies(options.csv, studies, rates, options.budget)
+    if options.keep:
+        write_today(DATA / "policy_today.csv", chosen, [study for study in studies if study.contender == "policy"])
+    if options.plot:
+        draw(DOCS / "policy_regret.svg", [*studies, *kept], rates, options.budget)
+    print(f"{len(chosen)} scenarios, simulation {simulation_digest()}, {time.time() - started:.0f} s")
+
+
+def _print(console: Console, results: Sequence[Result], kept: Sequence[Study], budget: int) -> None:
+    """All scenarios, then the unseen ones alone; the policy that was kept stands first where it has all of them."""
+    for title, part in (
+        ("all scenarios", list(results)),
+        ("unseen: no constant was chosen on these", [result for result in results if result.scenario.unseen]),
+    ):
+        names = {result.scenario.name: result.best.tokens_per_s_per_gpu for result in part}
+        before = [replace(study, contender="policy kept") for study in kept if study.scenario in names]
+        studies = [study for result in part for study in result.studies]
+        if studies:
+            console.print(table_of(rows_of([*before, *studies], names, budget), f"{title} ({len(part)})"))
+            console.print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The best known recipe of a scenario: `plan`'s finals, random legal recipes and hill climbing, by the truth itself.
+
+Found once and kept in a table, keyed by the simulation's digest: another simulation has other bests.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.places import ROOT
+from benchmarks.policy.ground import Ground, written_out
+from benchmarks.policy.scenarios import Scenario
+from benchmarks.policy.space import SIZES, Space
+from policies.legality import Refusal, derive
+from policies.space import AXES, CURRENT, axis_of
+from trainer.recipe import Recipe
+from trainer.recipe.layout import sizes_of
+
+SIMULATION = ("trainer/engines/simulated", "trainer/recipe/machine.py", "trainer/recipe/hardware.csv")
+COLUMNS = ("scenario", "recipe", "simulation", "tokens_per_s_per_gpu", "changes")
+WAYS = 2  # layouts of one size: its pipeline may be split in more than one
+BETTER = 1e-4  # of throughput: less is no step uphill
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much of the space is looked at: `climbs` start from the best recipes of as many layouts."""
+
+    planned: int = 120
+    drawn: int = 150
+    climbs: int = 4
+    rounds: int = 8
+    pairs: int = 2  # rounds in which a size and recompute move together, from the best of all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """`changes` lead from the scenario's recipe to the best known: {knob: value}."""
+
+    tokens_per_s_per_gpu: float
+    changes: dict[str, Any]
+
+    def recipe(self, scenario: Scenario) -> Recipe:
+        return scenario.recipe.replace(self.changes)
+
+
+def search_best(ground: Ground, effort: Effort) -> None:
+    """Asks for the truth of every recipe worth a look: `ground.best` is the best known then."""
+    space = Space(ground.scenario.recipe)
+    dice = random.Random(f"best {ground.scenario.name}")
+    found = [*islice(ground.planned(), effort.planned), *islice(space.drawn(dice), effort.drawn)]
+    for start in _best_of_layouts(ground, [ground.scenario.recipe, *found], effort.climbs):
+        _climb(ground, space, start, effort.rounds)
+    for _ in range(effort.pairs):
+        before, recipe = ground.best
+        better = max(_pairs(space, recipe), key=ground.truth, default=recipe)
+        if ground.truth(better) <= before * (1 + BETTER):
+            return
+        _climb(ground, space, better, effort.rounds)
+
+
+def _best_of_layouts(ground: Ground, recipes: Iterable[Recipe], count: int) -> list[Recipe]:
+    ranked = sorted(recipes, key=lambda recipe: -ground.truth(recipe))
+    firsts = {sizes_of(recipe): recipe for recipe in reversed(ranked)}
+    return sorted(firsts.values(), key=lambda recipe: -ground.truth(recipe))[:count]
+
+
+def _climb(ground: Ground, space: Space, recipe: Recipe, rounds: int) -> None:
+    """To the best neighbour, until none is better."""
+    for _ in range(rounds):
+        best = max(_neighbours(space, recipe), key=ground.truth, default=recipe)
+        if ground.truth(best) <= ground.truth(recipe) * (1 + BETTER):
+            return
+        recipe = best
+
+
+def _neighbours(space: Space, recipe: Recipe) -> Iterator[Recipe]:
+    """One step along the policy's axes, or along the sizes of the plan with what must follow them."""
+    for name in AXES:
+        axis = axis_of(name, recipe, lambda found: True)
+        for label, changes in axis.options.items() if axis else ():
+            derived = derive(recipe, changes)
+            if label != CURRENT and not isinstance(derived, Refusal):
+                yield written_out(derived)
+    point = space.point(recipe)
+    if point is None:
+        return
+    for name in SIZES:
+        for label in space.axes.get(name, ()):
+            if label != point[name]:
+                yield from islice(space.nearest(point | {name: label}), WAYS)
+
+
+def _pairs(space: Space, recipe: Recipe) -> Iterator[Recipe]:
+    """Every other value of every size with every recompute: what a larger step needs is room."""
+    point = space.point(recipe)
+    if point is None:
+        return
+    for size in SIZES:
+        for label in space.axes.get(size, ()):
+            if label != point[size]:
+                for recompute in space.axes.get("recompute", ()):
+                    yield from islice(space.nearest(point | {size: label, "recompute": recompute}), 1)
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+@cache
+def simulation_digest() -> str:
+    """16 hex digits of every file that decides what is true."""
+    digest = hashlib.sha256()
+    for file in sorted(_files()):
+        digest.update(file.relative_to(ROOT).as_posix().encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[Path]:
+    for name in SIMULATION:
+        path = ROOT / name
+        yield from (found for found in path.rglob("*") if found.suffix in (".py", ".csv")) if path.is_dir() else [path]
+
+
+def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:
+    """By scenario, of those whose recipe and simulation are as they were."""
+    if not table.exists():
+        return {}
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = {(row["scenario"], row["recipe"], row["simulation"]): row for row in csv.DictReader(file)}
+    keys = {scenario.name: (scenario.name, scenario.recipe.digest(), simulation_digest()) for scenario in chosen}
+    return {
+        name: Known(
+            tokens_per_s_per_gpu=float(rows[key]["tokens_per_s_per_gpu"]), changes=json.loads(rows[key]["changes"])
+        )
+        for name, key in keys.items()
+        if key in rows
+    }
+
+
+def write_best(table: Path, chosen: Iterable[Scenario], known: Mapping[str, Known]) -> None:
+    """The scenarios' rows; other rows of the same simulation stay."""
+    written = {scenario.name: scenario for scenario in chosen if scenario.name in known}
+    rows = {name: _row(scenario, known[name]) for name, scenario in written.items()}
+    if table.exists():
+        with table.open(encoding="utf-8", newline="") as file:
+            old = [row for row in csv.DictReader(file) if row["simulation"] == simulation_digest()]
+        rows = {row["scenario"]: row for row in old} | rows
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[name] for name in sorted(rows))
+
+
+def _row(scenario: Scenario, known: Known) -> dict[str, str]:
+    values = (
+        scenario.name,
+        scenario.recipe.digest(),
+        simulation_digest(),
+        f"{known.tokens_per_s_per_gpu:.3f}",
+        json.dumps(known.changes),
+    )
+    return dict(zip(COLUMNS, values, strict=True))

@@ -1,0 +1,124 @@
+"""Studies of many scenarios as figures: one row a contender, and the same scenario by scenario."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Column, Table
+
+from benchmarks.policy.study import Foretold, Study
+
+AFTER = (1, 3, 5, 10, 20)  # bursts
+GOAL = 0.95  # of the best known
+LOW = 0.10  # quantile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Of one contender over its scenarios: `tuned` is {bursts: (median, 10th percentile)} of tuned/best."""
+
+    name: str
+    scenarios: int
+    tuned: dict[int, tuple[float, float]]
+    ooms: float  # a study
+    most_ooms: int
+    without: int  # studies that end without a recipe
+    reached: float  # share that come to GOAL and stay
+    hours: float  # median GPU-hours to it over those that do; nan where none does
+    cluster_hours: float  # the same in hours of the whole cluster
+    foretold: int
+    error: float  # median |log| of predicted over true throughput; nan without predictions
+    covered: float  # share of true gains within their bound
+    cpu_s: float  # a study
+
+
+def rows_of(studies: Iterable[Study], best: Mapping[str, float], budget: int) -> list[Row]:
+    """One row a contender, in the order they come."""
+    by_name: dict[str, list[Study]] = {}
+    for study in studies:
+        by_name.setdefault(study.contender, []).append(study)
+    return [_row(name, found, best, budget) for name, found in by_name.items()]
+
+
+def ratios(studies: Sequence[Study], best: Mapping[str, float], bursts: int) -> list[float]:
+    return [study.tuned_after(bursts) / best[study.scenario] for study in studies]
+
+
+def bursts_shown(budget: int) -> list[int]:
+    return [bursts for bursts in AFTER if bursts <= budget]
+
+
+def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget: int) -> Row:
+    shares = {bursts: ratios(studies, best, bursts) for bursts in bursts_shown(budget)}
+    hours = [(study.hours_to(GOAL * best[study.scenario]), study.world) for study in studies]
+    arrived = [(spent, spent / world) for spent, world in hours if spent < math.inf]
+    foretold = [told for study in studies for told in study.foretold]
+    return Row(
+        name=name,
+        scenarios=len(studies),
+        tuned={bursts: (float(np.median(of)), float(np.quantile(of, LOW))) for bursts, of in shares.items()},
+        ooms=float(np.mean([study.ooms for study in studies])),
+        most_ooms=max(study.ooms for study in studies),
+        without=sum(not study.has_recipe for study in studies),
+        reached=len(arrived) / len(studies),
+        hours=float(np.median([spent for spent, _ in arrived])) if arrived else math.nan,
+        cluster_hours=float(np.median([spent for _, spent in arrived])) if arrived else math.nan,
+        foretold=len(foretold),
+        error=float(np.median([abs(told.error) for told in foretold])) if foretold else math.nan,
+        covered=_covered(foretold),
+        cpu_s=float(np.mean([study.cpu_s for study in studies])),
+    )
+
+
+def _covered(foretold: Sequence[Foretold]) -> float:
+    bounded = [told.covered for told in foretold if told.bound is not None]
+    return float(np.mean(bounded)) if bounded else math.nan
+
+
+def table_of(rows: Sequence[Row], title: str) -> Table:
+    """Median/10th percentile of tuned/best, and what it took."""
+    shown = list(rows[0].tuned) if rows else []
+    last = ("OOM (most)", "no recipe", f"to {GOAL:.0%}", "GPU-h", "h", "error", "in bound", "CPU s")
+    columns = [Column(str(name), justify="right", no_wrap=True) for name in (*shown, *last)]
+    table = Table("tuned/best after bursts", *columns, box=None, title=title, title_justify="left")
+    for row in rows:
+        curve = [f"{median:.3f}/{low:.3f}" for median, low in row.tuned.values()]
+        table.add_row(
+            row.name,
+            *curve,
+            f"{row.ooms:.2f} ({row.most_ooms})",
+            str(row.without),
+            f"{row.reached:.0%}",
+            _number(row.hours, "{:,.1f}"),
+            _number(row.cluster_hours, "{:.2f}"),
+            _number(row.error, "{:.3f}"),
+            _number(row.covered, "{:.0%}"),
+            f"{row.cpu_s:.1f}",
+        )
+    return table
+
+
+def _number(value: float, form: str) -> str:
+    return "" if math.isnan(value) else form.format(value)
+
+
+# --- scenario by scenario -----------------------------------------------------------------------------------
+def write_studies(file: Path, studies: Iterable[Study], best: Mapping[str, float], budget: int) -> None:
+    """CSV: a row for each scenario and contender; throughputs are true tokens/s/GPU."""
+    shown = bursts_shown(budget)
+    columns = ["scenario", "contender", "best", "base", *(f"tuned_{bursts}" for bursts in shown)]
+    columns += ["bursts", "ooms", "gpu_hours", f"gpu_hours_to_{GOAL:.0%}", "ended"]
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        for study in studies:
+            top = best[study.scenario]
+            tuned = [f"{study.tuned_after(bursts):.1f}" for bursts in shown]
+            spent = sum(burst.gpu_hours for burst in study.paid)
+            counted = [len(study.paid), study.ooms, f"{spent:.2f}", f"{study.hours_to(GOAL * top):.2f}", study.ended]
+            writer.writerow([study.scenario, study.contender, f"{top:.1f}", f"{study.start:.1f}", *tuned, *counted])

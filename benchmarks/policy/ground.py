@@ -1,0 +1,151 @@
+"""A scenario as it is played on: bursts without traces, the plan, and the truth that no contender sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from autotune.tuning.history import status_of
+from benchmarks.policy.scenarios import Scenario
+from benchmarks.policy.study import Paid, Study
+from policies.gate import MemoryGate
+from policies.trial import Phase, Proposal, Trial
+from trainer.burst import Burst, FailureKind, Outcome
+from trainer.engines.simulated import SimulatedEngine, true_throughput
+from trainer.estimate.plan.legality import KINDS
+from trainer.estimate.plan.search import Search, search
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import FindingKind, check
+
+TRIES = 2  # of a burst that the machine made fail, as the product's
+
+
+class Ground:
+    """All contenders of a scenario share one: every recipe whose truth was asked for counts towards the best."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._truths: dict[str, tuple[float, Recipe]] = {}
+
+    def truth(self, recipe: Recipe) -> float:
+        """Tokens/s/GPU without noise; 0 where it does not fit."""
+        digest = recipe.digest()
+        if digest not in self._truths:
+            self._truths[digest] = (true_throughput(recipe, self.scenario.machine) or 0.0, recipe)
+        return self._truths[digest][0]
+
+    @property
+    def best(self) -> tuple[float, Recipe]:
+        """Of all that was asked for."""
+        return max(self._truths.values(), key=lambda known: known[0], default=(0.0, self.scenario.recipe))
+
+    @cached_property
+    def plan(self) -> Search:
+        return search(self.scenario.recipe)
+
+    def planned(self) -> Iterator[Recipe]:
+        """`plan`'s choices in order."""
+        for row in self.plan.ranking:
+            recipe = written_out(self.plan.finals.candidates.recipe(int(row)))
+            if legal(recipe, standing=self.plan.standing):
+                yield recipe
+
+    @contextmanager
+    def untraced(self, contender: str) -> Iterator[Untraced]:
+        """A study without traces, its base burst paid."""
+        with TemporaryDirectory(prefix="policy-") as folder:
+            yield Untraced(self, contender, Path(folder))
+
+
+class Untraced:
+    """Bursts without traces, one after another. What was measured best is what would be exported."""
+
+    def __init__(self, ground: Ground, contender: str, folder: Path) -> None:
+        self.ground, self.contender, self.folder = ground, contender, folder
+        self.trials: list[Trial] = []
+        self._engine = SimulatedEngine(folder / "engine")
+        self._best: tuple[float, Recipe] | None = None
+        self._tried: set[str] = set()
+        self._paid: list[Paid] = []
+        self.run(ground.scenario.recipe)
+        self._start = self._paid.pop().tuned
+
+    def run(self, recipe: Recipe) -> Outcome:
+        """Pays for a burst: its outcome."""
+        self.ground.truth(recipe)
+        number, hours = len(self.trials), 0.0
+        for _ in range(TRIES):
+            outcome = self._engine.run(self._burst(recipe, number))
+            hours += (outcome.cost_s or 0.0) * recipe.world_size / 3600
+            if outcome.failure is None or outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
+                break
+        self.trials.append(_trial(number, recipe, outcome))
+        self._tried.add(recipe.digest())
+        rate = outcome.tokens_per_s_per_gpu
+        if rate is not None and (self._best is None or rate > self._best[0]):
+            self._best = (rate, recipe)
+        oom = outcome.failure is not None and outcome.failure.kind is FailureKind.OOM
+        tuned = self.ground.truth(self._best[1]) if self._best else 0.0
+        self._paid.append(Paid(gpu_hours=hours, oom=oom, tuned=tuned))
+        return outcome
+
+    def study(self, *, ended: str, cpu_s: float) -> Study:
+        scenario = self.ground.scenario
+        return Study(
+            contender=self.contender,
+            scenario=scenario.name,
+            world=scenario.recipe.world_size,
+            start=self._start,
+            paid=tuple(self._paid),
+            ended=ended,
+            cpu_s=cpu_s,
+        )
+
+    @property
+    def bursts(self) -> int:
+        """After the base's."""
+        return len(self._paid)
+
+    @property
+    def gate(self) -> MemoryGate:
+        return MemoryGate(self.trials)
+
+    def tried(self, recipe: Recipe) -> bool:
+        return recipe.digest() in self._tried
+
+    def _burst(self, recipe: Recipe, number: int) -> Burst:
+        settings = recipe.burst.model_copy(update={"trace_steps": 0})
+        untraced = recipe.model_copy(update={"burst": settings})
+        folder = self.folder / f"{number:04d}"
+        return Burst(number=number, recipe=untraced, folder=folder, seed=self.ground.scenario.seed)
+
+
+def _trial(number: int, recipe: Recipe, outcome: Outcome) -> Trial:
+    """As the memory gate reads one."""
+    proposal = Proposal(recipe=recipe, parent=None, phase=Phase.RETUNE, fix="search", because="a contender's choice")
+    return Trial(
+        number=number,
+        proposal=proposal,
+        changes={},
+        bursts=(number,),
+        outcomes=(outcome,),
+        status=status_of(outcome),
+    )
+
+
+def legal(recipe: Recipe, *, standing: frozenset[str] = frozenset()) -> bool:
+    """As `plan` means it: it runs, and as what it says. `standing` rules are broken whatever is chosen."""
+    return not any(found.kind in KINDS and found.rule not in standing for found in check(recipe))
+
+
+def written_out(recipe: Recipe) -> Recipe:
+    """With the environment that is set beside it, as `plan`'s choices have it."""
+    for finding in check(recipe):
+        environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
+        if finding.kind is FindingKind.AUTOSET and environment:
+            recipe = recipe.replace(finding.suggestion)
+    return recipe

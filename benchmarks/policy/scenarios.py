@@ -1,0 +1,130 @@
+"""What is tuned: a model on a simulated cluster from a bad start. One row of `scenarios.csv` each, never drawn anew.
+
+A machine is a packaged file, or `drawn-N`: several keys of the default machine moved by 20 to 60 %, by dice of seed N.
+Rows marked unseen are for judging only: no constant of a policy was chosen by looking at them.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainer.recipe import Recipe
+from trainer.recipe.load_machine import load_machine
+from trainer.recipe.machine import Machine
+
+TABLE = Path(__file__).with_name("scenarios.csv")
+SIZES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+SOME = {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "layernorm")}
+OVERLAPPED = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+FUSED = {"moe_permute_fusion": True, "moe_router_fusion": True, "cross_entropy_loss_fusion": True}
+ALWAYS = {"use_distributed_optimizer": True, "moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
+STARTS: dict[str, dict[str, Any]] = {  # what is wrong with a recipe, beside its sizes
+    "full-recompute": ALWAYS | OVERLAPPED | FUSED | FULL,
+    "much-tp": ALWAYS | OVERLAPPED | FUSED | SOME,
+    "much-pp": ALWAYS | OVERLAPPED | FUSED | SOME,
+    "far-experts": ALWAYS | OVERLAPPED | FUSED | SOME,  # EP beyond the NVLink domain over NCCL
+    "no-overlap": ALWAYS | SOME,
+    "too-large": ALWAYS | OVERLAPPED | FUSED,
+    "untuned": {"moe_router_dtype": "fp32"},  # Megatron's defaults
+}
+NEAR, FAR = math.log(1.2), math.log(1.6)  # how far a drawn key lies from the default
+FACTORS = (
+    *("compute.dense_gemm", "compute.grouped_gemm", "compute.half_rows", "compute.half_width", "compute.attention"),
+    *("compute.memory_bound", "compute.quantize", "compute.optimizer", "links.nvlink", "links.network", "links.pcie"),
+    *("links.latency", "links.half_message", "links.alltoall", "links.deepep", "links.hybridep"),
+    *("overlap.sm_contention", "overlap.slowed", "host.launch"),
+)
+OTHERS: dict[str, tuple[float, float]] = {  # drawn evenly between
+    "overlap.ep": (0.5, 0.9),
+    "overlap.dp": (0.4, 0.9),
+    "host.sync_us": (10.0, 60.0),
+    "host.gc_ms": (20.0, 120.0),
+    "routing.skew": (0.4, 1.2),
+    "memory.activations": (0.9, 1.2),
+    "memory.outside_gib": (0.5, 4.0),
+    "noise.burst": (0.004, 0.012),
+    "noise.step": (0.006, 0.015),
+}
+MOVED, MOVED_OTHERS = (5, 9), (1, 4)  # how many keys of a drawn machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """`recipe` holds the machine; bursts, data and samplers are drawn from `seed`."""
+
+    name: str
+    start: str
+    unseen: bool
+    recipe: Recipe
+    seed: int
+
+    @property
+    def machine(self) -> Machine:
+        return self.recipe.burst.machine or Machine()
+
+
+def scenarios(table: Path = TABLE) -> list[Scenario]:
+    with table.open(encoding="utf-8", newline="") as file:
+        return [_scenario(row, seed) for seed, row in enumerate(csv.DictReader(file), 1)]
+
+
+def _scenario(row: dict[str, str], seed: int) -> Scenario:
+    machine = machine_named(row["machine"])
+    sizes = {SIZES[size]: int(row[size]) for size in SIZES}
+    knobs = STARTS[row["start"]] | {"sequence_parallel": int(row["tp"]) > 1}
+    if row["pipeline"]:
+        knobs["pipeline_model_parallel_layout"] = row["pipeline"]
+    training = {
+        "seq_length": int(row["seq_length"]),
+        "global_batch_size": int(row["global_batch_size"]),
+        "micro_batch_size": int(row["mbs"]),
+        "precision": row["precision"],
+    }
+    data = {
+        "name": f"{row['model']}-{row['gpu']}",
+        "model": row["model"],
+        "cluster": {"gpu": row["gpu"], "nodes": int(row["nodes"])},
+        "training": training,
+        "parallelism": sizes,
+        "knobs": knobs,
+        "burst": {"engine": "simulated", "machine": machine.model_dump(exclude_defaults=True)},
+    }
+    recipe = Recipe.model_validate(data)
+    name = f"{row['model']} {recipe.world_size}x{row['gpu']} {row['machine']}"
+    return Scenario(name=name, start=row["start"], unseen=row["unseen"] == "yes", recipe=recipe, seed=seed)
+
+
+@cache
+def machine_named(name: str) -> Machine:
+    """A packaged machine, or the drawn one of a seed."""
+    kind, _, seed = name.partition("-")
+    return drawn_machine(int(seed)) if kind == "drawn" else load_machine(name)
+
+
+def drawn_machine(seed: int) -> Machine:
+    """Every seed has its own cluster, the same one at every call."""
+    dice = random.Random(f"machine {seed}")
+    drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, FAR)) for key in _some(dice, FACTORS, MOVED)}
+    drawn |= {key: dice.uniform(*OTHERS[key]) for key in _some(dice, tuple(OTHERS), MOVED_OTHERS)}
+    data: dict[str, Any] = {"name": f"drawn-{seed}"}
+    for key, value in drawn.items():
+        section, name = key.split(".")
+        data.setdefault(section, {})[name] = round(value, 3)
+    return Machine.model_validate(data)
+
+
+def _some(dice: random.Random, keys: tuple[str, ...], least_and_most: tuple[int, int]) -> list[str]:
+    return dice.sample(keys, dice.randint(*least_and_most))

@@ -1,0 +1,81 @@
+"""What a contender did on a scenario, burst by burst, and the figures that are read from it. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paid:
+    """One burst after the base's. `tuned` is the true tokens/s/GPU of what `export` would write after it."""
+
+    gpu_hours: float
+    oom: bool
+    tuned: float  # 0: there is no recipe yet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foretold:
+    """A gain over the parent (fractions of throughput): predicted, its bound where one was given, and the true one."""
+
+    gain: float
+    bound: float | None
+    true: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over true throughput, as a log."""
+        return math.log1p(self.gain) - math.log1p(self.true)
+
+    @property
+    def covered(self) -> bool:
+        return self.bound is not None and self.true <= self.bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """`start` is what `export` would write after the base's bursts; `world` is how many GPUs a burst holds."""
+
+    contender: str
+    scenario: str
+    world: int
+    start: float
+    paid: tuple[Paid, ...]
+    foretold: tuple[Foretold, ...] = ()
+    ended: str = ""
+    cpu_s: float = 0.0
+
+    def tuned_after(self, bursts: int) -> float:
+        """A study that ended early keeps what it had."""
+        counted = self.paid[:bursts]
+        return counted[-1].tuned if counted else self.start
+
+    @property
+    def ooms(self) -> int:
+        return sum(burst.oom for burst in self.paid)
+
+    @property
+    def has_recipe(self) -> bool:
+        return self.tuned_after(len(self.paid)) > 0
+
+    def hours_to(self, throughput: float) -> float:
+        """GPU-hours after the base's until what would be exported gives so much and keeps it; inf: never."""
+        spent, reached = 0.0, 0.0 if self.start >= throughput else math.inf
+        for burst in self.paid:
+            spent += burst.gpu_hours
+            if burst.tuned < throughput:
+                reached = math.inf
+            elif reached == math.inf:
+                reached = spent
+        return reached
+
+    def tuned_at(self, gpu_hours: float) -> float:
+        """What would be exported when so many GPU-hours are spent."""
+        spent, tuned = 0.0, self.start
+        for burst in self.paid:
+            spent += burst.gpu_hours
+            if spent > gpu_hours:
+                break
+            tuned = burst.tuned
+        return tuned

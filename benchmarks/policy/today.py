@@ -1,0 +1,58 @@
+"""The figures of a policy that were kept, to see another one beside: its curve on every scenario."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.policy.best import simulation_digest
+from benchmarks.policy.scenarios import Scenario
+from benchmarks.policy.study import Foretold, Paid, Study
+
+COLUMNS = ("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "foretold", "ended", "cpu_s")
+
+
+def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study]) -> None:
+    """One row a scenario; `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true]."""
+    digests = {scenario.name: scenario.recipe.digest() for scenario in chosen}
+    with table.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for study in studies:
+            paid = [[round(burst.gpu_hours, 3), int(burst.oom), round(burst.tuned, 2)] for burst in study.paid]
+            told = [[_short(value) for value in asdict(each).values()] for each in study.foretold]
+            figures = [study.contender, study.world, round(study.start, 2), json.dumps(paid), json.dumps(told)]
+            key = [study.scenario, digests[study.scenario], simulation_digest()]
+            writer.writerow([*key, *figures, study.ended, round(study.cpu_s, 1)])
+
+
+def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
+    """Of the scenarios whose recipe and simulation are as they were."""
+    if not table.exists():
+        return []
+    keys = {(scenario.name, scenario.recipe.digest(), simulation_digest()) for scenario in chosen}
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["scenario"], row["recipe"], row["simulation"]) in keys]
+    return [_study(row) for row in rows]
+
+
+def _study(row: dict[str, str]) -> Study:
+    paid = [Paid(gpu_hours=hours, oom=bool(oom), tuned=tuned) for hours, oom, tuned in json.loads(row["paid"])]
+    told = [Foretold(gain=gain, bound=bound, true=true) for gain, bound, true in json.loads(row["foretold"])]
+    return Study(
+        contender=f"{row['contender']} kept",
+        scenario=row["scenario"],
+        world=int(row["world"]),
+        start=float(row["start"]),
+        paid=tuple(paid),
+        foretold=tuple(told),
+        ended=row["ended"],
+        cpu_s=float(row["cpu_s"]),
+    )
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

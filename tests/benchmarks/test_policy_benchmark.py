@@ -1,0 +1,112 @@
+"""The benchmark of policies in small: two scenarios, three bursts; and its figures by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.policy.__main__ import Result, play
+from benchmarks.policy.best import Effort, read_best, write_best
+from benchmarks.policy.figures import rows_of
+from benchmarks.policy.plot import draw
+from benchmarks.policy.scenarios import drawn_machine, scenarios
+from benchmarks.policy.study import Foretold, Paid, Study
+from benchmarks.policy.today import read_today, write_today
+from trainer.recipe.load_machine import packaged_machines
+from trainer.recipe.rules import check
+
+SMALL = ("gpt-oss-20b 8xh100 skewed-router", "moonlight-16b-a3b 8xb200 drawn-19")
+LITTLE = Effort(planned=4, drawn=4, climbs=0, pairs=0)
+BUDGET = 3
+
+
+def study(*tuned: float, start: float = 0.0, hours: float = 2.0) -> Study:
+    paid = tuple(Paid(gpu_hours=hours, oom=rate == 0, tuned=rate) for rate in tuned)
+    return Study(contender="drawn", scenario="one", world=8, start=start, paid=paid)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    chosen = [scenario for scenario in scenarios() if scenario.name in SMALL]
+    only = ("policy", "random", "plan")
+    return [play(scenario, only=only, budget=BUDGET, known={}, effort=LITTLE) for scenario in chosen]
+
+
+def test_every_scenario_is_legal_and_named_once() -> None:
+    every = scenarios()
+    assert len(every) >= 40
+    assert len({scenario.name for scenario in every}) == len(every)
+    assert not [finding for one in every for finding in check(one.recipe) if finding.kind == "error"]
+    assert {one.machine.name for one in every} >= set(packaged_machines())
+    assert 10 <= sum(one.unseen for one in every) < len(every) / 2
+
+
+def test_a_machine_that_is_unseen_is_so_in_every_scenario() -> None:
+    seen = {one.machine.name for one in scenarios() if not one.unseen}
+    assert not seen & {one.machine.name for one in scenarios() if one.unseen}
+
+
+def test_a_drawn_machine_is_always_the_same_and_several_keys_away_from_the_default() -> None:
+    assert drawn_machine(7) == drawn_machine(7) != drawn_machine(8)
+    moved = drawn_machine(7).model_dump(exclude_defaults=True)
+    assert sum(len(section) for name, section in moved.items() if name != "name") >= 6
+
+
+def test_nobody_is_better_than_the_best_known_and_nobody_pays_more_than_the_budget(results: list[Result]) -> None:
+    for result in results:
+        for one in result.studies:
+            assert one.tuned_after(BUDGET) <= result.best.tokens_per_s_per_gpu
+            assert 0 < len(one.paid) <= BUDGET
+            assert all(burst.gpu_hours > 0 for burst in one.paid)
+
+
+def test_the_same_scenario_gives_the_same_studies(results: list[Result]) -> None:
+    again = play(results[0].scenario, only=("random",), budget=BUDGET, known={}, effort=LITTLE)
+    before = next(one for one in results[0].studies if one.contender == "random")
+    assert again.studies[0].paid == before.paid
+
+
+def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(results: list[Result], tmp_path: Path) -> None:
+    chosen = [result.scenario for result in results]
+    write_best(tmp_path / "best.csv", chosen, {result.scenario.name: result.best for result in results})
+    known = read_best(tmp_path / "best.csv", chosen)
+    assert known[SMALL[0]].recipe(chosen[0]) == results[0].best.recipe(chosen[0])
+    kept = [result.studies[0] for result in results]
+    write_today(tmp_path / "today.csv", chosen, kept)
+    read = read_today(tmp_path / "today.csv", chosen)
+    assert [one.ooms for one in read] == [one.ooms for one in kept]
+    assert [one.tuned_after(2) for one in read] == pytest.approx([one.tuned_after(2) for one in kept], rel=1e-3)
+
+
+def test_the_picture_is_drawn(results: list[Result], tmp_path: Path) -> None:
+    best = {result.scenario.name: result.best.tokens_per_s_per_gpu for result in results}
+    draw(tmp_path / "regret.svg", [one for result in results for one in result.studies], best, BUDGET)
+    assert (tmp_path / "regret.svg").read_text().startswith("<svg")
+
+
+def test_a_study_that_ended_early_keeps_what_it_had() -> None:
+    assert [study(0, 50, 90).tuned_after(bursts) for bursts in (0, 1, 2, 20)] == [0, 0, 50, 90]
+    assert not study(0, 0).has_recipe
+
+
+def test_hours_count_until_the_goal_is_reached_for_good() -> None:
+    assert study(0, 96, 97).hours_to(95) == 4
+    assert study(96, 94, 97).hours_to(95) == 6
+    assert study(10, start=96).hours_to(95) == math.inf
+    assert study(96, start=96).hours_to(95) == 0
+    assert [study(50, 90).tuned_at(hours) for hours in (1.9, 2, 4)] == [0, 50, 90]
+
+
+def test_a_row_has_the_median_and_the_tenth_and_the_failures() -> None:
+    (row,) = rows_of([study(50, 100), study(0, 0)], {"one": 100.0}, 20)
+    assert row.tuned[1] == pytest.approx((0.25, 0.05))
+    assert (row.without, row.ooms, row.most_ooms, row.reached, row.hours) == (1, 1.0, 2, 0.5, 4.0)
+
+
+def test_a_prediction_is_judged_by_its_error_and_its_bound() -> None:
+    told = Foretold(gain=0.2, bound=0.25, true=0.2)
+    assert told.error == pytest.approx(0)
+    assert told.covered
+    assert not Foretold(gain=0.1, bound=0.15, true=0.3).covered
