@@ -12,9 +12,10 @@ median |log| of predicted over true throughput, `in bound` the share of true gai
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
@@ -63,17 +64,16 @@ def play(scenario: Scenario, *, only: Sequence[str], budget: int, known: dict[st
 
 def play_all(
     chosen: Sequence[Scenario], *, only: Sequence[str], budget: int, known: dict[str, Known], effort: Effort
-) -> list[Result]:
+) -> Iterator[Result]:
     """Two scenarios at a time, in the order given."""
     with get_context("fork").Pool(2) as pool:
-        job = partial(play, only=only, budget=budget, known=known, effort=effort)
-        return list(pool.imap(job, chosen))
+        yield from pool.imap(partial(play, only=only, budget=budget, known=known, effort=effort), chosen)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, by commas")
-    parser.add_argument("--scenarios", type=int, default=None, help="so many, spread over the table")
+    parser.add_argument("--scenarios", type=int, default=None, help="at least so many, spread over the table")
     parser.add_argument("--budget", type=int, default=BUDGET, help="bursts after the base's")
     parser.add_argument("--refresh", action="store_true", help="look for every best known anew")
     parser.add_argument("--keep", action="store_true", help="write the policy's figures down as today's")
@@ -86,9 +86,15 @@ def main() -> None:
     table = DATA / "policy_best.csv"
     known = {} if options.refresh else read_best(table, chosen)
     only = options.only.split(",")
-    results = play_all(chosen, only=only, budget=options.budget, known=known, effort=Effort())
+    results: list[Result] = []
+    for result in play_all(chosen, only=only, budget=options.budget, known=known, effort=Effort()):
+        if not result.best.tokens_per_s_per_gpu:
+            print(f"{result.scenario.name}: nothing fits, left out", file=sys.stderr)
+            continue
+        results.append(result)
+        write_best(table, [result.scenario], {result.scenario.name: result.best})
+        print(_line(result, options.budget), file=sys.stderr, flush=True)
     best = {result.scenario.name: result.best for result in results}
-    write_best(table, chosen, best)
     studies = [study for result in results for study in result.studies]
     kept = read_today(DATA / "policy_today.csv", chosen)
     _print(Console(width=170), results, kept, options.budget)
@@ -100,6 +106,13 @@ def main() -> None:
     if options.plot:
         draw(DOCS / "policy_regret.svg", [*studies, *kept], rates, options.budget)
     print(f"{len(chosen)} scenarios, simulation {simulation_digest()}, {time.time() - started:.0f} s")
+
+
+def _line(result: Result, budget: int) -> str:
+    """tuned/best of each contender when its budget is spent, and its OOMs."""
+    best = result.best.tokens_per_s_per_gpu
+    ends = [f"{study.contender} {study.tuned_after(budget) / best:.3f} ({study.ooms} OOM)" for study in result.studies]
+    return f"{result.scenario.name}, {result.scenario.start}: best {best:,.0f}; {', '.join(ends)}"
 
 
 def _print(console: Console, results: Sequence[Result], kept: Sequence[Study], budget: int) -> None:

@@ -21,6 +21,7 @@ from policies.trial import Trial
 from trainer.burst import FailureKind
 from trainer.engines.simulated import SimulatedEngine
 from trainer.errors import ToolError
+from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
 BASE = 0  # the trial of the recipe as given: its bursts at the start are not counted
@@ -30,7 +31,7 @@ BASE_BURSTS = 2  # at most: one that runs is measured twice
 def policy(ground: Ground, budget: int) -> Study:
     started = time.process_time()
     with TemporaryDirectory(prefix="policy-") as folder:
-        ended, events = _run(ground, Path(folder) / "study", budget + BASE_BURSTS)
+        ended, events = run_policy(ground, Path(folder) / "study", budget)
     start, *paid = _paid(ground, events)
     recipe = ground.scenario.recipe
     return Study(
@@ -45,8 +46,8 @@ def policy(ground: Ground, budget: int) -> Study:
     )
 
 
-def _run(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Event]]:
-    """How the study ended, and its journal."""
+def run_policy(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Event]]:
+    """How the study ended, and its journal. `budget` is of bursts after the base's, or a few more."""
     base, seed = ground.scenario.recipe, ground.scenario.seed
     study = studies.begin(
         base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
@@ -55,7 +56,7 @@ def _run(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Event]]:
         journal=study.journal,
         engine=SimulatedEngine(folder / "engine"),
         bursts=study.bursts,
-        budget=budget,
+        budget=budget + BASE_BURSTS,
         seed=seed,
         check=check,
         analyze=analyze,
@@ -71,28 +72,30 @@ def _run(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Event]]:
     return ended, read_events(folder / JOURNAL)[0]
 
 
+def exported_after(events: Iterable[Event]) -> list[Recipe | None]:
+    """What would be exported after the base's bursts, and after each that follows; None while nothing runs."""
+    return [best.recipe if (best := history.best) else None for history, _ in _moments(events)]
+
+
 def _paid(ground: Ground, events: Iterable[Event]) -> Iterator[Paid]:
-    """What would be exported after the base's bursts, then every burst; each as of the moment before the next."""
+    """The base's bursts as one, then every other."""
+    for history, hours in _moments(events):
+        failure = history.finished[-1].outcome.failure if history.finished else None
+        oom = failure is not None and failure.kind is FailureKind.OOM
+        tuned = ground.truth(history.best.recipe) if history.best else 0.0
+        yield Paid(gpu_hours=hours, oom=oom, tuned=tuned)
+
+
+def _moments(events: Iterable[Event]) -> Iterator[tuple[History, float]]:
+    """The study when the base's bursts are over, and after each that follows as of the moment before the next; with
+    the GPU-hours since the moment before."""
     history, before, counting = History(), 0.0, False
     for event in events:
         if isinstance(event, BurstStarted) and (counting or event.trial != BASE):
-            yield _burst(ground, history, before)
+            yield history, history.gpu_hours - before
             before, counting = history.gpu_hours, True
         history.fold(event)
-    yield _burst(ground, history, before)
-
-
-def _burst(ground: Ground, history: History, hours_before: float) -> Paid:
-    failure = history.finished[-1].outcome.failure if history.finished else None
-    return Paid(
-        gpu_hours=history.gpu_hours - hours_before,
-        oom=failure is not None and failure.kind is FailureKind.OOM,
-        tuned=_exported(ground, history),
-    )
-
-
-def _exported(ground: Ground, history: History) -> float:
-    return ground.truth(history.best.recipe) if history.best else 0.0
+    yield history, history.gpu_hours - before
 
 
 def _foretold(ground: Ground, trials: dict[int, Trial]) -> Iterator[Foretold]:
