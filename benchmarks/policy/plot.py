@@ -18,7 +18,7 @@ from benchmarks.policy.figures import LOW
 from benchmarks.policy.study import Study
 
 WIDTH, HEIGHT, TOP, BOTTOM = 1000, 420, 50, 360
-PANEL, GAP, LEFT, NAMES = 380, 60, 50, 90
+PANEL, GAP, LEFT, APART = 380, 60, 50, 15
 COLORS = ("#c0392b", "#1f6fb2", "#2a8f4f", "#8e5ba6", "#7a7a7a", "#d08c1d")
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #333 } .title { font-weight: 600; font-size: 13px }
@@ -106,8 +106,11 @@ def _drawn(curve: Curve, axis: Axis, color: str) -> list[Markup]:
 def _names(left: int, curves: Mapping[str, Curve], colors: Mapping[str, str]) -> list[Markup]:
     """Beside the end of each median, pushed apart where they would meet."""
     ends = sorted((_axis().y(curve[-1][1]), name) for name, curve in curves.items())
-    written, last = [], -math.inf
-    for y, name in ends:
-        last = max(y, last + 15)
-        written.append(tag("text", name, x=str(left), y=f"{last + 4:.1f}", style=f"fill:{colors[name]}"))
-    return written
+    places: list[float] = []
+    for y, _ in ends:
+        places.append(max(y, places[-1] + APART) if places else y)
+    over = max(0.0, places[-1] - (BOTTOM - APART / 2)) if places else 0.0
+    return [
+        tag("text", name, x=str(left), y=f"{y - over + 4:.1f}", style=f"fill:{colors[name]}")
+        for y, (_, name) in zip(places, ends, strict=True)
+    ]
