@@ -57,7 +57,7 @@ class _Stopped:
 
 
 class _Burst:
-    """One burst as it is played. Noise is drawn from its recipe, number and seed; faults anew when it is tried again."""
+    """One burst as it is played. Noise is drawn from its recipe, number and seed; faults anew when tried again."""
 
     def __init__(self, burst: Burst, *, warm: bool) -> None:
         self.burst, self.warm, self.recipe = burst, warm, burst.recipe
