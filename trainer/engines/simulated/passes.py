@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainer.engines.simulated.layer import Layers, Segments
-from trainer.engines.simulated.ops import Beside, Op, Segment, Work
+from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, Work
 from trainer.engines.simulated.parts import Kind
 from trainer.engines.simulated.rates import Rates
 from trainer.engines.simulated.streams import Pace, Played, play
@@ -121,7 +121,8 @@ class Passes:
                 continue
             beside.append(replace(item, us=self._beside * item.us))
             if self._beside < 1:
-                alone.append(replace(item, us=(1 - self._beside) * item.us, launches=0.0, gb=0.0))
+                left = (1 - self._beside) * item.us
+                alone.append(replace(item, us=left, launches=0.0, gb=0.0, stream=Stream.COMPUTE, sms=0.0))
         return beside, alone
 
     def _loads(self, kind: Kind) -> Sequence[float]:
