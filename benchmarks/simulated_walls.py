@@ -29,6 +29,7 @@ from trainer.recipe.load_machine import load_machine, packaged_machines
 from trainer.recipe.machine import Compute, Host, Links, Machine, Memory, Noise
 
 EITHER = 0.02  # of the step
+SURE = 0.05
 ENDLESS_GIB = 1e5
 NOT_WRONG = "no wall is named where two are close, or where bubble or waiting is as large"
 NO_LINKS = Links(nvlink=100.0, network=100.0, latency=0.01, half_message=0.01)
@@ -39,6 +40,7 @@ class Case:
     machine: str
     truth: dict[str, float]  # share of the step that each wall's removal gives back
     named: str
+    margin: float
     because: str
 
     @property
@@ -103,7 +105,9 @@ def judged(seed: int) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         SimulatedEngine(Path(folder)).run(Burst(number=0, recipe=recipe, folder=Path(folder) / "0000"))
         found = analyze([Path(folder) / "0000"]).diagnosis
-    return Case(machine=name, truth=removals(recipe, machine), named=str(found.wall), because=found.because)
+    return Case(
+        machine=name, truth=removals(recipe, machine), named=str(found.wall), margin=found.margin, because=found.because
+    )
 
 
 def _everything_fits(recipe: Recipe, machine: Machine) -> Recipe:
@@ -123,6 +127,10 @@ def main() -> None:
     named = [case for case in cases if case.named != Wall.UNDETERMINED]
     right = sum(case.right for case in named)
     console.print(f"{len(cases)} recipes, {len(named)} with a wall named, {right} of them right")
+    sure = [case for case in named if case.margin >= SURE]
+    console.print(
+        f"with a margin of {SURE:.0%} of the step: {len(sure)}, {sum(case.right for case in sure)} of them right"
+    )
     console.print(f"undetermined: {len(cases) - len(named)}; {NOT_WRONG}", highlight=False)
     for case in cases:
         if case.wrong:

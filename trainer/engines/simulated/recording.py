@@ -18,7 +18,7 @@ from trainer.engines.simulated.passes import IN_A_ROW
 from trainer.engines.simulated.pipeline import Turn, steady
 from trainer.engines.simulated.routing import Floats
 from trainer.engines.simulated.step import Simulation
-from trainer.engines.simulated.streams import Pace
+from trainer.engines.simulated.streams import TO_DEVICE_US, Pace
 
 MARKS = {"forward": "forward_microbatch", "backward": "backward_microbatch", "merged": "backward_microbatch"}
 NORM_US = 20.0  # an all-reduce of one number, which the host waits for; part of its work a step
@@ -122,6 +122,8 @@ class Recorder:
         wait = max(0.0, everyone - mine.passes_us - mine.gradients_us)
         norm = Op(kernel="AllReduce", us=wait, stream=Stream.NORM, ranges=("gradient_norm",), sync=True)
         at = self._place(found, norm, at, wait + NORM_US)
+        restart = found.pace.sync_us + found.pace.launch_us + TO_DEVICE_US  # the host waited, then launches
+        at += restart
         adam = Op(kernel="adam", us=mine.optimizer_us, ranges=("optimizer",))
         at = self._place(found, adam, at, mine.optimizer_us)
         if not overlapped:
@@ -130,7 +132,7 @@ class Recorder:
         at += max(0.0, after - mine.optimizer_us - mine.parameters_us)
         if simulation.pauses_us:
             found.pauses.append(("gc", at, at + simulation.pauses_us))
-        found.duration_us = at + end.host_us + simulation.pauses_us - NORM_US
+        found.duration_us = at + end.host_us + simulation.pauses_us - NORM_US - restart
         return found
 
     # --- passes -------------------------------------------------------------------------------------------
