@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.diagnosis import Partition, TraceReport, Wall
-from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract
 from analyzers.names.kernels import COMPUTE_CLASSES, GROUPED_GEMM, KINDS, MEMORY_BOUND, PIPELINE, RECOMPUTE
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.pace import Pace
@@ -223,14 +223,14 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 
 
 def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """By share of compute, what each step would be shorter by if every stretch of it were that much shorter."""
+    """By share of compute, what each step would be shorter by if every stretch of it were that much shorter; where it
+    hides communication, nothing comes back."""
     replayed = breakdown.replay
     if replayed is None or not len(computing):
         return {}
-    length = computing.end - computing.start
-    return {
-        share: replayed.saved_us(Intervals(computing.end - share * length, computing.end)) for share in COMPUTE_SHARES
-    }
+    length, hides = computing.end - computing.start, breakdown.work.communication
+    saved = (Intervals(computing.end - share * length, computing.end) for share in COMPUTE_SHARES)
+    return {share: replayed.saved_us(subtract(part, hides)) for share, part in zip(COMPUTE_SHARES, saved, strict=True)}
 
 
 def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:

@@ -42,7 +42,12 @@ def find(job: Job) -> WallFinding | None:
         evidence=(
             [_busy(job, step), *_unknown_rate(job, step, parts, recoverable), *_products(job, step)]
             if attained is None
-            else [*_rate(job, parts), *_host_next(job, counted, recoverable), _busy(job, step), *_products(job, step)]
+            else [
+                *_rate(job, parts),
+                *_not_coming_back(job, counted, recoverable),
+                _busy(job, step),
+                *_products(job, step),
+            ]
         ),
         parts={name: back * us for name, us in parts.items()},
     )
@@ -85,12 +90,12 @@ def _rate(job: Job, parts: dict[str, float]) -> list[str]:
     ]
 
 
-def _host_next(job: Job, counted_us: float, recoverable_us: float) -> list[str]:
+def _not_coming_back(job: Job, counted_us: float, recoverable_us: float) -> list[str]:
     if job.share(counted_us - recoverable_us) < WORTH_SAYING:
         return []
     return [
-        "the host is not far enough ahead: at that rate the step would be shorter by only "
-        f"{ms(recoverable_us)} ms, the rest would be waiting for launches"
+        "compute hides communication, or the host is not far enough ahead: at that rate the step would be shorter by "
+        f"only {ms(recoverable_us)} ms"
     ]
 
 
