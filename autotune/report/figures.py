@@ -121,7 +121,7 @@ def _shape(trial: Trial) -> str:
 
 
 def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> list[Markup]:
-    """The accepted trials joined by steps, each with the band of noise above it until the next."""
+    """The accepted trials joined by steps, each with the band of noise above it until the next, cut at the axis's end."""
     figures = material.figures
     kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
     ends = [column[trial.number] for trial, _ in kept[1:]] + [1.0]
@@ -134,7 +134,7 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
         if before is not None:
             parts.append(line(x, before, x, level, "best"))
         parts += [
-            box(x, axis.y((1 + noise) * rate), until, level, "band", title=title),
+            box(x, max(axis.y((1 + noise) * rate), axis.top), until, level, "band", title=title),
             line(x, level, until, level, "best"),
         ]
         before = level

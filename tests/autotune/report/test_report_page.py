@@ -85,6 +85,14 @@ def test_each_bar_adds_up_to_its_step(text: str) -> None:
         assert sum(shares) == pytest.approx(100.0, abs=0.5)
 
 
+def test_a_band_of_noise_ends_with_its_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.report.figures.noise_gain", lambda _: 3.0)
+    page = write_report(write_study(tmp_path / "study")).read_text()
+    bands = [line for line in re.findall("<rect[^>]*>", page) if 'class="band"' in line]
+    assert bands
+    assert all(float(re.findall(r' y="([-\d.]+)"', band)[0]) >= 0 for band in bands)
+
+
 def test_text_from_outside_stays_text(tmp_path: Path) -> None:
     hostile = "</script><script>document.title='taken'</script> & <b>"
     steps = (replace(STEPS[0], because=hostile), replace(STEPS[1], because=hostile))
