@@ -121,7 +121,7 @@ def _shape(trial: Trial) -> str:
 
 
 def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> list[Markup]:
-    """The accepted trials joined by steps, each with the band of noise above it until the next, cut at the axis's end."""
+    """The accepted trials joined by steps, each with the band of noise above it until the next (or the axis's end)."""
     figures = material.figures
     kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
     ends = [column[trial.number] for trial, _ in kept[1:]] + [1.0]
