@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.places import ROOT
-from benchmarks.policy.ground import Ground, written_out
+from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.space import SIZES, Space
 from policies.legality import Refusal, derive
 from policies.space import AXES, CURRENT, axis_of
+from trainer.estimate.plan.choices import written_out
 from trainer.recipe import Recipe
 from trainer.recipe.layout import sizes_of
 

@@ -15,11 +15,9 @@ from policies.gate import MemoryGate
 from policies.trial import Phase, Proposal, Trial
 from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine, true_throughput
-from trainer.estimate.plan.legality import KINDS
+from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
-from trainer.recipe.knobs import KNOBS
-from trainer.recipe.rules import FindingKind, check
 
 TRIES = 2  # of a burst that the machine made fail, as the product's
 
@@ -51,7 +49,7 @@ class Ground:
         """`plan`'s choices in order."""
         for row in self.plan.ranking:
             recipe = written_out(self.plan.finals.candidates.recipe(int(row)))
-            if legal(recipe, standing=self.plan.standing):
+            if not broken(recipe, self.plan.standing):
                 yield recipe
 
     @contextmanager
@@ -135,17 +133,3 @@ def _trial(number: int, recipe: Recipe, outcome: Outcome) -> Trial:
         outcomes=(outcome,),
         status=status_of(outcome),
     )
-
-
-def legal(recipe: Recipe, *, standing: frozenset[str] = frozenset()) -> bool:
-    """As `plan` means it: it runs, and as what it says. `standing` rules are broken whatever is chosen."""
-    return not any(found.kind in KINDS and found.rule not in standing for found in check(recipe))
-
-
-def written_out(recipe: Recipe) -> Recipe:
-    """With the environment that is set beside it, as `plan`'s choices have it."""
-    for finding in check(recipe):
-        environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
-        if finding.kind is FindingKind.AUTOSET and environment:
-            recipe = recipe.replace(finding.suggestion)
-    return recipe

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.policy.ground import legal, written_out
 from trainer.estimate.candidates import Candidates, Flags, Floats, Integers
+from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Scored, outline
 from trainer.recipe import Recipe
 
@@ -100,7 +100,7 @@ class Space:
 
     def _recipe(self, row: int, option: int) -> Recipe | None:
         recipe = self.rows.base.replace(self.rows.changes(row) | self._settings.changes(option))
-        return written_out(recipe) if legal(recipe, standing=self._standing) else None
+        return None if broken(recipe, self._standing) else written_out(recipe)
 
 
 def _near_fitting(rows: Scored, limit_gib: float | None) -> Flags:

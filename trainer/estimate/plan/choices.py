@@ -101,15 +101,15 @@ def choices(found: Search, top: int) -> list[Choice]:
     """The best settings of the best layouts, each checked by the rules as a recipe."""
     recipes: dict[int, Recipe] = {}
     for row in found.ranking:
-        recipe = _written_out(found.finals.candidates.recipe(int(row)))
-        if not _broken(recipe, found.standing):
+        recipe = written_out(found.finals.candidates.recipe(int(row)))
+        if not broken(recipe, found.standing):
             recipes[int(row)] = recipe
         if len(recipes) == top:
             break
     return _told(found.finals, recipes)
 
 
-def _written_out(recipe: Recipe) -> Recipe:
+def written_out(recipe: Recipe) -> Recipe:
     """With the environment that Megatron-Bridge's own scripts would set beside it."""
     for finding in check(recipe):
         environment = all(KNOBS[name].acts == "environment" for name in finding.suggestion)
@@ -118,7 +118,7 @@ def _written_out(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _broken(recipe: Recipe, standing: frozenset[str]) -> list[Finding]:
+def broken(recipe: Recipe, standing: frozenset[str] = frozenset()) -> list[Finding]:
     """What keeps a recipe from being a choice, without what stands whatever is chosen."""
     return [finding for finding in check(recipe) if finding.kind in KINDS and finding.rule not in standing]
 
@@ -245,5 +245,5 @@ def _with_sizes(base: Recipe, sizes: tuple[int, ...]) -> Recipe:
 
 
 def _first_broken(recipe: Recipe, standing: frozenset[str]) -> str:
-    findings = _broken(recipe, standing)
+    findings = broken(recipe, standing)
     return f"illegal: {findings[0].message} [{findings[0].rule}]" if findings else ""
