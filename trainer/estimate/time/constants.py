@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from trainer.measured.constants import Constant, read_constants
+from trainer.measured.links import shares
 
 Constants = Mapping[str, float]
 
@@ -17,4 +18,6 @@ def constant_table() -> dict[str, Constant]:
 
 @cache
 def constants() -> Constants:
-    return {name: row.value for name, row in constant_table().items()}
+    """Every constant's value, the measured shares of links among them."""
+    links = {f"link_share.{library}.{fabric}": share for (library, fabric), share in shares().items()}
+    return links | {name: row.value for name, row in constant_table().items()}

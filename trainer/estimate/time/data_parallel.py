@@ -11,9 +11,7 @@ from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.held import HeldParameters
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, ring_s
-from trainer.estimate.time.work import CPU_TB_S, TERA
-
-OPTIMIZER_RATE = 0.7  # of the HBM's, in fused Adam
+from trainer.estimate.time.work import TERA
 
 
 def data_parallel_s(
@@ -26,7 +24,7 @@ def data_parallel_s(
     replicas = candidates.dp * candidates.cp
     groups = ((dense, replicas, candidates.tp), (experts, candidates.edp, candidates.ep * candidates.etp))
     reduce, gather = (
-        sum(ring_s(candidates, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
+        sum(ring_s(candidates, values, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
         for each in (wide, narrow)
     )
     sharded = candidates.on("use_megatron_fsdp") & candidates.among(
@@ -34,6 +32,7 @@ def data_parallel_s(
     )
     # FSDP gathers in forward and again in backward, once a micro batch
     repeats = np.where(sharded, candidates.microbatches, 1.0)
+    repeats = repeats * values["dp_time"]
     reduce, gather = reduce * repeats, gather * repeats * np.where(sharded, 2.0, 1.0)
     # Overlap lies in the last (first) micro batch's backward (forward); FSDP's in every one
     room = backward * np.where(sharded, 1.0, 1 / candidates.microbatches)
@@ -55,6 +54,6 @@ def optimizer_s(candidates: Candidates, values: Constants, held: HeldParameters)
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
     shard = np.where(sharded, dense / (candidates.dp * candidates.cp) + experts / candidates.edp, dense + experts)
-    rate = (hardware.memory_tb_s or CPU_TB_S) * TERA * OPTIMIZER_RATE
+    rate = (hardware.memory_tb_s or values["cpu_tb_s"]) * TERA * values["optimizer_rate"]
     seconds: Floats = shard * values["optimizer_bytes"] / rate
     return seconds

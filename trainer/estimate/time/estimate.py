@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats, one
+from trainer.estimate.candidates import Candidates, Floats, Integers, one
 from trainer.estimate.held import held_parameters
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.bound import distance, spread
@@ -28,8 +28,9 @@ from trainer.measured.software import latest, releases
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
-LAYER_PARTS = ("compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed")
-PARTS = (*LAYER_PARTS, "head", "host")
+CLASSES = ("gemm", "grouped", "attention", "memory_bound")  # of compute
+LAYER_PARTS = (*CLASSES, "compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed")
+PARTS = tuple(name for name in (*LAYER_PARTS, "head", "host") if name not in CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,31 @@ class TimeTable:
     tokens_per_s_per_gpu: Floats
     model_tflops_per_gpu: Floats
     spread: Floats  # relative half width of the interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTable:
+    """Seconds a step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
+
+    `parts` are LAYER_PARTS, the head and the host's (without what it does once a step); `busy` is all that the stage
+    works for. What a step does once is alike on all ranks, [N].
+    """
+
+    parts: dict[str, Floats]
+    busy: Floats
+    pp: Floats
+    pp_exposed: Floats
+    pp_bubble: Floats
+    dp: Floats
+    dp_exposed: Floats
+    optimizer: Floats
+    fixed: float  # host work once a step
+    step: Floats
+
+    @property
+    def slowest(self) -> Integers:
+        """The pipeline rank that works longest, [N]."""
+        return np.argmax(self.busy, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,31 +84,53 @@ class TimeEstimate:
 
 
 def time_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> TimeTable:
-    """Step time of every candidate. `release` is a row of software.csv (None: the latest)."""
-    values, software = constants or fitted(), releases()[release or latest()]
+    """Step time of every candidate. `release` is a row of software.csv (None: the latest); `constants` are those that
+    are not the table's."""
+    stages = stages_of(candidates, release=release, constants=constants)
+    slowest = stages.slowest[:, None]
+    parts = {f"{name}_s": np.take_along_axis(stages.parts[name], slowest, axis=1)[:, 0] for name in PARTS}
+    parts["host_s"] = parts["host_s"] + stages.fixed
+    parts |= {"pp_s": stages.pp, "pp_exposed_s": stages.pp_exposed, "pp_bubble_s": stages.pp_bubble}
+    parts |= {"dp_s": stages.dp, "dp_exposed_s": stages.dp_exposed, "optimizer_s": stages.optimizer}
+    work = np.take_along_axis(stages.busy, slowest, axis=1)[:, 0] + stages.pp_exposed + stages.pp_bubble
+    parts["sync_s"] = stages.step - (work + stages.dp_exposed + stages.optimizer + stages.fixed)
+    shape = stages.step.shape
+    return _table(candidates, {name: np.broadcast_to(part, shape) for name, part in parts.items()}, stages.step)
+
+
+def stages_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> StageTable:
+    """The same by pipeline rank."""
+    values, software = {**fitted(), **(constants or {})}, releases()[release or latest()]
     dense = layer_time(candidates, values, software, is_moe=False)
     moe = layer_time(candidates, values, software, is_moe=True) if _has_experts(candidates) else dense
     stage = _stage(candidates, values, dense, moe)
     m = candidates.microbatches
-    slowest = np.argmax(stage["busy"], axis=1)
-
-    def worst(part: Floats) -> Floats:
-        return np.take_along_axis(np.broadcast_to(part, stage["busy"].shape), slowest[:, None], axis=1)[:, 0]
-
-    parts = {f"{name}_s": worst(stage[name]) * m for name in PARTS}
-    parts["pp_s"], parts["pp_exposed_s"] = _sends(candidates, values)
-    busy = worst(stage["busy"]) * m + parts["pp_exposed_s"]
+    parts = {
+        name: np.broadcast_to(stage[name] * m[..., None], stage["busy"].shape)
+        for name in (*LAYER_PARTS, "head", "host")
+    }
+    busy = stage["busy"] * m[..., None]
+    pp, pp_exposed = _sends(candidates, values)
+    longest = busy.max(axis=1) + pp_exposed
     mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=1) / candidates.pp
-    parts["pp_bubble_s"] = np.broadcast_to((candidates.pp - 1) / candidates.vpp, busy.shape) * mean
+    bubble = np.broadcast_to((candidates.pp - 1) / candidates.vpp, longest.shape) * mean
     held = held_parameters(candidates)
-    parts["dp_s"], parts["dp_exposed_s"] = data_parallel_s(candidates, values, held, backward=busy)
-    parts["optimizer_s"] = optimizer_s(candidates, values, held)
+    dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
+    optimizer = optimizer_s(candidates, values, held)
     fixed = values["host_step_ms"] * 1e-3
-    work = busy + parts["pp_bubble_s"] + parts["dp_exposed_s"] + parts["optimizer_s"] + fixed
-    step = work * (1 + values["sync_share"] * (candidates.base.world_size > 1))
-    parts["sync_s"] = step - work
-    parts["host_s"] = parts["host_s"] + fixed
-    return _table(candidates, {name: np.broadcast_to(part, step.shape) for name, part in parts.items()}, step)
+    work = longest + bubble + dp_exposed + optimizer + fixed
+    return StageTable(
+        parts=parts,
+        busy=busy,
+        pp=pp,
+        pp_exposed=pp_exposed,
+        pp_bubble=bubble,
+        dp=dp,
+        dp_exposed=dp_exposed,
+        optimizer=optimizer,
+        fixed=fixed,
+        step=work * (1 + values["sync_share"] * (candidates.base.world_size > 1)),
+    )
 
 
 def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats) -> TimeTable:
@@ -167,7 +215,7 @@ def _sends(candidates: Candidates, values: Constants) -> tuple[Floats, Floats]:
     model = candidates.base.architecture
     gb = candidates.tokens / candidates.tp * model.hidden_size * 2 / GB
     stride = candidates.base.world_size / candidates.pp
-    each = collective_s(candidates, gb, np.minimum(candidates.pp, 2.0), stride=stride)
+    each = collective_s(candidates, values, gb, np.minimum(candidates.pp, 2.0), stride=stride) * values["pp_time"]
     whole = 2 * each * candidates.vpp * candidates.microbatches
     overlapped = (candidates.vpp > 1) | candidates.on("overlap_p2p_comm")
     return whole, whole * np.where(overlapped, 1 - values["p2p_hidden"], 1.0)

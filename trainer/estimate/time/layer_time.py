@@ -26,9 +26,12 @@ PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host wai
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTime:
-    """One layer of one micro batch, forward and backward, seconds [N]."""
+    """One layer of one micro batch, forward and backward, seconds [N]. The classes are told apart as a trace does."""
 
-    compute: Floats
+    gemm: Floats  # without the experts'
+    grouped: Floats  # the experts'
+    attention: Floats
+    memory_bound: Floats  # norms, activations, permutation, quantization
     recompute: Floats
     ep: Floats
     ep_exposed: Floats
@@ -37,6 +40,10 @@ class LayerTime:
     cp: Floats
     cp_exposed: Floats
     host: Floats
+
+    @property
+    def compute(self) -> Floats:
+        return self.gemm + self.grouped + self.attention + self.memory_bound
 
     @property
     def device(self) -> Floats:
@@ -48,7 +55,8 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=imbalance)
     one_way = dispatch_s(candidates, values) * imbalance if is_moe else np.zeros(())
     again, dispatches = _recomputed(candidates, forward)
-    compute = forward.total + forward.backward
+    classes = _classes(forward)
+    compute = sum(classes.values(), np.zeros(()))
     notify = _notify(candidates, values) if is_moe else np.zeros(())
     ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
     overlapped = candidates.on("overlap_moe_expert_parallel_comm") & bool(is_moe)
@@ -56,15 +64,15 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     most = np.where(captured, values["ep_hidden_captured"], values["ep_hidden"])
     hidden = np.minimum(most * ep, values["ep_reach"] * compute)
     ep_exposed = np.where(overlapped, ep - hidden, ep)
-    busy = compute * np.where(overlapped & (ep > 0), 1 + values["ep_contention"], 1.0)
-    tp = _tensor_parallel(candidates, is_moe=is_moe)
+    slowed = np.where(overlapped & (ep > 0), 1 + values["ep_contention"], 1.0)
+    tp = _tensor_parallel(candidates, values, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
     cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
     full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
     host = host_s(candidates, values, release, is_moe=is_moe)
     return LayerTime(
-        compute=busy,
-        recompute=again,
+        **{name: seconds * slowed for name, seconds in classes.items()},
+        recompute=again * values["recompute_time"],
         ep=ep,
         ep_exposed=ep_exposed,
         tp=tp * (1 + full / (1 + TP_BACKWARD)),
@@ -73,6 +81,16 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
         cp_exposed=cp_exposed,
         host=host,
     )
+
+
+def _classes(forward: Forward) -> dict[str, Floats]:
+    """Forward and backward by class."""
+    return {
+        "gemm": 3.0 * forward.gemm,
+        "grouped": 3.0 * forward.grouped,
+        "attention": forward.attention + forward.attention_backward,
+        "memory_bound": 3.0 * forward.memory_bound,
+    }
 
 
 def _imbalance(candidates: Candidates, values: Constants) -> Floats:
@@ -126,11 +144,11 @@ def _lists(name: str) -> Callable[[Any], bool]:
     return lambda modules: name in (("core_attn",) if modules is None else modules)
 
 
-def _tensor_parallel(candidates: Candidates, *, is_moe: bool) -> Floats:
+def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool) -> Floats:
     """Gathers and scatters of hidden states, forward and backward; an MoE layer with ETP 1 has attention's only."""
     model = candidates.base.architecture
     gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * 2 / GB
-    one_way = collective_s(candidates, gb, candidates.tp, stride=np.ones(()))
+    one_way = collective_s(candidates, values, gb, candidates.tp, stride=np.ones(())) * values["tp_time"]
     shared = bool(model.moe_shared_expert_intermediate_size)
     passes = np.where(is_moe & (candidates.etp <= 1), TP_COLLECTIVES / 2 * (2 if shared else 1), TP_COLLECTIVES)
     return one_way * passes * (1 + TP_BACKWARD)
@@ -149,7 +167,8 @@ def _context_parallel(candidates: Candidates, values: Constants, attention: Floa
     ring = candidates.tokens * (candidates.cp - 1) * (key + value) * share
     dealt = candidates.tokens * (candidates.cp - 1) / candidates.cp * (query + key + value + output) * share
     deals = candidates.among("cp_comm_type", "a2a")
-    one_way = collective_s(candidates, np.where(deals, dealt, ring), candidates.cp, stride=candidates.tp)
+    sent = np.where(deals, dealt, ring)
+    one_way = collective_s(candidates, values, sent, candidates.cp, stride=candidates.tp) * values["cp_time"]
     whole = one_way * np.where(deals, 2.0, 3.0)  # gradients of keys and values travel with the values
     beside = np.maximum(whole * values["cp_exposed"], whole - attention)
     return whole, np.where(candidates.among("cp_comm_type", None, "p2p"), beside, whole)

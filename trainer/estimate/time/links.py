@@ -2,7 +2,8 @@
 
 A rank's link into its NVLink domain and its NIC are shared by nothing else here. What a dispatch sends depends on the
 library: an all-to-all sends every copy of a token, DeepEP and HybridEP one copy a destination rank, and over the
-network one a destination node (arXiv 2603.07685 §4.2). Shares of the link's rate that were measured are in `links.csv`.
+network one a destination node (arXiv 2603.07685 §4.2). Shares of the link's rate that were measured are in `links.csv`
+and stand among the constants as `link_share.<library>.<fabric>`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.time.constants import Constants
-from trainer.measured.links import copies, shares
+from trainer.measured.links import copies
 from trainer.recipe.hardware import Hardware
 
 GB = 1e9
-CPU_GB_S = 4.0  # between processes of one machine through gloo
-NETWORK_LATENCY_S = 25e-6  # of a collective over the network, launch included
-NVLINK_LATENCY_S = 12e-6
 
 
 def domain_of(candidates: Candidates) -> float:
@@ -27,33 +25,37 @@ def domain_of(candidates: Candidates) -> float:
     return float(max(hardware.nvlink_domain_gpus, node))
 
 
-def inside_gb_s(hardware: Hardware, library: str) -> float:
+def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
     fabric = "nvlink72" if hardware.nvlink_domain_gpus > 8 else "nvlink8"
-    return (hardware.nvlink_gb_s or CPU_GB_S) * shares()[library, fabric]
+    return (hardware.nvlink_gb_s or constants["cpu_gb_s"]) * constants[f"link_share.{library}.{fabric}"]
 
 
-def across_gb_s(hardware: Hardware, library: str) -> float:
-    return (hardware.scaleout_gbit_s or CPU_GB_S * 8) / 8 * shares()[library, "network"]
+def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
+    rate = hardware.scaleout_gbit_s / 8 if hardware.scaleout_gbit_s else constants["cpu_gb_s"]
+    return rate * constants[f"link_share.{library}.network"]
 
 
-def collective_s(candidates: Candidates, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
+def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
     """Seconds of a ring collective that moves `gb` out of each rank among `ranks` ranks `stride` apart; 0 for one."""
     hardware = candidates.base.hardware
     inside = ranks * stride <= domain_of(candidates)
-    rate = np.where(inside, inside_gb_s(hardware, "collective"), across_gb_s(hardware, "collective"))
-    latency = np.where(inside, NVLINK_LATENCY_S, NETWORK_LATENCY_S)
-    return np.where(ranks > 1, gb / rate + latency, 0.0)
+    rate = np.where(
+        inside, inside_gb_s(hardware, constants, "collective"), across_gb_s(hardware, constants, "collective")
+    )
+    near_s, far_s = (constants[f"collective_latency_us.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
+    return np.where(ranks > 1, gb / rate + np.where(inside, near_s, far_s), 0.0)
 
 
-def ring_s(candidates: Candidates, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
+def ring_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
     """Seconds of a reduce-scatter or all-gather of `gb` a rank, hierarchical: what leaves the NVLink domain is a
     domain's share of the whole, spread over the NICs of its ranks."""
     hardware = candidates.base.hardware
     near = np.clip(domain_of(candidates) / stride, 1.0, ranks)
     far = ranks / near
-    within = gb * (near - 1) / near / inside_gb_s(hardware, "collective")
-    between = gb / near * (far - 1) / np.maximum(far, 1.0) / across_gb_s(hardware, "collective")
-    return np.where(ranks > 1, np.maximum(within, between) + NETWORK_LATENCY_S, 0.0)
+    within = gb * (near - 1) / near / inside_gb_s(hardware, constants, "collective")
+    between = gb / near * (far - 1) / np.maximum(far, 1.0) / across_gb_s(hardware, constants, "collective")
+    latency = constants["collective_latency_us.network"] * 1e-6
+    return np.where(ranks > 1, np.maximum(within, between) + latency, 0.0)
 
 
 def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
@@ -81,8 +83,8 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
         else:
             inside = _distinct(ranks, topk) * near / ranks * (near - 1) / near
             across = np.minimum(_distinct(domains, topk), limit) * (domains - 1) / domains
-        within = token_gb * inside / inside_gb_s(hardware, library) + near_s
-        between = np.where(domains > 1, token_gb * across / across_gb_s(hardware, library) + far_s, 0.0)
+        within = token_gb * inside / inside_gb_s(hardware, constants, library) + near_s
+        between = np.where(domains > 1, token_gb * across / across_gb_s(hardware, constants, library) + far_s, 0.0)
         total = np.where(chosen, np.maximum(within, between), total)
     return np.where(ranks > 1, total, 0.0)
 

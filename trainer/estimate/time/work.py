@@ -29,8 +29,6 @@ REFERENCE = "gb200"  # the part on which `gemm_efficiency.blackwell` is given
 FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
 LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
-CPU_TFLOPS = 0.05  # a CPU rank with one thread; a burst measures its own
-CPU_TB_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +55,6 @@ class Forward:
     def total(self) -> Floats:
         return self.gemm + self.grouped + self.attention + self.memory_bound
 
-    @property
-    def backward(self) -> Floats:
-        return 2.0 * (self.gemm + self.grouped + self.memory_bound) + self.attention_backward
-
 
 def precision_key(precision: str, architecture: str) -> str:
     if precision in ("bf16", "fp32"):
@@ -79,7 +73,7 @@ def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
 def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float:
     """The same for one precision. Parts of Blackwell differ in power, not in silicon: their peak is the reference's."""
     if hardware.is_cpu:
-        return CPU_TFLOPS
+        return constants["cpu_tflops"]
     reference = known_hardware()[REFERENCE] if hardware.architecture == "blackwell" else hardware
     peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
     share = constants[f"gemm_efficiency.{hardware.architecture}.{precision_key(precision, hardware.architecture)}"]
@@ -163,7 +157,8 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     # Exponentials, not products, bound heads narrower than those the rates were measured with
     flops = flops * max(1.0, REFERENCE_HEAD * model.num_attention_heads / query)
     if architecture == "cpu":
-        return flops / (CPU_TFLOPS * TERA), ATTENTION_BACKWARD * flops / (CPU_TFLOPS * TERA)
+        forward = flops / (constants["cpu_tflops"] * TERA)
+        return forward, ATTENTION_BACKWARD * forward
     short, long = LONG_SEQUENCE
     place = np.clip(np.log(candidates.number("seq_length") / short) / np.log(long / short), 0.0, 1.0)
     faster = np.where(candidates.on("fp8_dot_product_attention"), constants["attention_fp8_speedup"], 1.0) * TERA
@@ -178,7 +173,7 @@ def _memory_rate(candidates: Candidates, constants: Constants) -> float:
     """Bytes a second of memory-bound kernels."""
     hardware = candidates.base.hardware
     architecture = "hopper" if hardware.is_cpu else hardware.architecture
-    return (hardware.memory_tb_s or CPU_TB_S) * TERA * constants[f"memory_efficiency.{architecture}"]
+    return (hardware.memory_tb_s or constants["cpu_tb_s"]) * TERA * constants[f"memory_efficiency.{architecture}"]
 
 
 def _memory_bound(
