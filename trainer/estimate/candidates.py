@@ -243,6 +243,15 @@ def table(base: Recipe, columns: Mapping[str, Sequence[Any]]) -> Candidates:
     return Candidates(base=base, columns=encoded, count=lengths.pop() if lengths else 1)
 
 
+def tabulate(recipes: Sequence[Recipe]) -> Candidates:
+    """Recipes of one model on one cluster as rows. ValueError for none."""
+    if not recipes:
+        raise ValueError("no recipes")
+    names = sorted({name for recipe in recipes for name in recipes[0].diff(recipe)})
+    columns = {name: _encoded([recipe.knob(name) for recipe in recipes]) for name in names}
+    return Candidates(base=recipes[0], columns=columns, count=len(recipes))
+
+
 def _encoded(values: Sequence[Any]) -> Column:
     codes: dict[Any, int] = {}
     rows = [codes.setdefault(value, len(codes)) for value in values]

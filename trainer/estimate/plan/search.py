@@ -86,7 +86,7 @@ class Outline:
     scored: Scored
 
 
-def outline(recipe: Recipe) -> Outline:
+def outline(recipe: Recipe, *, room: float = 1.0) -> Outline:
     base = foundation(recipe)
     places, choices = layouts(base), settings(base)
     standing, _ = broken(one(base), rules=BINDING, undecided=frozenset({*places.columns, *choices.columns}))
@@ -102,7 +102,7 @@ def outline(recipe: Recipe) -> Outline:
     others = frozenset(choices.columns) - frozenset(recomputes(base)[0])
     forbidden, _ = broken(crossing, rules=mixed, undecided=others)
     keep = _none(forbidden, crossing.count)
-    scored = _scored(crossing.take(keep), rows[keep])
+    scored = _scored(crossing.take(keep), rows[keep], room)
     return Outline(
         layouts=places,
         broken=verdicts,
@@ -114,10 +114,10 @@ def outline(recipe: Recipe) -> Outline:
     )
 
 
-def search(recipe: Recipe) -> Search:
-    """Pure: of the recipe alone. Takes seconds for thousands of GPUs."""
-    first = outline(recipe)
-    finals = _finish(first)
+def search(recipe: Recipe, *, room: float = 1.0) -> Search:
+    """Pure: of the recipe alone. Takes seconds for thousands of GPUs. `room`: times the limit that counts as fitting."""
+    first = outline(recipe, room=room)
+    finals = _finish(first, room)
     return Search(
         base=first.layouts.base,
         layouts=first.layouts,
@@ -151,7 +151,7 @@ def _references(choices: Candidates, options: Integers) -> Integers:
     return np.sort(options[plain][::-1][last])
 
 
-def _finish(first: Outline) -> Scored:
+def _finish(first: Outline, room: float) -> Scored:
     """The fastest that fit (the leanest where none does) and the recipe's own layout, with every other setting."""
     outlined, choices = first.scored, first.settings
     own = np.flatnonzero(of_sizes(first.layouts, sizes_of(first.layouts.base))[outlined.layout])
@@ -164,7 +164,7 @@ def _finish(first: Outline) -> Scored:
     crossing = crossed(first.layouts, choices, rows, picks)
     verdicts, _ = broken(crossing, rules=first.mixed)
     keep = _none(verdicts, crossing.count)
-    return _scored(crossing.take(keep), rows[keep])
+    return _scored(crossing.take(keep), rows[keep], room)
 
 
 def _recompute_keys(candidates: Candidates) -> Integers:
@@ -176,10 +176,10 @@ def _recompute_keys(candidates: Candidates) -> Integers:
     return key
 
 
-def _scored(candidates: Candidates, layout: Integers) -> Scored:
+def _scored(candidates: Candidates, layout: Integers, room: float) -> Scored:
     figures = estimated(candidates)
     limit = candidates.base.memory_limit_gib
-    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.needs_gib <= limit
+    fits = np.ones(candidates.count, dtype=bool) if limit is None else figures.needs_gib <= room * limit
     return Scored(candidates=candidates, figures=figures, fits=fits, layout=layout)
 
 

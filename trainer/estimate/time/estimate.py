@@ -23,14 +23,14 @@ from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
-from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, precision_tflops
+from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, memory_rate, precision_tflops
 from trainer.measured.software import latest, releases
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
 
-CLASSES = ("gemm", "grouped", "attention", "memory_bound")  # of compute
+CLASSES = ("gemm", "grouped", "attention", "permute", "quantize", "memory_bound")  # of compute
 LAYER_PARTS = (*CLASSES, "compute", "recompute", "ep", "ep_exposed", "tp", "tp_exposed", "cp", "cp_exposed")
-PARTS = tuple(name for name in (*LAYER_PARTS, "head", "host") if name not in CLASSES)
+PARTS = tuple(name for name in (*LAYER_PARTS, "head", "loss", "host") if name not in CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +89,13 @@ def time_of(candidates: Candidates, *, release: str | None = None, constants: Co
     stages = stages_of(candidates, release=release, constants=constants)
     slowest = stages.slowest[:, None]
     parts = {f"{name}_s": np.take_along_axis(stages.parts[name], slowest, axis=1)[:, 0] for name in PARTS}
+    parts["head_s"] = parts["head_s"] + parts.pop("loss_s")
     parts["host_s"] = parts["host_s"] + stages.fixed
     parts |= {"pp_s": stages.pp, "pp_exposed_s": stages.pp_exposed, "pp_bubble_s": stages.pp_bubble}
     parts |= {"dp_s": stages.dp, "dp_exposed_s": stages.dp_exposed, "optimizer_s": stages.optimizer}
     work = np.take_along_axis(stages.busy, slowest, axis=1)[:, 0] + stages.pp_exposed + stages.pp_bubble
     parts["sync_s"] = stages.step - (work + stages.dp_exposed + stages.optimizer + stages.fixed)
-    shape = stages.step.shape
-    return _table(candidates, {name: np.broadcast_to(part, shape) for name, part in parts.items()}, stages.step)
+    return _table(candidates, parts, stages.step)
 
 
 def stages_of(candidates: Candidates, *, release: str | None = None, constants: Constants | None = None) -> StageTable:
@@ -104,32 +104,28 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     dense = layer_time(candidates, values, software, is_moe=False)
     moe = layer_time(candidates, values, software, is_moe=True) if _has_experts(candidates) else dense
     stage = _stage(candidates, values, dense, moe)
-    m = candidates.microbatches
-    parts = {
-        name: np.broadcast_to(stage[name] * m[..., None], stage["busy"].shape)
-        for name in (*LAYER_PARTS, "head", "host")
-    }
-    busy = stage["busy"] * m[..., None]
+    micro_batches = candidates.microbatches[..., None]
+    shape = (candidates.count, candidates.stages.exists.shape[1])
+    parts = {name: np.broadcast_to(part * micro_batches, shape) for name, part in stage.items()}
+    busy = parts.pop("busy")
     pp, pp_exposed = _sends(candidates, values)
     longest = busy.max(axis=1) + pp_exposed
     mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=1) / candidates.pp
-    bubble = np.broadcast_to((candidates.pp - 1) / candidates.vpp, longest.shape) * mean
+    filled = mean + values["bubble_uneven"] * (stage["busy"].max(axis=1) - mean)
+    bubble = (candidates.pp - 1) / candidates.vpp * filled * values["bubble_time"]
     held = held_parameters(candidates)
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
     optimizer = optimizer_s(candidates, values, held)
     fixed = values["host_step_ms"] * 1e-3
     work = longest + bubble + dp_exposed + optimizer + fixed
+    once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
+    once |= {"dp": dp, "dp_exposed": dp_exposed, "optimizer": optimizer}
+    once |= {"step": work * (1 + values["sync_share"] * (candidates.base.world_size > 1))}
     return StageTable(
         parts=parts,
         busy=busy,
-        pp=pp,
-        pp_exposed=pp_exposed,
-        pp_bubble=bubble,
-        dp=dp,
-        dp_exposed=dp_exposed,
-        optimizer=optimizer,
         fixed=fixed,
-        step=work * (1 + values["sync_share"] * (candidates.base.world_size > 1)),
+        **{name: np.broadcast_to(seconds, shape[:1]) for name, seconds in once.items()},
     )
 
 
@@ -189,7 +185,8 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
         for name in (*LAYER_PARTS, "device", "host")
     }
     parts["head"] = _head(candidates, values)
-    device = parts["device"] + parts["head"]
+    parts["loss"] = _loss(candidates, values)
+    device = parts["device"] + parts["head"] + parts["loss"]
     p = values["overlap_power"]
     busy = (device**p + parts["host"] ** p) ** (1 / p)
     busy = np.where(held.exists, busy, 0.0)
@@ -208,6 +205,15 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     projection = flops * 2 * model.hidden_size**2 / rate
     heads = held.heads * (1 + (model.mtp_num_layers or 0))
     return heads * head[..., None] + held.mtp * projection[..., None]
+
+
+def _loss(candidates: Candidates, values: Constants) -> Floats:
+    """Memory-bound work on the logits, [N, P]."""
+    logits = 1 + (candidates.base.architecture.mtp_num_layers or 0)
+    count = candidates.tokens / candidates.tp * candidates.base.architecture.vocab_size * logits
+    rate = memory_rate(candidates, values)
+    seconds: Floats = candidates.stages.heads * (count * values["loss_bytes"] / rate)[..., None]
+    return seconds
 
 
 def _sends(candidates: Candidates, values: Constants) -> tuple[Floats, Floats]:

@@ -31,7 +31,9 @@ class LayerTime:
     gemm: Floats  # without the experts'
     grouped: Floats  # the experts'
     attention: Floats
-    memory_bound: Floats  # norms, activations, permutation, quantization
+    permute: Floats
+    quantize: Floats
+    memory_bound: Floats  # norms and activations
     recompute: Floats
     ep: Floats
     ep_exposed: Floats
@@ -43,7 +45,7 @@ class LayerTime:
 
     @property
     def compute(self) -> Floats:
-        return self.gemm + self.grouped + self.attention + self.memory_bound
+        return self.gemm + self.grouped + self.attention + self.permute + self.quantize + self.memory_bound
 
     @property
     def device(self) -> Floats:
@@ -60,6 +62,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     notify = _notify(candidates, values) if is_moe else np.zeros(())
     ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
     overlapped = candidates.on("overlap_moe_expert_parallel_comm") & bool(is_moe)
+    ep = ep * np.where(overlapped, values["ep_slowed"], 1.0)
     captured = candidates.among("cuda_graph_impl", "full_iteration")
     most = np.where(captured, values["ep_hidden_captured"], values["ep_hidden"])
     hidden = np.minimum(most * ep, values["ep_reach"] * compute)
@@ -89,7 +92,9 @@ def _classes(forward: Forward) -> dict[str, Floats]:
         "gemm": 3.0 * forward.gemm,
         "grouped": 3.0 * forward.grouped,
         "attention": forward.attention + forward.attention_backward,
-        "memory_bound": 3.0 * forward.memory_bound,
+        "permute": 3.0 * forward.permute,
+        "quantize": 3.0 * forward.quantize,
+        "memory_bound": 3.0 * (forward.norms + forward.activation),
     }
 
 

@@ -84,7 +84,8 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
             inside = _distinct(ranks, topk) * near / ranks * (near - 1) / near
             across = np.minimum(_distinct(domains, topk), limit) * (domains - 1) / domains
         within = token_gb * inside / inside_gb_s(hardware, constants, library) + near_s
-        between = np.where(domains > 1, token_gb * across / across_gb_s(hardware, constants, library) + far_s, 0.0)
+        rate = across_gb_s(hardware, constants, library) / domains ** constants["dispatch_spread"]
+        between = np.where(domains > 1, token_gb * across / rate + far_s, 0.0)
         total = np.where(chosen, np.maximum(within, between), total)
     return np.where(ranks > 1, total, 0.0)
 

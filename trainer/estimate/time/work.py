@@ -169,7 +169,7 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
 
 
-def _memory_rate(candidates: Candidates, constants: Constants) -> float:
+def memory_rate(candidates: Candidates, constants: Constants) -> float:
     """Bytes a second of memory-bound kernels."""
     hardware = candidates.base.hardware
     architecture = "hopper" if hardware.is_cpu else hardware.architecture
@@ -205,13 +205,21 @@ def _memory_bound(
     passes = constants[f"quantize_expert_passes.{architecture}"]
     experts = narrow * passes * topk * (model.hidden_size + width) if is_moe else 0.0
     fused = _fused(candidates, constants, release) if is_moe else np.ones(())
-    rate = _memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
+    rate = memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
     return {
         "norms": norms * each / rate,
         "activation": activation * fused * each / rate,
-        "permute": permute * each / rate,
+        "permute": permute * _permuted(candidates, constants) * each / rate,
         "quantize": (quantize + experts * fused) * each / rate,
     }
+
+
+def _permuted(candidates: Candidates, constants: Constants) -> Floats:
+    """Routing and permutation over the fused ones beside a flex dispatcher, which permutes as it sends."""
+    unfused = np.where(candidates.on("moe_permute_fusion"), 1.0, constants["permute_unfused"])
+    flex = candidates.among("moe_token_dispatcher_type", "flex")
+    result: Floats = unfused * np.where(flex, 1.0, constants["permute_apart"])
+    return result
 
 
 def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:

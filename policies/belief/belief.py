@@ -1,0 +1,23 @@
+"""What is believed of any recipe: how long its step takes, how surely, and how likely it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policies.belief.evidence import evidence_of
+from policies.belief.memory import MemoryBelief, learnt_memory
+from policies.belief.time import Posterior, learnt
+from policies.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belief:
+    time: Posterior
+    memory: MemoryBelief
+
+
+def believed(trials: Sequence[Trial], *, limit_gib: float | None) -> Belief:
+    """Pure: of the trials alone. `limit_gib` is what a GPU has."""
+    evidence = evidence_of(trials)
+    return Belief(time=learnt(evidence), memory=learnt_memory(evidence, limit_gib))

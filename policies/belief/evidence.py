@@ -1,0 +1,154 @@
+"""What a trial says of its cluster, in the estimate's own words: the step, its parts by traced rank, peaks, an OOM.
+
+Times are seconds of an average traced step or, for the whole step, of the median measured one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from analyzers.diagnosis import Partition, RankTime, TraceReport
+from policies.trial import Status, Trial
+from trainer.burst import BurstPhase
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
+
+EP = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
+LEAST = 0.005  # a burst's median from another's, relative (Megatron-Bridge commit d2d9ad928: 0.3 % on pinned nodes)
+AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)  # out of memory there is the profiler's or the check's doing
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankParts:
+    """One traced rank: seconds of PARTS, and the pipeline rank that it is of."""
+
+    pipeline_rank: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """`step_s` is None where nothing was measured; `peak_gib` is by pipeline rank, empty where it was not."""
+
+    number: int
+    recipe: Recipe
+    step_s: float | None
+    deviation: float  # of `step_s` from burst to burst, relative
+    ranks: tuple[RankParts, ...] = ()
+    peak_gib: tuple[float, ...] = ()
+    out_of_memory: bool = False
+
+
+def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
+    """Of the trials that say something."""
+    found = [_evidence(trial) for trial in trials]
+    return [each for each in found if each.step_s is not None or each.out_of_memory]
+
+
+def _evidence(trial: Trial) -> Evidence:
+    medians = [median(outcome.step_us) for outcome in trial.outcomes if outcome.ok and outcome.step_us]
+    died = trial.status is Status.OOM and not any(
+        outcome.failure and outcome.failure.phase in AFTER_THE_STEPS for outcome in trial.outcomes
+    )
+    return Evidence(
+        number=trial.number,
+        recipe=trial.recipe,
+        step_s=median(medians) / 1e6 if medians else None,
+        deviation=_deviation(trial) / math.sqrt(max(len(medians), 1)),
+        ranks=_traced(trial),
+        peak_gib=_peaks(trial),
+        out_of_memory=died and not medians,
+    )
+
+
+def _deviation(trial: Trial) -> float:
+    """What the steps inside the bursts say of a burst's median, LEAST at least (1.2533 σ/√n, σ from the median absolute
+    deviation)."""
+    errors = [LEAST]
+    for outcome in trial.outcomes:
+        if outcome.ok and len(outcome.step_us) > 2:
+            middle = median(outcome.step_us)
+            spread = 1.4826 * median(abs(step - middle) for step in outcome.step_us)
+            errors.append(1.2533 * spread / middle / math.sqrt(len(outcome.step_us)))
+    return max(errors)
+
+
+def _peaks(trial: Trial) -> tuple[float, ...]:
+    """The highest peak of each pipeline rank over all bursts: pipeline ranks are the outermost of Megatron's grid."""
+    stages = layout_of(trial.recipe).pp
+    peaks = [outcome.peak_gib for outcome in trial.outcomes if outcome.ok and outcome.peak_gib]
+    whole = [peak for peak in peaks if len(peak) % stages == 0]
+    return tuple(
+        max(max(peak[rank * len(peak) // stages : (rank + 1) * len(peak) // stages]) for peak in whole)
+        for rank in range(stages if whole else 0)
+    )
+
+
+def _traced(trial: Trial) -> tuple[RankParts, ...]:
+    if trial.analysis is None:
+        return ()
+    times = {time.rank: time for time in trial.analysis.ranks}
+    ranks_a_stage = trial.recipe.world_size // layout_of(trial.recipe).pp
+    return tuple(
+        RankParts(pipeline_rank=trace.rank // ranks_a_stage, seconds=_seconds(trace, times.get(trace.rank)))
+        for trace in trial.analysis.traces
+        if trace.rank is not None and trace.steps
+    )
+
+
+def _seconds(trace: TraceReport, time: RankTime | None) -> dict[str, float]:
+    """Without what the rank waited for others, which is the part `waiting`."""
+    steps = [step for step in trace.steps if step.name not in trace.warm_up] or trace.steps
+    mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in PARTS.items()}
+    for kind, us in time.waiting_by_kind.items() if time else ():
+        for name in WAITED.get(kind, ()):
+            mean[name] = max(mean[name] - us / 1e6, 0.0)
+        mean["waiting"] += us / 1e6 if kind != "pp" else 0.0
+    return mean
+
+
+def _kinds(*kinds: str, busy: bool = False) -> Callable[[Partition], float]:
+    def read(step: Partition) -> float:
+        times = [time for kind, time in step.communication_by_kind.items() if kind in kinds]
+        return sum(time.busy_us if busy else time.exposed_us for time in times)
+
+    return read
+
+
+def _classes(*names: str) -> Callable[[Partition], float]:
+    return lambda step: sum(step.compute_by_class.get(name, 0.0) for name in names)
+
+
+def _memory_bound(step: Partition) -> float:
+    told = ("gemm", "grouped_gemm", "attention", "router", "quantise", "recompute", "optimizer")
+    return step.compute_us - _classes(*told)(step)
+
+
+# part -> microseconds of it in a traced step
+PARTS: dict[str, Callable[[Partition], float]] = {
+    "gemm": _classes("gemm"),
+    "grouped": _classes("grouped_gemm"),
+    "attention": _classes("attention"),
+    "permute": _classes("router"),
+    "quantize": _classes("quantise"),
+    "memory_bound": _memory_bound,
+    "recompute": _classes("recompute"),
+    "optimizer": _classes("optimizer"),
+    "ep": _kinds(*EP, busy=True),
+    "ep_exposed": _kinds(*EP),
+    "tp_exposed": _kinds("tp"),
+    "cp_exposed": _kinds("cp"),
+    "dp_exposed": _kinds("dp"),
+    "host": lambda step: step.idle_by_cause.host_us,
+    "waiting": lambda step: _kinds("pp")(step) + step.idle_by_cause.bubble_us,
+}
+# kind of communication -> the parts that waiting inside it is taken from
+WAITED = {
+    **dict.fromkeys(EP, ("ep", "ep_exposed")),
+    "tp": ("tp_exposed",),
+    "cp": ("cp_exposed",),
+    "dp": ("dp_exposed",),
+}

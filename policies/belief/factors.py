@@ -1,0 +1,78 @@
+"""What a burst may teach of a cluster: factors on the constants of the step-time model, one row of `factors.csv` each.
+
+A factor is a number θ with mean 0 before any burst and standard deviation `spread`: constants on a log scale are
+multiplied by exp(θ), shares on a logit scale stay between 0 and 1, and to what is plainly 0 in the table θ is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+
+from trainer.estimate.time.constants import Constants, constants
+from trainer.recipe.tables import read_table
+
+EDGE = 1e-4  # how near to 0 or 1 a share on the logit scale starts
+
+
+class Scale(StrEnum):
+    LOG = "log"
+    LOGIT = "logit"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """`constants` are those it moves, `spread` its standard deviation before any burst."""
+
+    name: str
+    constants: tuple[str, ...]
+    spread: float
+    scale: Scale
+    words: str
+
+
+@cache
+def factors() -> tuple[Factor, ...]:
+    """In the table's order; a name that ends in a dot stands for all that begin so."""
+    return tuple(
+        Factor(
+            name=row["name"],
+            constants=tuple(name for pattern in row["constants"].split() for name in _named(pattern)),
+            spread=float(row["spread"]),
+            scale=Scale(row["scale"]),
+            words=row["words"],
+        )
+        for row in read_table("factors.csv", package="policies.belief")
+    )
+
+
+def _named(pattern: str) -> list[str]:
+    return [name for name in constants() if fnmatchcase(name, f"{pattern}*" if pattern.endswith(".") else pattern)]
+
+
+def moved(theta: Mapping[str, float]) -> Constants:
+    """The constants that these factors move, at their new values."""
+    values: dict[str, float] = {}
+    for factor in factors():
+        if at := theta.get(factor.name, 0.0):
+            for name in factor.constants:
+                value = values.get(name, constants()[name])
+                values[name] = MOVES[factor.scale](value, at)
+    return values
+
+
+def _logit_moved(share: float, at: float) -> float:
+    inside = min(max(share, EDGE), 1 - EDGE)
+    return 1 / (1 + (1 - inside) / inside * math.exp(-at))
+
+
+MOVES: dict[Scale, Callable[[float, float], float]] = {
+    Scale.LOG: lambda value, at: value * math.exp(at),
+    Scale.LOGIT: _logit_moved,
+    Scale.PLAIN: lambda value, at: max(value + at, 0.0),
+}

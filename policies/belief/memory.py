@@ -1,0 +1,210 @@
+"""The memory of this cluster, learnt: how likely a recipe fits, from measured peaks and recipes that ran out.
+
+    log peak(x, pipeline rank) = log Σ groups (1 + φ) · part(x, pipeline rank) + h(x)
+
+φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. What
+ran out of memory needed more than the limit, what ran needed less. What a GPU holds beside the allocator is a group of
+its own. Shapes: N candidates, P pipeline ranks, G groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+from scipy.stats import norm
+
+from policies.belief.alike import features, likeness
+from policies.belief.evidence import Evidence
+from trainer.estimate.candidates import Candidates, Floats, tabulate
+from trainer.estimate.memory.bound import unbalanced
+from trainer.estimate.memory.estimate import MemoryTable, memory_of
+
+DISCREPANCY = 0.03  # standard deviation of h before any burst
+NOISE = 0.01  # of a measured peak
+EDGE = 0.02  # how sharply a limit cuts, of the limit: what ran near it does not run every time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Parts of an estimate that err together: `mean` and `spread` of φ before any burst."""
+
+    gib: Callable[[Candidates, MemoryTable], Floats]  # [N, P]
+    mean: float
+    spread: float
+
+
+def _parts(*names: str) -> Callable[[Candidates, MemoryTable], Floats]:
+    def gib(candidates: Candidates, table: MemoryTable) -> Floats:
+        return sum((table.by_part[name] for name in names if name in table.by_part), np.zeros(()))
+
+    return gib
+
+
+def _ahead(candidates: Candidates, table: MemoryTable) -> Floats:
+    """Without a pipeline EP overlap holds part of a second micro batch."""
+    ahead = candidates.on("overlap_moe_expert_parallel_comm") & (candidates.pp == 1)
+    return _parts("activations", "cuda_graphs")(candidates, table) * ahead[..., None]
+
+
+def _uneven(candidates: Candidates, table: MemoryTable) -> Floats:
+    return table.routed_gib * unbalanced(candidates)[..., None]
+
+
+GROUPS: dict[str, Group] = {
+    "state": Group(gib=_parts("weights", "gradients", "master_weights", "optimizer"), mean=0.0, spread=0.02),
+    "activations": Group(gib=_parts("activations", "cuda_graphs"), mean=0.02, spread=0.10),
+    "ahead": Group(gib=_ahead, mean=0.25, spread=0.20),
+    "loss": Group(gib=_parts("logits", "workspace"), mean=0.0, spread=0.25),
+    "buffers": Group(gib=_parts("buffers"), mean=0.0, spread=0.50),
+    "uneven": Group(gib=_uneven, mean=0.03, spread=0.15),
+}
+EXTRA = ("ahead", "uneven")  # not in the estimate: φ of them, not 1 + φ
+OUTSIDE_SPREAD = 0.5  # of what lies beside the allocator
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBelief:
+    """φ of GROUPS and of what lies outside, [G + 1], and what they leave of the measured peaks, [M]."""
+
+    limit_gib: float | None
+    mean: Floats
+    covariance: Floats
+    residual: Floats
+    seen: Floats  # [M, K]
+
+    def needs(self, candidates: Candidates) -> tuple[Floats, Floats]:
+        """(GiB a GPU needs, beside the allocator included; standard deviation of its log), [N] each."""
+        table = memory_of(candidates)
+        parts = _grouped(candidates, table)
+        peaks = _peaks(parts, self.mean)
+        rows, hottest = np.arange(candidates.count), peaks.argmax(axis=1)
+        outside = table.outside_gib * (1 + self.mean[-1])
+        error, variance = self._left(candidates)
+        peak = peaks[rows, hottest] * np.exp(error)
+        need = peak + outside
+        slopes = np.concatenate([parts[:, rows, hottest].T, table.outside_gib[:, None]], axis=1) / need[:, None]
+        spread = np.einsum("ng,gh,nh->n", slopes, self.covariance, slopes) + variance
+        return need, np.sqrt(spread)
+
+    def fits(self, candidates: Candidates) -> Floats:
+        """The probability that a recipe fits, [N]; 1 where no limit is known."""
+        if self.limit_gib is None:
+            return np.ones(candidates.count)
+        need, deviation = self.needs(candidates)
+        chance: Floats = norm.cdf(np.log(self.limit_gib / need) / np.sqrt(deviation**2 + EDGE**2))
+        return chance
+
+    def _left(self, candidates: Candidates) -> tuple[Floats, Floats]:
+        """Mean and variance of h."""
+        if not len(self.residual):
+            return np.zeros(candidates.count), np.full(candidates.count, DISCREPANCY**2)
+        known = DISCREPANCY**2 * likeness(self.seen, self.seen) + NOISE**2 * np.eye(len(self.residual))
+        cross = DISCREPANCY**2 * likeness(features(candidates), self.seen)
+        solved = cho_factor(known)
+        variance = DISCREPANCY**2 - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
+        return cross @ cho_solve(solved, self.residual), np.maximum(variance, NOISE**2)
+
+
+def _grouped(candidates: Candidates, table: MemoryTable) -> Floats:
+    """[G, N, P] GiB."""
+    shape = (candidates.count, candidates.stages.exists.shape[1])
+    return np.stack([np.broadcast_to(group.gib(candidates, table), shape) for group in GROUPS.values()])
+
+
+def _peaks(parts: Floats, phi: Floats) -> Floats:
+    factors = phi[: len(GROUPS)] + np.array([name not in EXTRA for name in GROUPS])
+    peaks: Floats = np.einsum("g,gnp->np", factors, parts)
+    return peaks
+
+
+def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemoryBelief:
+    """From all peaks and all that ran out; the prior where nothing did. Pure."""
+    mean = np.array([*(group.mean for group in GROUPS.values()), 0.0])
+    spread = np.array([*(group.spread for group in GROUPS.values()), OUTSIDE_SPREAD])
+    told = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
+    if not told:
+        nothing = np.zeros(0)
+        return MemoryBelief(
+            limit_gib=limit_gib, mean=mean, covariance=np.diag(spread**2), residual=nothing, seen=np.zeros((0, 0))
+        )
+    told_peaks = _Told(told, limit_gib)
+
+    def cost(phi: Floats) -> float:
+        return told_peaks.cost(phi) + 0.5 * float((((phi - mean) / spread) ** 2).sum())
+
+    found = minimize(cost, mean, method="L-BFGS-B", bounds=[(m - 4 * s, m + 4 * s) for m, s in zip(mean, spread)])
+    covariance = np.linalg.inv(told_peaks.curvature(found.x) + np.diag(spread**-2.0))
+    measured = told_peaks.measured
+    return MemoryBelief(
+        limit_gib=limit_gib,
+        mean=found.x,
+        covariance=covariance,
+        residual=told_peaks.errors(found.x)[measured].mean(axis=1) if measured.any() else np.zeros(0),
+        seen=features(told_peaks.candidates)[measured],
+    )
+
+
+class _Told:
+    """What the bursts said of memory: peaks by pipeline rank, and on which side of the limit each was."""
+
+    def __init__(self, told: Sequence[Evidence], limit_gib: float | None) -> None:
+        self.candidates = tabulate([each.recipe for each in told])
+        self.table = memory_of(self.candidates)
+        self.parts = _grouped(self.candidates, self.table)
+        self.limit_gib = limit_gib
+        self.measured = np.array([bool(each.peak_gib) for each in told])
+        self.died = np.array([each.out_of_memory for each in told])
+        self.peaks = np.full(self.parts.shape[1:], np.nan)
+        for row, each in enumerate(told):
+            self.peaks[row, : len(each.peak_gib)] = each.peak_gib
+        self.deviation = np.sqrt(DISCREPANCY**2 + NOISE**2)
+
+    def errors(self, phi: Floats) -> Floats:
+        """log of measured over told, [M, P]; the mean of the row's others where a rank was not measured."""
+        told = np.where(self.measured[:, None], _peaks(self.parts, phi), 1.0)
+        errors = np.log(self.peaks / np.maximum(told, 1e-9))
+        known = np.isfinite(errors)
+        mean = np.where(known, errors, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        return np.where(known, errors, mean[:, None])
+
+    def cost(self, phi: Floats) -> float:
+        """Minus the log likelihood. The ranks of one recipe err together: they count as one."""
+        errors = self.errors(phi)[self.measured]
+        cost = 0.5 * float((errors**2).mean(axis=1).sum()) / self.deviation**2
+        if self.limit_gib is None:
+            return cost
+        over = self._over(phi)
+        cost -= float(norm.logcdf(over[self.died]).sum())
+        return cost - float(norm.logcdf(-over[~self.died]).sum())
+
+    def curvature(self, phi: Floats) -> Floats:
+        """Of the cost, [G + 1, G + 1], as in a straight line around `phi`."""
+        peaks = np.maximum(_peaks(self.parts, phi), 1e-9)
+        slopes = np.concatenate([self.parts / peaks, np.zeros((1, *peaks.shape))])  # [G + 1, M, P]
+        known = np.isfinite(self.peaks) & self.measured[:, None]
+        weight = known / np.maximum(known.sum(axis=1, keepdims=True), 1) / self.deviation**2
+        found: Floats = np.einsum("gmp,hmp,mp->gh", slopes, slopes, weight)
+        if self.limit_gib is None:
+            return found
+        rows, hottest = np.arange(len(peaks)), peaks.argmax(axis=1)
+        need = peaks[rows, hottest] + self.table.outside_gib * (1 + phi[-1])
+        edge = np.concatenate([self.parts[:, rows, hottest], self.table.outside_gib[None]]) / need / self._sharp
+        sign = np.where(self.died, 1.0, -1.0)
+        z = sign * self._over(phi)
+        ratio = np.exp(norm.logpdf(z) - norm.logcdf(z))
+        return found + np.einsum("gm,hm,m->gh", edge, edge, ratio * (ratio + z))
+
+    def _over(self, phi: Floats) -> Floats:
+        """How far over the limit each was, in deviations, [M]; where it was measured, by the peak itself."""
+        told = _peaks(self.parts, phi).max(axis=1)
+        peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), told)
+        need = np.maximum(peak + self.table.outside_gib * (1 + phi[-1]), 1e-9)
+        return np.log(need / (self.limit_gib or 1.0)) / np.where(self.measured, EDGE, self._sharp)
+
+    @property
+    def _sharp(self) -> float:
+        return float(np.sqrt(self.deviation**2 + EDGE**2))

@@ -1,0 +1,194 @@
+"""The step time of this cluster, learnt: a posterior over the factors, from steps and traced parts.
+
+    log step(x) = log closed form(x; constants moved by θ) + g(x)
+
+θ has the priors of `factors.csv`; g is what the closed form gets wrong whatever its constants, a Gaussian process over
+the knobs: recipes that are alike err alike. Every traced part has such a process of its own, so that neither a step nor
+a part bends θ further than the form deserves. θ is the maximum a posteriori (SciPy's least squares), its covariance
+Laplace's. Shapes: N candidates, F factors, M measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.optimize import least_squares
+
+from policies.belief.alike import features, likeness
+from policies.belief.evidence import PARTS, Evidence
+from policies.belief.factors import Factor, factors, moved
+from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
+from trainer.estimate.memory.bound import unbalanced
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.constants import constants as fitted
+from trainer.estimate.time.estimate import StageTable, stages_of
+
+PART_DEVIATION = 0.10  # of a part by the closed form, where every constant is right
+PART_NOISE = 0.03  # of a traced part
+OTHER_STAGE = 0.7  # how alike two stages of one pipeline err
+FLOOR = 0.01  # of the step: parts below it are told apart no more
+RESIDUAL = 0.05  # standard deviation of g before any burst
+LEAST = 0.003  # deviation of any prediction
+STEP = 0.02  # of θ, for derivatives
+MOST_EVALUATIONS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """θ of the factors that act in this study, [F], and what they leave of every measured step, [M]."""
+
+    acting: tuple[Factor, ...]
+    mean: Floats
+    covariance: Floats  # [F, F]
+    measured: tuple[Evidence, ...]
+    residual: Floats
+    seen: Floats  # [M, K], features of what was measured
+
+    @property
+    def theta(self) -> dict[str, float]:
+        return dict(zip((factor.name for factor in self.acting), self.mean.tolist(), strict=True))
+
+    def means(self, candidates: Candidates) -> Floats:
+        """log seconds a step by the closed form at the learnt constants, without g: quick, for whole tables."""
+        return np.log(stages_of(candidates, constants=moved(self.theta)).step)
+
+    def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
+        """(mean, standard deviation) of log seconds a step, [N] each."""
+        mean = self.means(candidates)
+        slopes = _slopes(lambda theta: np.log(stages_of(candidates, constants=theta).step), self.acting, self.mean, mean)
+        variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes)
+        where = features(candidates)
+        variance = variance + RESIDUAL**2
+        if len(self.residual):
+            known = _covariance(likeness(self.seen, self.seen), RESIDUAL, _noise(self.measured))
+            cross = RESIDUAL**2 * likeness(where, self.seen)
+            solved = cho_factor(known)
+            mean = mean + cross @ cho_solve(solved, self.residual)
+            variance = variance - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
+        return mean, np.sqrt(np.maximum(variance, LEAST**2))
+
+
+def _noise(measured: Sequence[Evidence]) -> Floats:
+    return np.array([each.deviation for each in measured])
+
+
+def learnt(evidence: Sequence[Evidence]) -> Posterior:
+    """From all that was measured; the prior where nothing was. Pure."""
+    measured = tuple(each for each in evidence if each.step_s is not None)
+    if not measured:
+        every = factors()
+        spread = np.array([factor.spread for factor in every])
+        empty = np.zeros(0)
+        return Posterior(
+            acting=every, mean=np.zeros(len(every)), covariance=np.diag(spread**2), measured=(), residual=empty,
+            seen=np.zeros((0, 0)),
+        )  # fmt: skip
+    form = _Form(measured)
+    every = factors()
+    start = form.told({})
+    slopes = _slopes(form.told, every, np.zeros(len(every)), start)
+    acts = np.abs(slopes).max(axis=0) > 1e-6
+    acting = tuple(factor for factor, does in zip(every, acts, strict=True) if does)
+    spread = np.array([factor.spread for factor in acting])
+
+    def off(at: Floats) -> Floats:
+        theta = dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
+        return np.concatenate([form.told(moved(theta)) - form.observed, at / spread])
+
+    def slopes_at(at: Floats) -> Floats:
+        theta = dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
+        now = form.told(moved(theta))
+        return np.concatenate([_slopes(form.told, acting, at, now), np.diag(1 / spread)])
+
+    found = least_squares(
+        off, np.zeros(len(acting)), jac=slopes_at, x_scale=spread, max_nfev=MOST_EVALUATIONS, ftol=1e-3, xtol=1e-3
+    )
+    # Factors that no burst has touched keep their spread
+    mean, covariance = np.zeros(len(every)), np.diag([factor.spread**2 for factor in every])
+    places = np.flatnonzero(acts)
+    mean[places] = found.x
+    covariance[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
+    theta = dict(zip((factor.name for factor in every), mean.tolist(), strict=True))
+    by_form = np.log(stages_of(form.candidates, constants=moved(theta)).step)
+    return Posterior(
+        acting=every,
+        mean=mean,
+        covariance=covariance,
+        measured=measured,
+        residual=np.log([each.step_s for each in measured]) - by_form,
+        seen=features(form.candidates),
+    )
+
+
+def _slopes(told, acting: Sequence[Factor], at: Floats, now: Floats) -> Floats:
+    """Derivatives of what is told by each factor, [.., F]."""
+    names = [factor.name for factor in acting]
+    columns = []
+    for place in range(len(names)):
+        there = at.copy()
+        there[place] += STEP
+        theta = dict(zip(names, there.tolist(), strict=True))
+        columns.append((told(moved(theta)) - now) / STEP)
+    return np.stack(columns, axis=-1)
+
+
+class _Form:
+    """The closed form at the recipes that were measured, and what was measured, each group of figures whitened: alike
+    recipes err alike, so that many of them teach little more than one."""
+
+    def __init__(self, measured: Sequence[Evidence]) -> None:
+        self.candidates = tabulate([each.recipe for each in measured])
+        steps = np.array([each.step_s for each in measured])
+        traced = [(row, rank) for row, each in enumerate(measured) for rank in each.ranks]
+        self.rows = np.array([row for row, _ in traced], dtype=np.int64)
+        self.stages = np.array([rank.pipeline_rank for _, rank in traced], dtype=np.int64)
+        self.floor = FLOOR * steps[self.rows]
+        self.uneven = np.broadcast_to(unbalanced(self.candidates), steps.shape)[self.rows]
+        where = features(self.candidates)
+        self.alike = likeness(where, where)
+        self.step_root = cholesky(_covariance(self.alike, RESIDUAL, _noise(measured)), lower=True)
+        at_once = self.alike[np.ix_(self.rows, self.rows)]
+        other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, OTHER_STAGE)
+        noise = np.full(len(traced), PART_NOISE)
+        self.part_root = cholesky(_covariance(at_once * other, PART_DEVIATION, noise), lower=True) if traced else None
+        self.observed = self._told(steps, {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS})
+
+    def told(self, constants: Constants) -> Floats:
+        stages = stages_of(self.candidates, constants=constants)
+        load = np.where(self.uneven, constants.get("natural_imbalance", fitted()["natural_imbalance"]), 1.0)
+        return self._told(stages.step, parts_at(stages, self.rows, self.stages, load=load))
+
+    def _told(self, steps: Floats, parts: dict[str, Floats]) -> Floats:
+        whole = solve_triangular(self.step_root, np.log(steps), lower=True)
+        if self.part_root is None:
+            return whole
+        logs = np.stack([np.log(parts[name] + self.floor) for name in PARTS], axis=1)
+        return np.concatenate([whole, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
+
+
+def _covariance(alike: Floats, deviation: float, noise: Floats) -> Floats:
+    return deviation**2 * alike + np.diag(noise**2)
+
+
+def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
+    """Seconds of PARTS on a pipeline rank of some rows: what the trace of a rank with the mean load should show.
+
+    The step is the one of ranks with `load` times the mean; the others wait for them in dispatch and combine.
+    """
+    at = {name: part[rows, ranks] for name, part in stages.parts.items()}
+    waits = at["grouped"] * (1 - 1 / load)
+    at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
+    work = stages.busy[rows, ranks] + (stages.dp_exposed + stages.optimizer)[rows] + stages.fixed
+    return {
+        "gemm": at["gemm"] + at["head"],
+        **{name: at[name] for name in ("grouped", "attention", "permute", "quantize", "recompute")},
+        "memory_bound": at["memory_bound"] + at["loss"],
+        "optimizer": stages.optimizer[rows],
+        **{name: at[name] for name in ("ep", "ep_exposed", "tp_exposed", "cp_exposed")},
+        "dp_exposed": stages.dp_exposed[rows],
+        "host": at["host"] + stages.fixed,
+        "waiting": np.maximum(stages.step[rows] - work, 0.0),
+    }
