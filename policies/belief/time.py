@@ -10,7 +10,7 @@ Laplace's. Shapes: N candidates, F factors, M measurements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,19 +21,28 @@ from policies.belief.alike import features, likeness
 from policies.belief.evidence import PARTS, Evidence
 from policies.belief.factors import Factor, factors, moved
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
-from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
+from trainer.estimate.time.layer_time import imbalance
 from trainer.estimate.time.estimate import StageTable, stages_of
 
-PART_DEVIATION = 0.10  # of a part by the closed form, where every constant is right
-PART_NOISE = 0.03  # of a traced part
+DEVIATION = 0.10  # of a part's log by the closed form, where every constant is right
+DEVIATIONS = {  # of parts that are told worse: what is left over, or what two streams decide
+    "waiting": 0.30,
+    "host": 0.20,
+    "dp_exposed": 0.30,
+    "ep_exposed": 0.15,
+    "tp_exposed": 0.20,
+    "recompute": 0.15,
+}
+PART_NOISE = 0.3  # of a traced part, in its deviations
 OTHER_STAGE = 0.7  # how alike two stages of one pipeline err
-FLOOR = 0.01  # of the step: parts below it are told apart no more
+FLOOR = 0.02  # of the step: parts below it are told apart no more
+ODD = 3.0  # deviations beyond which a figure counts no more than in proportion
 RESIDUAL = 0.05  # standard deviation of g before any burst
 LEAST = 0.003  # deviation of any prediction
 STEP = 0.02  # of θ, for derivatives
-MOST_EVALUATIONS = 12
+MOST_EVALUATIONS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +113,14 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
         return np.concatenate([_slopes(form.told, acting, at, now), np.diag(1 / spread)])
 
     found = least_squares(
-        off, np.zeros(len(acting)), jac=slopes_at, x_scale=spread, max_nfev=MOST_EVALUATIONS, ftol=1e-3, xtol=1e-3
+        off,
+        np.zeros(len(acting)),
+        jac=slopes_at,
+        x_scale=spread,
+        loss=_robust(len(form.observed)),
+        max_nfev=MOST_EVALUATIONS,
+        ftol=1e-3,
+        xtol=1e-3,
     )
     # Factors that no burst has touched keep their spread
     mean, covariance = np.zeros(len(every)), np.diag([factor.spread**2 for factor in every])
@@ -121,6 +137,19 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
         residual=np.log([each.step_s for each in measured]) - by_form,
         seen=features(form.candidates),
     )
+
+
+def _robust(count: int) -> Callable[[Floats], Floats]:
+    """Huber's loss for the first `count` residuals, squares for the priors behind them: (value, slope, curvature)."""
+
+    def loss(squares: Floats) -> Floats:
+        inside = (squares <= ODD**2) | (np.arange(len(squares)) >= count)
+        root = np.sqrt(np.maximum(squares, 1e-12))
+        value = np.where(inside, squares, 2 * ODD * root - ODD**2)
+        slope = np.where(inside, 1.0, ODD / root)
+        return np.stack([value, slope, np.where(inside, 0.0, -0.5 * ODD / root**3)])
+
+    return loss
 
 
 def _slopes(told, acting: Sequence[Factor], at: Floats, now: Floats) -> Floats:
@@ -146,26 +175,23 @@ class _Form:
         self.rows = np.array([row for row, _ in traced], dtype=np.int64)
         self.stages = np.array([rank.pipeline_rank for _, rank in traced], dtype=np.int64)
         self.floor = FLOOR * steps[self.rows]
-        self.uneven = np.broadcast_to(unbalanced(self.candidates), steps.shape)[self.rows]
         where = features(self.candidates)
-        self.alike = likeness(where, where)
-        self.step_root = cholesky(_covariance(self.alike, RESIDUAL, _noise(measured)), lower=True)
-        at_once = self.alike[np.ix_(self.rows, self.rows)]
+        alike = likeness(where, where)
+        self.step_root = cholesky(_covariance(alike, RESIDUAL, _noise(measured)), lower=True)
         other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, OTHER_STAGE)
-        noise = np.full(len(traced), PART_NOISE)
-        self.part_root = cholesky(_covariance(at_once * other, PART_DEVIATION, noise), lower=True) if traced else None
+        together = alike[np.ix_(self.rows, self.rows)] * other
+        self.part_root = cholesky(_covariance(together, 1.0, np.full(len(traced), PART_NOISE)), lower=True)
+        self.deviations = np.array([DEVIATIONS.get(name, DEVIATION) for name in PARTS])
         self.observed = self._told(steps, {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS})
 
     def told(self, constants: Constants) -> Floats:
         stages = stages_of(self.candidates, constants=constants)
-        load = np.where(self.uneven, constants.get("natural_imbalance", fitted()["natural_imbalance"]), 1.0)
-        return self._told(stages.step, parts_at(stages, self.rows, self.stages, load=load))
+        load = np.broadcast_to(imbalance(self.candidates, {**fitted(), **constants}), stages.step.shape)
+        return self._told(stages.step, parts_at(stages, self.rows, self.stages, load=load[self.rows]))
 
     def _told(self, steps: Floats, parts: dict[str, Floats]) -> Floats:
         whole = solve_triangular(self.step_root, np.log(steps), lower=True)
-        if self.part_root is None:
-            return whole
-        logs = np.stack([np.log(parts[name] + self.floor) for name in PARTS], axis=1)
+        logs = np.stack([np.log(parts[name] + self.floor) for name in PARTS], axis=1) / self.deviations
         return np.concatenate([whole, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
 
 

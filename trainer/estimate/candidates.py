@@ -63,7 +63,7 @@ class Stages:
     norms: Flags  # the rank of the last decoder layer holds the final norm; without MTP, that of the head
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Candidates:
     base: Recipe
     columns: Mapping[str, Column]  # the knobs that vary

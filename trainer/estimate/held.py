@@ -6,6 +6,7 @@ Shapes: N rows, P pipeline ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class HeldParameters:
     linear: Floats
 
 
+@lru_cache(maxsize=4)
 def held_parameters(candidates: Candidates) -> HeldParameters:
     """Exact for models of attention layers; in hybrid models the mean layer stands for each."""
     model, stages = candidates.base.architecture, candidates.stages

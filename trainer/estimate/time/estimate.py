@@ -117,6 +117,7 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
     optimizer = optimizer_s(candidates, values, held)
     fixed = values["host_step_ms"] * 1e-3
+    bubble = bubble + values["chunks_uneven"] * _unevenness(candidates, stage, mean) * busy.max(axis=1)
     work = longest + bubble + dp_exposed + optimizer + fixed
     once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
     once |= {"dp": dp, "dp_exposed": dp_exposed, "optimizer": optimizer}
@@ -192,6 +193,19 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
     busy = np.where(held.exists, busy, 0.0)
     parts["host"] = busy - np.where(held.exists, device, 0.0)
     return parts | {"busy": np.broadcast_to(busy, (candidates.count, busy.shape[1]))}
+
+
+def _unevenness(candidates: Candidates, stage: dict[str, Floats], mean: Floats) -> Floats:
+    """How far the last chunk, with the head, is longer than the mean chunk, in mean chunks, times doublings of PP: the
+    chunks of an interleaved schedule wait for each other."""
+    held = candidates.stages
+    layers = held.dense + held.moe + held.mtp
+    last = held.dense_last + held.moe_last + held.mtp
+    ends = stage["head"] + stage["loss"]
+    chunk = ((stage["busy"] - ends) * last / np.maximum(layers, 1.0) + ends) * held.heads
+    over = chunk.max(axis=1) * candidates.vpp / np.maximum(mean, 1e-12) - 1
+    result: Floats = np.clip(over, 0.0, 3.0) * np.log2(candidates.pp) / 4 * (candidates.vpp > 1)
+    return result
 
 
 def _head(candidates: Candidates, values: Constants) -> Floats:

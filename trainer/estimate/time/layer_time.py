@@ -21,6 +21,7 @@ from trainer.model.parameters import attention_channels
 
 TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more
 TP_BACKWARD = 1.5
+EXPERTS_HELD, EXPERT_RANKS = 8.0, 16.0  # where natural_imbalance was taken
 PREPROCESS_CAPTURED = 0.2  # of a dispatch's notification left where no host waits for it
 
 
@@ -53,9 +54,9 @@ class LayerTime:
 
 
 def layer_time(candidates: Candidates, values: Constants, release: Release, *, is_moe: bool) -> LayerTime:
-    imbalance = _imbalance(candidates, values) if is_moe else np.ones(())
-    forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=imbalance)
-    one_way = dispatch_s(candidates, values) * imbalance if is_moe else np.zeros(())
+    load = imbalance(candidates, values) if is_moe else np.ones(())
+    forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=load)
+    one_way = dispatch_s(candidates, values) * load if is_moe else np.zeros(())
     again, dispatches = _recomputed(candidates, forward)
     classes = _classes(forward)
     compute = sum(classes.values(), np.zeros(()))
@@ -98,9 +99,16 @@ def _classes(forward: Forward) -> dict[str, Floats]:
     }
 
 
-def _imbalance(candidates: Candidates, values: Constants) -> Floats:
-    """The hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity."""
-    return np.where(unbalanced(candidates), values["natural_imbalance"], 1.0)
+def imbalance(candidates: Candidates, values: Constants) -> Floats:
+    """The hottest expert rank's tokens over the mean: 1 with forced balance or padding to capacity.
+
+    Loads of a rank's experts even out as 1/√experts, and of more ranks one is hotter (the largest of n draws lies
+    √(2 ln n) deviations out); `natural_imbalance` is of 16 ranks with 8 experts each.
+    """
+    held = (candidates.base.architecture.num_moe_experts or 1) / candidates.ep
+    ranks = np.maximum(candidates.ep, 2.0)
+    over = (EXPERTS_HELD / held) ** values["imbalance_spread"] * np.sqrt(np.log(ranks) / np.log(EXPERT_RANKS))
+    return np.where(unbalanced(candidates), 1 + (values["natural_imbalance"] - 1) * over, 1.0)
 
 
 def _notify(candidates: Candidates, values: Constants) -> Floats:

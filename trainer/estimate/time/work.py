@@ -10,6 +10,7 @@ Shapes: [N], a value a candidate.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -106,6 +107,7 @@ def forward_of(
     )
 
 
+@lru_cache(maxsize=8)
 def _parameters(model: Architecture, *, is_moe: bool) -> dict[str, float]:
     """Parameters a token meets, by how their products are done."""
     layer = layer_parameters(model, is_moe=is_moe)
@@ -215,10 +217,11 @@ def _memory_bound(
 
 
 def _permuted(candidates: Candidates, constants: Constants) -> Floats:
-    """Routing and permutation over the fused ones beside a flex dispatcher, which permutes as it sends."""
+    """Routing and permutation over what is left of it beside HybridEP, which permutes as it sends."""
     unfused = np.where(candidates.on("moe_permute_fusion"), 1.0, constants["permute_unfused"])
     flex = candidates.among("moe_token_dispatcher_type", "flex")
-    result: Floats = unfused * np.where(flex, 1.0, constants["permute_apart"])
+    sends = flex & candidates.among("moe_flex_dispatcher_backend", "hybridep")
+    result: Floats = unfused * np.where(sends, 1.0, constants["permute_apart"])
     return result
 
 
