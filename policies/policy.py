@@ -29,7 +29,7 @@ class Policy:
     def __init__(self, base: Recipe, seed: int, *, estimate: Estimate = closed_form_gib) -> None:
         self._base = base
         self._seed = seed
-        self._estimate = estimate
+        self.estimate = estimate
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """The next recipe of this phase; None when the phase has nothing left to propose."""
@@ -40,11 +40,11 @@ class Policy:
             Order.BY_EXPECTED_GAIN: lambda view: _largest_gain(view, plan),
             Order.SEARCHED: lambda view: propose_retune(view, self._seed),
         }
-        return picks[plan.order](view_of(best, trials, self._estimate))
+        return picks[plan.order](view_of(best, trials, self.estimate))
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         """Why there is nothing left to propose, in words for the report."""
-        view = view_of(best, trials, self._estimate)
+        view = view_of(best, trials, self.estimate)
         if throughput(best) is None:
             return self._why_nothing_runs(view)
         bound = largest_bound(view)
@@ -56,7 +56,7 @@ class Policy:
 
     def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Every fix that was considered for the best recipe and is not proposed, with the reason."""
-        view = view_of(best, trials, self._estimate)
+        view = view_of(best, trials, self.estimate)
         ideas: dict[str, Idea] = {}
         for plan in PLANS:
             for fix in _fixes_of(plan):

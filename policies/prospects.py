@@ -7,9 +7,8 @@ the probability of fitting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from scipy.stats import norm
@@ -17,15 +16,15 @@ from scipy.stats import norm
 from policies.belief.belief import Belief
 from policies.legality import Refusal, derive
 from policies.space import AXES, CURRENT, axis_of
-from trainer.estimate.candidates import Candidates, Floats, tabulate
+from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out
-from trainer.estimate.plan.search import Search, search
+from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
 
 ROOM = 1.12  # times the limit by the upper bound: beyond, a recipe hardly ever fits
 SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
-SURE, BOLD = 0.9, 0.6  # P(fits) asked of a burst before anything has run, and after: an OOM teaches little
+SURE, BOLD = 0.9, 0.8  # P(fits) asked of a burst before anything has run, and after: an OOM teaches little
 TIMID = 0.1  # weight of what is less likely to fit
 # Switched on wherever they are legal: no estimate sees them, and they cost nothing
 FREE: tuple[dict[str, object], ...] = (
@@ -37,86 +36,85 @@ FREE: tuple[dict[str, object], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
-    """`gain` is the expected log of throughput over the best's (None: nothing runs yet), `deviation` that of the log
-    step; `score` is what candidates are ranked by."""
+    """`gain` is the expected log of throughput over the best's, None while nothing runs; `deviation` is that of the log
+    step, `worth` the expected improvement in log throughput, and candidates are ranked by `score`."""
 
     recipe: Recipe
     log_step: float
     deviation: float
     gain: float | None
     fits: float
+    worth: float
     score: float
 
 
-@lru_cache(maxsize=4)
-def _space(digest: str, holder: _Holder) -> Search:
-    return search(holder.recipe, room=ROOM)
+@dataclass(frozen=True, kw_only=True)
+class _Scores:
+    """Of N candidates, [N] each."""
+
+    log_step: Floats
+    deviation: Floats
+    gain: Floats
+    fits: Floats
+    worth: Floats
+    score: Floats
 
 
-class _Holder:
-    """A recipe that a cache knows by its digest."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Holder)
-
-
-def space_of(base: Recipe) -> Search:
-    """Every legal layout with every setting, found once a study."""
-    return _space(base.digest(), _Holder(base))
-
-
-def prospects(base: Recipe, best: Recipe | None, belief: Belief, tried: set[str] | dict[str, int]) -> Iterator[Prospect]:
+def prospects(found: Search, best: Recipe | None, belief: Belief, tried: Container[str]) -> Iterator[Prospect]:
     """The best first; none that was tried, no frozen knob moved, all legal. `best` is None while nothing runs."""
-    found = space_of(base)
-    rows = _short_list(found, belief)
-    table = found.finals.candidates.take(rows)
+    table = found.finals.candidates.take(_short_list(found, belief))
     near = list(_neighbours(best)) if best else []
-    groups = [_scores(table, best, belief)] + ([_scores(tabulate(near), best, belief)] if near else [])
-    log_step, deviation, gain, fits, score = (np.concatenate(columns) for columns in zip(*groups, strict=True))
-    seen = set(tried)
+    groups = [(table, _scores(table, best, belief))]
+    if near:
+        beside = tabulate(near)
+        groups.append((beside, _scores(beside, best, belief)))
+    score = np.concatenate([scores.score for _, scores in groups])
+    seen: set[str] = set()
     for at in np.argsort(-score, kind="stable"):
-        recipe = near[at - table.count] if at >= table.count else _written(found, table, int(at))
-        if recipe is None or recipe.digest() in seen:
+        group, row = (0, int(at)) if at < table.count else (1, int(at) - table.count)
+        recipe = near[row] if group else _written(found, table, row)
+        if recipe is None or recipe.digest() in seen or recipe.digest() in tried:
             continue
         seen.add(recipe.digest())
-        yield Prospect(
-            recipe=recipe,
-            log_step=float(log_step[at]),
-            deviation=float(deviation[at]),
-            gain=float(gain[at]) if best else None,
-            fits=float(fits[at]),
-            score=float(score[at]),
-        )
+        yield _prospect(recipe, groups[group][1], row, runs=best is not None)
 
 
-def _short_list(found: Search, belief: Belief) -> Floats:
+def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prospect:
+    return Prospect(
+        recipe=recipe,
+        log_step=float(scores.log_step[row]),
+        deviation=float(scores.deviation[row]),
+        gain=float(scores.gain[row]) if runs else None,
+        fits=float(scores.fits[row]),
+        worth=float(scores.worth[row]),
+        score=float(scores.score[row]),
+    )
+
+
+def _short_list(found: Search, belief: Belief) -> Integers:
     """Rows of the finals: the fastest that are likely to fit, the likeliest where none is."""
     table = found.finals.candidates
-    means = belief.time.means(table)
-    fits = belief.memory.fits(table)
+    means, fits = belief.time.means(table), belief.memory.fits(table)
     likely = np.flatnonzero(fits >= LIKELY)
     if not len(likely):
         return np.argsort(-fits, kind="stable")[:SHORT_LIST]
     return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
 
 
-def _scores(table: Candidates, best: Recipe | None, belief: Belief) -> tuple[Floats, ...]:
+def _scores(table: Candidates, best: Recipe | None, belief: Belief) -> _Scores:
     log_step, deviation = belief.time.predict(table)
     fits = belief.memory.fits(table)
-    if best is None:
-        sure = np.where(fits >= SURE, 0.0, np.log(np.maximum(fits, 1e-12)) - 10.0)
-        return log_step, deviation, np.zeros_like(log_step), fits, sure - log_step
+    if best is None:  # what fits surely first, the fastest of it; else the likeliest
+        unsure = np.where(fits >= SURE, 0.0, np.log(np.maximum(fits, 1e-12)) - 100.0)
+        nothing = np.zeros_like(log_step)
+        return _Scores(
+            log_step=log_step, deviation=deviation, gain=nothing, fits=fits, worth=nothing, score=unsure - log_step
+        )
     now, _ = belief.time.predict(tabulate([best]))
     gain = now[0] - log_step
     z = gain / deviation
-    improvement = deviation * norm.pdf(z) + gain * norm.cdf(z)
-    return log_step, deviation, gain, fits, improvement * np.where(fits >= BOLD, fits, TIMID * fits)
+    worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * np.where(fits >= BOLD, fits, TIMID * fits)
+    return _Scores(log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth)
 
 
 def _written(found: Search, table: Candidates, row: int) -> Recipe | None:
@@ -138,7 +136,3 @@ def _neighbours(best: Recipe) -> Iterator[Recipe]:
             derived = derive(best, changes)
             if label != CURRENT and not isinstance(derived, Refusal):
                 yield derived
-
-
-def improvement(gains: Sequence[float]) -> float:
-    return max(gains, default=0.0)

@@ -42,8 +42,11 @@ class Prediction:
     """What a proposal should give. Gains are fractions of throughput: 0.15 is 15 % more tokens a second."""
 
     gain: float | None = None
+    gain_low: float | None = None  # of its 90 % interval
+    gain_high: float | None = None
     gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
     peak_gib: float | None = None
+    fits_probability: float | None = None  # 0..1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,7 @@ def _loop(study: Study, budget: int, view: View) -> Ended:
     from autotune.tuning.bench import Bench
     from autotune.tuning.events import Ended
     from autotune.tuning.loop import Loop
-    from policies.policy import Policy
+    from policies.advisers import policy_for
     from trainer.recipe.rules import check
 
     with _terminated_as_interrupt(), closing(_engine(study)) as engine:
@@ -118,7 +118,7 @@ def _loop(study: Study, budget: int, view: View) -> Ended:
             analyze=analyze,
             clock=time.time,
         )
-        policy = Policy(study.recipe, study.seed)
+        policy = policy_for(study.recipe, study.seed)
         loop = Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
         try:
             with view.live():

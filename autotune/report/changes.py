@@ -7,8 +7,8 @@ from autotune.looks.tables import Table
 from autotune.report.material import Material, Record, Section, fix_name_title, fix_title, status_words
 from autotune.report.path import PathStep, gain_with_interval, obtained, obtained_text, predicted_text
 from autotune.report.walls import burst_folders
+from policies.advisers import policy_for
 from policies.legality import numerics_of
-from policies.policy import Policy
 from policies.trial import Trial
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
@@ -53,7 +53,7 @@ def not_tried(material: Material) -> Section | None:
     study, best = material.history.study, material.history.best
     if study is None or best is None:
         return None
-    policy = Policy(Recipe.model_validate(study.recipe), study.seed)
+    policy = policy_for(Recipe.model_validate(study.recipe), study.seed)
     ideas = policy.rejected_ideas(best, material.trials)
     rows = tuple((fix_name_title(idea.fix), idea.phase.value, idea.why_not) for idea in ideas)
     said = (f"Fixes considered for the best recipe (trial {best.number}) and not worth a burst, with the reason.",)

@@ -7,6 +7,7 @@ fractions of throughput. The other reports are made from this document and the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from math import comb
 from statistics import median
 from typing import Any
@@ -36,9 +37,14 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Gains are fractions of throughput, `gain_low` and `gain_high` those of the 90 % interval."""
+
     gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
     gain_bound: float | None = None
     peak_gib: float | None = None
+    fits_probability: float | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +161,7 @@ def _entry(trial: Trial) -> TrialEntry:
         fix=trial.proposal.fix,
         because=trial.proposal.because,
         changes=trial.changes,
-        predicted=Prediction(gain=predicted.gain, gain_bound=predicted.gain_bound, peak_gib=predicted.peak_gib),
+        predicted=Prediction(**asdict(predicted)),
         status=trial.status,
         failure=failure_of(trial),
         outcome=measured(trial),

@@ -47,8 +47,12 @@ def gain_with_interval(speedup: Speedup | None) -> str:
 
 
 def predicted_text(trial: Trial) -> str:
-    """`+15.0 %, bound +22.0 %`: what was claimed, and the most the wall's R allows."""
+    """`+15.0 % (+9.1 to +22.0 %)`, what was believed with its 90 % interval; of a fix's claim `+15.0 %, bound +22.0 %`,
+    the most the wall's R allows."""
     predicted = trial.proposal.predicted
+    if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
+        low, high = gain(predicted.gain_low).removesuffix(" %"), gain(predicted.gain_high)
+        return f"{gain(predicted.gain)} ({low} to {high})"
     bound = f"bound {gain(predicted.gain_bound)}" if predicted.gain_bound is not None else ""
     claim = gain(predicted.gain) if predicted.gain is not None else ""
     return ", ".join(part for part in (claim, bound) if part) or "no figure"

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -96,9 +96,7 @@ class Bench:
             because=proposal.because,
             recipe=proposal.recipe.model_dump(mode="json"),
             changes={} if parent is None else parent.recipe.diff(proposal.recipe),
-            gain=proposal.predicted.gain,
-            gain_bound=proposal.predicted.gain_bound,
-            peak_gib=proposal.predicted.peak_gib,
+            **asdict(proposal.predicted),
         )
 
     def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:

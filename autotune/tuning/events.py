@@ -47,8 +47,11 @@ class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
     recipe: dict[str, Any]
     changes: dict[str, tuple[Any, Any]]
     gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
     gain_bound: float | None = None
     peak_gib: float | None = None
+    fits_probability: float | None = None
 
 
 class Refused(_Event, frozen=True, kw_only=True, tag="refused"):

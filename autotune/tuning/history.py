@@ -7,7 +7,7 @@ trials.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import singledispatchmethod
 from typing import Any
 
@@ -86,7 +86,7 @@ class History:
     @fold.register
     def _(self, event: Proposed) -> None:
         self.ended = None
-        predicted = Prediction(gain=event.gain, gain_bound=event.gain_bound, peak_gib=event.peak_gib)
+        predicted = Prediction(**{field.name: getattr(event, field.name) for field in fields(Prediction)})
         proposal = Proposal(
             recipe=Recipe.model_validate(event.recipe),
             parent=event.parent,

@@ -19,6 +19,8 @@ from autotune.tuning.losses import disagreement
 from autotune.tuning.noise import Cost, cpu_cost, measure_local_noise, measure_noise, medians, wall_cost
 from policies.trial import Status, Trial, Verdict
 
+STEADY = 0.02  # of a burst's median, by its own steps: above, the first recipe is measured twice
+NINETY = 1.645  # standard deviations of a 90 % interval
 NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
 
 # A gain is worth a pair of repeats (two bursts) when it is at least this part of the band: more after each look.
@@ -68,20 +70,42 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
     """The verdict on `candidate` against the best so far; `against` is None while no recipe has run.
 
     `trials` are all that were measured, the candidate included: the noise is taken from their repeats. The
-    first recipe that runs is measured twice, because everything after it is weighed by how far the two lie
-    apart.
+    first recipe that runs is measured twice where its steps scatter, because everything after it is weighed by how
+    far the two lie apart.
     """
     if candidate.status is not Status.OK:
         return Judgement(verdict=Verdict.REJECTED, because=_failure(candidate))
     if against is None:
-        once = len(candidate.outcomes) == 1
+        once = len(candidate.outcomes) == 1 and measure_noise(trials, wall_cost).deviation > STEADY
         return Judgement(verdict=Verdict.ACCEPTED, because="the first recipe that runs", again=once)
     if parted := disagreement(candidate, against):
         return Judgement(verdict=Verdict.REJECTED, because=f"claims to leave training as it was, but its {parted}")
     wall = _compare(candidate, against, trials, wall_cost)
     if wall is None:
         return Judgement(verdict=Verdict.REJECTED, because="the burst gave no step times")
-    return _weigh(candidate, wall, _compare(candidate, against, trials, cpu_cost))
+    found = _weigh(candidate, wall, _compare(candidate, against, trials, cpu_cost))
+    if found.verdict is Verdict.INCONCLUSIVE and candidate.proposal.parent == against.number:
+        return _expected(candidate, against, wall, trials) or found
+    return found
+
+
+def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial]) -> Judgement | None:
+    """A gain inside the noise that was foretold: prediction and measurement together, each by its precision. None where
+    nothing was foretold with an interval; one that stays open is measured again at the end."""
+    predicted = candidate.proposal.predicted
+    if predicted.gain is None or predicted.gain_low is None or predicted.gain_high is None:
+        return None
+    spread = (math.log1p(predicted.gain_high) - math.log1p(predicted.gain_low)) / (2 * NINETY)
+    noise = measure_noise(trials, wall_cost).deviation
+    noise *= math.sqrt(1 / len(medians(candidate, wall_cost)) + 1 / len(medians(best, wall_cost)))
+    weights = spread**-2, noise**-2
+    mean = (weights[0] * math.log1p(predicted.gain) + weights[1] * wall.gain) / sum(weights)
+    deviation = sum(weights) ** -0.5
+    together = f"{gain(math.expm1(mean))} ± {percent(math.expm1(NINETY * deviation))}"
+    said = f"wall time {gain(math.expm1(wall.gain))}, foretold {gain(predicted.gain)}: together {together}"
+    if wall.gain > 0 and mean > NINETY * deviation:
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"measured as foretold: {said}")
+    return Judgement(verdict=Verdict.INCONCLUSIVE, because=f"a gain inside the noise is no gain: {said}")
 
 
 def noise_gain(trials: Sequence[Trial]) -> float:

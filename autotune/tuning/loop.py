@@ -1,7 +1,8 @@
 """The tuning loop: phase by phase, propose, attempt, judge, keep the better one.
 
-A pass goes through all phases. While a pass has found something, another one starts at scale: what a later
-phase freed may make an earlier one possible again. Which recipe comes next is the policy's affair, whether it
+A pass goes through all phases. While a pass has tried something, another one starts at scale: what a later
+phase freed or taught may make an earlier one worth while again. At the end reference and best are measured once more,
+in turns. Which recipe comes next is the policy's affair, whether it
 was better the judge's; the loop only decides when it is enough.
 """
 
@@ -15,12 +16,14 @@ from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
 from autotune.tuning.events import Ended, Proposed
 from autotune.tuning.history import History
-from autotune.tuning.judge import Judgement, judge, noise_gain
+from autotune.tuning.judge import Judgement, judge, noise_gain, speedup
 from policies.phases import PHASES
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
+PAIRS = 3  # of bursts that make the result sure, at most
+SURE = 0.03  # half of the interval of the speed-up, relative
 
 
 class Adviser(Protocol):
@@ -46,11 +49,12 @@ class Loop:
         self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
         phases: Sequence[Phase] = PHASES
         while phases:
-            before = self.best.number
+            before = len(self._history.proposals)
             for phase in phases:
                 while (number := self._next(phase)) is not None:
                     self._settle(self.bench.attempt(number))
-            phases = LATER_PASSES if self.best.number != before else ()
+            phases = LATER_PASSES if len(self._history.proposals) != before else ()
+        self._confirm()
         return self.bench.journal.append(self._end())
 
     @property
@@ -96,6 +100,26 @@ class Loop:
                 trial = self.bench.repeat(trial)
             judgement = self._judge(trial)
         return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
+
+    def _confirm(self) -> None:
+        """Measures reference and best again, in turns, until the speed-up is known to SURE or PAIRS are spent."""
+        for _ in range(PAIRS):
+            best, reference = self._history.best, self._history.base
+            if best is None or reference is None or best is reference or not self._unsure(best, reference):
+                return
+            for trial in (reference, best):
+                if not self.bench.may_burst:
+                    return
+                self.bench.repeat(trial)
+
+    def _unsure(self, best: Trial, reference: Trial) -> bool:
+        """An earlier run's repeats stand; else whether the interval of the speed-up is wider than SURE, or rests on one
+        burst a side."""
+        if self.bench.journal.next_past is not None:
+            return self.bench.may_burst
+        found = speedup(best, over=reference)
+        once = min(sum(outcome.ok for outcome in trial.outcomes) for trial in (best, reference)) < 2
+        return found is not None and (once or found.high - found.low > 2 * SURE * found.value)
 
     def _judge(self, trial: Trial) -> Judgement:
         return judge(trial, against=self._history.best, trials=[*self._history.trials, trial])

@@ -11,8 +11,8 @@ from autotune.estimate.memory import memory_document, show_memory
 from autotune.looks.quantities import changes_text, gib
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
+from policies.advisers import policy_for
 from policies.phases import PHASES
-from policies.policy import Policy
 from policies.trial import Proposal, Status, Trial
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.recipe import Recipe
@@ -54,7 +54,7 @@ def first_proposals(recipe: Recipe, memory: dict[str, Any], seed: int) -> list[P
     """What each phase would try first if the base recipe did as the estimate says. No trace, so no wall
     yet."""
     base = _expected(recipe, memory)
-    policy = Policy(recipe, seed)
+    policy = policy_for(recipe, seed)
     proposals = (policy.propose(base, phase, [base]) for phase in PHASES)
     return [proposal for proposal in proposals if proposal is not None]
 

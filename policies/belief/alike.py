@@ -44,7 +44,8 @@ def features(candidates: Candidates) -> Floats:
     """[N, K]: log2 of sizes, then a number for each value of a setting."""
     sizes = [np.log2(np.maximum(1.0, candidates.number(name, none=1.0))) for name in SIZES]
     kinds = [candidates.column(name).each(_number) for name in SETTINGS]
-    return np.stack([np.broadcast_to(column, (candidates.count,)) for column in (*sizes, *kinds)], axis=1).astype(float)
+    columns = [np.broadcast_to(column, (candidates.count,)) for column in (*sizes, *kinds)]
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def likeness(left: Floats, right: Floats) -> Floats:
@@ -52,7 +53,8 @@ def likeness(left: Floats, right: Floats) -> Floats:
     count = len(SIZES)
     far = ((left[:, None, :count] - right[None, :, :count]) ** 2).sum(axis=-1) / (2 * DOUBLINGS**2)
     differ = (left[:, None, count:] != right[None, :, count:]).sum(axis=-1)
-    return np.exp(-far - SETTING * differ)
+    result: Floats = np.exp(-far - SETTING * differ)
+    return result
 
 
 def _number(value: object) -> float:

@@ -25,6 +25,7 @@ from trainer.estimate.memory.estimate import MemoryTable, memory_of
 
 DISCREPANCY = 0.03  # standard deviation of h before any burst
 NOISE = 0.01  # of a measured peak
+FAR = 4.0  # spreads beyond which no group is moved
 EDGE = 0.02  # how sharply a limit cuts, of the limit: what ran near it does not run every time
 
 
@@ -39,7 +40,9 @@ class Group:
 
 def _parts(*names: str) -> Callable[[Candidates, MemoryTable], Floats]:
     def gib(candidates: Candidates, table: MemoryTable) -> Floats:
-        return sum((table.by_part[name] for name in names if name in table.by_part), np.zeros(()))
+        found = [table.by_part[name] for name in names if name in table.by_part]
+        total: Floats = np.asarray(sum(found, np.zeros(())))
+        return total
 
     return gib
 
@@ -90,6 +93,13 @@ class MemoryBelief:
         spread = np.einsum("ng,gh,nh->n", slopes, self.covariance, slopes) + variance
         return need, np.sqrt(spread)
 
+    def peaks(self, candidates: Candidates) -> Floats:
+        """GiB of torch's allocator on the hottest rank, [N]."""
+        table = memory_of(candidates)
+        error, _ = self._left(candidates)
+        peaks: Floats = _peaks(_grouped(candidates, table), self.mean).max(axis=1) * np.exp(error)
+        return peaks
+
     def fits(self, candidates: Candidates) -> Floats:
         """The probability that a recipe fits, [N]; 1 where no limit is known."""
         if self.limit_gib is None:
@@ -136,8 +146,8 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
     def cost(phi: Floats) -> float:
         return told_peaks.cost(phi) + 0.5 * float((((phi - mean) / spread) ** 2).sum())
 
-    found = minimize(cost, mean, method="L-BFGS-B", bounds=[(m - 4 * s, m + 4 * s) for m, s in zip(mean, spread)])
-    covariance = np.linalg.inv(told_peaks.curvature(found.x) + np.diag(spread**-2.0))
+    found = minimize(cost, mean, method="L-BFGS-B", bounds=_bounds(mean, spread))
+    covariance = np.asarray(np.linalg.inv(told_peaks.curvature(found.x) + np.diag(spread**-2.0)), dtype=np.float64)
     measured = told_peaks.measured
     return MemoryBelief(
         limit_gib=limit_gib,
@@ -146,6 +156,10 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
         residual=told_peaks.errors(found.x)[measured].mean(axis=1) if measured.any() else np.zeros(0),
         seen=features(told_peaks.candidates)[measured],
     )
+
+
+def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
+    return list(zip((mean - FAR * spread).tolist(), (mean + FAR * spread).tolist(), strict=True))
 
 
 class _Told:
@@ -174,12 +188,12 @@ class _Told:
     def cost(self, phi: Floats) -> float:
         """Minus the log likelihood. The ranks of one recipe err together: they count as one."""
         errors = self.errors(phi)[self.measured]
-        cost = 0.5 * float((errors**2).mean(axis=1).sum()) / self.deviation**2
+        cost = 0.5 * (errors**2).mean(axis=1).sum() / self.deviation**2
         if self.limit_gib is None:
-            return cost
+            return float(cost)
         over = self._over(phi)
-        cost -= float(norm.logcdf(over[self.died]).sum())
-        return cost - float(norm.logcdf(-over[~self.died]).sum())
+        away = np.where(self.died, over, -over)
+        return float(cost - norm.logcdf(away).sum())
 
     def curvature(self, phi: Floats) -> Floats:
         """Of the cost, [G + 1, G + 1], as in a straight line around `phi`."""
@@ -203,7 +217,8 @@ class _Told:
         told = _peaks(self.parts, phi).max(axis=1)
         peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), told)
         need = np.maximum(peak + self.table.outside_gib * (1 + phi[-1]), 1e-9)
-        return np.log(need / (self.limit_gib or 1.0)) / np.where(self.measured, EDGE, self._sharp)
+        over: Floats = np.log(need / (self.limit_gib or 1.0)) / np.where(self.measured, EDGE, self._sharp)
+        return over
 
     @property
     def _sharp(self) -> float:

@@ -23,8 +23,8 @@ from policies.belief.factors import Factor, factors, moved
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
-from trainer.estimate.time.layer_time import imbalance
 from trainer.estimate.time.estimate import StageTable, stages_of
+from trainer.estimate.time.layer_time import imbalance
 
 DEVIATION = 0.10  # of a part's log by the closed form, where every constant is right
 DEVIATIONS = {  # of parts that are told worse: what is left over, or what two streams decide
@@ -67,7 +67,9 @@ class Posterior:
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """(mean, standard deviation) of log seconds a step, [N] each."""
         mean = self.means(candidates)
-        slopes = _slopes(lambda theta: np.log(stages_of(candidates, constants=theta).step), self.acting, self.mean, mean)
+        slopes = _slopes(
+            lambda theta: np.log(stages_of(candidates, constants=theta).step), self.acting, self.mean, mean
+        )
         variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes)
         where = features(candidates)
         variance = variance + RESIDUAL**2
@@ -134,7 +136,7 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
         mean=mean,
         covariance=covariance,
         measured=measured,
-        residual=np.log([each.step_s for each in measured]) - by_form,
+        residual=np.log(form.steps) - by_form,
         seen=features(form.candidates),
     )
 
@@ -152,7 +154,7 @@ def _robust(count: int) -> Callable[[Floats], Floats]:
     return loss
 
 
-def _slopes(told, acting: Sequence[Factor], at: Floats, now: Floats) -> Floats:
+def _slopes(told: Callable[[Constants], Floats], acting: Sequence[Factor], at: Floats, now: Floats) -> Floats:
     """Derivatives of what is told by each factor, [.., F]."""
     names = [factor.name for factor in acting]
     columns = []
@@ -170,7 +172,7 @@ class _Form:
 
     def __init__(self, measured: Sequence[Evidence]) -> None:
         self.candidates = tabulate([each.recipe for each in measured])
-        steps = np.array([each.step_s for each in measured])
+        self.steps = steps = np.array([each.step_s or np.nan for each in measured])
         traced = [(row, rank) for row, each in enumerate(measured) for rank in each.ranks]
         self.rows = np.array([row for row, _ in traced], dtype=np.int64)
         self.stages = np.array([rank.pipeline_rank for _, rank in traced], dtype=np.int64)

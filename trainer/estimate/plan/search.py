@@ -115,7 +115,7 @@ def outline(recipe: Recipe, *, room: float = 1.0) -> Outline:
 
 
 def search(recipe: Recipe, *, room: float = 1.0) -> Search:
-    """Pure: of the recipe alone. Takes seconds for thousands of GPUs. `room`: times the limit that counts as fitting."""
+    """Pure: of the recipe alone. Takes seconds for thousands of GPUs. `room` times the limit counts as fitting."""
     first = outline(recipe, room=room)
     finals = _finish(first, room)
     return Search(

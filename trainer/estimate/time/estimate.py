@@ -67,7 +67,8 @@ class StageTable:
     @property
     def slowest(self) -> Integers:
         """The pipeline rank that works longest, [N]."""
-        return np.argmax(self.busy, axis=1)
+        result: Integers = np.argmax(self.busy, axis=1)
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,211 @@
+"""The policy that learns its cluster: what every recipe of the legal space is believed to give, phase by phase.
+
+The phases are questions asked of one ranking: fit (what runs surely and fast), scale (another layout), profile (what
+acts on the wall that the trace names), retune (the rest). What the closed forms have no opinion on is left to the fixes
+of the walls. A pure function of its arguments, as `policy.Policy`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice
+
+from analyzers.diagnosis import Wall
+from policies.belief.belief import Belief, believed
+from policies.consider import Candidate, Idea, consider
+from policies.fit import needs_room
+from policies.fix import gain_of
+from policies.fixes import FIXES
+from policies.noise import throughput
+from policies.policy import Policy
+from policies.prospects import BOLD, ROOM, Prospect, prospects
+from policies.reasons import because_of_fit, because_of_prospect
+from policies.trial import Phase, Prediction, Proposal, Trial
+from policies.view import View, view_of
+from policies.words import because_of_wall
+from trainer.estimate.candidates import tabulate
+from trainer.estimate.plan.search import Search, search
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import sizes_of
+
+WORTH = 0.003  # expected improvement of log throughput below which a burst is not paid for
+HOPELESS = 0.01  # P(fits) below which a recipe is not tried even where nothing runs
+HANDS_OVER = 0.5  # of the best prospect's worth: a phase with less to offer lets the next one go first
+LOOKED_AT = 200  # prospects that a phase looks through
+ALIKE = 0.003  # log step: what the belief cannot tell apart, and the order of the field decides
+NO_OPINION = 0.001  # log step: a change that the closed forms do not see
+INTERVAL = 1.645  # deviations of a 90 % interval
+LADDER = (None, "selective", "full")  # recompute, least first
+
+
+class LearnedPolicy:
+    """`seed` decides nothing here but what is handed on to the fixes' policy."""
+
+    def __init__(self, base: Recipe, seed: int) -> None:
+        self._base = base
+        self._fixes = Policy(base, seed)
+        self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
+
+    @cached_property
+    def _space(self) -> Search:
+        return search(self._base, room=ROOM)
+
+    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+        """The next recipe of this phase; None when the phase has nothing that is worth a burst."""
+        view = view_of(best, trials, self._fixes.estimate)
+        if throughput(best) is None or needs_room(view):
+            return self._fitting(view) if phase is Phase.FIT and needs_room(view) else None
+        if phase is Phase.FIT:
+            return None
+        belief, ranked = self._ranked(view)
+        chosen = self._chosen(view, phase, ranked)
+        if chosen is not None:
+            return self._proposal(view, phase, chosen, belief, ranked)
+        return self._unseen(view, phase, belief) if phase is Phase.PROFILE else None
+
+    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
+        view = view_of(best, trials, self._fixes.estimate)
+        if throughput(best) is None:
+            return self._fixes.why_stopped(best, trials)
+        _, ranked = self._ranked(view)
+        left = f"{100 * math.expm1(ranked[0].worth):.2g} % at most" if ranked else "nothing"
+        return f"no recipe of the legal space is expected to bring {100 * WORTH:.1f} %: the next would bring {left}"
+
+    def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
+        return self._fixes.rejected_ideas(best, trials)
+
+    def belief(self, trials: Sequence[Trial]) -> Belief:
+        limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
+        return believed(trials, limit_gib=min(limits) if limits else self._base.memory_limit_gib)
+
+    def _ranked(self, view: View) -> tuple[Belief, list[Prospect]]:
+        """Worked out once for the phases of one decision."""
+        runs = throughput(view.best) is not None
+        key = (runs, view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
+        if self._known is None or self._known[0] != key:
+            belief = self.belief(view.trials)
+            found = prospects(self._space, view.best.recipe if runs else None, belief, view.tried)
+            self._known = key, belief, list(islice(found, LOOKED_AT))
+        return self._known[1], self._known[2]
+
+    # --- fit ----------------------------------------------------------------------------------------------
+    def _fitting(self, view: View) -> Proposal | None:
+        belief = self.belief(view.trials)
+        found = list(islice(prospects(self._space, None, belief, view.tried), LOOKED_AT))
+        if not found or found[0].fits < HOPELESS:
+            return None
+        chosen = _by_the_field(found)
+        return Proposal(
+            recipe=chosen.recipe,
+            parent=view.best.number,
+            phase=Phase.FIT,
+            fix=_fix_of(view, chosen.recipe) or "search",
+            because=because_of_fit(view, chosen, belief),
+            predicted=Prediction(peak_gib=self._peak(chosen, belief), fits_probability=chosen.fits),
+        )
+
+    # --- scale, profile, retune ---------------------------------------------------------------------------
+    def _chosen(self, view: View, phase: Phase, ranked: Sequence[Prospect]) -> Prospect | None:
+        """The phase's best, where it is worth a burst and no other phase has twice as much to offer."""
+        if not ranked:
+            return None
+        least = max(WORTH, HANDS_OVER * ranked[0].worth)
+        found = [each for each in ranked if each.worth >= least and _phase_of(view, each.recipe) is phase]
+        return _by_the_field(found) if found else None
+
+    def _proposal(
+        self, view: View, phase: Phase, chosen: Prospect, belief: Belief, ranked: Sequence[Prospect]
+    ) -> Proposal:
+        assert chosen.gain is not None
+        low, high = (math.expm1(chosen.gain + sign * INTERVAL * chosen.deviation) for sign in (-1, 1))
+        second = next((each for each in ranked if each is not chosen), None)
+        return Proposal(
+            recipe=chosen.recipe,
+            parent=view.best.number,
+            phase=phase,
+            fix=_fix_of(view, chosen.recipe) or "search",
+            because=because_of_prospect(view, chosen, second, belief),
+            predicted=Prediction(
+                gain=math.expm1(chosen.gain),
+                gain_low=low,
+                gain_high=high,
+                gain_bound=high,
+                peak_gib=self._peak(chosen, belief),
+                fits_probability=chosen.fits,
+            ),
+        )
+
+    def _peak(self, chosen: Prospect, belief: Belief) -> float:
+        return float(belief.memory.peaks(tabulate([chosen.recipe]))[0])
+
+    # --- what the closed forms do not see -------------------------------------------------------------------
+    def _unseen(self, view: View, phase: Phase, belief: Belief) -> Proposal | None:
+        """The fix with the largest expected gain among those that the belief has no opinion on."""
+        if view.situation.analysis is None:
+            return None
+        considered = (consider(fix, view, phase) for fix in FIXES.values() if phase in fix.phases)
+        found = [each for each in considered if isinstance(each, Candidate) and each.wall]
+        unseen = [each for each in found if self._no_opinion(view, each.recipe, belief)]
+        best = max(unseen, key=lambda candidate: candidate.gain, default=None)
+        if best is None:
+            return None
+        return Proposal(
+            recipe=best.recipe,
+            parent=view.best.number,
+            phase=phase,
+            fix=best.fix.name,
+            because=f"{because_of_wall(best, view)}; the estimate has no opinion on it",
+            predicted=best.prediction,
+        )
+
+    def _no_opinion(self, view: View, recipe: Recipe, belief: Belief) -> bool:
+        table = tabulate([view.best.recipe, recipe])
+        now, then = belief.time.means(table)
+        return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= BOLD
+
+
+def _phase_of(view: View, recipe: Recipe) -> Phase:
+    """Which question a recipe answers, from the best."""
+    best = view.best.recipe
+    if sizes_of(best) != sizes_of(recipe) or best.training.micro_batch_size != recipe.training.micro_batch_size:
+        return Phase.SCALE
+    walls = {wall for knob in best.diff(recipe) for wall in KNOBS[knob].walls}
+    return Phase.PROFILE if walls & _walls_worth_it(view) else Phase.RETUNE
+
+
+def _walls_worth_it(view: View) -> set[str]:
+    """The wall that is named; where none is, every one that could give more than the noise."""
+    analysis = view.situation.analysis
+    if analysis is None:
+        return set()
+    if analysis.diagnosis.wall is not Wall.UNDETERMINED:
+        return {analysis.diagnosis.wall.value}
+    step = view.situation.step_us
+    return {f.wall.value for f in analysis.diagnosis.walls if gain_of(f.recoverable_us, step) > view.noise}
+
+
+def _by_the_field(found: Sequence[Prospect]) -> Prospect:
+    """The first, or what is expected to be as fast and as sure with less model parallelism, recompute or offload."""
+    first = found[0]
+    alike = [
+        each for each in found if each.log_step <= first.log_step + ALIKE and each.fits >= min(first.fits, BOLD) - 0.02
+    ]
+    return min(alike, key=lambda each: _order(each.recipe)) if first in alike else first
+
+
+def _order(recipe: Recipe) -> tuple[int, int, int]:
+    tp, pp, _, cp, _, _ = sizes_of(recipe)
+    offload = recipe.knob("optimizer_cpu_offload") or recipe.knob("fine_grained_activation_offloading")
+    return int(bool(offload)), tp * pp * cp, LADDER.index(recipe.knob("recompute_granularity"))
+
+
+def _fix_of(view: View, recipe: Recipe) -> str | None:
+    """The fix that makes exactly this step, if one does."""
+    moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
+    for fix in FIXES.values():
+        if fix.precondition(view.situation) is None and moved in fix.changes(view.situation):
+            return fix.name
+    return None
