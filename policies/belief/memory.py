@@ -50,7 +50,8 @@ def _parts(*names: str) -> Callable[[Candidates, MemoryTable], Floats]:
 def _ahead(candidates: Candidates, table: MemoryTable) -> Floats:
     """Without a pipeline EP overlap holds part of a second micro batch."""
     ahead = candidates.on("overlap_moe_expert_parallel_comm") & (candidates.pp == 1)
-    return _parts("activations", "cuda_graphs")(candidates, table) * ahead[..., None]
+    held: Floats = _parts("activations", "cuda_graphs")(candidates, table) * ahead[..., None]
+    return held
 
 
 def _uneven(candidates: Candidates, table: MemoryTable) -> Floats:
@@ -210,7 +211,8 @@ class _Told:
         sign = np.where(self.died, 1.0, -1.0)
         z = sign * self._over(phi)
         ratio = np.exp(norm.logpdf(z) - norm.logcdf(z))
-        return found + np.einsum("gm,hm,m->gh", edge, edge, ratio * (ratio + z))
+        cut: Floats = found + np.einsum("gm,hm,m->gh", edge, edge, ratio * (ratio + z))
+        return cut
 
     def _over(self, phi: Floats) -> Floats:
         """How far over the limit each was, in deviations, [M]; where it was measured, by the peak itself."""
