@@ -8,9 +8,9 @@ of the walls. A pure function of its arguments, as `policy.Policy`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 
 from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief, believed
@@ -34,7 +34,8 @@ from trainer.recipe.layout import sizes_of
 WORTH = 0.003  # expected improvement of log throughput below which a burst is not paid for
 HOPELESS = 0.01  # P(fits) below which a recipe is not tried even where nothing runs
 HANDS_OVER = 0.5  # of the best prospect's worth: a phase with less to offer lets the next one go first
-LOOKED_AT = 200  # prospects that a phase looks through
+LOOKED_AT = 60  # prospects that a phase looks through
+FIRST = 12  # of which, where nothing runs yet, the order of the field picks one
 ALIKE = 0.003  # log step: what the belief cannot tell apart, and the order of the field decides
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 INTERVAL = 1.645  # deviations of a 90 % interval
@@ -88,13 +89,13 @@ class LearnedPolicy:
         if self._known is None or self._known[0] != key:
             belief = self.belief(view.trials)
             found = prospects(self._space, view.best.recipe if runs else None, belief, view.tried)
-            self._known = key, belief, list(islice(found, LOOKED_AT))
+            self._known = key, belief, _worth_a_look(found)
         return self._known[1], self._known[2]
 
     # --- fit ----------------------------------------------------------------------------------------------
     def _fitting(self, view: View) -> Proposal | None:
         belief = self.belief(view.trials)
-        found = list(islice(prospects(self._space, None, belief, view.tried), LOOKED_AT))
+        found = list(islice(prospects(self._space, None, belief, view.tried), FIRST))
         if not found or found[0].fits < HOPELESS:
             return None
         chosen = _by_the_field(found)
@@ -165,6 +166,15 @@ class LearnedPolicy:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
         return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= BOLD
+
+
+def _worth_a_look(found: Iterator[Prospect]) -> list[Prospect]:
+    """The first, and what is worth as much to some phase."""
+    first = next(found, None)
+    if first is None:
+        return []
+    least = max(WORTH, HANDS_OVER * first.worth)
+    return [first, *takewhile(lambda each: each.worth >= least, islice(found, LOOKED_AT))]
 
 
 def _phase_of(view: View, recipe: Recipe) -> Phase:

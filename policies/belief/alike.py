@@ -15,29 +15,28 @@ SIZES = (
     "expert_tensor_parallel_size",
     "micro_batch_size",
 )
-SETTINGS = (
-    "recompute_granularity",
-    "recompute_modules",
-    "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-    "overlap_moe_expert_parallel_comm",
-    "cuda_graph_impl",
-    "cuda_graph_scope",
-    "delay_wgrad_compute",
-    "moe_shared_expert_overlap",
-    "manual_gc",
-    "moe_grouped_gemm",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "use_distributed_optimizer",
-    "moe_permute_fusion",
-    "moe_router_fusion",
-    "tp_comm_overlap",
-    "precision",
-    "threads_per_rank",
-)
+# log likeness that is lost where a setting differs
+SETTINGS = {
+    "recompute_granularity": 0.15,
+    "recompute_modules": 0.10,
+    "moe_token_dispatcher_type": 0.15,
+    "moe_flex_dispatcher_backend": 0.15,
+    "overlap_moe_expert_parallel_comm": 0.20,
+    "cuda_graph_impl": 0.15,
+    "cuda_graph_scope": 0.08,
+    "delay_wgrad_compute": 0.03,
+    "moe_shared_expert_overlap": 0.03,
+    "manual_gc": 0.03,
+    "moe_grouped_gemm": 0.20,
+    "overlap_grad_reduce": 0.10,
+    "overlap_param_gather": 0.05,
+    "use_distributed_optimizer": 0.05,
+    "moe_permute_fusion": 0.10,
+    "moe_router_fusion": 0.05,
+    "tp_comm_overlap": 0.10,
+    "precision": 0.30,
+}
 DOUBLINGS = 2.0  # of one size after which likeness has fallen to exp(-1/2)
-SETTING = 0.15  # log likeness lost with a setting that differs
 
 
 def features(candidates: Candidates) -> Floats:
@@ -52,8 +51,8 @@ def likeness(left: Floats, right: Floats) -> Floats:
     """[N, M] between 0 and 1."""
     count = len(SIZES)
     far = ((left[:, None, :count] - right[None, :, :count]) ** 2).sum(axis=-1) / (2 * DOUBLINGS**2)
-    differ = (left[:, None, count:] != right[None, :, count:]).sum(axis=-1)
-    result: Floats = np.exp(-far - SETTING * differ)
+    lost = (left[:, None, count:] != right[None, :, count:]) @ np.array(list(SETTINGS.values()))
+    result: Floats = np.exp(-far - lost)
     return result
 
 

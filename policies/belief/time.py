@@ -39,26 +39,27 @@ PART_NOISE = 0.3  # of a traced part, in its deviations
 OTHER_STAGE = 0.7  # how alike two stages of one pipeline err
 FLOOR = 0.02  # of the step: parts below it are told apart no more
 ODD = 3.0  # deviations beyond which a figure counts no more than in proportion
-RESIDUAL = 0.05  # standard deviation of g before any burst
+RESIDUAL, WEIGHT = 0.05, 3.0  # standard deviation of g before any burst, and how many recipes that counts for
 LEAST = 0.003  # deviation of any prediction
 STEP = 0.02  # of θ, for derivatives
+TOUCHED = 1e-6  # slope of a figure below which a factor does not act on it
 MOST_EVALUATIONS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """θ of the factors that act in this study, [F], and what they leave of every measured step, [M]."""
+    """θ of every factor, [F], and what they leave of every measured step, [M]."""
 
-    acting: tuple[Factor, ...]
     mean: Floats
     covariance: Floats  # [F, F]
     measured: tuple[Evidence, ...]
     residual: Floats
     seen: Floats  # [M, K], features of what was measured
+    amplitude: float  # standard deviation of g
 
     @property
     def theta(self) -> dict[str, float]:
-        return dict(zip((factor.name for factor in self.acting), self.mean.tolist(), strict=True))
+        return _named(factors(), self.mean)
 
     def means(self, candidates: Candidates) -> Floats:
         """log seconds a step by the closed form at the learnt constants, without g: quick, for whole tables."""
@@ -67,15 +68,18 @@ class Posterior:
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """(mean, standard deviation) of log seconds a step, [N] each."""
         mean = self.means(candidates)
-        slopes = _slopes(
-            lambda theta: np.log(stages_of(candidates, constants=theta).step), self.acting, self.mean, mean
-        )
+
+        def told(constants: Constants) -> Floats:
+            logs: Floats = np.log(stages_of(candidates, constants=constants).step)
+            return logs
+
+        slopes = _slopes(told, factors(), self.mean, mean)
         variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes)
         where = features(candidates)
-        variance = variance + RESIDUAL**2
+        variance = variance + self.amplitude**2
         if len(self.residual):
-            known = _covariance(likeness(self.seen, self.seen), RESIDUAL, _noise(self.measured))
-            cross = RESIDUAL**2 * likeness(where, self.seen)
+            known = _covariance(likeness(self.seen, self.seen), self.amplitude, _noise(self.measured))
+            cross = self.amplitude**2 * likeness(where, self.seen)
             solved = cho_factor(known)
             mean = mean + cross @ cho_solve(solved, self.residual)
             variance = variance - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
@@ -89,29 +93,36 @@ def _noise(measured: Sequence[Evidence]) -> Floats:
 def learnt(evidence: Sequence[Evidence]) -> Posterior:
     """From all that was measured; the prior where nothing was. Pure."""
     measured = tuple(each for each in evidence if each.step_s is not None)
-    if not measured:
-        every = factors()
-        spread = np.array([factor.spread for factor in every])
-        empty = np.zeros(0)
-        return Posterior(
-            acting=every, mean=np.zeros(len(every)), covariance=np.diag(spread**2), measured=(), residual=empty,
-            seen=np.zeros((0, 0)),
-        )  # fmt: skip
-    form = _Form(measured)
-    every = factors()
-    start = form.told({})
-    slopes = _slopes(form.told, every, np.zeros(len(every)), start)
-    acts = np.abs(slopes).max(axis=0) > 1e-6
-    acting = tuple(factor for factor, does in zip(every, acts, strict=True) if does)
+    mean, covariance = np.zeros(len(factors())), np.diag([factor.spread**2 for factor in factors()])
+    residual, seen = np.zeros(0), np.zeros((0, 0))
+    if measured:
+        form = _Form(measured)
+        mean, covariance = _fitted(form, mean, covariance)
+        learnt_constants = moved(_named(factors(), mean))
+        residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=learnt_constants).step)
+        seen = features(form.candidates)
+    return Posterior(
+        mean=mean,
+        covariance=covariance,
+        measured=measured,
+        residual=residual,
+        seen=seen,
+        amplitude=_amplitude(residual, seen, _noise(measured)),
+    )
+
+
+def _fitted(form: _Form, mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+    """The most likely θ and its covariance. Factors that no burst has touched keep what they had."""
+    slopes = _slopes(form.told, factors(), mean, form.told({}))
+    places = np.flatnonzero(np.abs(slopes).max(axis=0) > TOUCHED)
+    acting = [factors()[place] for place in places]
     spread = np.array([factor.spread for factor in acting])
 
     def off(at: Floats) -> Floats:
-        theta = dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
-        return np.concatenate([form.told(moved(theta)) - form.observed, at / spread])
+        return np.concatenate([form.told(moved(_named(acting, at))) - form.observed, at / spread])
 
     def slopes_at(at: Floats) -> Floats:
-        theta = dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
-        now = form.told(moved(theta))
+        now = form.told(moved(_named(acting, at)))
         return np.concatenate([_slopes(form.told, acting, at, now), np.diag(1 / spread)])
 
     found = least_squares(
@@ -124,21 +135,22 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
         ftol=1e-3,
         xtol=1e-3,
     )
-    # Factors that no burst has touched keep their spread
-    mean, covariance = np.zeros(len(every)), np.diag([factor.spread**2 for factor in every])
-    places = np.flatnonzero(acts)
     mean[places] = found.x
     covariance[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
-    theta = dict(zip((factor.name for factor in every), mean.tolist(), strict=True))
-    by_form = np.log(stages_of(form.candidates, constants=moved(theta)).step)
-    return Posterior(
-        acting=every,
-        mean=mean,
-        covariance=covariance,
-        measured=measured,
-        residual=np.log(form.steps) - by_form,
-        seen=features(form.candidates),
-    )
+    return mean, covariance
+
+
+def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
+    return dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
+
+
+def _amplitude(residual: Floats, seen: Floats, noise: Floats) -> float:
+    """Of g: RESIDUAL, drawn to what the residuals show as if WEIGHT recipes had shown RESIDUAL before."""
+    if not len(residual):
+        return RESIDUAL
+    root = cholesky(likeness(seen, seen) + np.diag((noise / RESIDUAL) ** 2), lower=True)
+    shown = solve_triangular(root, residual, lower=True)
+    return float(np.sqrt((WEIGHT * RESIDUAL**2 + shown @ shown) / (WEIGHT + len(residual))))
 
 
 def _robust(count: int) -> Callable[[Floats], Floats]:
@@ -156,13 +168,11 @@ def _robust(count: int) -> Callable[[Floats], Floats]:
 
 def _slopes(told: Callable[[Constants], Floats], acting: Sequence[Factor], at: Floats, now: Floats) -> Floats:
     """Derivatives of what is told by each factor, [.., F]."""
-    names = [factor.name for factor in acting]
     columns = []
-    for place in range(len(names)):
+    for place in range(len(acting)):
         there = at.copy()
         there[place] += STEP
-        theta = dict(zip(names, there.tolist(), strict=True))
-        columns.append((told(moved(theta)) - now) / STEP)
+        columns.append((told(moved(_named(acting, there))) - now) / STEP)
     return np.stack(columns, axis=-1)
 
 
