@@ -15,7 +15,15 @@ import numpy as np
 
 from analyzers.diagnosis import Partition, TraceReport, Wall
 from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract
-from analyzers.names.kernels import COMPUTE_CLASSES, GROUPED_GEMM, KINDS, MEMORY_BOUND, PIPELINE, RECOMPUTE
+from analyzers.names.kernels import (
+    ARITHMETIC,
+    COMPUTE_CLASSES,
+    GROUPED_GEMM,
+    KINDS,
+    MEMORY_BOUND,
+    PIPELINE,
+    RECOMPUTE,
+)
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.pace import Pace
 from analyzers.one_rank.rank_step import RankStep
@@ -24,7 +32,9 @@ from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
-COMPUTE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of it that a step is played without
+# what a step is played without: shares of its compute that is no arithmetic, and then, all that gone, of the rest
+SHARES_OF_OTHERS = (0.5, 1.0)
+SHARES_OF_ARITHMETIC = (0.25, 0.5, 0.75, 1.0)
 _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
 
 
@@ -223,14 +233,23 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 
 
 def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """By share of compute, what each step would be shorter by if every stretch of it were that much shorter; where it
-    hides communication, nothing comes back."""
+    """How much shorter each step would be if every stretch of compute that is no arithmetic were shorter by a share, and
+    (1 + a share) without all that, if every stretch of arithmetic were. Where compute hides communication, nothing
+    comes back."""
     replayed = breakdown.replay
     if replayed is None or not len(computing):
         return {}
-    length, hides = computing.end - computing.start, breakdown.work.communication
-    saved = (Intervals(computing.end - share * length, computing.end) for share in COMPUTE_SHARES)
-    return {share: replayed.saved_us(subtract(part, hides)) for share, part in zip(COMPUTE_SHARES, saved, strict=True)}
+    by_class, hides = breakdown.work.compute_by_class, breakdown.work.communication
+    arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
+    others = subtract(computing, arithmetic)
+    saved = {share: _last(others, share) for share in SHARES_OF_OTHERS}
+    saved |= {1 + share: merge((others, _last(arithmetic, share))) for share in SHARES_OF_ARITHMETIC}
+    return {share: replayed.saved_us(subtract(part, hides)) for share, part in saved.items()}
+
+
+def _last(when: Intervals, share: float) -> Intervals:
+    """The last part of each stretch."""
+    return Intervals(when.end - share * (when.end - when.start), when.end)
 
 
 def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:

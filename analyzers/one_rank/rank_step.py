@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.diagnosis import Wall
-from analyzers.names.kernels import PIPELINE
+from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,8 @@ class RankStep:
     # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
     # are; absent where the trace has no launches
     gain_us: Mapping[str, float] = field(default_factory=dict)
-    # share of all compute (recompute apart) -> how much shorter without that share of each stretch; absent likewise
+    # how much shorter without a share of each stretch of compute that is no arithmetic, and (1 + a share) without all
+    # that and a share of each stretch of arithmetic, recompute apart; absent likewise
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
@@ -64,10 +65,15 @@ class RankStep:
             return 1.0
         return max(0.0, self.gain_us[wall]) / counted_us
 
-    def gained_by_compute_us(self, share: float) -> float | None:
-        """How much shorter the step is without this share of its compute; None where the trace has no launches."""
+    def gained_by_compute_us(self, counted_us: float) -> float | None:
+        """How much shorter the step is without so much of its compute, first of what is no arithmetic; None where the
+        trace has no launches."""
         if not self.gain_by_compute_us:
             return None
+        arithmetic = sum(self.compute_by_class.get(name, 0.0) for name in ARITHMETIC)
+        others = self.compute_us - arithmetic - self.compute_by_class.get(RECOMPUTE, 0.0)
+        more = min(1.0, (counted_us - others) / arithmetic) if arithmetic > 0 else 0.0
+        share = counted_us / others if counted_us < others else 1 + more
         shares = sorted(self.gain_by_compute_us)
         return float(np.interp(share, [0.0, *shares], [0.0, *(self.gain_by_compute_us[one] for one in shares)]))
 

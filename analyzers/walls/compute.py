@@ -62,10 +62,9 @@ def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
 
 def _coming_back(step: RankStep, counted_us: float) -> float:
     """What the step gains by each microsecond that compute is above what the attainable rate needs."""
-    compute_us = step.compute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
-    if counted_us <= 0 or compute_us <= 0:
+    if counted_us <= 0:
         return 1.0
-    gained = step.gained_by_compute_us(min(1.0, counted_us / compute_us))
+    gained = step.gained_by_compute_us(counted_us)
     return 1.0 if gained is None else max(0.0, gained) / counted_us
 
 
