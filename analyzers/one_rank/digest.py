@@ -225,7 +225,7 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
     memory_bound = [work.compute_by_class.get(name, EMPTY) for name in MEMORY_BOUND]
     again = merge((breakdown.recompute_issue, breakdown.allocating))
     counted = {
-        Wall.COMMUNICATION: (work.exposed_communication, EMPTY),
+        Wall.COMMUNICATION: (subtract(work.exposed_communication, work.copies), EMPTY),
         Wall.MEMORY: (work.recomputing, again),
         Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
     }
@@ -234,12 +234,13 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 
 def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
     """How much shorter each step would be if every stretch of compute that is no arithmetic were shorter by a share, and
-    (1 + a share) without all that, if every stretch of arithmetic were. Where compute hides communication, nothing
-    comes back."""
+    (1 + a share) without all that, if every stretch of arithmetic were. Where compute hides communication or copies,
+    nothing comes back."""
     replayed = breakdown.replay
     if replayed is None or not len(computing):
         return {}
-    by_class, hides = breakdown.work.compute_by_class, breakdown.work.communication
+    by_class = breakdown.work.compute_by_class
+    hides = merge((breakdown.work.communication, breakdown.work.copies))
     arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
     others = subtract(computing, arithmetic)
     saved = {share: _last(others, share) for share in SHARES_OF_OTHERS}

@@ -59,6 +59,10 @@ class RankStep:
     def waiting_us(self) -> float:
         return sum(self.waiting_by_kind.values())
 
+    @property
+    def may_wait_us(self) -> float:
+        return sum(self.may_wait_by_kind.values())
+
     def coming_back(self, wall: Wall, counted_us: float) -> float:
         """What the step gains by each microsecond a wall counts: less than 1 where the host would be late next."""
         if wall not in self.gain_us or counted_us <= 0:
@@ -81,7 +85,7 @@ class RankStep:
     def may_wait_share(self) -> float:
         """Of the exposed communication that is not known to wait, 0..1."""
         own = sum(self.exposed_by_kind.values()) - self.waiting_us
-        return min(1.0, sum(self.may_wait_by_kind.values()) / own) if own > 0 else 0.0
+        return min(1.0, self.may_wait_us / own) if own > 0 else 0.0
 
     @property
     def pipeline_wait_us(self) -> float:

@@ -7,7 +7,7 @@ are over steps.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -24,6 +24,8 @@ from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
+SAID_SHARE = 0.005  # of the step: less is not worth a line
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -32,6 +34,7 @@ class Job:
     step: RankStep | None = None
     steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
     each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
+    shared: Sequence[Sequence[int]] = ()  # for each rank the numbers of the steps averaged over, in one order
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
     warm_up_us: tuple[float, ...] = ()  # the steps at the start that were left out: how long each took
     warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
@@ -59,18 +62,47 @@ class Job:
         """Part of the average step, 0..1."""
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0
 
-    def only(self, step: RankStep) -> Job:
-        """The job as if it were this step of one rank: nothing of the others but that they were waited for, and what
-        their uneven load costs."""
+    def gained_us(self, recoverable: Callable[[RankStep], float]) -> float:
+        """What the step gains where each rank gains `recoverable`: until one that gains less is the slowest. What may
+        be waiting on the others is taken to be."""
+        if self.step is None:
+            return 0.0
+        own_us = self.step.own_us
+        others = ((recoverable(one), one.own_us - one.may_wait_us) for one in self.by_rank.values())
+        return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
+
+    def until_another_is_slowest(self, alone_us: float, gained_us: float) -> list[str]:
+        """What keeps the slowest rank's gain from being the job's, where it is worth a line."""
+        if self.share(alone_us - gained_us) < SAID_SHARE:
+            return []
+        return [
+            f"{self.slowest_place} alone would be {ms(alone_us)} ms faster, the step only {ms(gained_us)} ms "
+            f"({percent(self.share(gained_us))}): then another rank is the slowest"
+        ]
+
+    def only(self, place: int, k: int) -> Job:
+        """The job as if it were step k of one rank: of the others that they were waited for, what their uneven load
+        costs, and, if it is the slowest, their same step."""
+        step = self.each[place][k]
+        beside = self._beside(place, k)
+        slowest = all(one.own_us <= step.own_us for one in beside)
         return Job(
             step=step,
             steps=1,
+            by_rank=dict(enumerate(beside)) if slowest else {},
             imbalance_us=step.imbalance_us,
             classified=self.classified,
             cut_short=self.cut_short,
             on_cpu=self.on_cpu,
             outcome=self._outcome_of(step),
         )
+
+    def _beside(self, place: int, k: int) -> list[RankStep]:
+        """The step of each rank that is step k of one; none where not all have it."""
+        if not self.shared or k not in self.shared[place]:
+            return []
+        at = self.shared[place].index(k)
+        return [steps[numbers[at]] for steps, numbers in zip(self.each, self.shared, strict=True)]
 
     def _outcome_of(self, step: RankStep) -> RunOutcome:
         """The run's rate as this step reached it: every step does the same arithmetic, longer ones more slowly."""
@@ -112,6 +144,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         step=step,
         steps=len(slowest) if digests[0].windows else 0,
         each=each,
+        shared=shared,
         counted=[(r, shared[r][k]) for k, r in enumerate(slowest)],
         warm_up_us=tuple(warm),
         warm_up=[steps[: len(warm)] for steps in every],

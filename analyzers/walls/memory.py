@@ -38,13 +38,19 @@ def find(job: Job) -> WallFinding | None:
     if step is None:
         return _without_time(job)
     parts = _parts(step)
-    recoverable = sum(parts.values())
+    alone = sum(parts.values())
+    gained = job.gained_us(lambda one: sum(_parts(one).values()))
     return WallFinding(
         wall=WALL,
-        recoverable_us=recoverable,
-        share=job.share(recoverable),
-        evidence=[*_evidence(job, step, parts), *_peak(job.outcome), *memory_evidence(job.memory)],
-        parts=parts,
+        recoverable_us=gained,
+        share=job.share(gained),
+        evidence=[
+            *_evidence(job, step, parts),
+            *job.until_another_is_slowest(alone, gained),
+            *_peak(job.outcome),
+            *memory_evidence(job.memory),
+        ],
+        parts={name: gained / alone * us for name, us in parts.items()},
     )
 
 
