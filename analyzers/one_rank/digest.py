@@ -26,7 +26,7 @@ from analyzers.names.kernels import (
 )
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.pace import Pace
-from analyzers.one_rank.rank_step import RankStep
+from analyzers.one_rank.rank_step import OFFLOAD, RankStep
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
@@ -224,9 +224,10 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
         return {}
     memory_bound = [work.compute_by_class.get(name, EMPTY) for name in MEMORY_BOUND]
     again = merge((breakdown.recompute_issue, breakdown.allocating))
-    counted = {
+    counted: dict[str, tuple[Intervals, Intervals]] = {
         Wall.COMMUNICATION: (subtract(work.exposed_communication, work.copies), EMPTY),
         Wall.MEMORY: (work.recomputing, again),
+        OFFLOAD: (merge((work.recomputing, work.exposed_copies)), again),
         Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
     }
     return {wall: replayed.saved_us(*parts) for wall, parts in counted.items() if any(len(part) for part in parts)}

@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from analyzers.diagnosis import Wall
 from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
+
+
+OFFLOAD = "offload"  # what memory counts, and exposed copies
+# of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
+OFFLOAD_BALANCE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,7 @@ class RankStep:
     driver_calls: float = 0.0  # of device memory: cudaMalloc, cudaFree and their like, and their time
     driver_us: float = 0.0
     # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
-    # are; absent where the trace has no launches
+    # are; absent where the trace has no launches. offload: without what memory counts and exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
     # how much shorter without a share of each stretch of compute that is no arithmetic, and (1 + a share) without all
     # that and a share of each stretch of arithmetic, recompute apart; absent likewise
@@ -60,10 +64,17 @@ class RankStep:
         return sum(self.waiting_by_kind.values())
 
     @property
+    def offloads(self) -> bool:
+        """Copies go out and come home; one way may be hidden, and the other exposed."""
+        out = max(self.to_host_us, self.copied_to_host_us)
+        home = max(self.from_host_us, self.copied_from_host_us)
+        return min(out, home) > OFFLOAD_BALANCE * max(out, home)
+
+    @property
     def may_wait_us(self) -> float:
         return sum(self.may_wait_by_kind.values())
 
-    def coming_back(self, wall: Wall, counted_us: float) -> float:
+    def coming_back(self, wall: str, counted_us: float) -> float:
         """What the step gains by each microsecond a wall counts: less than 1 where the host would be late next."""
         if wall not in self.gain_us or counted_us <= 0:
             return 1.0
