@@ -180,6 +180,9 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[
         str, float
     ] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, dp, recompute, copy, launch, ...
+    # of recoverable_us what comes back even if a pipeline stage that was not traced is as slow as the slowest and made
+    # like another that was; None where all are known
+    least_us: float | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ THRESHOLDS = {
 }
 WORTH_SAYING = 0.005  # of the step: a smaller wall is not said to be next
 WAITING = "waiting for slower ranks"
+PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing says how much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class _Case:
     next: WallFinding | None
     elsewhere: tuple[str, float]
     margin: float
+    findings: Sequence[WallFinding] = ()
 
 
 def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, float]:
@@ -113,8 +115,50 @@ def _may_be_waiting(case: _Case) -> str | None:
     )
 
 
+def _another_stage(case: _Case) -> str | None:
+    """A wall of the slowest stage only, where another stage that is not traced may be as slow and lose by another."""
+    job, leader = case.job, case.leader
+    if leader.least_us is None:
+        return None
+    least = {f.wall: job.share(_surely_us(job, f)) for f in case.findings}
+    wall = max(least, key=lambda one: least[one])
+    if least[wall] <= least[leader.wall]:
+        return None
+    return (
+        f"{leader.wall} leads on the slowest stage, with {percent(leader.share)} of the step; if a stage that is not "
+        f"traced is as slow and made like the others, it gives back {percent(least[leader.wall])}, and {wall} "
+        f"{percent(least[wall])}"
+    )
+
+
+def _surely_us(job: Job, finding: WallFinding) -> float:
+    """What of a wall comes back however the ranks are that were not traced."""
+    us = finding.recoverable_us if finding.least_us is None else finding.least_us
+    if finding.wall is not Wall.COMMUNICATION or job.step is None:
+        return us
+    return us * (1 - job.step.may_wait_share)
+
+
+def _may_be_the_hosts(case: _Case) -> str | None:
+    """Work that was launched waits on an idle device for nothing that the trace shows: that may be the host's too."""
+    step, host = case.job.step, next((f for f in case.findings if f.wall is Wall.HOST), None)
+    if step is None or host is None or case.leader is host:
+        return None
+    unclear = case.job.share(step.sync_us - step.turnaround_us)
+    if host.share + unclear <= case.leader.share:
+        return None
+    return (
+        f"{case.leader.wall} leads with {percent(case.leader.share)} of the step, but to the host's "
+        f"{percent(host.share)} may belong {percent(unclear)} in which the device is idle though work was launched"
+    )
+
+
 def _too_close(case: _Case) -> str | None:
-    if case.margin >= THRESHOLDS["margin"]:
+    margin = case.margin
+    if case.next is not None and case.next.wall is Wall.COMMUNICATION and case.job.step is not None:
+        margin += PERHAPS * case.job.step.may_wait_share * case.next.share
+    third = case.findings[2].share if len(case.findings) > 2 else 0.0
+    if min(margin, case.leader.share - third) >= THRESHOLDS["margin"]:
         return None
     over = f": {percent(case.leader.share)}, and {case.next.wall} {percent(case.next.share)}" if case.next else ""
     return f"{case.leader.wall} leads by only {percent(case.margin)} of the step{over}"
@@ -128,6 +172,8 @@ ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
     _nothing_stands_out,
     _too_close,
     _may_be_waiting,
+    _may_be_the_hosts,
+    _another_stage,
 )
 
 
@@ -152,6 +198,7 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         next=others[0] if others else None,
         elsewhere=lost_elsewhere(job, findings),
         margin=margin,
+        findings=findings,
     )
     doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
     if doubt is not None:

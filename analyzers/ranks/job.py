@@ -71,6 +71,17 @@ class Job:
         others = ((recoverable(one), one.own_us - one.may_wait_us) for one in self.by_rank.values())
         return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
 
+    def least_us(self, recoverable: Callable[[RankStep], float]) -> float | None:
+        """`gained_us` if a pipeline stage that is not traced is as slow as the slowest rank and made like another that
+        waits for it; None where there is none."""
+        if self.step is None or self.world_size is None or self.world_size <= len(self.by_rank):
+            return None
+        own_us = self.step.own_us
+        waiting = [one for one in self.by_rank.values() if one.pipeline_wait_us >= own_us - one.own_us > 0]
+        if not waiting:
+            return None
+        return min([self.gained_us(recoverable), *(recoverable(one) * own_us / one.own_us for one in waiting)])
+
     def until_another_is_slowest(self, alone_us: float, gained_us: float) -> list[str]:
         """What keeps the slowest rank's gain from being the job's, where it is worth a line."""
         if self.share(alone_us - gained_us) < SAID_SHARE:
@@ -90,6 +101,7 @@ class Job:
             step=step,
             steps=1,
             by_rank=dict(enumerate(beside)) if slowest else {},
+            world_size=self.world_size,
             imbalance_us=step.imbalance_us,
             classified=self.classified,
             cut_short=self.cut_short,
