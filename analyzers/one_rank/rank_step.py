@@ -108,6 +108,11 @@ class RankStep:
         """The step without waiting for other ranks."""
         return self.duration_us - self.waiting_us - self.bubble_us
 
+    @property
+    def surely_own_us(self) -> float:
+        """Its own time without what may be waiting."""
+        return self.own_us - self.may_wait_us
+
 
 def average(steps: Sequence[RankStep]) -> RankStep:
     """The mean of every field; a key that a step lacks counts as 0."""

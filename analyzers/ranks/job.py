@@ -1,7 +1,7 @@
 """The job as the walls see it: an average step as its slowest rank lived it, and what the run folder adds.
 
-In each step the slowest rank is the one with most time of its own, that is without waiting for others; averages
-are over steps.
+In each step the slowest rank is the one with most time that is surely its own, that is without waiting for others and
+without what may be that; averages are over steps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from analyzers.diagnosis import MemoryUse, RankTime, TraceReport
+from analyzers.names.kernels import PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.outcome import RunOutcome
@@ -68,7 +69,7 @@ class Job:
         if self.step is None:
             return 0.0
         own_us = self.step.own_us
-        others = ((recoverable(one), one.own_us - one.may_wait_us) for one in self.by_rank.values())
+        others = ((recoverable(one), one.surely_own_us) for one in self.by_rank.values())
         return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
 
     def least_us(self, recoverable: Callable[[RankStep], float]) -> float | None:
@@ -76,6 +77,8 @@ class Job:
         waits for it; None where there is none."""
         if self.step is None or self.world_size is None or self.world_size <= len(self.by_rank):
             return None
+        if self.late is not None and self.late.place == self.slowest_place and self.late.kind != PIPELINE:
+            return None  # the others of its own stage wait for it
         own_us = self.step.own_us
         waiting = [one for one in self.by_rank.values() if one.pipeline_wait_us >= own_us - one.own_us > 0]
         if not waiting:
@@ -96,7 +99,7 @@ class Job:
         costs, and, if it is the slowest, their same step."""
         step = self.each[place][k]
         beside = self._beside(place, k)
-        slowest = all(one.own_us <= step.own_us for one in beside)
+        slowest = all(one.surely_own_us <= step.surely_own_us for one in beside)
         return Job(
             step=step,
             steps=1,
@@ -147,7 +150,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         for steps, k in zip(each, ks, strict=True):
             steps[k] = replace(steps[k], imbalance_us=lost)
     table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
-    slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
+    slowest = [int(np.argmax([row[k].surely_own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
     numbers, named = [d.rank for d in digests], places(digests)
     ranks, late = rank_times(digests, clocks, waits, table)
