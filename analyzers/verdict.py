@@ -105,9 +105,9 @@ def _may_be_waiting(case: _Case) -> str | None:
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
-    maybe = case.leader.share * step.may_wait_share
-    sure = case.leader.share - maybe
-    if sure >= max(case.leader.share - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
+    leader = _worth(case.job, case.leader)
+    maybe = leader * step.may_wait_share
+    if leader - maybe >= max(leader - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None
     return (
         f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for other "
@@ -154,14 +154,10 @@ def _may_be_the_hosts(case: _Case) -> str | None:
 
 
 def _too_close(case: _Case) -> str | None:
-    margin = case.margin
-    if case.next is not None and case.next.wall is Wall.COMMUNICATION and case.job.step is not None:
-        margin += PERHAPS * case.job.step.may_wait_share * case.next.share
-    third = case.findings[2].share if len(case.findings) > 2 else 0.0
-    if min(margin, case.leader.share - third) >= THRESHOLDS["margin"]:
+    if case.margin >= THRESHOLDS["margin"]:
         return None
     over = f": {percent(case.leader.share)}, and {case.next.wall} {percent(case.next.share)}" if case.next else ""
-    return f"{case.leader.wall} leads by only {percent(case.margin)} of the step{over}"
+    return f"{case.leader.wall} leads by only {percent(max(0.0, case.margin))} of the step{over}"
 
 
 ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
@@ -190,12 +186,13 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     bound = _bound_by_compute(job, findings)
     if bound is not None:
         return bound
-    leader, *others = findings
-    margin = leader.share - (others[0].share if others else 0.0)
+    leader, *others = _ranked(job, findings)
+    next_one = max(others, key=lambda one: _expected(job, one), default=None)
+    margin = _worth(job, leader) - (_expected(job, next_one) if next_one else 0.0)
     case = _Case(
         job=job,
         leader=leader,
-        next=others[0] if others else None,
+        next=next_one,
         elsewhere=lost_elsewhere(job, findings),
         margin=margin,
         findings=findings,
@@ -204,6 +201,29 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     if doubt is not None:
         return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=doubt, walls=list(findings))
     return Diagnosis(wall=leader.wall, margin=margin, because=_reason(leader, others), walls=list(findings))
+
+
+def _worth(job: Job, finding: WallFinding) -> float:
+    """Share of the step, with what of the bubble goes with it."""
+    return finding.share + job.share(finding.bubble_us)
+
+
+def _expected(job: Job, finding: WallFinding) -> float:
+    """The same without half of what may be waiting."""
+    maybe = job.step.may_wait_share if job.step and finding.wall is Wall.COMMUNICATION else 0.0
+    return _worth(job, finding) * (1 - PERHAPS * maybe)
+
+
+def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
+    """The wall to name first, if any. Communication gives way to a wall as large, but for the margin, where less of it
+    is expected to be more than waiting."""
+    ranked = sorted(findings, key=lambda one: -_worth(job, one))
+    first, *others = ranked
+    if first.wall is not Wall.COMMUNICATION or not others:
+        return ranked
+    as_large = _worth(job, others[0]) > _worth(job, first) - THRESHOLDS["margin"]
+    more = _worth(job, others[0]) >= _expected(job, first) + THRESHOLDS["margin"]
+    return [others[0], first, *others[1:]] if as_large and more else ranked
 
 
 def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.diagnosis import Partition, TraceReport, Wall
-from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
 from analyzers.names.kernels import (
     ARITHMETIC,
     COMPUTE_CLASSES,
@@ -177,6 +177,8 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     work, idle = breakdown.work, breakdown.idle
     computing = merge(when for name, when in work.compute_by_class.items() if name != RECOMPUTE)
     short = intersect(work.short_kernels, computing)
+    span = _passes(breakdown)
+    pipeline = merge((idle.bubble, work.exposed_by_kind.get(PIPELINE, EMPTY)))
     measured = _Measured(
         breakdown,
         {
@@ -195,6 +197,8 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             "recompute_host_us": intersect(idle.host, breakdown.recompute_issue),
             "allocator_us": breakdown.allocator,
             "driver_us": breakdown.driver_calls.covered(),
+            "passes_us": subtract(span, pipeline),
+            "host_in_passes_us": intersect(span, idle.host),
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
@@ -215,6 +219,15 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
         )
         for k, partition in enumerate(partitions)
     ]
+
+
+def _passes(breakdown: Breakdown) -> Intervals:
+    """In each step the time from the first arithmetic to the last."""
+    by_class = breakdown.work.compute_by_class
+    arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
+    parts = breakdown.steps or (breakdown.span,)
+    inside = [intersect(arithmetic, window(part.start_us, part.end_us)) for part in parts]
+    return merge(window(float(one.start[0]), float(one.end[-1])) for one in inside if len(one))
 
 
 def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:

@@ -45,6 +45,8 @@ class RankStep:
     turnaround_us: float = 0.0  # of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
+    passes_us: float = 0.0  # from the first arithmetic to the last, without what a pipeline's peers are waited for
+    host_in_passes_us: float = 0.0  # of host
     imbalance_us: float = 0.0  # what an even load of the ranks would give back of the step
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # of host: while forward work was issued again
@@ -102,6 +104,10 @@ class RankStep:
     def pipeline_wait_us(self) -> float:
         """The bubble: the device idle, or held by a send or receive, until a pipeline peer is there."""
         return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0)
+
+    def bubble_with_us(self, gained_us: float) -> float:
+        """What of the pipeline's bubble goes with a gain in the passes: it is other stages' passes."""
+        return self.pipeline_wait_us * min(1.0, gained_us / self.passes_us) if self.passes_us > 0 else 0.0
 
     @property
     def own_us(self) -> float:

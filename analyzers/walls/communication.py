@@ -46,6 +46,7 @@ def find(job: Job) -> WallFinding | None:
             *_late_ranks(job, step),
         ],
         parts={kind: back * us for kind, us in parts.items()},
+        bubble_us=step.bubble_with_us(gained),
         least_us=job.least_us(_recoverable),
     )
 

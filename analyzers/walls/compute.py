@@ -51,6 +51,7 @@ def find(job: Job) -> WallFinding | None:
             ]
         ),
         parts={name: back * us for name, us in parts.items()},
+        bubble_us=step.bubble_with_us(gained),
         least_us=job.least_us(lambda one: _recoverable(one, attained)),
     )
 

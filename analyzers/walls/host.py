@@ -38,6 +38,7 @@ def find(job: Job) -> WallFinding | None:
         share=job.share(gained),
         evidence=[*_evidence(job, step), *job.until_another_is_slowest(alone, gained)],
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
+        bubble_us=step.bubble_with_us(min(gained, step.host_in_passes_us)),
         least_us=job.least_us(_recoverable),
     )
 

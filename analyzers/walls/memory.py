@@ -49,6 +49,7 @@ def find(job: Job) -> WallFinding | None:
             *memory_evidence(job.memory),
         ],
         parts={name: gained / alone * us for name, us in parts.items()},
+        bubble_us=step.bubble_with_us(gained),
         least_us=job.least_us(lambda one: sum(_parts(one).values())),
     )
 
