@@ -187,9 +187,9 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict. `margin` is the leading wall's share minus the next one's, with what of the bubble goes with each,
-    and half of what may be waiting left out of the next; below the threshold the wall is undetermined, and `because`
-    says so."""
+    """The verdict. `margin` is the leading wall's share minus the next one's, with what of the bubble goes with each;
+    below the threshold the wall is undetermined, and `because` says so, but where the next is communication that may
+    be waiting."""
 
     wall: Wall
     margin: float

@@ -27,15 +27,15 @@ PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing s
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, and the
-    margin."""
+    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, by how much
+    of the step the wall leads (half of what may be waiting left out of the next), and all findings."""
 
     job: Job
     leader: WallFinding
     next: WallFinding | None
     elsewhere: tuple[str, float]
-    margin: float
-    findings: Sequence[WallFinding] = ()
+    lead: float
+    findings: Sequence[WallFinding]
 
 
 def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, float]:
@@ -107,7 +107,7 @@ def _may_be_waiting(case: _Case) -> str | None:
         return None
     leader = _worth(case.job, case.leader)
     maybe = leader * step.may_wait_share
-    if leader - maybe >= max(leader - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
+    if leader - maybe >= max(leader - case.lead + THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None
     return (
         f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for other "
@@ -145,7 +145,7 @@ def _may_be_the_hosts(case: _Case) -> str | None:
     if step is None or host is None or case.leader is host:
         return None
     unclear = case.job.share(step.sync_us - step.turnaround_us)
-    if host.share + unclear <= case.leader.share:
+    if unclear <= 0 or _worth(case.job, host) + unclear <= _worth(case.job, case.leader):
         return None
     return (
         f"{case.leader.wall} leads with {percent(case.leader.share)} of the step, but to the host's "
@@ -154,10 +154,10 @@ def _may_be_the_hosts(case: _Case) -> str | None:
 
 
 def _too_close(case: _Case) -> str | None:
-    if case.margin >= THRESHOLDS["margin"]:
+    if case.lead >= THRESHOLDS["margin"]:
         return None
     over = f": {percent(case.leader.share)}, and {case.next.wall} {percent(case.next.share)}" if case.next else ""
-    return f"{case.leader.wall} leads by only {percent(max(0.0, case.margin))} of the step{over}"
+    return f"{case.leader.wall} leads by only {percent(max(0.0, case.lead))} of the step{over}"
 
 
 ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
@@ -188,13 +188,14 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         return bound
     leader, *others = _ranked(job, findings)
     next_one = max(others, key=lambda one: _expected(job, one), default=None)
-    margin = _worth(job, leader) - (_expected(job, next_one) if next_one else 0.0)
+    lead = _worth(job, leader) - (_expected(job, next_one) if next_one else 0.0)
+    margin = max(0.0, _worth(job, leader) - max((_worth(job, one) for one in others), default=0.0))
     case = _Case(
         job=job,
         leader=leader,
         next=next_one,
         elsewhere=lost_elsewhere(job, findings),
-        margin=margin,
+        lead=lead,
         findings=findings,
     )
     doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
@@ -216,7 +217,7 @@ def _expected(job: Job, finding: WallFinding) -> float:
 
 def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
     """The wall to name first, if any. Communication gives way to a wall as large, but for the margin, where less of it
-    is expected to be more than waiting."""
+    is expected to be transfer."""
     ranked = sorted(findings, key=lambda one: -_worth(job, one))
     first, *others = ranked
     if first.wall is not Wall.COMMUNICATION or not others:

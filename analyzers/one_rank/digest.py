@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from analyzers.diagnosis import Partition, TraceReport, Wall
-from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
 from analyzers.names.kernels import (
     ARITHMETIC,
     COMPUTE_CLASSES,
@@ -204,7 +204,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     partitions = breakdown.steps or (breakdown.span,)
     driver_calls_us, repeats = np.sort(breakdown.driver_calls.start_us), breakdown.timeline.repeats
     gains, by_compute = _gains(breakdown, short), _gains_by_compute(breakdown, computing)
-    experts = _kernels(breakdown, GROUPED_GEMM)
+    experts = _kernels(breakdown, (GROUPED_GEMM,))
     return [
         _rank_step(
             partition,
@@ -247,30 +247,36 @@ def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 
 
 def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """How much shorter each step would be if every stretch of compute that is no arithmetic were shorter by a share, and
-    (1 + a share) without all that, if every stretch of arithmetic were. Where compute hides communication or copies,
-    nothing comes back."""
+    """How much shorter each step would be if every kernel that is no arithmetic were shorter by a share, and (1 + a
+    share) without all those, if every kernel of arithmetic were. Where compute hides communication or copies, nothing
+    comes back."""
     replayed = breakdown.replay
     if replayed is None or not len(computing):
         return {}
-    by_class = breakdown.work.compute_by_class
-    hides = merge((breakdown.work.communication, breakdown.work.copies))
-    arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
+    work = breakdown.work
+    hides = merge((work.communication, work.copies))
+    products = _kernels(breakdown, ARITHMETIC)
+    rest = _kernels(breakdown, [name for name in COMPUTE_CLASSES if name not in (*ARITHMETIC, RECOMPUTE)])
+    arithmetic = products.covered()
     others = subtract(computing, arithmetic)
-    saved = {share: _last(others, share) for share in SHARES_OF_OTHERS}
-    saved |= {1 + share: merge((others, _last(arithmetic, share))) for share in SHARES_OF_ARITHMETIC}
+    saved = {
+        share: intersect(merge((_last(rest, share), _last(work.graphs, share))), others) for share in SHARES_OF_OTHERS
+    }
+    saved |= {1 + share: merge((others, _last(products, share))) for share in SHARES_OF_ARITHMETIC}
     return {share: replayed.saved_us(subtract(part, hides)) for share, part in saved.items()}
 
 
-def _last(when: Intervals, share: float) -> Intervals:
-    """The last part of each stretch."""
-    return Intervals(when.end - share * (when.end - when.start), when.end)
+def _last(events: Spans | Intervals, share: float) -> Intervals:
+    """The last part of each."""
+    start, end = (events.start_us, events.end_us) if isinstance(events, Spans) else (events.start, events.end)
+    return union(end - share * (end - start), end)
 
 
-def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:
-    """The kernels of a class; none on CPUs."""
+def _kernels(breakdown: Breakdown, compute_classes: Sequence[str]) -> Spans:
+    """The kernels of some classes; none on CPUs."""
     label, events = breakdown.work.label, breakdown.timeline.device.spans
-    return events.take(np.zeros(0, dtype=np.int64) if label is None else label == COMPUTE_CLASSES.index(compute_class))
+    codes = [COMPUTE_CLASSES.index(name) for name in compute_classes]
+    return events.take(np.zeros(0, dtype=np.int64) if label is None else np.isin(label, codes))
 
 
 def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> dict[str, float]:
