@@ -27,8 +27,8 @@ PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing s
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, by how much
-    of the step the wall leads (half of what may be waiting left out of the next), and all findings."""
+    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, by how
+    much of the step the wall leads (half of what may be waiting left out of the next), and all findings."""
 
     job: Job
     leader: WallFinding
@@ -110,7 +110,8 @@ def _may_be_waiting(case: _Case) -> str | None:
     if leader - maybe >= max(leader - case.lead + THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None
     return (
-        f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for other "
+        f"of communication's {percent(case.leader.share)} of the step "
+        f"{percent(case.leader.share * step.may_wait_share)} may be waiting for other "
         "ranks: not all of their traces are here, or they could not be matched"
     )
 

@@ -13,28 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from analyzers.diagnosis import Partition, TraceReport, Wall
-from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, union, window
+from analyzers.diagnosis import Partition, TraceReport
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
 from analyzers.names.kernels import (
     ARITHMETIC,
     COMPUTE_CLASSES,
     GROUPED_GEMM,
     KINDS,
-    MEMORY_BOUND,
     PIPELINE,
     RECOMPUTE,
 )
 from analyzers.one_rank.breakdown import Breakdown
+from analyzers.one_rank.gains import gains, gains_by_compute, kernels_of
 from analyzers.one_rank.pace import Pace
-from analyzers.one_rank.rank_step import OFFLOAD, RankStep
+from analyzers.one_rank.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
-# what a step is played without: shares of its compute that is no arithmetic, and then, all that gone, of the rest
-SHARES_OF_OTHERS = (0.5, 1.0)
-SHARES_OF_ARITHMETIC = (0.25, 0.5, 0.75, 1.0)
 _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
 
 
@@ -203,8 +200,8 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     )
     partitions = breakdown.steps or (breakdown.span,)
     driver_calls_us, repeats = np.sort(breakdown.driver_calls.start_us), breakdown.timeline.repeats
-    gains, by_compute = _gains(breakdown, short), _gains_by_compute(breakdown, computing)
-    experts = _kernels(breakdown, (GROUPED_GEMM,))
+    gained, by_compute = gains(breakdown, short), gains_by_compute(breakdown, computing)
+    experts = kernels_of(breakdown, (GROUPED_GEMM,))
     return [
         _rank_step(
             partition,
@@ -213,7 +210,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
                 **_launching(breakdown.pace, partition, repeats),
                 "driver_calls": _begun(driver_calls_us, partition, repeats),
                 **_grouped_gemms(experts, partition, repeats),
-                "gain_us": {w: us[k] for w, us in gains.items()},
+                "gain_us": {w: us[k] for w, us in gained.items()},
                 "gain_by_compute_us": {share: us[k] for share, us in by_compute.items()},
             },
         )
@@ -228,55 +225,6 @@ def _passes(breakdown: Breakdown) -> Intervals:
     parts = breakdown.steps or (breakdown.span,)
     inside = [intersect(arithmetic, window(part.start_us, part.end_us)) for part in parts]
     return merge(window(float(one.start[0]), float(one.end[-1])) for one in inside if len(one))
-
-
-def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
-    """By wall, what each step would be shorter by without the work it counts; short: kernels that are."""
-    work, replayed = breakdown.work, breakdown.replay
-    if replayed is None:
-        return {}
-    memory_bound = [work.compute_by_class.get(name, EMPTY) for name in MEMORY_BOUND]
-    again = merge((breakdown.recompute_issue, breakdown.allocating))
-    counted: dict[str, tuple[Intervals, Intervals]] = {
-        Wall.COMMUNICATION: (subtract(work.exposed_communication, work.copies), EMPTY),
-        Wall.MEMORY: (work.recomputing, again),
-        OFFLOAD: (merge((work.recomputing, work.exposed_copies)), again),
-        Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
-    }
-    return {wall: replayed.saved_us(*parts) for wall, parts in counted.items() if any(len(part) for part in parts)}
-
-
-def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """How much shorter each step would be if every kernel that is no arithmetic were shorter by a share, and (1 + a
-    share) without all those, if every kernel of arithmetic were. Where compute hides communication or copies, nothing
-    comes back."""
-    replayed = breakdown.replay
-    if replayed is None or not len(computing):
-        return {}
-    work = breakdown.work
-    hides = merge((work.communication, work.copies))
-    products = _kernels(breakdown, ARITHMETIC)
-    rest = _kernels(breakdown, [name for name in COMPUTE_CLASSES if name not in (*ARITHMETIC, RECOMPUTE)])
-    arithmetic = products.covered()
-    others = subtract(computing, arithmetic)
-    saved = {
-        share: intersect(merge((_last(rest, share), _last(work.graphs, share))), others) for share in SHARES_OF_OTHERS
-    }
-    saved |= {1 + share: merge((others, _last(products, share))) for share in SHARES_OF_ARITHMETIC}
-    return {share: replayed.saved_us(subtract(part, hides)) for share, part in saved.items()}
-
-
-def _last(events: Spans | Intervals, share: float) -> Intervals:
-    """The last part of each."""
-    start, end = (events.start_us, events.end_us) if isinstance(events, Spans) else (events.start, events.end)
-    return union(end - share * (end - start), end)
-
-
-def _kernels(breakdown: Breakdown, compute_classes: Sequence[str]) -> Spans:
-    """The kernels of some classes; none on CPUs."""
-    label, events = breakdown.work.label, breakdown.timeline.device.spans
-    codes = [COMPUTE_CLASSES.index(name) for name in compute_classes]
-    return events.take(np.zeros(0, dtype=np.int64) if label is None else np.isin(label, codes))
 
 
 def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> dict[str, float]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
 
-
 OFFLOAD = "offload"  # what memory counts, and exposed copies
 # of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
 OFFLOAD_BALANCE = 0.2
@@ -56,8 +55,8 @@ class RankStep:
     # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
     # are; absent where the trace has no launches. offload: without what memory counts and exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
-    # how much shorter without a share of each kernel that is no arithmetic, and (1 + a share) without all of those and a
-    # share of each kernel of arithmetic, recompute apart; absent likewise
+    # how much shorter without a share of each kernel that is no arithmetic, and (1 + a share) without all of those and
+    # a share of each kernel of arithmetic, recompute apart; absent likewise
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 

@@ -150,8 +150,8 @@ class Replay:
 
     @cached_property
     def _ahead(self) -> list[tuple[float, float] | None]:
-        """For each of `repeats`, from when to when a host that runs ahead launches a pass; None where it keeps pace with
-        the device: it waits before the pass is over, or the device waits for it."""
+        """For each of `repeats`, from when to when a host that runs ahead launches a pass; None where it keeps pace
+        with the device: it waits before the pass is over, or the device waits for it."""
         found: list[tuple[float, float] | None] = []
         for since, until, _ in self.repeats.windows():
             inside = np.flatnonzero((self.start_us >= since) & (self.start_us < until))
@@ -165,8 +165,8 @@ class Replay:
 
     @cached_property
     def _segment(self) -> Ints:
-        """int64[N]: how many points had passed when each event was launched, or when what repeats began that it is in or
-        behind, if the host ran ahead."""
+        """int64[N]: how many points had passed when each event was launched, or when what repeats began that it is in
+        or behind, if the host ran ahead."""
         at = self.launch_us + 2 * ROUNDING_US
         for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True):
             if ahead is not None:
@@ -175,8 +175,8 @@ class Replay:
         return np.searchsorted(self._passed, at, side="right")
 
     def _sooner_by_pass(self, host: Intervals) -> Floats:
-        """float64[Q]: by how much sooner than after the device's passes the host has come, as it ran ahead; not from the
-        next wait on."""
+        """float64[Q]: by how much sooner than after the device's passes the host has come, as it ran ahead; not from
+        the next wait on."""
         if self._passes is None:
             return np.zeros(len(self._is_mark))
 

@@ -5,8 +5,9 @@ number format than needed.
 *How it shows.* Achieved against attainable FLOP/s; the share of memory-bound and of very short kernels.
 *What it costs.* Matrix products are below 50 % of DeepSeek-V3's time against 70 % of a dense model's; FP8 gives
 10–25 % end to end, router fusion and grouped GEMM more where experts are small.
-*When it does not apply.* Recompute is memory's. Compute at the attainable rate is not lost. Without that rate only
-what the trace shows is counted, and said to be so.
+*When it does not apply.* Recompute is memory's. Compute at the attainable rate is not lost; of what is beyond it,
+kernels that do no arithmetic go first. Nothing comes back where compute hides communication or a copy. Without that
+rate only what the trace shows is counted, and said to be so.
 *Source.* arXiv 2603.07685 §1.2, §4.3.
 """
 

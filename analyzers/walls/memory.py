@@ -62,12 +62,13 @@ def _without_time(job: Job) -> WallFinding | None:
 
 
 def _parts(step: RankStep) -> dict[str, float]:
+    copies = step.to_host_us + step.from_host_us if step.offloads else 0.0
     counted = {
         "recompute": step.recompute_us + step.recompute_host_us,
-        "offload_copies": step.to_host_us + step.from_host_us if step.offloads else 0.0,
+        "offload_copies": copies,
         "allocator": step.allocator_us,
     }
-    back = step.coming_back(OFFLOAD if step.offloads else WALL, sum(counted.values()))
+    back = step.coming_back(OFFLOAD if copies > 0 else WALL, sum(counted.values()))
     return {name: back * us for name, us in counted.items() if back * us > 0}
 
 

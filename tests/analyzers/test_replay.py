@@ -119,7 +119,9 @@ def test_compute_gives_back_what_is_no_arithmetic_first_and_nothing_above_a_copy
     drawing.call("cudaDeviceSynchronize", 10, 1008)
     step = digest(_breakdown(drawing, tmp_path)).steps[0]
     gained = [step.gained_by_compute_us(us) for us in (100, 200, 600, 1000)]
-    assert gained == pytest.approx([100, 200, 200 + 200, 200 + 400], abs=15)  # half of the arithmetic runs above the copy
+    assert gained == pytest.approx(
+        [100, 200, 200 + 200, 200 + 400], abs=15
+    )  # half of the arithmetic runs above the copy
 
 
 def test_offload_comes_back_as_far_as_the_next_launch_allows(tmp_path: Path) -> None:

@@ -254,7 +254,9 @@ def test_a_wall_of_the_slowest_stage_alone_is_not_named_where_a_stage_that_is_no
     assert (unsure.wall, _finding(unsure, Wall.MEMORY).least_us) == (Wall.UNDETERMINED, 4_000.0)
     assert "memory leads on the slowest stage, with 21 % of the step" in unsure.because
     late = Late(place=Place(), kind="ep_combine", late_us=30_000.0, in_every_step=True, part=None)
-    assert _conclude(replace(_job(first, world_size=64, **slowest), late=late, slowest_place=Place())).wall is Wall.MEMORY
+    assert (
+        _conclude(replace(_job(first, world_size=64, **slowest), late=late, slowest_place=Place())).wall is Wall.MEMORY
+    )
 
 
 def test_a_wall_is_not_named_where_idle_time_of_no_shown_cause_could_make_the_host_the_larger() -> None:
