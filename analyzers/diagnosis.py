@@ -180,11 +180,16 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[
         str, float
     ] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, dp, recompute, copy, launch, ...
+    # of recoverable_us what comes back even if a pipeline stage that was not traced is as slow as the slowest and made
+    # like another that was; None where all are known
+    least_us: float | None = None
+    bubble_us: float = 0.0  # what of the pipeline's bubble would go with it: the other stages' passes shrink as well
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict. `margin` is the leading wall's share minus the next one's; below the threshold the wall is
-    undetermined, and `because` says so."""
+    """The verdict. `margin` is the leading wall's share minus the next one's, with what of the bubble goes with each;
+    below the threshold the wall is undetermined, and `because` says so, but where the next is communication that may
+    be waiting."""
 
     wall: Wall
     margin: float

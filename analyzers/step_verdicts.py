@@ -19,7 +19,7 @@ STEPS_NAMED = 4
 
 def judge_steps(job: Job) -> list[list[Diagnosis]]:
     """For each rank and each step of it, what a job of that step alone would be told."""
-    return [[_alone(job.only(step)) for step in steps] for steps in job.each]
+    return [[_alone(job.only(place, k)) for k in range(len(steps))] for place, steps in enumerate(job.each)]
 
 
 def _alone(job: Job) -> Diagnosis:

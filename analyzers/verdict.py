@@ -22,18 +22,20 @@ THRESHOLDS = {
 }
 WORTH_SAYING = 0.005  # of the step: a smaller wall is not said to be next
 WAITING = "waiting for slower ranks"
+PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing says how much
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, and the
-    margin."""
+    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, by how
+    much of the step the wall leads (half of what may be waiting left out of the next), and all findings."""
 
     job: Job
     leader: WallFinding
     next: WallFinding | None
     elsewhere: tuple[str, float]
-    margin: float
+    lead: float
+    findings: Sequence[WallFinding]
 
 
 def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, float]:
@@ -103,21 +105,60 @@ def _may_be_waiting(case: _Case) -> str | None:
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
-    maybe = case.leader.share * step.may_wait_share
-    sure = case.leader.share - maybe
-    if sure >= max(case.leader.share - case.margin + THRESHOLDS["margin"], THRESHOLDS["share"]):
+    leader = _worth(case.job, case.leader)
+    maybe = leader * step.may_wait_share
+    if leader - maybe >= max(leader - case.lead + THRESHOLDS["margin"], THRESHOLDS["share"]):
         return None
     return (
-        f"of communication's {percent(case.leader.share)} of the step {percent(maybe)} may be waiting for other "
+        f"of communication's {percent(case.leader.share)} of the step "
+        f"{percent(case.leader.share * step.may_wait_share)} may be waiting for other "
         "ranks: not all of their traces are here, or they could not be matched"
     )
 
 
+def _another_stage(case: _Case) -> str | None:
+    """A wall of the slowest stage only, where another stage that is not traced may be as slow and lose by another."""
+    job, leader = case.job, case.leader
+    if leader.least_us is None:
+        return None
+    least = {f.wall: job.share(_surely_us(job, f)) for f in case.findings}
+    wall = max(least, key=lambda one: least[one])
+    if least[wall] <= least[leader.wall]:
+        return None
+    return (
+        f"{leader.wall} leads on the slowest stage, with {percent(leader.share)} of the step; if a stage that is not "
+        f"traced is as slow and made like the others, it gives back {percent(least[leader.wall])}, and {wall} "
+        f"{percent(least[wall])}"
+    )
+
+
+def _surely_us(job: Job, finding: WallFinding) -> float:
+    """What of a wall comes back however the ranks are that were not traced."""
+    us = finding.recoverable_us if finding.least_us is None else finding.least_us
+    if finding.wall is not Wall.COMMUNICATION or job.step is None:
+        return us
+    return us * (1 - job.step.may_wait_share)
+
+
+def _may_be_the_hosts(case: _Case) -> str | None:
+    """Work that was launched waits on an idle device for nothing that the trace shows: that may be the host's too."""
+    step, host = case.job.step, next((f for f in case.findings if f.wall is Wall.HOST), None)
+    if step is None or host is None or case.leader is host:
+        return None
+    unclear = case.job.share(step.sync_us - step.turnaround_us)
+    if unclear <= 0 or _worth(case.job, host) + unclear <= _worth(case.job, case.leader):
+        return None
+    return (
+        f"{case.leader.wall} leads with {percent(case.leader.share)} of the step, but to the host's "
+        f"{percent(host.share)} may belong {percent(unclear)} in which the device is idle though work was launched"
+    )
+
+
 def _too_close(case: _Case) -> str | None:
-    if case.margin >= THRESHOLDS["margin"]:
+    if case.lead >= THRESHOLDS["margin"]:
         return None
     over = f": {percent(case.leader.share)}, and {case.next.wall} {percent(case.next.share)}" if case.next else ""
-    return f"{case.leader.wall} leads by only {percent(case.margin)} of the step{over}"
+    return f"{case.leader.wall} leads by only {percent(max(0.0, case.lead))} of the step{over}"
 
 
 ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
@@ -128,6 +169,8 @@ ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
     _nothing_stands_out,
     _too_close,
     _may_be_waiting,
+    _may_be_the_hosts,
+    _another_stage,
 )
 
 
@@ -144,19 +187,45 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     bound = _bound_by_compute(job, findings)
     if bound is not None:
         return bound
-    leader, *others = findings
-    margin = leader.share - (others[0].share if others else 0.0)
+    leader, *others = _ranked(job, findings)
+    next_one = max(others, key=lambda one: _expected(job, one), default=None)
+    lead = _worth(job, leader) - (_expected(job, next_one) if next_one else 0.0)
+    margin = max(0.0, _worth(job, leader) - max((_worth(job, one) for one in others), default=0.0))
     case = _Case(
         job=job,
         leader=leader,
-        next=others[0] if others else None,
+        next=next_one,
         elsewhere=lost_elsewhere(job, findings),
-        margin=margin,
+        lead=lead,
+        findings=findings,
     )
     doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
     if doubt is not None:
         return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=doubt, walls=list(findings))
     return Diagnosis(wall=leader.wall, margin=margin, because=_reason(leader, others), walls=list(findings))
+
+
+def _worth(job: Job, finding: WallFinding) -> float:
+    """Share of the step, with what of the bubble goes with it."""
+    return finding.share + job.share(finding.bubble_us)
+
+
+def _expected(job: Job, finding: WallFinding) -> float:
+    """The same without half of what may be waiting."""
+    maybe = job.step.may_wait_share if job.step and finding.wall is Wall.COMMUNICATION else 0.0
+    return _worth(job, finding) * (1 - PERHAPS * maybe)
+
+
+def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
+    """The wall to name first, if any. Communication gives way to a wall as large, but for the margin, where less of it
+    is expected to be transfer."""
+    ranked = sorted(findings, key=lambda one: -_worth(job, one))
+    first, *others = ranked
+    if first.wall is not Wall.COMMUNICATION or not others:
+        return ranked
+    as_large = _worth(job, others[0]) > _worth(job, first) - THRESHOLDS["margin"]
+    more = _worth(job, others[0]) >= _expected(job, first) + THRESHOLDS["margin"]
+    return [others[0], first, *others[1:]] if as_large and more else ranked
 
 
 def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | None:

@@ -36,6 +36,7 @@ COMPUTE_CLASSES = (
     OTHER,
 )
 PRODUCTS = (GEMM, GROUPED_GEMM)  # the classes whose kernels have a precision
+ARITHMETIC = (*PRODUCTS, "attention", "convolution")  # the classes that do what is counted as the model's FLOPs
 UNKNOWN_PRECISION = "unknown"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
 # bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back

@@ -13,10 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from analyzers.diagnosis import Partition, TraceReport, Wall
-from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract
-from analyzers.names.kernels import COMPUTE_CLASSES, GROUPED_GEMM, KINDS, MEMORY_BOUND, PIPELINE, RECOMPUTE
+from analyzers.diagnosis import Partition, TraceReport
+from analyzers.intervals import EMPTY, Floats, Intervals, intersect, merge, subtract, window
+from analyzers.names.kernels import (
+    ARITHMETIC,
+    COMPUTE_CLASSES,
+    GROUPED_GEMM,
+    KINDS,
+    PIPELINE,
+    RECOMPUTE,
+)
 from analyzers.one_rank.breakdown import Breakdown
+from analyzers.one_rank.gains import gains, gains_by_compute, kernels_of
 from analyzers.one_rank.pace import Pace
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.readers.losses import CUT_SHORT
@@ -24,7 +32,6 @@ from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
 
-COMPUTE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of it that a step is played without
 _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of gloo's ranges
 
 
@@ -167,6 +174,8 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     work, idle = breakdown.work, breakdown.idle
     computing = merge(when for name, when in work.compute_by_class.items() if name != RECOMPUTE)
     short = intersect(work.short_kernels, computing)
+    span = _passes(breakdown)
+    pipeline = merge((idle.bubble, work.exposed_by_kind.get(PIPELINE, EMPTY)))
     measured = _Measured(
         breakdown,
         {
@@ -185,12 +194,14 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             "recompute_host_us": intersect(idle.host, breakdown.recompute_issue),
             "allocator_us": breakdown.allocator,
             "driver_us": breakdown.driver_calls.covered(),
+            "passes_us": subtract(span, pipeline),
+            "host_in_passes_us": intersect(span, idle.host),
         },
     )
     partitions = breakdown.steps or (breakdown.span,)
     driver_calls_us, repeats = np.sort(breakdown.driver_calls.start_us), breakdown.timeline.repeats
-    gains, by_compute = _gains(breakdown, short), _gains_by_compute(breakdown, computing)
-    experts = _kernels(breakdown, GROUPED_GEMM)
+    gained, by_compute = gains(breakdown, short), gains_by_compute(breakdown, computing)
+    experts = kernels_of(breakdown, (GROUPED_GEMM,))
     return [
         _rank_step(
             partition,
@@ -199,7 +210,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
                 **_launching(breakdown.pace, partition, repeats),
                 "driver_calls": _begun(driver_calls_us, partition, repeats),
                 **_grouped_gemms(experts, partition, repeats),
-                "gain_us": {w: us[k] for w, us in gains.items()},
+                "gain_us": {w: us[k] for w, us in gained.items()},
                 "gain_by_compute_us": {share: us[k] for share, us in by_compute.items()},
             },
         )
@@ -207,36 +218,13 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
     ]
 
 
-def _gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
-    """By wall, what each step would be shorter by without the work it counts; short: kernels that are."""
-    work, replayed = breakdown.work, breakdown.replay
-    if replayed is None:
-        return {}
-    memory_bound = [work.compute_by_class.get(name, EMPTY) for name in MEMORY_BOUND]
-    again = merge((breakdown.recompute_issue, breakdown.allocating))
-    counted = {
-        Wall.COMMUNICATION: (work.exposed_communication, EMPTY),
-        Wall.MEMORY: (work.recomputing, again),
-        Wall.COMPUTE: (merge((*memory_bound, short)), EMPTY),
-    }
-    return {wall: replayed.saved_us(*parts) for wall, parts in counted.items() if any(len(part) for part in parts)}
-
-
-def _gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """By share of compute, what each step would be shorter by if every stretch of it were that much shorter; where it
-    hides communication, nothing comes back."""
-    replayed = breakdown.replay
-    if replayed is None or not len(computing):
-        return {}
-    length, hides = computing.end - computing.start, breakdown.work.communication
-    saved = (Intervals(computing.end - share * length, computing.end) for share in COMPUTE_SHARES)
-    return {share: replayed.saved_us(subtract(part, hides)) for share, part in zip(COMPUTE_SHARES, saved, strict=True)}
-
-
-def _kernels(breakdown: Breakdown, compute_class: str) -> Spans:
-    """The kernels of a class; none on CPUs."""
-    label, events = breakdown.work.label, breakdown.timeline.device.spans
-    return events.take(np.zeros(0, dtype=np.int64) if label is None else label == COMPUTE_CLASSES.index(compute_class))
+def _passes(breakdown: Breakdown) -> Intervals:
+    """In each step the time from the first arithmetic to the last."""
+    by_class = breakdown.work.compute_by_class
+    arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
+    parts = breakdown.steps or (breakdown.span,)
+    inside = [intersect(arithmetic, window(part.start_us, part.end_us)) for part in parts]
+    return merge(window(float(one.start[0]), float(one.end[-1])) for one in inside if len(one))
 
 
 def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> dict[str, float]:

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from analyzers.diagnosis import Wall
-from analyzers.names.kernels import PIPELINE
+from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
+
+OFFLOAD = "offload"  # what memory counts, and exposed copies
+# of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
+OFFLOAD_BALANCE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,8 @@ class RankStep:
     turnaround_us: float = 0.0  # of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
+    passes_us: float = 0.0  # from the first arithmetic to the last, without what a pipeline's peers are waited for
+    host_in_passes_us: float = 0.0  # of host
     imbalance_us: float = 0.0  # what an even load of the ranks would give back of the step
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # of host: while forward work was issued again
@@ -48,9 +53,10 @@ class RankStep:
     driver_calls: float = 0.0  # of device memory: cudaMalloc, cudaFree and their like, and their time
     driver_us: float = 0.0
     # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
-    # are; absent where the trace has no launches
+    # are; absent where the trace has no launches. offload: without what memory counts and exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
-    # share of all compute (recompute apart) -> how much shorter without that share of each stretch; absent likewise
+    # how much shorter without a share of each kernel that is no arithmetic, and (1 + a share) without all of those and
+    # a share of each kernel of arithmetic, recompute apart; absent likewise
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
@@ -58,16 +64,32 @@ class RankStep:
     def waiting_us(self) -> float:
         return sum(self.waiting_by_kind.values())
 
-    def coming_back(self, wall: Wall, counted_us: float) -> float:
+    @property
+    def offloads(self) -> bool:
+        """Copies go out and come home; one way may be hidden, and the other exposed."""
+        out = max(self.to_host_us, self.copied_to_host_us)
+        home = max(self.from_host_us, self.copied_from_host_us)
+        return min(out, home) > OFFLOAD_BALANCE * max(out, home)
+
+    @property
+    def may_wait_us(self) -> float:
+        return sum(self.may_wait_by_kind.values())
+
+    def coming_back(self, wall: str, counted_us: float) -> float:
         """What the step gains by each microsecond a wall counts: less than 1 where the host would be late next."""
         if wall not in self.gain_us or counted_us <= 0:
             return 1.0
         return max(0.0, self.gain_us[wall]) / counted_us
 
-    def gained_by_compute_us(self, share: float) -> float | None:
-        """How much shorter the step is without this share of its compute; None where the trace has no launches."""
+    def gained_by_compute_us(self, counted_us: float) -> float | None:
+        """How much shorter the step is without so much of its compute, first of what is no arithmetic; None where the
+        trace has no launches."""
         if not self.gain_by_compute_us:
             return None
+        arithmetic = sum(self.compute_by_class.get(name, 0.0) for name in ARITHMETIC)
+        others = self.compute_us - arithmetic - self.compute_by_class.get(RECOMPUTE, 0.0)
+        more = min(1.0, (counted_us - others) / arithmetic) if arithmetic > 0 else 0.0
+        share = counted_us / others if counted_us < others else 1 + more
         shares = sorted(self.gain_by_compute_us)
         return float(np.interp(share, [0.0, *shares], [0.0, *(self.gain_by_compute_us[one] for one in shares)]))
 
@@ -75,17 +97,26 @@ class RankStep:
     def may_wait_share(self) -> float:
         """Of the exposed communication that is not known to wait, 0..1."""
         own = sum(self.exposed_by_kind.values()) - self.waiting_us
-        return min(1.0, sum(self.may_wait_by_kind.values()) / own) if own > 0 else 0.0
+        return min(1.0, self.may_wait_us / own) if own > 0 else 0.0
 
     @property
     def pipeline_wait_us(self) -> float:
         """The bubble: the device idle, or held by a send or receive, until a pipeline peer is there."""
         return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0)
 
+    def bubble_with_us(self, gained_us: float) -> float:
+        """What of the pipeline's bubble goes with a gain in the passes: it is other stages' passes."""
+        return self.pipeline_wait_us * min(1.0, gained_us / self.passes_us) if self.passes_us > 0 else 0.0
+
     @property
     def own_us(self) -> float:
         """The step without waiting for other ranks."""
         return self.duration_us - self.waiting_us - self.bubble_us
+
+    @property
+    def surely_own_us(self) -> float:
+        """Its own time without what may be waiting."""
+        return self.own_us - self.may_wait_us
 
 
 def average(steps: Sequence[RankStep]) -> RankStep:

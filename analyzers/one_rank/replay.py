@@ -4,7 +4,8 @@ Time taken off the device comes back only as far as the next work had been launc
 communication turns into waiting for the host. So the device is run again as one queue: each event starts when it has
 been launched and what ran before it is over, and the host launches sooner by what it waits less in its
 synchronising calls. Time in which the device waited for the host is not kept, it comes out anew; all other idle time
-is. What of the trace stands for more of itself is run as often as it was, pass after pass.
+is. What of the trace stands for more of itself is run as often as it was, pass after pass; the host takes as long for
+each as the device where it waits in it, and as long as its launches take where it runs ahead.
 """
 
 from __future__ import annotations
@@ -148,9 +149,49 @@ class Replay:
         return self._passes.laid_out(column, grows(self.repeats.end_us) - grows(self.repeats.start_us))
 
     @cached_property
+    def _ahead(self) -> list[tuple[float, float] | None]:
+        """For each of `repeats`, from when to when a host that runs ahead launches a pass; None where it keeps pace
+        with the device: it waits before the pass is over, or the device waits for it."""
+        found: list[tuple[float, float] | None] = []
+        for since, until, _ in self.repeats.windows():
+            inside = np.flatnonzero((self.start_us >= since) & (self.start_us < until))
+            first = inside[0] if len(inside) else 0
+            behind = first + len(inside)  # events are in the order of launches
+            begins, ends = (float(self.launch_us[at]) if at < len(self.launch_us) else until for at in (first, behind))
+            waits = (self.wait_end_us > begins) & (self.wait_end_us <= until)
+            held = bool(waits.any()) or self.late.within(np.array(since), np.array(until)) > ROUNDING_US
+            found.append(None if held or not len(inside) or ends - begins > until - since else (begins, ends))
+        return found
+
+    @cached_property
     def _segment(self) -> Ints:
-        """int64[N]: how many points had passed when each event was launched."""
-        return np.searchsorted(self._passed, self.launch_us + 2 * ROUNDING_US, side="right")
+        """int64[N]: how many points had passed when each event was launched, or when what repeats began that it is in
+        or behind, if the host ran ahead."""
+        at = self.launch_us + 2 * ROUNDING_US
+        for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True):
+            if ahead is not None:
+                begun = np.where(self.start_us >= until, until, np.where(self.start_us >= since, since, -np.inf))
+                at = np.maximum(at, begun + 2 * ROUNDING_US)
+        return np.searchsorted(self._passed, at, side="right")
+
+    def _sooner_by_pass(self, host: Intervals) -> Floats:
+        """float64[Q]: by how much sooner than after the device's passes the host has come, as it ran ahead; not from
+        the next wait on."""
+        if self._passes is None:
+            return np.zeros(len(self._is_mark))
+
+        def issued(since: float, until: float) -> float:
+            return until - since - float(host.within(np.array(since), np.array(until)))
+
+        each = [
+            0.0 if ahead is None else issued(since, until) - issued(*ahead)
+            for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True)
+        ]
+        ahead_us = self._passes.laid_out(np.zeros(len(self._is_mark)), np.array(each))
+        place = np.maximum.accumulate(np.where(self._once(self._is_mark), NONE, np.arange(len(ahead_us))))
+        waited = np.concatenate(([NONE], place[:-1]))
+        sooner: Floats = ahead_us - np.where(waited == NONE, 0.0, ahead_us[waited])
+        return sooner
 
     @cached_property
     def _passed(self) -> Floats:
@@ -173,7 +214,7 @@ class Replay:
     def _overhead(self) -> Floats:
         """float64[Q]: what each wait takes beyond the device's being done: its own return."""
         begin, end = (self._in_passes(column, _itself) for column in self._points[:2])
-        return end - np.maximum(begin, self._device_at_points)
+        return end - np.maximum(begin - self._sooner_by_pass(EMPTY), self._device_at_points)
 
     @cached_property
     def _device_at_points(self) -> Floats:
@@ -208,7 +249,7 @@ class Replay:
             return time - host.covered_until(time) - work(time)
 
         return (
-            self._in_passes(self._latest(device, host), held),
+            self._in_passes(self._latest(device, host), held) - self._sooner_by_pass(host),
             self._in_passes(work(self._points[1]), work),
         )
 
@@ -221,7 +262,7 @@ class Replay:
         begin, end, mark = self._points
         columns = (
             *self._device(device, host),
-            self._in_passes(issued(begin), issued),
+            self._in_passes(issued(begin), issued) - self._sooner_by_pass(host),
             self._in_passes(issued(end), issued),
             overhead,
             self._once(mark),

@@ -1,19 +1,20 @@
 """The job as the walls see it: an average step as its slowest rank lived it, and what the run folder adds.
 
-In each step the slowest rank is the one with most time of its own, that is without waiting for others; averages
-are over steps.
+In each step the slowest rank is the one with most time that is surely its own, that is without waiting for others and
+without what may be that; averages are over steps.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
 from analyzers.diagnosis import MemoryUse, RankTime, TraceReport
+from analyzers.names.kernels import PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.outcome import RunOutcome
@@ -24,6 +25,8 @@ from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
+SAID_SHARE = 0.005  # of the step: less is not worth a line
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -32,6 +35,7 @@ class Job:
     step: RankStep | None = None
     steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
     each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
+    shared: Sequence[Sequence[int]] = ()  # for each rank the numbers of the steps averaged over, in one order
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
     warm_up_us: tuple[float, ...] = ()  # the steps at the start that were left out: how long each took
     warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
@@ -59,18 +63,61 @@ class Job:
         """Part of the average step, 0..1."""
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0
 
-    def only(self, step: RankStep) -> Job:
-        """The job as if it were this step of one rank: nothing of the others but that they were waited for, and what
-        their uneven load costs."""
+    def gained_us(self, recoverable: Callable[[RankStep], float]) -> float:
+        """What the step gains where each rank gains `recoverable`: until one that gains less is the slowest. What may
+        be waiting on the others is taken to be."""
+        if self.step is None:
+            return 0.0
+        own_us = self.step.own_us
+        others = ((recoverable(one), one.surely_own_us) for one in self.by_rank.values())
+        return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
+
+    def least_us(self, recoverable: Callable[[RankStep], float]) -> float | None:
+        """`gained_us` if a pipeline stage that is not traced is as slow as the slowest rank and made like another that
+        waits for it; None where there is none."""
+        if self.step is None or self.world_size is None or self.world_size <= len(self.by_rank):
+            return None
+        if self.late is not None and self.late.place == self.slowest_place and self.late.kind != PIPELINE:
+            return None  # the others of its own stage wait for it
+        own_us = self.step.own_us
+        waiting = [one for one in self.by_rank.values() if one.pipeline_wait_us >= own_us - one.own_us > 0]
+        if not waiting:
+            return None
+        return min([self.gained_us(recoverable), *(recoverable(one) * own_us / one.own_us for one in waiting)])
+
+    def until_another_is_slowest(self, alone_us: float, gained_us: float) -> list[str]:
+        """What keeps the slowest rank's gain from being the job's, where it is worth a line."""
+        if self.share(alone_us - gained_us) < SAID_SHARE:
+            return []
+        return [
+            f"{self.slowest_place} alone would be {ms(alone_us)} ms faster, the step only {ms(gained_us)} ms "
+            f"({percent(self.share(gained_us))}): then another rank is the slowest"
+        ]
+
+    def only(self, place: int, k: int) -> Job:
+        """The job as if it were step k of one rank: of the others that they were waited for, what their uneven load
+        costs, and, if it is the slowest, their same step."""
+        step = self.each[place][k]
+        beside = self._beside(place, k)
+        slowest = all(one.surely_own_us <= step.surely_own_us for one in beside)
         return Job(
             step=step,
             steps=1,
+            by_rank=dict(enumerate(beside)) if slowest else {},
+            world_size=self.world_size,
             imbalance_us=step.imbalance_us,
             classified=self.classified,
             cut_short=self.cut_short,
             on_cpu=self.on_cpu,
             outcome=self._outcome_of(step),
         )
+
+    def _beside(self, place: int, k: int) -> list[RankStep]:
+        """The step of each rank that is step k of one; none where not all have it."""
+        if not self.shared or k not in self.shared[place]:
+            return []
+        at = self.shared[place].index(k)
+        return [steps[numbers[at]] for steps, numbers in zip(self.each, self.shared, strict=True)]
 
     def _outcome_of(self, step: RankStep) -> RunOutcome:
         """The run's rate as this step reached it: every step does the same arithmetic, longer ones more slowly."""
@@ -103,7 +150,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         for steps, k in zip(each, ks, strict=True):
             steps[k] = replace(steps[k], imbalance_us=lost)
     table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
-    slowest = [int(np.argmax([row[k].own_us for row in table])) for k in range(len(shared[0]))]
+    slowest = [int(np.argmax([row[k].surely_own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
     numbers, named = [d.rank for d in digests], places(digests)
     ranks, late = rank_times(digests, clocks, waits, table)
@@ -112,6 +159,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         step=step,
         steps=len(slowest) if digests[0].windows else 0,
         each=each,
+        shared=shared,
         counted=[(r, shared[r][k]) for k, r in enumerate(slowest)],
         warm_up_us=tuple(warm),
         warm_up=[steps[: len(warm)] for steps in every],

@@ -30,34 +30,47 @@ def find(job: Job) -> WallFinding | None:
     step = job.step
     if step is None:
         return None
-    parts = {
-        kind: own
-        for kind, exposed in step.exposed_by_kind.items()
-        if (own := exposed - step.waiting_by_kind.get(kind, 0.0)) > 0
-    }
-    back = min(1.0, step.coming_back(WALL, sum(step.exposed_by_kind.values())))
+    parts = _parts(step)
     exposed = sum(parts.values())
+    alone, gained = _recoverable(step), job.gained_us(_recoverable)
+    back = gained / exposed if exposed > 0 else 1.0
     return WallFinding(
         wall=WALL,
-        recoverable_us=back * exposed,
-        share=job.share(back * exposed),
+        recoverable_us=gained,
+        share=job.share(gained),
         evidence=[
             *_by_kind(job, step, parts, back),
-            *_limits(job, step, exposed, back),
+            *_limits(job, step, exposed, alone),
+            *job.until_another_is_slowest(alone, gained),
             *_not_counted(job, step),
             *_late_ranks(job, step),
         ],
         parts={kind: back * us for kind, us in parts.items()},
+        bubble_us=step.bubble_with_us(gained),
+        least_us=job.least_us(_recoverable),
     )
 
 
-def _limits(job: Job, step: RankStep, exposed: float, back: float) -> list[str]:
-    """What keeps hidden communication from coming back whole."""
+def _parts(step: RankStep) -> dict[str, float]:
+    """Exposed communication by kind, without waiting for a slower rank."""
+    return {
+        kind: own
+        for kind, exposed in step.exposed_by_kind.items()
+        if (own := exposed - step.waiting_by_kind.get(kind, 0.0)) > 0
+    }
+
+
+def _recoverable(step: RankStep) -> float:
+    return min(1.0, step.coming_back(WALL, sum(step.exposed_by_kind.values()))) * sum(_parts(step).values())
+
+
+def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]:
+    """What keeps hidden communication from coming back whole on a rank; alone: what does come back."""
     lines = []
-    if job.share((1 - back) * exposed) >= SAID_SHARE:
+    if job.share(exposed - alone) >= SAID_SHARE:
         lines.append(
             f"the host is not far enough ahead: without the {ms(exposed)} ms the step would be shorter by only "
-            f"{ms(back * exposed)} ms ({percent(job.share(back * exposed))}), the rest would be waiting for launches"
+            f"{ms(alone)} ms ({percent(job.share(alone))}), the rest would be waiting for launches"
         )
     hiding = sum(step.communication_by_kind.values()) - sum(step.exposed_by_kind.values())
     room = step.compute_us - hiding

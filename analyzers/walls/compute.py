@@ -5,8 +5,9 @@ number format than needed.
 *How it shows.* Achieved against attainable FLOP/s; the share of memory-bound and of very short kernels.
 *What it costs.* Matrix products are below 50 % of DeepSeek-V3's time against 70 % of a dense model's; FP8 gives
 10–25 % end to end, router fusion and grouped GEMM more where experts are small.
-*When it does not apply.* Recompute is memory's. Compute at the attainable rate is not lost. Without that rate only
-what the trace shows is counted, and said to be so.
+*When it does not apply.* Recompute is memory's. Compute at the attainable rate is not lost; of what is beyond it,
+kernels that do no arithmetic go first. Nothing comes back where compute hides communication or a copy. Without that
+rate only what the trace shows is counted, and said to be so.
 *Source.* arXiv 2603.07685 §1.2, §4.3.
 """
 
@@ -31,26 +32,38 @@ def find(job: Job) -> WallFinding | None:
     if step is None:
         return None
     attained = job.outcome.attained
-    parts = _visible_parts(step) if attained is None else _beyond_attainable(step, attained)
-    counted = sum(parts.values())
-    back = min(1.0, step.coming_back(WALL, counted) if attained is None else _coming_back(step, counted))
-    recoverable = back * counted
+    parts = _counted(step, attained)
+    counted, alone = sum(parts.values()), _recoverable(step, attained)
+    gained = job.gained_us(lambda one: _recoverable(one, attained))
+    back = gained / counted if counted > 0 else 1.0
     return WallFinding(
         wall=WALL,
-        recoverable_us=recoverable,
-        share=job.share(recoverable),
+        recoverable_us=gained,
+        share=job.share(gained),
         evidence=(
-            [_busy(job, step), *_unknown_rate(job, step, parts, recoverable), *_products(job, step)]
+            [*_busy(job, step), *_unknown_rate(job, step, parts, alone, gained), *_products(job, step)]
             if attained is None
             else [
                 *_rate(job, parts),
-                *_not_coming_back(job, counted, recoverable),
-                _busy(job, step),
+                *_not_coming_back(job, counted, alone),
+                *job.until_another_is_slowest(alone, gained),
+                *_busy(job, step),
                 *_products(job, step),
             ]
         ),
         parts={name: back * us for name, us in parts.items()},
+        bubble_us=step.bubble_with_us(gained),
+        least_us=job.least_us(lambda one: _recoverable(one, attained)),
     )
+
+
+def _recoverable(step: RankStep, attained: float | None) -> float:
+    counted = sum(_counted(step, attained).values())
+    return counted * min(1.0, step.coming_back(WALL, counted) if attained is None else _coming_back(step, counted))
+
+
+def _counted(step: RankStep, attained: float | None) -> dict[str, float]:
+    return _visible_parts(step) if attained is None else _beyond_attainable(step, attained)
 
 
 def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
@@ -62,10 +75,9 @@ def _beyond_attainable(step: RankStep, attained: float) -> dict[str, float]:
 
 def _coming_back(step: RankStep, counted_us: float) -> float:
     """What the step gains by each microsecond that compute is above what the attainable rate needs."""
-    compute_us = step.compute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
-    if counted_us <= 0 or compute_us <= 0:
+    if counted_us <= 0:
         return 1.0
-    gained = step.gained_by_compute_us(min(1.0, counted_us / compute_us))
+    gained = step.gained_by_compute_us(counted_us)
     return 1.0 if gained is None else max(0.0, gained) / counted_us
 
 
@@ -75,10 +87,10 @@ def _visible_parts(step: RankStep) -> dict[str, float]:
     return {name: us for name, us in {"memory_bound": memory_bound, "short_kernels": short}.items() if us > 0}
 
 
-def _busy(job: Job, step: RankStep) -> str:
+def _busy(job: Job, step: RankStep) -> list[str]:
     who = "the rank" if job.on_cpu else "the device"
     classes = _listed(step.compute_by_class)
-    return f"{who} computes for {job.of_step(step.compute_us)}" + (f": {classes}" if classes else "")
+    return [f"{who} computes for {job.of_step(step.compute_us)}" + (f": {classes}" if classes else "")]
 
 
 def _rate(job: Job, parts: dict[str, float]) -> list[str]:
@@ -99,18 +111,19 @@ def _not_coming_back(job: Job, counted_us: float, recoverable_us: float) -> list
     ]
 
 
-def _unknown_rate(job: Job, step: RankStep, parts: dict[str, float], recoverable: float) -> list[str]:
+def _unknown_rate(job: Job, step: RankStep, parts: dict[str, float], alone: float, gained: float) -> list[str]:
     lines = []
     if job.share(us := parts.get("memory_bound", 0.0)) >= WORTH_SAYING:
         classes = {name: took for name in MEMORY_BOUND if (took := step.compute_by_class.get(name, 0.0)) > 0}
         lines.append(f"kernels bound by memory traffic take {job.of_step(us)}: {_listed(classes)}")
     if job.share(us := parts.get("short_kernels", 0.0)) >= WORTH_SAYING:
         lines.append(f"other kernels too short to fill the device take {job.of_step(us)}")
-    if job.share(sum(parts.values()) - recoverable) >= WORTH_SAYING:
+    if job.share(sum(parts.values()) - alone) >= WORTH_SAYING:
         lines.append(
             f"the host is not far enough ahead: without these kernels the step would be shorter by only "
-            f"{ms(recoverable)} ms, the rest would be waiting for launches"
+            f"{ms(alone)} ms, the rest would be waiting for launches"
         )
+    lines += job.until_another_is_slowest(alone, gained)
     return [*lines, "how fast the matrix products could be is not known from the trace alone: not counted"]
 
 

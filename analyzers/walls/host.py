@@ -29,15 +29,22 @@ def find(job: Job) -> WallFinding | None:
     step = job.step
     if step is None:
         return None
-    parts = {what: us for what, us in step.host_by_activity.items() if what != ALLOCATOR}
-    recoverable = step.host_us - step.host_by_activity.get(ALLOCATOR, 0.0)
+    alone, gained = _recoverable(step), job.gained_us(_recoverable)
+    back = gained / alone if alone > 0 else 1.0
+    parts = {what: back * us for what, us in step.host_by_activity.items() if what != ALLOCATOR}
     return WallFinding(
         wall=WALL,
-        recoverable_us=recoverable,
-        share=job.share(recoverable),
-        evidence=_evidence(job, step),
+        recoverable_us=gained,
+        share=job.share(gained),
+        evidence=[*_evidence(job, step), *job.until_another_is_slowest(alone, gained)],
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
+        bubble_us=step.bubble_with_us(min(gained, step.host_in_passes_us)),
+        least_us=job.least_us(_recoverable),
     )
+
+
+def _recoverable(step: RankStep) -> float:
+    return step.host_us - step.host_by_activity.get(ALLOCATOR, 0.0)
 
 
 def _evidence(job: Job, step: RankStep) -> list[str]:

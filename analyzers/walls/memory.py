@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
 from analyzers.memory.evidence import memory_evidence
-from analyzers.one_rank.rank_step import RankStep
+from analyzers.one_rank.rank_step import OFFLOAD, RankStep
 from analyzers.outcome import RunOutcome
 from analyzers.ranks.job import Job
 from analyzers.wording import ms, percent
@@ -23,8 +23,6 @@ from analyzers.wording import ms, percent
 WALL = Wall.MEMORY
 OUT_OF_MEMORY = "oom"
 SAID_SHARE = 0.005
-# of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
-OFFLOAD_BALANCE = 0.2
 
 
 def find(job: Job) -> WallFinding | None:
@@ -38,13 +36,21 @@ def find(job: Job) -> WallFinding | None:
     if step is None:
         return _without_time(job)
     parts = _parts(step)
-    recoverable = sum(parts.values())
+    alone = sum(parts.values())
+    gained = job.gained_us(lambda one: sum(_parts(one).values()))
     return WallFinding(
         wall=WALL,
-        recoverable_us=recoverable,
-        share=job.share(recoverable),
-        evidence=[*_evidence(job, step, parts), *_peak(job.outcome), *memory_evidence(job.memory)],
-        parts=parts,
+        recoverable_us=gained,
+        share=job.share(gained),
+        evidence=[
+            *_evidence(job, step, parts),
+            *job.until_another_is_slowest(alone, gained),
+            *_peak(job.outcome),
+            *memory_evidence(job.memory),
+        ],
+        parts={name: gained / alone * us for name, us in parts.items()},
+        bubble_us=step.bubble_with_us(gained),
+        least_us=job.least_us(lambda one: sum(_parts(one).values())),
     )
 
 
@@ -56,18 +62,14 @@ def _without_time(job: Job) -> WallFinding | None:
 
 
 def _parts(step: RankStep) -> dict[str, float]:
-    copied, back = step.to_host_us, step.from_host_us
-    out = max(copied, step.copied_to_host_us)  # one way may be hidden, and the other exposed
-    home = max(back, step.copied_from_host_us)
-    both_ways = min(out, home) > OFFLOAD_BALANCE * max(out, home)
-    recompute = step.recompute_us + step.recompute_host_us
-    gained = step.coming_back(WALL, recompute + step.allocator_us)
-    parts = {
-        "recompute": gained * recompute,
-        "offload_copies": copied + back if both_ways else 0.0,
-        "allocator": gained * step.allocator_us,
+    copies = step.to_host_us + step.from_host_us if step.offloads else 0.0
+    counted = {
+        "recompute": step.recompute_us + step.recompute_host_us,
+        "offload_copies": copies,
+        "allocator": step.allocator_us,
     }
-    return {name: us for name, us in parts.items() if us > 0}
+    back = step.coming_back(OFFLOAD if copies > 0 else WALL, sum(counted.values()))
+    return {name: back * us for name, us in counted.items() if back * us > 0}
 
 
 def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:

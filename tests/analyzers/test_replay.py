@@ -10,8 +10,11 @@ from analyzers import analyze
 from analyzers.diagnosis import Wall
 from analyzers.intervals import EMPTY, window
 from analyzers.one_rank.breakdown import Breakdown, break_down
+from analyzers.one_rank.digest import digest
 from analyzers.readers import read
 from tests.analyzers.drawing import DISPATCH, GEMM, Drawing
+
+NORM = "void at::native::elementwise_kernel<4>"
 
 
 def _breakdown(drawing: Drawing, folder: Path) -> Breakdown:
@@ -84,3 +87,48 @@ def test_the_communication_wall_counts_what_comes_back_and_says_what_does_not(tm
     assert finding.recoverable_us == pytest.approx(88)
     assert finding.parts == {"ep_dispatch": pytest.approx(88)}
     assert any("the host is not far enough ahead" in line for line in finding.evidence)
+
+
+def _ahead(microbatches: int, *, held: int | None = None) -> Drawing:
+    """Micro batches of 60 us of exchange and 40 us of compute, launched 10 us each before the device comes to them; an
+    excerpt holds a few for all."""
+    drawn = held or microbatches
+    end = 100.0 + 100 * drawn
+    drawing = Drawing().step(0, 0, end + 10)
+    for k in range(drawn):
+        drawing.kernel(DISPATCH, 100 + 100 * k, 160 + 100 * k, launched=10 * k, stream=8)
+        drawing.kernel(GEMM, 160 + 100 * k, 200 + 100 * k, launched=10 * k + 5)
+    drawing.call("cudaDeviceSynchronize", 10 * drawn + 5, end)
+    if held:
+        stands = {"start_us": 300.0, "end_us": 400.0, "times": 1.0 + microbatches - held}
+        drawing.header = {"microbatches": microbatches, "microbatches_traced": held, "repeated": [stands]}
+    return drawing
+
+
+def test_a_host_that_ran_ahead_of_what_repeats_holds_up_an_excerpt_no_more_than_the_whole(tmp_path: Path) -> None:
+    for folder in (tmp_path / "whole", tmp_path / "excerpt"):
+        folder.mkdir()
+    (whole,) = _saved(_breakdown(_ahead(40), tmp_path / "whole"))
+    assert whole == pytest.approx(40 * 60, abs=15)
+    assert _saved(_breakdown(_ahead(40, held=6), tmp_path / "excerpt")) == [pytest.approx(whole, abs=15)]
+
+
+def test_compute_gives_back_what_is_no_arithmetic_first_and_nothing_above_a_copy(tmp_path: Path) -> None:
+    drawing = Drawing().step(0, 0, 1010).kernel(NORM, 5, 205, launched=0).kernel(GEMM, 205, 605, launched=1)
+    drawing.kernel(GEMM, 605, 1005, launched=2).copy("Memcpy DtoH (Device -> Pinned)", 605, 1005, launched=3, stream=9)
+    drawing.call("cudaDeviceSynchronize", 10, 1008)
+    step = digest(_breakdown(drawing, tmp_path)).steps[0]
+    gained = [step.gained_by_compute_us(us) for us in (100, 200, 600, 1000)]
+    assert gained == pytest.approx(
+        [100, 200, 200 + 200, 200 + 400], abs=15
+    )  # half of the arithmetic runs above the copy
+
+
+def test_offload_comes_back_as_far_as_the_next_launch_allows(tmp_path: Path) -> None:
+    drawing = Drawing().step(0, 0, 1010).kernel(GEMM, 5, 200, launched=0)
+    drawing.copy("Memcpy DtoH (Device -> Pinned)", 200, 350, launched=1, stream=9)
+    drawing.copy("Memcpy HtoD (Pinned -> Device)", 350, 500, launched=2, stream=9)
+    drawing.kernel(GEMM, 500, 1000, launched=400).call("cudaDeviceSynchronize", 410, 1005)
+    finding = analyze([drawing.write(tmp_path)]).diagnosis.finding(Wall.MEMORY)
+    assert finding is not None
+    assert finding.parts == {"offload_copies": pytest.approx(88)}

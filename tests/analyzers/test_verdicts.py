@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -224,3 +225,63 @@ def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figur
     launching = _finding(_judge(host_us=30_000.0, host_by_activity={"python": 30_000.0}, **rate), Wall.HOST)
     assert "mostly launching one after the other, every 14.2 µs (25 ms)" in launching.evidence[0]
     assert any("1,240 launches a step, one every 14.2 µs, of kernels that run 2.1 µs" in e for e in launching.evidence)
+
+
+def _job(*others: RankStep, late: Late | None = None, world_size: int | None = None, **step: Any) -> Job:
+    slowest = RankStep(**{**STEP, **step})
+    ranks = dict(enumerate((slowest, *others)))
+    return Job(step=slowest, steps=3, slowest=0, by_rank=ranks, late=late, world_size=world_size)
+
+
+def test_a_step_gains_only_until_another_rank_is_the_slowest() -> None:
+    other = RankStep(**STEP, host_us=10_000.0, exposed_by_kind={"pp": 12_000.0}, waiting_by_kind={"pp": 12_000.0})
+    finding = _finding(_conclude(_job(other, host_us=40_000.0)), Wall.HOST)
+    assert finding.recoverable_us == 22_000.0  # without hosts the other rank still takes 118 of 140 ms
+    assert any("then another rank is the slowest" in line for line in finding.evidence)
+
+
+def test_another_rank_that_perhaps_only_waited_holds_up_no_gain() -> None:
+    other = RankStep(**STEP, exposed_by_kind={"ep_combine": 40_000.0}, may_wait_by_kind={"ep_combine": 40_000.0})
+    assert _finding(_conclude(_job(other, host_us=40_000.0)), Wall.HOST).recoverable_us == 40_000.0
+
+
+def test_a_wall_of_the_slowest_stage_alone_is_not_named_where_a_stage_that_is_not_traced_may_be_as_slow() -> None:
+    waits: dict[str, Any] = {"exposed_by_kind": {"pp": 70_000.0}, "waiting_by_kind": {"pp": 70_000.0}}
+    first = RankStep(duration_us=140_000.0, compute_us=40_000.0, host_us=10_000.0, recompute_us=2_000.0, **waits)
+    slowest: dict[str, Any] = {"host_us": 10_000.0, "recompute_us": 30_000.0, "compute_us": 100_000.0}
+    assert _conclude(_job(first, world_size=2, **slowest)).wall is Wall.MEMORY
+    unsure = _conclude(_job(first, world_size=64, **slowest))
+    assert (unsure.wall, _finding(unsure, Wall.MEMORY).least_us) == (Wall.UNDETERMINED, 4_000.0)
+    assert "memory leads on the slowest stage, with 21 % of the step" in unsure.because
+    late = Late(place=Place(), kind="ep_combine", late_us=30_000.0, in_every_step=True, part=None)
+    assert (
+        _conclude(replace(_job(first, world_size=64, **slowest), late=late, slowest_place=Place())).wall is Wall.MEMORY
+    )
+
+
+def test_a_wall_is_not_named_where_idle_time_of_no_shown_cause_could_make_the_host_the_larger() -> None:
+    assert _judge(recompute_us=28_000.0, host_us=20_000.0, sync_us=7_000.0).wall is Wall.MEMORY
+    diagnosis = _judge(recompute_us=28_000.0, host_us=20_000.0, sync_us=9_000.0)
+    assert diagnosis.wall is Wall.UNDETERMINED
+    assert "to the host's 14 % may belong 6 % in which the device is idle" in diagnosis.because
+
+
+def test_communication_that_may_be_waiting_gives_way_to_a_wall_as_large() -> None:
+    exchange: dict[str, Any] = {"communication_by_kind": {"ep_combine": 30_000.0}}
+    exchange["exposed_by_kind"] = exchange["communication_by_kind"]
+    diagnosis = _judge(recompute_us=29_000.0, **exchange, may_wait_by_kind={"ep_combine": 10_000.0})
+    assert (diagnosis.wall, diagnosis.margin) == (Wall.MEMORY, 0.0)
+    assert _judge(recompute_us=29_000.0, **exchange).wall is Wall.UNDETERMINED
+
+
+def test_walls_in_the_passes_take_their_part_of_the_bubble_with_them() -> None:
+    diagnosis = _judge(
+        recompute_us=28_000.0, host_us=28_500.0, host_in_passes_us=0.0, bubble_us=20_000.0, passes_us=100_000.0
+    )
+    assert diagnosis.wall is Wall.MEMORY
+    assert _finding(diagnosis, Wall.MEMORY).bubble_us == pytest.approx(5_600.0)
+    assert _finding(diagnosis, Wall.HOST).bubble_us == 0.0
+
+
+def _conclude(job: Job) -> Diagnosis:
+    return conclude(job, find_walls(job))
