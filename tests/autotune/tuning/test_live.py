@@ -72,7 +72,7 @@ def test_the_panel_says_phase_burst_best_wall_and_what_is_tried(tmp_path: Path) 
     loop_in(tmp_path, rule=micro_batches, ideas=[FASTER, SLOWER], listener=view.show).run()
     out.print(view.panel())
     panel = said(out)[said(out).rindex("╭") :]
-    for text in ("profile", "4 of 20", "trial 1 (planted), 4.", "host", "manual_gc false → true", "1:15"):
+    for text in ("profile", "5 of 20", "trial 1 (planted), 4.", "host", "manual_gc false → true", "1:15"):
         assert text in panel
 
 

@@ -64,10 +64,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 def test_the_study_is_worth_interrupting(uninterrupted: History) -> None:
     assert len(uninterrupted.trials) == 5
-    assert len(uninterrupted.finished) >= 7
+    assert len(uninterrupted.finished) >= 6
 
 
-@pytest.mark.parametrize("events", range(2, 31))
+@pytest.mark.parametrize("events", range(2, 28))
 def test_killed_after_any_event_it_goes_on_to_the_same_end(events: int, tmp_path: Path, uninterrupted: History) -> None:
     run_until(tmp_path, events)
     before = {event.burst for event in read_study(tmp_path).finished}
