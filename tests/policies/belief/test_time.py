@@ -1,0 +1,82 @@
+"""What is learnt of step times: the prior is the estimate, planted clusters are found, one odd burst bends little."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policies.belief.evidence import Evidence, RankParts
+from policies.belief.factors import factors
+from policies.belief.time import learnt
+from tests.policies.belief.planted import OTHER, RECIPES, evidence, true_step_s
+from trainer.estimate.candidates import tabulate
+from trainer.estimate.time.estimate import time_of
+
+CLUSTERS: dict[str, dict[str, float]] = {
+    "slow network": {"network": -0.6, "latency": 0.4},
+    "slow products": {"gemm": -0.3, "grouped": -0.3},
+    "fast host": {"host": -0.8},
+    "long bubbles": {"bubble": 0.6},
+}
+
+
+def predicted(found: list[Evidence]) -> tuple[float, float]:
+    mean, deviation = learnt(found).predict(tabulate([OTHER]))
+    return float(mean[0]), float(deviation[0])
+
+
+def test_before_any_burst_the_belief_is_the_estimate() -> None:
+    table = tabulate(RECIPES)
+    assert learnt([]).means(table) == pytest.approx(np.log(time_of(table).step_s))
+
+
+@pytest.mark.parametrize("theta", CLUSTERS.values(), ids=CLUSTERS)
+def test_another_recipe_on_a_planted_cluster_is_foretold(theta: dict[str, float]) -> None:
+    truth = math.log(true_step_s(OTHER, theta))
+    before, _ = predicted([])
+    after, deviation = predicted(evidence(RECIPES, theta))
+    assert abs(after - truth) < 0.04
+    assert abs(after - truth) < 1.645 * deviation
+    assert abs(after - truth) < max(abs(before - truth), 0.02)
+
+
+def test_traced_parts_teach_more_than_steps_alone() -> None:
+    _, traced = predicted(evidence(RECIPES[:2], CLUSTERS["slow network"]))
+    _, untraced = predicted(evidence(RECIPES[:2], CLUSTERS["slow network"], traced=False))
+    assert traced < untraced
+
+
+def test_factors_that_no_burst_has_touched_keep_their_spread() -> None:
+    found = learnt(evidence(RECIPES[:2], CLUSTERS["slow products"]))
+    spread = dict(zip((f.name for f in factors()), np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
+    prior = {factor.name: factor.spread for factor in factors()}
+    for name in ("hybridep", "cp", "recompute", "host_graphed"):
+        assert found.theta[name] == 0.0
+        assert spread[name] == pytest.approx(prior[name])
+    assert spread["gemm"] < prior["gemm"]
+
+
+def test_one_odd_part_bends_the_prediction_little() -> None:
+    sound = evidence(RECIPES, CLUSTERS["slow network"])
+    first = sound[0].ranks[0]
+    odd = RankParts(pipeline_rank=0, seconds=first.seconds | {"attention": 20 * first.seconds["attention"]})
+    bent = [replace(sound[0], ranks=(odd, *sound[0].ranks[1:])), *sound[1:]]
+    assert abs(predicted(bent)[0] - predicted(sound)[0]) < 0.05
+
+
+def test_the_same_evidence_teaches_the_same_in_any_order() -> None:
+    found = evidence(RECIPES, CLUSTERS["long bubbles"])
+    assert predicted(found) == predicted(found)
+    assert predicted(found[::-1]) == pytest.approx(predicted(found), abs=1e-3)
+
+
+def test_what_was_measured_is_believed_to_within_its_noise() -> None:
+    """Also where the closed form cannot say it: this one is a third slower, and no part shows why."""
+    found = evidence(RECIPES, {})
+    slow = [replace(found[0], step_s=(found[0].step_s or 0.0) * 1.33), *found[1:]]
+    mean, deviation = learnt(slow).predict(tabulate([RECIPES[0]]))
+    assert float(mean[0]) == pytest.approx(math.log(slow[0].step_s or 0.0), abs=0.05)
+    assert float(deviation[0]) < 0.05

@@ -1,0 +1,160 @@
+"""The policy that learns its cluster, on simulated bursts: legal, new, within what is frozen, and the same every time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from analyzers import analyze
+from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
+from policies.phases import PHASES
+from policies.policy import Policy
+from policies.trial import Phase, Proposal, Status, Trial, Verdict
+from tests.policies.drawn import cpu_recipe, out_of_memory, trial
+from trainer.burst import Burst
+from trainer.engines.simulated import SimulatedEngine
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+from trainer.recipe.rules import check
+
+FROZEN = ("global_batch_size", "seq_length", "tensor_model_parallel_size")
+
+
+def base() -> Recipe:
+    """Qwen3-30B-A3B on a node of eight H200, much slower than it need be."""
+    return Recipe.model_validate(
+        {
+            "name": "qwen",
+            "model": "qwen3-30b-a3b",
+            "cluster": {"gpu": "h200", "nodes": 1},
+            "training": {"seq_length": 4096, "global_batch_size": 256, "micro_batch_size": 1},
+            "parallelism": {"expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1},
+            "knobs": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+            | {"use_distributed_optimizer": True, "moe_grouped_gemm": True},
+            "burst": {"engine": "simulated"},
+            "tune": {"freeze": FROZEN},
+        }
+    )
+
+
+def burst(proposal: Proposal, number: int, folder: Path) -> Trial:
+    engine = SimulatedEngine(folder / "engine")
+    outcome = engine.run(Burst(number=number, recipe=proposal.recipe, folder=folder / str(number), seed=1))
+    return Trial(
+        number=number,
+        proposal=proposal,
+        changes={},
+        bursts=(number,),
+        outcomes=(outcome,),
+        status=Status.OK if outcome.ok else Status.OOM,
+        analysis=analyze([folder / str(number)]) if outcome.ok else None,
+        verdict=Verdict.ACCEPTED if outcome.ok else Verdict.REJECTED,
+    )
+
+
+def first(recipe: Recipe, folder: Path) -> Trial:
+    return burst(Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", because="given"), 0, folder)
+
+
+def next_of(policy: LearnedPolicy, best: Trial, trials: Sequence[Trial]) -> Proposal | None:
+    found = (policy.propose(best, phase, trials) for phase in PHASES)
+    return next((proposal for proposal in found if proposal), None)
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> list[Trial]:
+    """The base and three proposals, each made from the fastest so far."""
+    folder = tmp_path_factory.mktemp("walked")
+    trials = [first(base(), folder)]
+    policy = LearnedPolicy(base(), 1)
+    for number in (1, 2, 3):
+        proposal = next_of(policy, _best(trials), trials)
+        assert proposal is not None
+        trials.append(burst(proposal, number, folder))
+    return trials
+
+
+def _best(trials: Sequence[Trial]) -> Trial:
+    return max(trials, key=lambda trial: trial.outcomes[0].tokens_per_s_per_gpu or 0.0)
+
+
+def test_proposals_are_legal_new_and_leave_alone_what_is_frozen(walked: list[Trial]) -> None:
+    assert len({trial.recipe.digest() for trial in walked}) == len(walked)
+    for trial in walked:
+        assert not [finding for finding in check(trial.recipe) if finding.kind == "error"]
+        assert all(trial.recipe.knob(name) == base().knob(name) for name in FROZEN)
+
+
+def test_what_is_proposed_is_faster(walked: list[Trial]) -> None:
+    rates = [trial.outcomes[0].tokens_per_s_per_gpu or 0.0 for trial in walked]
+    assert max(rates) > 1.5 * rates[0]
+
+
+def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[Trial]) -> None:
+    for trial in walked[1:]:
+        predicted = trial.proposal.predicted
+        assert predicted.gain is not None
+        assert predicted.gain_low is not None
+        assert predicted.gain_high is not None
+        assert predicted.gain_low < predicted.gain < predicted.gain_high
+        assert predicted.fits_probability is not None
+        assert 0.5 < predicted.fits_probability <= 1.0
+        assert predicted.peak_gib is not None
+        measured = max(trial.outcomes[0].peak_gib)
+        assert predicted.peak_gib == pytest.approx(measured, rel=0.2)
+
+
+def test_the_words_say_the_wall_what_moves_how_surely_and_on_what_ground(walked: list[Trial]) -> None:
+    because = walked[1].proposal.because
+    for said in ("% of the step", "expected:", "throughput (90 %:", "fits with", "next best", "learnt from 1 trial"):
+        assert said in because
+
+
+def test_a_fresh_policy_proposes_the_same(walked: list[Trial]) -> None:
+    known = walked[:3]
+    fresh, used = LearnedPolicy(base(), 1), LearnedPolicy(base(), 1)
+    next_of(used, walked[0], walked[:1])
+    assert next_of(fresh, _best(known), known) == next_of(used, _best(known), known)
+
+
+def test_bursts_narrow_what_is_believed(walked: list[Trial]) -> None:
+    policy = LearnedPolicy(base(), 1)
+    recipe = walked[3].recipe
+    spreads = [float(policy.belief(walked[:count]).time.predict(tabulate([recipe]))[1][0]) for count in (0, 1, 4)]
+    assert spreads == sorted(spreads, reverse=True)
+
+
+def test_where_nothing_runs_the_fastest_that_surely_fits_is_proposed() -> None:
+    policy = LearnedPolicy(base(), 1)
+    given = trial(base(), given=out_of_memory(base()), verdict=Verdict.REJECTED)
+    proposal = policy.propose(given, Phase.FIT, [given])
+    assert proposal is not None
+    assert proposal.predicted.fits_probability is not None
+    assert proposal.predicted.fits_probability >= 0.9
+    assert "ran out of memory" in proposal.because
+    assert policy.propose(given, Phase.SCALE, [given]) is None
+
+
+def test_where_nothing_can_fit_nothing_is_proposed() -> None:
+    small = base().model_copy(update={"cluster": base().cluster.model_copy(update={"memory_gib": 8.0})})
+    given = trial(small, given=out_of_memory(small), verdict=Verdict.REJECTED)
+    assert LearnedPolicy(small, 1).propose(given, Phase.FIT, [given]) is None
+
+
+def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial]) -> None:
+    assert LearnedPolicy(base(), 1).propose(walked[0], Phase.FIT, walked[:1]) is None
+
+
+def test_cpus_are_tuned_by_the_fixes_and_gpus_by_what_is_learnt() -> None:
+    assert isinstance(policy_for(cpu_recipe(), 1), Policy)
+    assert isinstance(policy_for(base(), 1), LearnedPolicy)
+
+
+def test_why_it_stopped_says_what_was_left(walked: list[Trial]) -> None:
+    said = LearnedPolicy(base(), 1).why_stopped(_best(walked), walked)
+    assert "is expected to bring" in said
+    assert math.isfinite(float(said.rsplit("bring ", 1)[1].split(" %")[0]))
