@@ -57,8 +57,11 @@ def _graphs(recipe: Recipe) -> list[KnobChanges]:
 
 
 def _interleaving(recipe: Recipe) -> list[KnobChanges]:
-    plain: KnobChanges = {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
-    return [plain] + [{"virtual_pipeline_model_parallel_size": chunks, "overlap_p2p_comm": True} for chunks in (2, 4)]
+    """A layout that is written out decides the chunks by itself: it goes."""
+    even: KnobChanges = {"pipeline_model_parallel_layout": None}
+    plain = even | {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
+    chunks = [{"virtual_pipeline_model_parallel_size": count, "overlap_p2p_comm": True} for count in (2, 4)]
+    return [plain, *(even | change for change in chunks)]
 
 
 @dataclass(frozen=True, kw_only=True)

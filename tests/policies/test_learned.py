@@ -1,4 +1,4 @@
-"""The policy that learns its cluster, on simulated bursts: legal, new, within what is frozen, and the same every time."""
+"""The policy that learns its cluster, on simulated bursts: legal, new, leaving what is frozen, always the same."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def _best(trials: Sequence[Trial]) -> Trial:
 
 def test_proposals_are_legal_new_and_leave_alone_what_is_frozen(walked: list[Trial]) -> None:
     assert len({trial.recipe.digest() for trial in walked}) == len(walked)
-    for trial in walked:
-        assert not [finding for finding in check(trial.recipe) if finding.kind == "error"]
-        assert all(trial.recipe.knob(name) == base().knob(name) for name in FROZEN)
+    for one in walked:
+        assert not [finding for finding in check(one.recipe) if finding.kind == "error"]
+        assert all(one.recipe.knob(name) == base().knob(name) for name in FROZEN)
 
 
 def test_what_is_proposed_is_faster(walked: list[Trial]) -> None:
@@ -95,8 +95,8 @@ def test_what_is_proposed_is_faster(walked: list[Trial]) -> None:
 
 
 def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[Trial]) -> None:
-    for trial in walked[1:]:
-        predicted = trial.proposal.predicted
+    for one in walked[1:]:
+        predicted = one.proposal.predicted
         assert predicted.gain is not None
         assert predicted.gain_low is not None
         assert predicted.gain_high is not None
@@ -104,7 +104,7 @@ def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[
         assert predicted.fits_probability is not None
         assert 0.5 < predicted.fits_probability <= 1.0
         assert predicted.peak_gib is not None
-        measured = max(trial.outcomes[0].peak_gib)
+        measured = max(one.outcomes[0].peak_gib)
         assert predicted.peak_gib == pytest.approx(measured, rel=0.2)
 
 
