@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autotune.report.changes import not_tried, path, recipe, rejected
+from autotune.report.learnt import learnt
 from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput
 
@@ -15,6 +16,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     steps,
     throughput,
     path,
+    learnt,
     memory,
     losses,
     recipe,

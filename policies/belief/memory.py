@@ -149,13 +149,12 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
 
     found = minimize(cost, mean, method="L-BFGS-B", bounds=_bounds(mean, spread))
     covariance = np.asarray(np.linalg.inv(told_peaks.curvature(found.x) + np.diag(spread**-2.0)), dtype=np.float64)
-    measured = told_peaks.measured
     return MemoryBelief(
         limit_gib=limit_gib,
         mean=found.x,
         covariance=covariance,
-        residual=told_peaks.errors(found.x)[measured].mean(axis=1) if measured.any() else np.zeros(0),
-        seen=features(told_peaks.candidates)[measured],
+        residual=told_peaks.residual(found.x),
+        seen=features(told_peaks.candidates),
     )
 
 
@@ -185,6 +184,13 @@ class _Told:
         known = np.isfinite(errors)
         mean = np.where(known, errors, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         return np.where(known, errors, mean[:, None])
+
+    def residual(self, phi: Floats) -> Floats:
+        """What is left of every row, [M]: of one that died, how far over the limit it is expected to have been."""
+        short = -self._over(phi) * self._sharp / DISCREPANCY
+        expected = DISCREPANCY * np.exp(norm.logpdf(short) - norm.logsf(short))
+        left: Floats = np.where(self.measured, self.errors(phi).mean(axis=1), expected)
+        return left
 
     def cost(self, phi: Floats) -> float:
         """Minus the log likelihood. The ranks of one recipe err together: they count as one."""
