@@ -20,7 +20,7 @@ from policies.fix import gain_of
 from policies.fixes import FIXES
 from policies.noise import throughput
 from policies.policy import Policy
-from policies.prospects import BOLD, ROOM, Prospect, prospects
+from policies.prospects import ROOM, SURE, Prospect, prospects
 from policies.reasons import because_of_fit, because_of_prospect
 from policies.trial import Phase, Prediction, Proposal, Trial
 from policies.view import View, view_of
@@ -165,7 +165,7 @@ class LearnedPolicy:
     def _no_opinion(self, view: View, recipe: Recipe, belief: Belief) -> bool:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
-        return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= BOLD
+        return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= SURE
 
 
 def _worth_a_look(found: Iterator[Prospect]) -> list[Prospect]:
@@ -201,7 +201,7 @@ def _by_the_field(found: Sequence[Prospect]) -> Prospect:
     """The first, or what is expected to be as fast and as sure with less model parallelism, recompute or offload."""
     first = found[0]
     alike = [
-        each for each in found if each.log_step <= first.log_step + ALIKE and each.fits >= min(first.fits, BOLD) - 0.02
+        each for each in found if each.log_step <= first.log_step + ALIKE and each.fits >= min(first.fits, SURE) - 0.02
     ]
     return min(alike, key=lambda each: _order(each.recipe)) if first in alike else first
 

@@ -24,8 +24,8 @@ from trainer.recipe import Recipe
 ROOM = 1.12  # times the limit by the upper bound: beyond, a recipe hardly ever fits
 SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
-SURE, BOLD = 0.9, 0.8  # P(fits) asked of a burst before anything has run, and after: an OOM teaches little
-TIMID = 0.1  # weight of what is less likely to fit
+SURE = 0.9  # P(fits) asked of a burst before anything has run
+CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 # Switched on wherever they are legal: no estimate sees them, and they cost nothing
 FREE: tuple[dict[str, object], ...] = (
     {"delay_wgrad_compute": True},
@@ -113,7 +113,7 @@ def _scores(table: Candidates, best: Recipe | None, belief: Belief) -> _Scores:
     now, _ = belief.time.predict(tabulate([best]))
     gain = now[0] - log_step
     z = gain / deviation
-    worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * np.where(fits >= BOLD, fits, TIMID * fits)
+    worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * fits**CAUTION
     return _Scores(log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth)
 
 

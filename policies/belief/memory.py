@@ -47,13 +47,6 @@ def _parts(*names: str) -> Callable[[Candidates, MemoryTable], Floats]:
     return gib
 
 
-def _ahead(candidates: Candidates, table: MemoryTable) -> Floats:
-    """Without a pipeline EP overlap holds part of a second micro batch."""
-    ahead = candidates.on("overlap_moe_expert_parallel_comm") & (candidates.pp == 1)
-    held: Floats = _parts("activations", "cuda_graphs")(candidates, table) * ahead[..., None]
-    return held
-
-
 def _uneven(candidates: Candidates, table: MemoryTable) -> Floats:
     return table.routed_gib * unbalanced(candidates)[..., None]
 
@@ -61,12 +54,11 @@ def _uneven(candidates: Candidates, table: MemoryTable) -> Floats:
 GROUPS: dict[str, Group] = {
     "state": Group(gib=_parts("weights", "gradients", "master_weights", "optimizer"), mean=0.0, spread=0.02),
     "activations": Group(gib=_parts("activations", "cuda_graphs"), mean=0.02, spread=0.10),
-    "ahead": Group(gib=_ahead, mean=0.25, spread=0.20),
     "loss": Group(gib=_parts("logits", "workspace"), mean=0.0, spread=0.25),
     "buffers": Group(gib=_parts("buffers"), mean=0.0, spread=0.50),
     "uneven": Group(gib=_uneven, mean=0.03, spread=0.15),
 }
-EXTRA = ("ahead", "uneven")  # not in the estimate: φ of them, not 1 + φ
+EXTRA = ("uneven",)  # not in the estimate: φ of them, not 1 + φ
 OUTSIDE_SPREAD = 0.5  # of what lies beside the allocator
 
 

@@ -103,6 +103,7 @@ def activation_bytes(candidates: Candidates) -> Held:
     graphs = named(candidates, "graph")
     fullest = forwards_held(candidates)
     moments = [layers_in_flight(candidates, held) for held in fullest]
+    ahead = _ahead(candidates)
     eager = graphed = grows = workspace = np.zeros(candidates.stages.exists.shape)
     hidden = candidates.base.architecture.hidden_size / along(candidates) * wide_bytes(candidates)
     for is_moe, count in kinds.items():
@@ -112,7 +113,7 @@ def activation_bytes(candidates: Candidates) -> Held:
         static = _static(candidates, captured, hidden)
         held = reduce(np.maximum, (moment[is_moe] for moment in moments))
         eager = eager + held * (total(left) - total(captured))[..., None]
-        graphed = graphed + held * (total(captured) + static)[..., None]
+        graphed = graphed + (held + ahead * count) * (total(captured) + static)[..., None]
         grows = grows + held * routed(left)[..., None]
         moment = backward_of_a_layer(candidates, saved, is_moe=is_moe) + rebuilt(candidates, saved, left)
         workspace = np.maximum(workspace, (count > 0) * moment[..., None])
@@ -134,6 +135,14 @@ def _layers_by_kind(candidates: Candidates) -> dict[bool, Floats]:
     kinds = {False: stages.dense} | ({True: stages.moe} if model.num_moe_experts else {})
     last = model.moe_layers[-1]
     return kinds | {last: kinds[last] + stages.mtp}
+
+
+def _ahead(candidates: Candidates) -> Floats:
+    """Micro batches more that captured layers have buffers for, [N, 1]: EP overlap without a pipeline runs one forward
+    beside another backward, and a graph's buffers are not given back in between."""
+    overlapped = candidates.on("overlap_moe_expert_parallel_comm") & (candidates.pp == 1) & (candidates.vpp == 1)
+    result: Floats = np.where(overlapped & (candidates.microbatches > 1), 1.0, 0.0)[..., None]
+    return result
 
 
 def _static(candidates: Candidates, captured: Tensors, hidden: Floats) -> Floats:
