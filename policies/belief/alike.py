@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import cholesky, solve_triangular
 
 from trainer.estimate.candidates import Candidates, Floats
 
@@ -36,6 +37,7 @@ SETTINGS = {
     "tp_comm_overlap": 0.10,
     "precision": 0.30,
 }
+WEIGHT = 3.0  # recipes that a prior amplitude counts for
 DOUBLINGS = 2.0  # of one size after which likeness has fallen to exp(-1/2)
 
 
@@ -54,6 +56,16 @@ def likeness(left: Floats, right: Floats) -> Floats:
     lost = (left[:, None, count:] != right[None, :, count:]) @ np.array(list(SETTINGS.values()))
     result: Floats = np.exp(-far - lost)
     return result
+
+
+def amplitude(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -> float:
+    """Of a process of which these residuals, [M], were seen at these features: `prior`, drawn to what they show as if
+    WEIGHT recipes had shown `prior` before."""
+    if not len(residual):
+        return prior
+    root = cholesky(likeness(seen, seen) + np.diag((noise / prior) ** 2), lower=True)
+    shown = solve_triangular(root, residual, lower=True)
+    return float(np.sqrt((WEIGHT * prior**2 + shown @ shown) / (WEIGHT + len(residual))))
 
 
 def _number(value: object) -> float:

@@ -17,7 +17,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from policies.belief.alike import features, likeness
+from policies.belief.alike import amplitude, features, likeness
 from policies.belief.evidence import Evidence
 from trainer.estimate.candidates import Candidates, Floats, tabulate
 from trainer.estimate.memory.bound import unbalanced
@@ -71,6 +71,7 @@ class MemoryBelief:
     covariance: Floats
     residual: Floats
     seen: Floats  # [M, K]
+    amplitude: float  # standard deviation of h
 
     def needs(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """(GiB a GPU needs, beside the allocator included; standard deviation of its log), [N] each."""
@@ -104,11 +105,11 @@ class MemoryBelief:
     def _left(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """Mean and variance of h."""
         if not len(self.residual):
-            return np.zeros(candidates.count), np.full(candidates.count, DISCREPANCY**2)
-        known = DISCREPANCY**2 * likeness(self.seen, self.seen) + NOISE**2 * np.eye(len(self.residual))
-        cross = DISCREPANCY**2 * likeness(features(candidates), self.seen)
+            return np.zeros(candidates.count), np.full(candidates.count, self.amplitude**2)
+        known = self.amplitude**2 * likeness(self.seen, self.seen) + NOISE**2 * np.eye(len(self.residual))
+        cross = self.amplitude**2 * likeness(features(candidates), self.seen)
         solved = cho_factor(known)
-        variance = DISCREPANCY**2 - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
+        variance = self.amplitude**2 - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
         return cross @ cho_solve(solved, self.residual), np.maximum(variance, NOISE**2)
 
 
@@ -132,7 +133,12 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
     if not told:
         nothing = np.zeros(0)
         return MemoryBelief(
-            limit_gib=limit_gib, mean=mean, covariance=np.diag(spread**2), residual=nothing, seen=np.zeros((0, 0))
+            limit_gib=limit_gib,
+            mean=mean,
+            covariance=np.diag(spread**2),
+            residual=nothing,
+            seen=np.zeros((0, 0)),
+            amplitude=DISCREPANCY,
         )
     told_peaks = _Told(told, limit_gib)
 
@@ -141,12 +147,14 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
 
     found = minimize(cost, mean, method="L-BFGS-B", bounds=_bounds(mean, spread))
     covariance = np.asarray(np.linalg.inv(told_peaks.curvature(found.x) + np.diag(spread**-2.0)), dtype=np.float64)
+    residual, seen = told_peaks.residual(found.x), features(told_peaks.candidates)
     return MemoryBelief(
         limit_gib=limit_gib,
         mean=found.x,
         covariance=covariance,
-        residual=told_peaks.residual(found.x),
-        seen=features(told_peaks.candidates),
+        residual=residual,
+        seen=seen,
+        amplitude=amplitude(residual, seen, np.full(len(told), NOISE), prior=DISCREPANCY),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 from scipy.optimize import least_squares
 
-from policies.belief.alike import features, likeness
+from policies.belief.alike import amplitude, features, likeness
 from policies.belief.evidence import PARTS, Evidence
 from policies.belief.factors import Factor, factors, moved
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
@@ -39,7 +39,7 @@ PART_NOISE = 0.3  # of a traced part, in its deviations
 OTHER_STAGE = 0.7  # how alike two stages of one pipeline err
 FLOOR = 0.02  # of the step: parts below it are told apart no more
 ODD = 3.0  # deviations beyond which a figure counts no more than in proportion
-RESIDUAL, WEIGHT = 0.05, 3.0  # standard deviation of g before any burst, and how many recipes that counts for
+RESIDUAL = 0.05  # standard deviation of g before any burst
 LEAST = 0.003  # deviation of any prediction
 STEP = 0.02  # of θ, for derivatives
 TOUCHED = 1e-6  # slope of a figure below which a factor does not act on it
@@ -107,7 +107,7 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
         measured=measured,
         residual=residual,
         seen=seen,
-        amplitude=_amplitude(residual, seen, _noise(measured)),
+        amplitude=amplitude(residual, seen, _noise(measured), prior=RESIDUAL),
     )
 
 
@@ -142,15 +142,6 @@ def _fitted(form: _Form, mean: Floats, covariance: Floats) -> tuple[Floats, Floa
 
 def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
     return dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
-
-
-def _amplitude(residual: Floats, seen: Floats, noise: Floats) -> float:
-    """Of g: RESIDUAL, drawn to what the residuals show as if WEIGHT recipes had shown RESIDUAL before."""
-    if not len(residual):
-        return RESIDUAL
-    root = cholesky(likeness(seen, seen) + np.diag((noise / RESIDUAL) ** 2), lower=True)
-    shown = solve_triangular(root, residual, lower=True)
-    return float(np.sqrt((WEIGHT * RESIDUAL**2 + shown @ shown) / (WEIGHT + len(residual))))
 
 
 def _robust(count: int) -> Callable[[Floats], Floats]:
