@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice, takewhile
 
 from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief, believed
 from policies.consider import Candidate, Idea, consider
-from policies.fit import needs_room
+from policies.fit import needs_room, propose_fit
 from policies.fix import gain_of
 from policies.fixes import FIXES
 from policies.noise import throughput
+from policies.phases import plan_of
 from policies.policy import Policy
 from policies.prospects import ROOM, SURE, Prospect, prospects
 from policies.reasons import because_of_fit, because_of_prospect
@@ -34,7 +36,7 @@ from trainer.recipe.layout import sizes_of
 WORTH = 0.003  # expected improvement of log throughput below which a burst is not paid for
 HOPELESS = 0.01  # P(fits) below which a recipe is not tried even where nothing runs
 HANDS_OVER = 0.5  # of the best prospect's worth: a phase with less to offer lets the next one go first
-LOOKED_AT = 60  # prospects that a phase looks through
+LOOKED_AT = 40  # prospects that a phase looks through
 FIRST = 12  # of which, where nothing runs yet, the order of the field picks one
 ALIKE = 0.003  # log step: what the belief cannot tell apart, and the order of the field decides
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
@@ -66,6 +68,14 @@ class LearnedPolicy:
         if chosen is not None:
             return self._proposal(view, phase, chosen, belief, ranked)
         return self._unseen(view, phase, belief) if phase is Phase.PROFILE else None
+
+    def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
+        """The cheapest change of the recipe as given that is predicted to fit."""
+        view = view_of(given, trials, self._fixes.estimate)
+        found = propose_fit(view, plan_of(Phase.FIT))
+        if found is None:
+            return None
+        return replace(found, because=f"the speed-up is counted from it, as near the recipe as given: {found.because}")
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         view = view_of(best, trials, self._fixes.estimate)

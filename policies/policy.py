@@ -42,6 +42,10 @@ class Policy:
         }
         return picks[plan.order](view_of(best, trials, self.estimate))
 
+    def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
+        """None: the first recipe that fits is the cheapest change that may."""
+        return None
+
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         """Why there is nothing left to propose, in words for the report."""
         view = view_of(best, trials, self.estimate)

@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +33,10 @@ def run(
     recipe: RecipeName,
     *,
     budget: Annotated[int, Parameter(validator=Number(gt=0), help="Bursts to spend, repeats included.")] = 20,
+    max_gpu_hours: Annotated[
+        float | None, Parameter(validator=Number(gt=0), help="GPU-hours that all bursts together may cost.")
+    ] = None,
+    until: Annotated[str | None, Parameter(help="HH:MM by which every burst has to end: 07:00.")] = None,
     study: Annotated[
         Path | None, Parameter(help="The study's folder; else studies/NAME-N, the first N that is free.")
     ] = None,
@@ -48,10 +54,36 @@ def run(
 
         return Answer(document=preview(base, seed=seed))
     opener = _resumed if resume else _begun
-    return _tune(base, recipe, budget, partial(opener, base, recipe, study, seed))
+    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until))
+    return _tune(base, recipe, limits, partial(opener, base, recipe, study, seed))
 
 
-def _tune(base: Recipe, given: str, budget: int, open_study: Callable[[Listener], Study]) -> Answer:
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a run may spend: bursts, GPU-hours, and until when (seconds since the epoch)."""
+
+    budget: int
+    max_gpu_hours: float | None
+    until: float | None
+
+
+def _moment(text: str | None) -> float | None:
+    """The next time the clock shows HH:MM, in seconds since the epoch."""
+    from trainer.errors import BadInputError, Problem
+
+    if text is None:
+        return None
+    try:
+        wanted = datetime.strptime(text, "%H:%M").time()
+    except ValueError:
+        problem = Problem(where="--until", what=f"{text!r} is no time of the day", hint="write HH:MM, as in 07:00")
+        raise BadInputError(problem) from None
+    now = datetime.now()
+    moment = datetime.combine(now.date(), wanted)
+    return (moment if moment > now else moment + timedelta(days=1)).timestamp()
+
+
+def _tune(base: Recipe, given: str, limits: Limits, open_study: Callable[[Listener], Study]) -> Answer:
     from rich.console import Console
 
     from autotune.check.legal import refuse_illegal, refuse_without_gpus
@@ -62,13 +94,13 @@ def _tune(base: Recipe, given: str, budget: int, open_study: Callable[[Listener]
     refuse_without_gpus(base)
     console = Console()
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    view = view_for(console, budget=budget)
+    view = view_for(console, budget=limits.budget)
     study = open_study(view.show)
     with closing(study):
         say(f"study {study.folder}")
         if study.journal.torn_bytes:
             say(f"the journal ended in a torn line of {study.journal.torn_bytes} bytes: cut off")
-        ended = _loop(study, budget, view)
+        ended = _loop(study, limits, view)
         page = write_report(study.folder)
     summary(study.journal.history, console)
     say(f"report: {page}")
@@ -98,7 +130,7 @@ def _resumed(base: Recipe, given: str, folder: Path | None, seed: int | None, li
     return study.resume(base, folder=found, seed=seed, clock=time.time, listener=listener)
 
 
-def _loop(study: Study, budget: int, view: View) -> Ended:
+def _loop(study: Study, limits: Limits, view: View) -> Ended:
     """Runs the loop; Ctrl-C and TERM end it with the engine closed and the journal saying so."""
     from analyzers import analyze
     from autotune.tuning.bench import Bench
@@ -112,7 +144,9 @@ def _loop(study: Study, budget: int, view: View) -> Ended:
             journal=study.journal,
             engine=engine,
             bursts=study.bursts,
-            budget=budget,
+            budget=limits.budget,
+            max_gpu_hours=limits.max_gpu_hours,
+            until=limits.until,
             seed=study.seed,
             check=check,
             analyze=analyze,

@@ -77,13 +77,15 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of report.json. `base` is the first trial that ran, `best` the one accepted last; both are null,
-    and there is no speed-up, where nothing ran."""
+    """The whole of report.json. `reference` (also `base`) is what the speed-up is counted from: the recipe as given
+    where it runs, else of those made to fit the one that changes least of it; `best` is the one accepted last. They are
+    null, and there is no speed-up, where nothing ran."""
 
     schema: int = SCHEMA
     study: str
     status: EndStatus
     base: int | None
+    reference: int | None
     best: int | None
     speedup: float | None
     speedup_ci: tuple[float, float] | None
@@ -95,12 +97,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 def document_of(history: History) -> Document:
     """The report of a study. A study without a last word was stopped in the middle: interrupted."""
-    base, best = history.base, history.best
+    base, best = history.reference, history.best
     gained = _speedup(base, best)
     return Document(
         study=history.study.name if history.study else "",
         status=history.ended.status if history.ended else "interrupted",
         base=base.number if base else None,
+        reference=base.number if base else None,
         best=best.number if best else None,
         speedup=gained.value if gained else None,
         speedup_ci=(gained.low, gained.high) if gained else None,

@@ -56,7 +56,7 @@ def memory(material: Material) -> Markup:
 
 def losses(material: Material) -> Markup:
     """The loss curves of the base and of the best, step by step."""
-    base, best = material.history.base, material.history.best
+    base, best = material.history.reference, material.history.best
     ours = material.figures.get(best.number) if best else None
     theirs = material.figures.get(base.number) if base else None
     if not base or not best or not ours or not theirs:

@@ -92,7 +92,7 @@ def memory(material: Material) -> Section | None:
 
 
 def losses(material: Material) -> Section | None:
-    base, best = material.history.base, material.history.best
+    base, best = material.history.reference, material.history.best
     ours = material.figures.get(best.number) if best else None
     theirs = material.figures.get(base.number) if base else None
     if not (base and best and ours and theirs and ours.loss and theirs.loss):

@@ -61,11 +61,13 @@ def tell(history: History, document: Document) -> Story:
 
 
 def _figure_note(history: History, document: Document) -> str:
-    if document.speedup is None or history.base is None:
+    if document.speedup is None or history.reference is None:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
     source = "simulated, not measured: " if history.simulated else ""
-    over = f"{source}throughput over trial {history.base.number}, the first that runs"
+    given = history.reference.number == 0
+    what = "the recipe as given" if given else "the smallest change of the recipe as given that was seen to run"
+    over = f"{source}throughput over trial {history.reference.number}, {what}"
     if document.best == document.base:
         return f"{over}: nothing beat it"
     return ", ".join(part for part in (over, interval(low, high), _bursts_behind(history)) if part)
@@ -73,9 +75,9 @@ def _figure_note(history: History, document: Document) -> str:
 
 def _bursts_behind(history: History) -> str:
     """How many bursts the speed-up rests on: an interval from one burst a side knows nothing of other bursts."""
-    if history.best is None or history.base is None:
+    if history.best is None or history.reference is None:
         return ""
-    ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (history.best, history.base))
+    ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (history.best, history.reference))
     return f"{counted(ours, 'burst')} against {theirs}"
 
 
@@ -136,7 +138,7 @@ def _what_was_changed(history: History) -> str:
 
 
 def _what_it_gave(history: History, document: Document, unit: str) -> str:
-    base, best = history.base, history.best
+    base, best = history.reference, history.best
     before = measured(base) if base else None
     after = measured(best) if best else None
     if base is None or best is None or before is None or after is None:

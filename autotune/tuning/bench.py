@@ -34,7 +34,8 @@ FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What bursts need, and how many of them there may be. `bursts` is the study's folder of run folders."""
+    """What bursts need, and how much they may cost: `budget` bursts, `max_gpu_hours`, and none that would end after
+    `until` (seconds, by the clock). `bursts` is the study's folder of run folders."""
 
     journal: Journal
     engine: Engine
@@ -44,6 +45,8 @@ class Bench:
     check: Callable[[Recipe], list[Finding]]
     analyze: Callable[[Sequence[Path]], Analysis]
     clock: Callable[[], float]
+    max_gpu_hours: float | None = None
+    until: float | None = None
 
     @property
     def spent(self) -> int:
@@ -53,7 +56,27 @@ class Bench:
     def may_burst(self) -> bool:
         """Whether the next step is a burst: an earlier run took it, or the budget allows it."""
         past = self.journal.next_past
-        return isinstance(past, BurstStarted) if past is not None else self.spent < self.budget
+        return isinstance(past, BurstStarted) if past is not None else self.spent_out is None
+
+    @property
+    def spent_out(self) -> str | None:
+        """Why no further burst is paid for, one as long as the last taken for granted; None while one may be."""
+        history = self.journal.history
+        last = history.finished[-1] if history.finished else None
+        hours = last.seconds * last.ranks / 3600 if last else 0.0
+        if last and last.outcome.cost_s is not None:
+            hours = last.outcome.cost_s * last.ranks / 3600
+        if self.spent >= self.budget:
+            return self.in_words
+        if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
+            return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} GPU-hours are spent, a burst takes {hours:.2g}"
+        if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
+            return "the time is up"
+        return None
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.spent} of {self.budget} bursts are spent"
 
     def enter(self, proposal: Proposal) -> int:
         """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is

@@ -23,7 +23,7 @@ from autotune.tuning.events import (
     Refused,
     StudyStarted,
 )
-from policies.trial import Prediction, Proposal, Status, Trial
+from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from trainer.burst import FailureKind, Outcome
 from trainer.recipe import Recipe
 
@@ -45,6 +45,7 @@ class History:
         self.lost: list[BurstLost] = []
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
         self.attempted: dict[int, Trial] = {}
+        self._changed: dict[int, int] = {}  # by trial, knobs that differ from the recipe as given
         self._gpu_s = 0.0
         self._running: tuple[int, float] | None = None  # the trial of which a burst runs, and since when
         for event in events:
@@ -60,9 +61,11 @@ class History:
         return next((trial for trial in reversed(self.trials) if trial.accepted), None)
 
     @property
-    def base(self) -> Trial | None:
-        """The first recipe that ran: what the speed-up is counted from."""
-        return next((trial for trial in self.trials if trial.accepted), None)
+    def reference(self) -> Trial | None:
+        """What the speed-up is counted from: the recipe as given where it runs, else of those made to fit the one that
+        ran and changes fewest of its knobs; None while nothing has run."""
+        ran = [trial for trial in self.trials if trial.status is Status.OK and trial.proposal.phase is Phase.FIT]
+        return min(ran, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
 
     @property
     def simulated(self) -> bool:
@@ -96,6 +99,7 @@ class History:
             predicted=predicted,
         )
         self.proposals[event.trial] = (proposal, event)
+        self._changed[event.trial] = len(self.proposals[0][0].recipe.diff(proposal.recipe))
 
     @fold.register
     def _(self, event: BurstStarted) -> None:

@@ -119,7 +119,7 @@ def cost_in_words(history: History) -> str:
 
 def best_in_words(history: History) -> str:
     """The best trial so far and its gain over the first recipe that ran."""
-    best, base = history.best, history.base
+    best, base = history.best, history.reference
     if best is None or base is None:
         return "nothing runs yet"
     gain = gain_over(best, base)

@@ -119,9 +119,9 @@ def summary(history: History, console: Console) -> None:
 
 
 def _interval(history: History) -> str:
-    if history.best is None or history.base is None or history.best is history.base:
+    if history.best is None or history.reference is None or history.best is history.reference:
         return ""
-    gained: Speedup | None = speedup(history.best, over=history.base)
+    gained: Speedup | None = speedup(history.best, over=history.reference)
     return f" ({interval(gained.low, gained.high)})" if gained else ""
 
 

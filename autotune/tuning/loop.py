@@ -32,6 +32,10 @@ class Adviser(Protocol):
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
+    def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
+        """The recipe as given, which does not run, with as few changes as may make it run; None where one is tried."""
+        ...
+
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str: ...
 
 
@@ -54,6 +58,7 @@ class Loop:
                 while (number := self._next(phase)) is not None:
                     self._settle(self.bench.attempt(number))
             phases = LATER_PASSES if len(self._history.proposals) != before else ()
+        self._measure_reference()
         self._confirm()
         return self.bench.journal.append(self._end())
 
@@ -101,10 +106,23 @@ class Loop:
             judgement = self._judge(trial)
         return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
 
+    def _measure_reference(self) -> None:
+        """Where the recipe as given does not run, one near it is measured: a good first guess must not shrink the gain
+        that is told."""
+        given, past = self._history.attempted[0], self.bench.journal.next_past
+        if given.status is Status.OK or self._history.best is None:
+            return
+        if past is None:
+            proposal = self.policy.reference(given, self._history.trials) if self.bench.may_burst else None
+            if proposal is not None and not self._tried(proposal.recipe):
+                self._settle(self.bench.attempt(self.bench.enter(proposal)))
+        elif isinstance(past, Proposed):
+            self._settle(self.bench.attempt(self.bench.journal.once(Proposed, lambda: past).trial))
+
     def _confirm(self) -> None:
         """Measures reference and best again, in turns, until the speed-up is known to SURE or PAIRS are spent."""
         for _ in range(PAIRS):
-            best, reference = self._history.best, self._history.base
+            best, reference = self._history.best, self._history.reference
             if best is None or reference is None or best is reference or not self._unsure(best, reference):
                 return
             for trial in (reference, best):
@@ -138,12 +156,12 @@ class Loop:
         return bound is not None and bound > noise_gain(self._history.trials)
 
     def _end(self) -> Ended:
-        spent = f"{self.bench.spent} of {self.bench.budget} bursts are spent"
+        spent = self.bench.in_words
         if self._history.best is None:
             why = self.policy.why_stopped(self.best, self._history.trials)
             return Ended(status="infeasible", because=f"{why}; {spent}")
-        if self.bench.spent >= self.bench.budget:
-            return Ended(status="budget", because=spent)
+        if self.bench.spent_out:
+            return Ended(status="budget", because=self.bench.spent_out)
         return Ended(status="converged", because=self.policy.why_stopped(self.best, self._history.trials))
 
 

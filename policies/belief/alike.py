@@ -53,7 +53,8 @@ def likeness(left: Floats, right: Floats) -> Floats:
     """[N, M] between 0 and 1."""
     count = len(SIZES)
     far = ((left[:, None, :count] - right[None, :, :count]) ** 2).sum(axis=-1) / (2 * DOUBLINGS**2)
-    lost = (left[:, None, count:] != right[None, :, count:]) @ np.array(list(SETTINGS.values()))
+    differ = left[:, None, count:] != right[None, :, count:]
+    lost = np.einsum("nmk,k->nm", differ, np.array(list(SETTINGS.values())))
     result: Floats = np.exp(-far - lost)
     return result
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
 
 from policies.belief.evidence import evidence_of
 from policies.belief.memory import MemoryBelief, learnt_memory
@@ -20,4 +23,10 @@ class Belief:
 def believed(trials: Sequence[Trial], *, limit_gib: float | None) -> Belief:
     """Pure: of the trials alone. `limit_gib` is what a GPU has."""
     evidence = evidence_of(trials)
-    return Belief(time=learnt(evidence), memory=learnt_memory(evidence, limit_gib))
+    with _libraries().limit(limits=1):  # the matrices are small: more threads only wait for each other
+        return Belief(time=learnt(evidence), memory=learnt_memory(evidence, limit_gib))
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()

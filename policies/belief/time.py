@@ -43,7 +43,7 @@ RESIDUAL = 0.05  # standard deviation of g before any burst
 LEAST = 0.003  # deviation of any prediction
 STEP = 0.02  # of θ, for derivatives
 TOUCHED = 1e-6  # slope of a figure below which a factor does not act on it
-MOST_EVALUATIONS = 60
+MOST_EVALUATIONS, CLOSE = 60, 3e-3  # of the search for θ; relative fall of its cost at which it ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,8 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
 
 def _fitted(form: _Form, mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
     """The most likely θ and its covariance. Factors that no burst has touched keep what they had."""
-    slopes = _slopes(form.told, factors(), mean, form.told({}))
-    places = np.flatnonzero(np.abs(slopes).max(axis=0) > TOUCHED)
+    first = _slopes(form.told, factors(), mean, form.told({}))
+    places = np.flatnonzero(np.abs(first).max(axis=0) > TOUCHED)
     acting = [factors()[place] for place in places]
     spread = np.array([factor.spread for factor in acting])
 
@@ -122,8 +122,10 @@ def _fitted(form: _Form, mean: Floats, covariance: Floats) -> tuple[Floats, Floa
         return np.concatenate([form.told(moved(_named(acting, at))) - form.observed, at / spread])
 
     def slopes_at(at: Floats) -> Floats:
-        now = form.told(moved(_named(acting, at)))
-        return np.concatenate([_slopes(form.told, acting, at, now), np.diag(1 / spread)])
+        slopes = first[:, places]
+        if at.any():
+            slopes = _slopes(form.told, acting, at, form.told(moved(_named(acting, at))))
+        return np.concatenate([slopes, np.diag(1 / spread)])
 
     found = least_squares(
         off,
@@ -132,8 +134,8 @@ def _fitted(form: _Form, mean: Floats, covariance: Floats) -> tuple[Floats, Floa
         x_scale=spread,
         loss=_robust(len(form.observed)),
         max_nfev=MOST_EVALUATIONS,
-        ftol=1e-3,
-        xtol=1e-3,
+        ftol=CLOSE,
+        xtol=CLOSE,
     )
     mean[places] = found.x
     covariance[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)

@@ -237,7 +237,7 @@ def test_a_second_run_makes_a_second_study_and_an_existing_one_is_refused(
 
 def test_the_same_seed_gives_the_same_study(recipe: Path) -> None:
     for name in ("a", "b"):
-        assert main(["run", str(recipe), "--budget", "8", "--study", name, "--seed", "5"]) == 0
+        assert main(["run", str(recipe), "--budget", "5", "--study", name, "--seed", "5"]) == 0
     one, other = (read_study(Path(name)).trials for name in ("a", "b"))
     assert [trial.recipe for trial in one] == [trial.recipe for trial in other]
     assert [trial.verdict_because for trial in one] == [trial.verdict_because for trial in other]
@@ -251,6 +251,20 @@ def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(
     assert "estimated peak" in said
     assert "moe_token_dispatcher_type" in said
     assert list(tmp_path.iterdir()) == [recipe]
+
+
+@pytest.mark.parametrize("moment", ["7", "25:00", "soon"])
+def test_a_time_that_is_none_is_said_to_be(moment: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(recipe), "--until", moment]) == 2
+    assert "HH:MM" in capsys.readouterr().err
+    assert not Path("studies").exists()
+
+
+def test_gpu_hours_end_a_study(recipe: Path) -> None:
+    assert main(["run", str(recipe), "--max-gpu-hours", "0.01", "--study", "s"]) == 0
+    ended = read_study(Path("s")).ended
+    assert ended is not None
+    assert "0.01 GPU-hours are spent" in ended.because
 
 
 def test_a_recipe_nothing_can_make_fit_ends_with_1(tmp_path: Path) -> None:

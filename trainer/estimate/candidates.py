@@ -74,19 +74,33 @@ class Candidates:
         found = self.columns.get(name)
         return found or Column(choices=(self.base.knob(name),), codes=np.zeros((), dtype=np.int64))
 
+    @cached_property
+    def _known(self) -> dict[tuple[Any, ...], NDArray[Any]]:
+        """What was worked out of a column before: an estimate asks for the same at every set of constants."""
+        return {}
+
     def number(self, name: str, *, none: float = 0.0) -> Floats:
         """A knob that is a number; null counts as `none`."""
-        return self.column(name).each(lambda value: none if value is None else float(value))
+        key = (name, none)
+        if key not in self._known:
+            self._known[key] = self.column(name).each(lambda value: none if value is None else float(value))
+        return self._known[key]
 
     def where(self, name: str, holds: Callable[[Any], bool]) -> Flags:
         return self.column(name).each(lambda value: bool(holds(value)))
 
     def on(self, name: str) -> Flags:
         """Set to something that is not null, false, zero or empty."""
-        return self.where(name, bool)
+        key = (name, bool)
+        if key not in self._known:
+            self._known[key] = self.where(name, bool)
+        return self._known[key]
 
     def among(self, name: str, *values: Any) -> Flags:
-        return self.where(name, lambda value: value in values)
+        key = (name, "among", values)
+        if key not in self._known:
+            self._known[key] = self.where(name, lambda value: value in values)
+        return self._known[key]
 
     def lists(self, name: str, word: str) -> Flags:
         """A knob that is a list has the word."""

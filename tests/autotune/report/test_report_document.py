@@ -18,8 +18,8 @@ from tests.autotune.report.drawn_study import COST_S, STEPS, events, write_study
 from trainer.errors import BadInputError
 
 TOP = {
-    "schema", "study", "status", "base", "best", "speedup", "speedup_ci", "gpu_hours", "simulated", "environment",
-    "trials",
+    "schema", "study", "status", "base", "reference", "best", "speedup", "speedup_ci", "gpu_hours", "simulated",
+    "environment", "trials",
 }  # fmt: skip
 TRIAL = {
     "number", "parent", "phase", "fix", "because", "changes", "predicted", "status", "failure", "outcome", "diagnosis",
@@ -39,7 +39,8 @@ def test_the_document_has_the_fields_of_the_contract_and_no_other(report: dict[s
     assert set(report) == TOP
     for trial in report["trials"]:
         assert set(trial) == TRIAL
-        assert set(trial["predicted"]) == {"gain", "gain_bound", "peak_gib"}
+        interval = {"gain_low", "gain_high", "fits_probability"}
+        assert set(trial["predicted"]) == {"gain", "gain_bound", "peak_gib"} | interval
     ran = report["trials"][1]
     assert set(ran["outcome"]) == {
         "step_us", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "peak_gib", "loss", "cost_s",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class FakePolicy:
     """Proposes its ideas in order, each in its phase, none twice; pure, as a policy has to be."""
 
     ideas: Sequence[Idea]
+    nearest: Mapping[str, Any] | None = None  # changes that make the recipe as given run
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         tried = [{knob: new for knob, (_, new) in trial.changes.items()} for trial in trials]
@@ -91,6 +92,17 @@ class FakePolicy:
                 )
         return None
 
+    def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
+        if self.nearest is None:
+            return None
+        return Proposal(
+            recipe=given.recipe.replace(dict(self.nearest)),
+            parent=given.number,
+            phase=Phase.FIT,
+            fix="planted",
+            because="near the recipe as given",
+        )
+
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         return "the list is at its end"
 
@@ -104,6 +116,9 @@ def loop_in(
     patience: int = 5,
     base: Recipe | None = None,
     engine: FakeEngine | None = None,
+    nearest: Mapping[str, Any] | None = None,
+    max_gpu_hours: float | None = None,
+    until: float | None = None,
     listener: Callable[[Event, History], None] = lambda event, history: None,
 ) -> Loop:
     """A loop on fakes whose study lies in `folder`; a second one in the same folder resumes the first."""
@@ -128,5 +143,7 @@ def loop_in(
         check=check,
         analyze=lambda paths: analysis_of(),
         clock=clock,
+        max_gpu_hours=max_gpu_hours,
+        until=until,
     )
-    return Loop(base=recipe, policy=FakePolicy(ideas), bench=bench, patience=patience)
+    return Loop(base=recipe, policy=FakePolicy(ideas, nearest), bench=bench, patience=patience)

@@ -55,7 +55,7 @@ def test_a_clear_gain_is_accepted_at_once_and_a_loss_is_rejected(tmp_path: Path)
     assert faster.changes == {"micro_batch_size": (1, 4)}
     assert "wall time decides, far outside the noise" in faster.verdict_because
     assert read_study(tmp_path).best == faster
-    assert read_study(tmp_path).base == base
+    assert read_study(tmp_path).reference == base
 
 
 def test_no_later_phase_runs_while_no_recipe_does(tmp_path: Path) -> None:
@@ -237,3 +237,51 @@ def test_the_verdict_of_the_journal_is_the_judges(tmp_path: Path) -> None:
     base, faster = trials_in(tmp_path)
     assert judge(faster, against=base, trials=[base, faster]).verdict is faster.verdict
     assert base.recipe == base_recipe()
+
+
+GOOD_GUESS = Idea(changes={"micro_batch_size": 4, "threads_per_rank": 2}, phase=Phase.FIT)
+NEAR = {"micro_batch_size": 2}
+
+
+def only_with_a_larger_micro_batch(recipe: Recipe) -> Outcome | float:
+    return OOM if recipe.knob("micro_batch_size") == 1 else micro_batches(recipe)
+
+
+def test_where_the_recipe_as_given_does_not_run_one_near_it_is_what_the_gain_is_counted_from(tmp_path: Path) -> None:
+    engine = FakeEngine(only_with_a_larger_micro_batch)
+    rule = only_with_a_larger_micro_batch
+    loop_in(tmp_path, rule=rule, engine=engine, ideas=[GOOD_GUESS], nearest=NEAR).run()
+    history = read_study(tmp_path)
+    assert [trial.recipe.knob("micro_batch_size") for trial in history.trials] == [1, 4, 2]
+    assert history.best is not None
+    assert history.reference is not None
+    assert (history.best.number, history.reference.number) == (1, 2)
+    assert [burst.recipe.knob("micro_batch_size") for burst in engine.ran] == [1, 4, 2, 2, 4]
+
+
+def test_a_reference_that_was_measured_is_not_measured_anew_on_resuming(tmp_path: Path) -> None:
+    rule = only_with_a_larger_micro_batch
+    loop_in(tmp_path, rule=rule, ideas=[GOOD_GUESS], nearest=NEAR, budget=3).run()
+    engine = FakeEngine(rule)
+    loop_in(tmp_path, rule=rule, engine=engine, ideas=[GOOD_GUESS], nearest=NEAR).run()
+    assert [burst.recipe.knob("micro_batch_size") for burst in engine.ran] == [2, 4]
+    assert len(trials_in(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(("hours", "bursts"), [(0.0001, 1), (0.0012, 2), (1.0, 5)])
+def test_no_burst_is_begun_that_would_cost_more_gpu_hours_than_there_are(
+    hours: float, bursts: int, tmp_path: Path
+) -> None:
+    """A burst of two ranks takes a second by the fake clock: 0.00056 GPU-hours."""
+    engine = FakeEngine(micro_batches)
+    ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], max_gpu_hours=hours).run()
+    assert len(engine.ran) == bursts
+    assert ended.status == ("budget" if bursts < 5 else "converged")
+    assert "GPU-hours are spent" in ended.because or bursts == 5
+
+
+def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None:
+    engine = FakeEngine(micro_batches)
+    ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], until=12.0).run()
+    assert 1 <= len(engine.ran) < 5
+    assert (ended.status, ended.because) == ("budget", "the time is up")
