@@ -52,7 +52,7 @@ def run(
     if dry_run:
         from autotune.tuning.preview import preview
 
-        return Answer(document=preview(base, seed=seed))
+        return Answer(document=preview(base, seed=seed, budget=budget))
     opener = _resumed if resume else _begun
     limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until))
     return _tune(base, recipe, limits, partial(opener, base, recipe, study, seed))

@@ -1,73 +1,187 @@
-"""What a tuning run would begin with, without running anything: the recipe, its findings, its memory, first
-ideas."""
+"""What a tuning run would do, without running anything: findings, memory, the path it expects and what that costs.
+
+Every burst of the path is taken to give what is believed of it, so that the next one follows. Nothing is measured.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.table import Column, Table
 
-from autotune.estimate.memory import memory_document, show_memory
-from autotune.looks.quantities import changes_text, gib
+from autotune.estimate.memory import against_limit, memory_document
+from autotune.looks.quantities import changes_text, counted, gain, gib, percent, significant, tokens_per_s
+from autotune.looks.recipes import layout_words, setting_words
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
 from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
 from policies.phases import PHASES
+from policies.policy import Policy
 from policies.trial import Proposal, Status, Trial
 from trainer.burst import Failure, FailureKind, Outcome
+from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
+AHEAD = 4  # proposals that are looked ahead
+STEPS = 8  # of an imagined burst
 
-def preview(recipe: Recipe, *, seed: int | None) -> dict[str, Any]:
-    """Prints it for people; the same as a document for programs."""
-    findings = check(recipe)
-    memory = memory_document(recipe)
-    ideas = first_proposals(recipe, memory, DEFAULT_SEED if seed is None else seed)
-    console = Console()
-    console.print(recipe.to_yaml(resolved=True), markup=False, highlight=False)
-    for finding in findings:
-        console.print(f"{finding.kind}: {finding.message} → {finding.hint}", markup=False, highlight=False)
-    show_memory(memory)
-    for proposal in ideas:
-        changes = changes_text(recipe.diff(proposal.recipe))
-        said = f"[{proposal.phase}] {proposal.fix}: {changes}\n  why: {proposal.because}"
-        console.print(said, markup=False, highlight=False)
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """Bursts, and what they cost without starting ranks, which no table tells."""
+
+    bursts: int
+    hours: float
+    gpu_hours: float
+
+
+def preview(recipe: Recipe, *, seed: int | None, budget: int) -> dict[str, Any]:
+    """Prints it for people, on one screen; the same as a document for programs."""
+    findings, memory = check(recipe), memory_document(recipe)
+    path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
+    night = _night(path, budget)
+    _show(Console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)
     return {
         "schema": 1,
         "recipe_resolved": recipe.to_yaml(resolved=True),
         "findings": findings,
         "memory": memory,
-        "proposals": [
-            {
-                "phase": proposal.phase,
-                "fix": proposal.fix,
-                "because": proposal.because,
-                "changes": recipe.diff(proposal.recipe),
-            }
-            for proposal in ideas
-        ],
+        "proposals": [_document(trial, path[0].recipe) for trial in path[1:]],
+        "bursts": night.bursts if night else None,
+        "hours": night.hours if night else None,
+        "gpu_hours": night.gpu_hours if night else None,
     }
 
 
-def first_proposals(recipe: Recipe, memory: dict[str, Any], seed: int) -> list[Proposal]:
-    """What each phase would try first if the base recipe did as the estimate says. No trace, so no wall
-    yet."""
-    base = _expected(recipe, memory)
+def expected_path(recipe: Recipe, memory: dict[str, Any], seed: int) -> list[Trial]:
+    """The base recipe and the proposals that would follow if every burst gave what is believed of it. A policy that
+    believes nothing of recipes says what each phase would try first."""
     policy = policy_for(recipe, seed)
-    proposals = (policy.propose(base, phase, [base]) for phase in PHASES)
-    return [proposal for proposal in proposals if proposal is not None]
+    base = _base(recipe, memory, policy)
+    if isinstance(policy, Policy):
+        found = (policy.propose(base, phase, [base]) for phase in PHASES)
+        return [base, *(_trial(1 + at, each, Outcome()) for at, each in enumerate(found) if each)]
+    trials = [base]
+    while len(trials) <= AHEAD and (proposal := _next(policy, trials)):
+        outcome = _believed(policy, proposal.recipe, trials)
+        trials.append(_trial(len(trials), proposal, outcome))
+    return trials
 
 
-def _expected(recipe: Recipe, memory: dict[str, Any]) -> Trial:
-    """The base recipe's trial as estimated: out of memory when the estimate is over the limit."""
-    fits = memory["may_fit"]
-    failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
-    return Trial(
-        number=0,
-        proposal=base_proposal(recipe),
-        changes={},
-        bursts=(),
-        outcomes=(Outcome(failure=None if fits else failure, limit_gib=recipe.memory_limit_gib),),
-        status=Status.OK if fits else Status.OOM,
+def _next(policy: LearnedPolicy, trials: Sequence[Trial]) -> Proposal | None:
+    best = max(trials, key=lambda trial: trial.outcomes[0].tokens_per_s_per_gpu or 0.0)
+    found = (policy.propose(best, phase, trials) for phase in PHASES)
+    return next((proposal for proposal in found if proposal), None)
+
+
+def _base(recipe: Recipe, memory: dict[str, Any], policy: Policy | LearnedPolicy) -> Trial:
+    """The recipe as given: out of memory where the estimate is over the limit."""
+    if not memory["may_fit"]:
+        failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
+        return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib))
+    if isinstance(policy, Policy):
+        return _trial(0, base_proposal(recipe), Outcome(limit_gib=recipe.memory_limit_gib))
+    return _trial(0, base_proposal(recipe), _believed(policy, recipe, []))
+
+
+def _believed(policy: LearnedPolicy, recipe: Recipe, trials: Sequence[Trial]) -> Outcome:
+    log_step, _ = policy.belief(trials).time.predict(tabulate([recipe]))
+    step_s = math.exp(float(log_step[0]))
+    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    return Outcome(
+        step_us=[1e6 * step_s] * STEPS,
+        tokens_per_step=tokens,
+        tokens_per_s_per_gpu=tokens / recipe.world_size / step_s,
+        limit_gib=recipe.memory_limit_gib,
+        ranks=recipe.world_size,
     )
+
+
+def _trial(number: int, proposal: Proposal, outcome: Outcome) -> Trial:
+    return Trial(
+        number=number,
+        proposal=proposal,
+        changes={},
+        bursts=(number + 1,),
+        outcomes=(outcome,),
+        status=Status.OK if outcome.ok else Status.OOM,
+    )
+
+
+def _night(path: Sequence[Trial], budget: int) -> Night | None:
+    """As if every burst of the budget took as long as those of the path do on average; None where none has a length."""
+    steps = [trial.outcomes[0].step_us[0] / 1e6 for trial in path if trial.outcomes[0].step_us]
+    if not steps:
+        return None
+    burst, world = path[0].recipe.burst, path[0].recipe.world_size
+    run = burst.warmup_steps + burst.measure_steps + burst.trace_steps
+    hours = budget * run * sum(steps) / len(steps) / 3600
+    return Night(bursts=budget, hours=hours, gpu_hours=hours * world)
+
+
+def _document(trial: Trial, base: Recipe) -> dict[str, Any]:
+    proposal, outcome = trial.proposal, trial.outcomes[0]
+    return {
+        "phase": proposal.phase,
+        "fix": proposal.fix,
+        "because": _because(trial),
+        "changes": base.diff(proposal.recipe),
+        "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
+        "fits_probability": proposal.predicted.fits_probability,
+    }
+
+
+# --- on the terminal --------------------------------------------------------------------------------------
+def _show(
+    console: Console,
+    recipe: Recipe,
+    findings: Sequence[str],
+    memory: dict[str, Any],
+    path: Sequence[Trial],
+    night: Night | None,
+) -> None:
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    cluster = f"{recipe.world_size} {recipe.cluster.gpu.upper()}"
+    say(f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
+    for finding in findings:
+        say(finding)
+    say(f"estimated peak {gib(memory['peak_gib'])} a rank, {against_limit(memory)}")
+    say("\nThe path that is expected, by the estimate alone; nothing is run:")
+    console.print(_table(path))
+    for trial in path[1:] if isinstance(policy_for(recipe, 0), Policy) else path[1:2]:
+        say(f"{trial.number}: {changes_text(path[0].recipe.diff(trial.recipe))}\n   why: {_because(trial)}")
+    if night:
+        hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
+        cost = f"{counted(night.bursts, 'burst')} would take about {hours} h, {gpu_hours} GPU-hours"
+        say(f"\n{cost}, without the time to start ranks and build models")
+
+
+def _because(trial: Trial) -> str:
+    """Without the ground it names: what was imagined is no study's."""
+    said, ground = trial.proposal.because.rpartition("; ")[::2]
+    return f"{said}; from the tables alone" if ground.startswith("learnt from") else trial.proposal.because
+
+
+def _table(path: Sequence[Trial]) -> Table:
+    right = [Column(name, justify="right") for name in ("tokens/s/GPU", "gain (90 %)", "fits")]
+    table = Table("#", "phase", "layout", *right, box=None)
+    for trial in path:
+        predicted, outcome = trial.proposal.predicted, trial.outcomes[0]
+        interval = ""
+        if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
+            low, high = gain(predicted.gain_low, 0).removesuffix(" %"), gain(predicted.gain_high, 0)
+            interval = f"{gain(predicted.gain, 0)} ({low} to {high})"
+        rate = tokens_per_s(outcome.tokens_per_s_per_gpu).split(" ")[0] if outcome.tokens_per_s_per_gpu else ""
+        fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
+        phase = "base" if trial.number == 0 else trial.proposal.phase.value
+        told = rate if outcome.ok else "out of memory"
+        table.add_row(str(trial.number), phase, layout_words(trial.recipe), told, interval, fits)
+    return table
