@@ -28,6 +28,7 @@ from policies.trial import Phase, Prediction, Proposal, Trial
 from policies.view import View, view_of
 from policies.words import because_of_wall
 from trainer.estimate.candidates import tabulate
+from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
@@ -80,10 +81,17 @@ class LearnedPolicy:
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         view = view_of(best, trials, self._fixes.estimate)
         if throughput(best) is None:
-            return self._fixes.why_stopped(best, trials)
+            needed = f"; {self._what_it_takes()}" if needs_room(view) else ""
+            return self._fixes.why_stopped(best, trials) + needed
         _, ranked = self._ranked(view)
         left = f"{100 * math.expm1(ranked[0].worth):.2g} % at most" if ranked else "nothing"
         return f"no recipe of the legal space is expected to bring {100 * WORTH:.1f} %: the next would bring {left}"
+
+    def _what_it_takes(self) -> str:
+        nodes = fewest_nodes(self._base, above=self._base.cluster.nodes)
+        if nodes is None:
+            return f"by the estimate it fits on no cluster of up to {MOST_GPUS:,} such GPUs"
+        return f"by the estimate {nodes} such nodes are the fewest on which it fits"
 
     def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         return self._fixes.rejected_ideas(best, trials)
@@ -107,7 +115,7 @@ class LearnedPolicy:
         belief = self.belief(view.trials)
         found = list(islice(prospects(self._space, None, belief, view.tried), FIRST))
         if not found or found[0].fits < HOPELESS:
-            return None
+            return self._offloaded(view)
         chosen = _by_the_field(found)
         return Proposal(
             recipe=chosen.recipe,
@@ -117,6 +125,12 @@ class LearnedPolicy:
             because=because_of_fit(view, chosen, belief),
             predicted=Prediction(peak_gib=self._peak(chosen, belief), fits_probability=chosen.fits),
         )
+
+    def _offloaded(self, view: View) -> Proposal | None:
+        """What no plan varies: the cheapest set of fixes that is predicted to fit, offloading in the last resort."""
+        found, limit = propose_fit(view, plan_of(Phase.FIT)), view.situation.limit_gib
+        fits = found and found.predicted.peak_gib and limit and found.predicted.peak_gib <= limit
+        return found if fits else None
 
     # --- scale, profile, retune ---------------------------------------------------------------------------
     def _chosen(self, view: View, phase: Phase, ranked: Sequence[Prospect]) -> Prospect | None:

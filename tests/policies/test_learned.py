@@ -143,6 +143,7 @@ def test_where_nothing_can_fit_nothing_is_proposed() -> None:
     small = base().model_copy(update={"cluster": base().cluster.model_copy(update={"memory_gib": 8.0})})
     given = trial(small, given=out_of_memory(small), verdict=Verdict.REJECTED)
     assert LearnedPolicy(small, 1).propose(given, Phase.FIT, [given]) is None
+    assert "such nodes are the fewest on which it fits" in LearnedPolicy(small, 1).why_stopped(given, [given])
 
 
 def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial]) -> None:
