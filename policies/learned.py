@@ -22,8 +22,10 @@ from policies.fixes import FIXES
 from policies.noise import throughput
 from policies.phases import plan_of
 from policies.policy import Policy
-from policies.prospects import ROOM, SURE, Prospect, prospects
+from policies.prospects import ROOM, SURE, Prospect, pairs, prospects
 from policies.reasons import because_of_fit, because_of_prospect
+from policies.retune import propose_retune, told
+from policies.search import MODEL, suggest
 from policies.trial import Phase, Prediction, Proposal, Trial
 from policies.view import View, view_of
 from policies.words import because_of_wall
@@ -49,7 +51,7 @@ class LearnedPolicy:
     """`seed` decides nothing here but what is handed on to the fixes' policy."""
 
     def __init__(self, base: Recipe, seed: int) -> None:
-        self._base = base
+        self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
         self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
 
@@ -64,8 +66,12 @@ class LearnedPolicy:
             return self._fitting(view) if phase is Phase.FIT and needs_room(view) else None
         if phase is Phase.FIT:
             return None
+        if phase is Phase.RETUNE and best.recipe.tune.sampler != MODEL:
+            return propose_retune(view, self._seed)
         belief, ranked = self._ranked(view)
         chosen = self._chosen(view, phase, ranked)
+        if chosen is None and phase is Phase.RETUNE:
+            chosen = self._searched(view, belief)
         if chosen is not None:
             return self._proposal(view, phase, chosen, belief, ranked)
         return self._unseen(view, phase, belief) if phase is Phase.PROFILE else None
@@ -140,6 +146,24 @@ class LearnedPolicy:
         least = max(WORTH, HANDS_OVER * ranked[0].worth)
         found = [each for each in ranked if each.worth >= least and _phase_of(view, each.recipe) is phase]
         return _by_the_field(found) if found else None
+
+    def _searched(self, view: View, belief: Belief) -> Prospect | None:
+        """The best of the pairs of moves around the best, asked of an Optuna study that is told every trial."""
+        found = pairs(view.best.recipe, belief, view.tried, least=WORTH)
+        if not found:
+            return None
+        axes = list({axis.name: axis for around in found for axis in around.axes}.values())
+        points = {tuple(sorted(each.point(axes).items())): each.prospect for each in found}
+        chosen = suggest(
+            {axis.name: tuple(axis.options) for axis in axes},
+            told(view, axes),
+            [],
+            seed=self._seed,
+            refuse=lambda point: None if tuple(sorted(point.items())) in points else "not expected to pay",
+            sampler=MODEL,
+            ranked=[dict(point) for point in points],
+        )
+        return points[tuple(sorted(chosen.items()))] if chosen else None
 
     def _proposal(
         self, view: View, phase: Phase, chosen: Prospect, belief: Belief, ranked: Sequence[Prospect]

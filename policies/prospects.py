@@ -7,15 +7,16 @@ the probability of fitting.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from scipy.stats import norm
 
 from policies.belief.belief import Belief
 from policies.legality import Refusal, derive
-from policies.space import AXES, CURRENT, axis_of
+from policies.space import AXES, CURRENT, Axis, axis_of
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search
@@ -25,6 +26,7 @@ ROOM = 1.12  # times the limit by the upper bound: beyond, a recipe hardly ever 
 SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
 SURE = 0.9  # P(fits) asked of a burst before anything has run
+FEW = 12  # single moves whose pairs are looked at
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 # Switched on wherever they are legal: no estimate sees them, and they cost nothing
 FREE: tuple[dict[str, object], ...] = (
@@ -77,6 +79,49 @@ def prospects(found: Search, best: Recipe | None, belief: Belief, tried: Contain
             continue
         seen.add(recipe.digest())
         yield _prospect(recipe, groups[group][1], row, runs=best is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two moves at once: an axis and its option each."""
+
+    axes: tuple[Axis, Axis]
+    options: tuple[str, str]
+    prospect: Prospect
+
+    def point(self, axes: Sequence[Axis]) -> dict[str, str]:
+        moved = dict(zip((axis.name for axis in self.axes), self.options, strict=True))
+        return {axis.name: moved.get(axis.name, CURRENT) for axis in axes}
+
+
+def pairs(best: Recipe, belief: Belief, tried: Container[str], *, least: float) -> list[Pair]:
+    """Of the FEW most promising single moves along the axes all pairs that are worth `least`, the best first."""
+    moves = [
+        (axis, label, derived)
+        for name in AXES
+        if (axis := axis_of(name, best, lambda recipe: True))
+        for label, changes in axis.options.items()
+        if label != CURRENT and isinstance(derived := derive(best, changes), Recipe)
+    ]
+    if len(moves) < 2:
+        return []
+    worth = _scores(tabulate([recipe for *_, recipe in moves]), best, belief).worth
+    few = [moves[at] for at in np.argsort(-worth, kind="stable")[:FEW]]
+    both = [
+        ((one, other), (label, second), derived)
+        for (one, label, _), (other, second, _) in combinations(few, 2)
+        if one.name != other.name
+        and isinstance(derived := derive(best, {**one.options[label], **other.options[second]}), Recipe)
+        and derived.digest() not in tried
+    ]
+    if not both:
+        return []
+    scores = _scores(tabulate([recipe for *_, recipe in both]), best, belief)
+    found = [
+        Pair(axes=axes, options=options, prospect=_prospect(recipe, scores, row, runs=True))
+        for row, (axes, options, recipe) in enumerate(both)
+    ]
+    return sorted((one for one in found if one.prospect.worth >= least), key=lambda one: -one.prospect.worth)
 
 
 def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prospect:

@@ -17,7 +17,7 @@ from policies.gate import Forecast
 from policies.legality import Refusal, derive
 from policies.noise import throughput
 from policies.recompute import heavier, lighter
-from policies.search import Measured, Point, suggest
+from policies.search import MODEL, Measured, Point, suggest
 from policies.space import AXES, CURRENT, Axis, axis_of, point_of, recipe_at
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View
@@ -43,12 +43,19 @@ def propose_retune(view: View, seed: int) -> Proposal | None:
     hints = [point for recipe in wanted if (point := point_of(view.best.recipe, axes, recipe)) is not None]
     point = suggest(
         {axis.name: tuple(axis.options) for axis in axes},
-        _measured(view, axes),
+        told(view, axes),
         hints,
         seed=seed + len(view.trials),
         refuse=lambda point: _refuse(view, axes, point),
+        sampler=_sampler(view),
     )
     return _proposal(view, axes, point, candidates) if point else None
+
+
+def _sampler(view: View) -> str:
+    """The recipe's, but where nothing is believed (this file's search) model is tpe."""
+    wanted = view.best.recipe.tune.sampler
+    return "tpe" if wanted == MODEL else wanted
 
 
 def exhausted(view: View) -> str | None:
@@ -154,7 +161,7 @@ def _lacks_room(view: View, changes: dict[str, Any]) -> bool:
     return isinstance(derived, Recipe) and view.gate.forecast(derived).fits is False
 
 
-def _measured(view: View, axes: Sequence[Axis]) -> list[Measured]:
+def told(view: View, axes: Sequence[Axis]) -> list[Measured]:
     """Every trial that lies on these axes; the one that ran out of memory needed more than the limit."""
     seen = []
     for trial in view.trials:

@@ -7,19 +7,21 @@ infeasible trial; points that may not be proposed are told as infeasible too, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import optuna
 
+Distributions: TypeAlias = "dict[str, optuna.distributions.BaseDistribution]"
 Point = dict[str, str]  # axis -> label of the option
 
 # The sampler's random start: the diagnosis and the trials of earlier phases already stand for exploration.
 RANDOM_START = 4
 # Points asked of the sampler before the space counts as exhausted; it repeats itself in 20 to 30 % of cases.
 ASKS = 200
+MODEL = "model"  # the sampler that asks what is believed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +40,21 @@ def suggest(
     *,
     seed: int,
     refuse: Callable[[Point], str | None],
+    sampler: str = "tpe",
+    ranked: Iterable[Point] = (),
 ) -> Point | None:
     """The next point to try: hints first, in order, then the sampler's.
 
-    `axes` lists each axis' labels; `refuse` says why a point may not be proposed, None when it may. Returns None
-    when nothing new was found in `ASKS` asks. The same arguments give the same point.
+    `axes` lists each axis' labels; `refuse` says why a point may not be proposed, None when it may. `sampler` is tpe,
+    gp, random, or model: that one gives the points of `ranked` in their order. Returns None when nothing new was found
+    in `ASKS` asks, or in all of `ranked`. The same arguments give the same point.
     """
-    study, distributions = _study(axes, measured, seed)
+    points = list(ranked)
+    distributions = _distributions(axes)
+    study = _study(distributions, measured, _sampler(sampler, seed, points, distributions))
     for hint in hints:
         study.enqueue_trial(hint)
-    for _ in range(len(hints) + ASKS):
+    for _ in range(len(hints) + (len(points) if sampler == MODEL else ASKS)):
         trial = study.ask(distributions)
         point = {axis: str(label) for axis, label in trial.params.items()}
         if refuse(point) is None:
@@ -57,16 +64,55 @@ def suggest(
     return None
 
 
+def _distributions(axes: dict[str, tuple[str, ...]]) -> Distributions:
+    import optuna
+
+    return {axis: optuna.distributions.CategoricalDistribution(labels) for axis, labels in axes.items()}
+
+
+def _sampler(
+    name: str, seed: int, ranked: Sequence[Point], distributions: Distributions
+) -> optuna.samplers.BaseSampler:
+    import optuna
+
+    class Ranked(optuna.samplers.BaseSampler):
+        """Gives points that somebody else has ranked, one an ask."""
+
+        def __init__(self) -> None:
+            self._left = iter(ranked)
+
+        def infer_relative_search_space(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Distributions:
+            return distributions
+
+        def sample_relative(
+            self, study: optuna.Study, trial: optuna.trial.FrozenTrial, search_space: dict[str, Any]
+        ) -> dict[str, Any]:
+            return dict(next(self._left, {}))
+
+        def sample_independent(
+            self,
+            study: optuna.Study,
+            trial: optuna.trial.FrozenTrial,
+            param_name: str,
+            param_distribution: optuna.distributions.BaseDistribution,
+        ) -> Any:
+            return param_distribution.to_external_repr(0)
+
+    makers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
+        MODEL: Ranked,
+        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM_START),
+        "gp": lambda: optuna.samplers.GPSampler(seed=seed, n_startup_trials=RANDOM_START),
+        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+    }
+    return makers[name]()
+
+
 def _study(
-    axes: dict[str, tuple[str, ...]], measured: Sequence[Measured], seed: int
-) -> tuple[optuna.Study, dict[str, optuna.distributions.BaseDistribution]]:
+    distributions: Distributions, measured: Sequence[Measured], sampler: optuna.samplers.BaseSampler
+) -> optuna.Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    distributions: dict[str, optuna.distributions.BaseDistribution] = {
-        axis: optuna.distributions.CategoricalDistribution(labels) for axis, labels in axes.items()
-    }
-    sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM_START)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for seen in measured:
         study.add_trial(
@@ -77,4 +123,4 @@ def _study(
                 constraints={"memory": seen.excess},
             )
         )
-    return study, distributions
+    return study

@@ -84,3 +84,26 @@ def test_no_other_file_knows_the_sampler() -> None:
         path.name for path in folder.rglob("*.py") if re.search(r"^\s*(import|from) optuna", path.read_text(), re.M)
     ]
     assert knowing == ["search.py"]
+
+
+RANKED: list[Point] = [
+    {"a": "3", "b": "2", "c": "on"},
+    {"a": "1", "b": "2", "c": "on"},
+    {"a": "0", "b": "0", "c": "off"},
+]
+
+
+def test_the_model_s_points_come_in_their_order_and_then_nothing() -> None:
+    seen: list[Point] = []
+    while point := suggest(
+        AXES, [], [], seed=1, sampler="model", ranked=RANKED, refuse=lambda p: "tried" if p in seen else None
+    ):
+        seen.append(point)
+    assert seen == RANKED
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+def test_every_sampler_gives_the_same_point_for_the_same_trials(sampler: str) -> None:
+    measured = [Measured(point=point, tokens_per_s=value(point), excess=excess(point)) for point in RANKED]
+    points = [suggest(AXES, measured, [], seed=3, sampler=sampler, refuse=lambda p: None) for _ in range(2)]
+    assert points[0] == points[1] is not None

@@ -69,6 +69,7 @@ class TuneSettings(Section):
     freeze: Annotated[tuple[str, ...], Field(strict=False)] = ("global_batch_size", "seq_length")
     allow: Numerics = "training-equivalent"
     objective: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
+    sampler: Literal["model", "tpe", "gp", "random"] = "model"  # of retune: what is believed, or one of Optuna's
     patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
 
     @field_validator("freeze")
