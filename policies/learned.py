@@ -15,6 +15,7 @@ from itertools import islice, takewhile
 
 from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief, believed
+from policies.belief.prior import Lesson, prior_of
 from policies.consider import Candidate, Idea, consider
 from policies.fit import needs_room, propose_fit
 from policies.fix import gain_of
@@ -48,9 +49,10 @@ LADDER = (None, "selective", "full")  # recompute, least first
 
 
 class LearnedPolicy:
-    """`seed` decides nothing here but what is handed on to the fixes' policy."""
+    """`seed` is handed on to the fixes' policy and Optuna's samplers; `lessons` are of other studies."""
 
-    def __init__(self, base: Recipe, seed: int) -> None:
+    def __init__(self, base: Recipe, seed: int, lessons: Sequence[Lesson] = ()) -> None:
+        self._prior, self._lessons = prior_of(lessons), tuple(lessons)
         self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
         self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
@@ -104,7 +106,12 @@ class LearnedPolicy:
 
     def belief(self, trials: Sequence[Trial]) -> Belief:
         limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
-        return believed(trials, limit_gib=min(limits) if limits else self._base.memory_limit_gib)
+        return believed(trials, limit_gib=min(limits) if limits else self._base.memory_limit_gib, prior=self._prior)
+
+    @property
+    def _taught(self) -> str:
+        told = [f"{lesson.trials} of {lesson.study}" for lesson in self._lessons]
+        return f", and from {', '.join(told)}" if told else ""
 
     def _ranked(self, view: View) -> tuple[Belief, list[Prospect]]:
         """Worked out once for the phases of one decision."""
@@ -128,7 +135,7 @@ class LearnedPolicy:
             parent=view.best.number,
             phase=Phase.FIT,
             fix=_fix_of(view, chosen.recipe) or "search",
-            because=because_of_fit(view, chosen, belief),
+            because=because_of_fit(view, chosen, belief) + self._taught,
             predicted=Prediction(peak_gib=self._peak(chosen, belief), fits_probability=chosen.fits),
         )
 
@@ -176,7 +183,7 @@ class LearnedPolicy:
             parent=view.best.number,
             phase=phase,
             fix=_fix_of(view, chosen.recipe) or "search",
-            because=because_of_prospect(view, chosen, second, belief),
+            because=because_of_prospect(view, chosen, second, belief) + self._taught,
             predicted=Prediction(
                 gain=math.expm1(chosen.gain),
                 gain_low=low,

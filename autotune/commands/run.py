@@ -37,6 +37,10 @@ def run(
         float | None, Parameter(validator=Number(gt=0), help="GPU-hours that all bursts together may cost.")
     ] = None,
     until: Annotated[str | None, Parameter(help="HH:MM by which every burst has to end: 07:00.")] = None,
+    learn_from: Annotated[
+        list[Path] | None,
+        Parameter(negative=(), help="Studies on GPUs of the same type, whose lessons are where this one starts."),
+    ] = None,
     study: Annotated[
         Path | None, Parameter(help="The study's folder; else studies/NAME-N, the first N that is free.")
     ] = None,
@@ -53,7 +57,9 @@ def run(
         from autotune.tuning.preview import preview
 
         return Answer(document=preview(base, seed=seed, budget=budget))
-    opener = _resumed if resume else _begun
+    opener = _resumed if resume else partial(_begun, learn_from or [])
+    if resume and learn_from:
+        _refuse_lessons()
     limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until))
     return _tune(base, recipe, limits, partial(opener, base, recipe, study, seed))
 
@@ -109,12 +115,28 @@ def _tune(base: Recipe, given: str, limits: Limits, open_study: Callable[[Listen
     return Answer(code=CODES.get(ended.status, DONE), document=_report_document(study.folder))
 
 
-def _begun(base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener) -> Study:
+def _refuse_lessons() -> None:
+    from trainer.errors import BadInputError, Problem
+
+    raise BadInputError(
+        Problem(
+            where="--learn-from",
+            what="a study that is resumed keeps the lessons it was begun with",
+            hint="leave --learn-from out, or begin a new study",
+        )
+    )
+
+
+def _begun(
+    learn_from: list[Path], base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener
+) -> Study:
     from autotune.tuning import study
+    from autotune.tuning.lessons import lessons_for
 
     path = Path(given)
     return study.begin(
         base,
+        lessons=lessons_for(base, learn_from),
         given=path.read_bytes() if path.is_file() else base.to_yaml().encode(),
         folder=folder or study.free_folder(base.name),
         seed=study.DEFAULT_SEED if seed is None else seed,
@@ -152,7 +174,7 @@ def _loop(study: Study, limits: Limits, view: View) -> Ended:
             analyze=analyze,
             clock=time.time,
         )
-        policy = policy_for(study.recipe, study.seed)
+        policy = policy_for(study.recipe, study.seed, study.journal.history.lessons)
         loop = Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
         try:
             with view.live():

@@ -53,7 +53,7 @@ def not_tried(material: Material) -> Section | None:
     study, best = material.history.study, material.history.best
     if study is None or best is None:
         return None
-    policy = policy_for(Recipe.model_validate(study.recipe), study.seed)
+    policy = policy_for(Recipe.model_validate(study.recipe), study.seed, material.history.lessons)
     ideas = policy.rejected_ideas(best, material.trials)
     rows = tuple((fix_name_title(idea.fix), idea.phase.value, idea.why_not) for idea in ideas)
     said = (f"Fixes considered for the best recipe (trial {best.number}) and not worth a burst, with the reason.",)

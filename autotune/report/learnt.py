@@ -8,6 +8,7 @@ from autotune.report.material import Material, Section
 from policies.advisers import policy_for
 from policies.belief.lessons import lessons
 from policies.learned import LearnedPolicy
+from policies.policy import Policy
 from trainer.recipe import Recipe
 
 MOST = 16  # rows
@@ -16,7 +17,7 @@ MOST = 16  # rows
 def learnt(material: Material) -> Section | None:
     """None where nothing ran, or where the policy does not learn."""
     study = material.history.study
-    policy = policy_for(Recipe.model_validate(study.recipe), study.seed) if study else None
+    policy = _policy(material)
     if study is None or not isinstance(policy, LearnedPolicy):
         return None
     belief = policy.belief(material.trials)
@@ -36,6 +37,11 @@ def learnt(material: Material) -> Section | None:
         return None
     table = Table(columns=columns, rows=rows, numbers=(2, 3, 4))
     return Section(key="learnt", title="What was learnt of this cluster", paragraphs=said, table=table)
+
+
+def _policy(material: Material) -> Policy | LearnedPolicy | None:
+    study = material.history.study
+    return policy_for(Recipe.model_validate(study.recipe), study.seed, material.history.lessons) if study else None
 
 
 def _interval(low: float, high: float) -> str:

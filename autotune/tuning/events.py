@@ -36,6 +36,15 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
     environment: dict[str, str]
 
 
+class Lent(_Event, frozen=True, kw_only=True, tag="lent"):
+    """What another study has taught of GPUs like these: factors of the belief, and their standard deviations."""
+
+    study: str
+    trials: int
+    mean: dict[str, float]
+    deviation: dict[str, float]
+
+
 class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
     """A recipe that will be tried as trial `trial`; gains are fractions of throughput."""
 
@@ -111,4 +120,4 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     because: str
 
 
-Event = StudyStarted | Proposed | Refused | BurstStarted | BurstFinished | BurstLost | Analyzed | Judged | Ended
+Event = StudyStarted | Lent | Proposed | Refused | BurstStarted | BurstFinished | BurstLost | Analyzed | Judged | Ended

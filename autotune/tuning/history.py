@@ -19,10 +19,12 @@ from autotune.tuning.events import (
     Ended,
     Event,
     Judged,
+    Lent,
     Proposed,
     Refused,
     StudyStarted,
 )
+from policies.belief.prior import Lesson
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from trainer.burst import FailureKind, Outcome
 from trainer.recipe import Recipe
@@ -41,6 +43,7 @@ class History:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.study: StudyStarted | None = None
         self.ended: Ended | None = None
+        self.lessons: list[Lesson] = []
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
@@ -85,6 +88,11 @@ class History:
     @fold.register
     def _(self, event: StudyStarted) -> None:
         self.study = event
+
+    @fold.register
+    def _(self, event: Lent) -> None:
+        lesson = Lesson(study=event.study, trials=event.trials, mean=event.mean, deviation=event.deviation)
+        self.lessons.append(lesson)
 
     @fold.register
     def _(self, event: Proposed) -> None:

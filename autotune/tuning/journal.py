@@ -25,6 +25,7 @@ from autotune.tuning.events import (
     Ended,
     Event,
     Judged,
+    Lent,
     Proposed,
     Refused,
     StudyStarted,
@@ -35,11 +36,12 @@ from trainer.errors import BadInputError, Problem
 JOURNAL = "journal.jsonl"
 Listener = Callable[[Event, History], None]  # told of every event written, never of one repeated
 _REMARKS = (
+    Lent,
     BurstLost,
     Ended,
 )  # said about a run of the tuner, not a step of the study: never given by `once`, only folded
 
-E = TypeVar("E", StudyStarted, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended)
+E = TypeVar("E", StudyStarted, Lent, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended)
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 

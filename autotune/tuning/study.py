@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
 from autotune.tuning.environment import environment, version
-from autotune.tuning.events import StudyStarted
+from autotune.tuning.events import Lent, StudyStarted
 from autotune.tuning.journal import JOURNAL, Journal, Listener, read_events
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
@@ -73,9 +73,16 @@ def latest_folder(name: str, *, root: Path = STUDIES) -> Path:
 
 
 def begin(
-    recipe: Recipe, *, given: bytes, folder: Path, seed: int, clock: Callable[[], float], listener: Listener
+    recipe: Recipe,
+    *,
+    given: bytes,
+    folder: Path,
+    seed: int,
+    clock: Callable[[], float],
+    listener: Listener,
+    lessons: Sequence[Lent] = (),
 ) -> Study:
-    """Makes a study folder. `given` is the recipe file as the user wrote it.
+    """Makes a study folder. `given` is the recipe file as the user wrote it, `lessons` are of other studies.
 
     Raises BadInputError if something is there already; leaves nothing behind if the folder cannot be filled.
     """
@@ -87,7 +94,10 @@ def begin(
         lock = _lock(folder)
         (folder / GIVEN).write_bytes(given)
         (folder / RESOLVED).write_text(recipe.to_yaml(resolved=True), encoding="utf-8")
-        return _opened(folder, recipe, seed, lock, Journal(folder / JOURNAL, clock=clock, listener=listener))
+        study = _opened(folder, recipe, seed, lock, Journal(folder / JOURNAL, clock=clock, listener=listener))
+        for lesson in lessons:
+            study.journal.append(lesson)
+        return study
     except OSError:
         if made:
             shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from threadpoolctl import ThreadpoolController
 
 from policies.belief.evidence import evidence_of
 from policies.belief.memory import MemoryBelief, learnt_memory
-from policies.belief.time import Posterior, learnt
+from policies.belief.time import Posterior, Prior, learnt
 from policies.trial import Trial
 
 
@@ -20,11 +20,11 @@ class Belief:
     memory: MemoryBelief
 
 
-def believed(trials: Sequence[Trial], *, limit_gib: float | None) -> Belief:
-    """Pure: of the trials alone. `limit_gib` is what a GPU has."""
+def believed(trials: Sequence[Trial], *, limit_gib: float | None, prior: Prior | None = None) -> Belief:
+    """Pure. `limit_gib` is what a GPU has, `prior` what was believed before the study (None: the tables')."""
     evidence = evidence_of(trials)
     with _libraries().limit(limits=1):  # the matrices are small: more threads only wait for each other
-        return Belief(time=learnt(evidence), memory=learnt_memory(evidence, limit_gib))
+        return Belief(time=learnt(evidence, prior), memory=learnt_memory(evidence, limit_gib))
 
 
 @cache

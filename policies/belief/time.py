@@ -47,6 +47,19 @@ MOST_EVALUATIONS, CLOSE = 60, 3e-3  # of the search for θ; relative fall of its
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prior:
+    """θ of every factor before a study's own bursts, and its standard deviation, [F]."""
+
+    mean: Floats
+    spread: Floats
+
+
+def of_tables() -> Prior:
+    spread = np.array([factor.spread for factor in factors()])
+    return Prior(mean=np.zeros(len(spread)), spread=spread)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Posterior:
     """θ of every factor, [F], and what they leave of every measured step, [M]."""
 
@@ -90,14 +103,15 @@ def _noise(measured: Sequence[Evidence]) -> Floats:
     return np.array([each.deviation for each in measured])
 
 
-def learnt(evidence: Sequence[Evidence]) -> Posterior:
-    """From all that was measured; the prior where nothing was. Pure."""
+def learnt(evidence: Sequence[Evidence], prior: Prior | None = None) -> Posterior:
+    """From all that was measured; the prior (None: the tables') where nothing was. Pure."""
     measured = tuple(each for each in evidence if each.step_s is not None)
-    mean, covariance = np.zeros(len(factors())), np.diag([factor.spread**2 for factor in factors()])
+    prior = prior or of_tables()
+    mean, covariance = prior.mean, np.diag(prior.spread**2)
     residual, seen = np.zeros(0), np.zeros((0, 0))
     if measured:
         form = _Form(measured)
-        mean, covariance = _fitted(form, mean, covariance)
+        mean, covariance = _fitted(form, prior)
         learnt_constants = moved(_named(factors(), mean))
         residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=learnt_constants).step)
         seen = features(form.candidates)
@@ -111,25 +125,26 @@ def learnt(evidence: Sequence[Evidence]) -> Posterior:
     )
 
 
-def _fitted(form: _Form, mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
     """The most likely θ and its covariance. Factors that no burst has touched keep what they had."""
-    first = _slopes(form.told, factors(), mean, form.told({}))
+    mean, covariance = prior.mean.copy(), np.diag(prior.spread**2)
+    first = _slopes(form.told, factors(), mean, form.told(moved(_named(factors(), mean))))
     places = np.flatnonzero(np.abs(first).max(axis=0) > TOUCHED)
     acting = [factors()[place] for place in places]
-    spread = np.array([factor.spread for factor in acting])
+    start, spread = prior.mean[places], prior.spread[places]
 
     def off(at: Floats) -> Floats:
-        return np.concatenate([form.told(moved(_named(acting, at))) - form.observed, at / spread])
+        return np.concatenate([form.told(moved(_named(acting, at))) - form.observed, (at - start) / spread])
 
     def slopes_at(at: Floats) -> Floats:
         slopes = first[:, places]
-        if at.any():
+        if (at != start).any():
             slopes = _slopes(form.told, acting, at, form.told(moved(_named(acting, at))))
         return np.concatenate([slopes, np.diag(1 / spread)])
 
     found = least_squares(
         off,
-        np.zeros(len(acting)),
+        start,
         jac=slopes_at,
         x_scale=spread,
         loss=_robust(len(form.observed)),

@@ -1,0 +1,40 @@
+"""What earlier studies teach a new one: their belief of the cluster, where it was of GPUs of the same type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.tuning.events import Lent
+from autotune.tuning.journal import read_study
+from policies.advisers import policy_for
+from policies.belief.prior import lesson_of
+from policies.learned import LearnedPolicy
+from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe
+
+
+def lessons_for(recipe: Recipe, studies: Sequence[Path]) -> list[Lent]:
+    """One a study, in the order given. BadInputError for one on other GPUs, and for one that teaches nothing."""
+    return [_lesson(recipe, folder) for folder in studies]
+
+
+def _lesson(recipe: Recipe, folder: Path) -> Lent:
+    history = read_study(folder)
+    assert history.study is not None  # read_study refuses a journal without its first line
+    theirs = Recipe.model_validate(history.study.recipe)
+    if theirs.cluster.gpu != recipe.cluster.gpu:
+        raise _refused(folder, f"it ran on {theirs.cluster.gpu}, this recipe is for {recipe.cluster.gpu}")
+    policy = policy_for(theirs, history.study.seed)  # without what it was taught itself: nothing counts twice
+    if not isinstance(policy, LearnedPolicy):
+        raise _refused(folder, "nothing is learnt of CPUs")
+    found = policy.belief(history.trials).time
+    if not found.measured:
+        raise _refused(folder, "no recipe has run in it")
+    lesson = lesson_of(found, study=folder.name)
+    return Lent(study=lesson.study, trials=lesson.trials, mean=dict(lesson.mean), deviation=dict(lesson.deviation))
+
+
+def _refused(folder: Path, why: str) -> BadInputError:
+    hint = "name studies on GPUs of the same type, or leave --learn-from out"
+    return BadInputError(Problem(where=f"--learn-from {folder}", what=why, hint=hint))

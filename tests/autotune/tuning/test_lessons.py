@@ -1,0 +1,77 @@
+"""`run --learn-from`: lessons are copied into the journal, so that a resumed or copied study decides alike."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.tuning.journal import read_study
+
+RECIPE = """\
+name: sim
+model: qwen3-30b-a3b
+cluster: {{gpu: {gpu}, nodes: 1, gpus_per_node: 8}}
+training: {{seq_length: 2048, global_batch_size: 64}}
+parallelism: {{ep: 8}}
+knobs: {{use_distributed_optimizer: true, moe_grouped_gemm: true}}
+burst: {{engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe, a study of it, and one that learnt from that study."""
+    folder = tmp_path_factory.mktemp("taught")
+    for gpu in ("h200", "b200"):
+        (folder / f"{gpu}.yaml").write_text(RECIPE.format(gpu=gpu))
+    assert main(["run", str(folder / "h200.yaml"), "--budget", "2", "--study", str(folder / "first")]) == 0
+    words = ["run", str(folder / "h200.yaml"), "--budget", "2", "--study", str(folder / "second")]
+    assert main([*words, "--learn-from", str(folder / "first")]) == 0
+    return folder
+
+
+def test_what_was_learnt_is_in_the_journal_and_named_in_every_reason(taught: Path) -> None:
+    history = read_study(taught / "second")
+    (lesson,) = history.lessons
+    assert (lesson.study, lesson.trials) == ("first", 2)
+    assert lesson.mean
+    assert history.trials[1].proposal.because.endswith("and from 2 of first")
+
+
+def test_a_study_that_learnt_goes_on_without_the_one_it_learnt_from(taught: Path, tmp_path: Path) -> None:
+    shutil.copytree(taught / "second", tmp_path / "copy")
+    words = ["run", str(taught / "h200.yaml"), "--study", str(tmp_path / "copy"), "--resume", "--budget", "3"]
+    assert main(words) == 0
+    history = read_study(tmp_path / "copy")
+    assert history.lessons == read_study(taught / "second").lessons
+    assert len(history.finished) == 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "said"),
+    [
+        ("b200.yaml", ["--learn-from", "first"], "it ran on h200, this recipe is for b200"),
+        ("h200.yaml", ["--learn-from", "nowhere"], "not a study"),
+        (
+            "h200.yaml",
+            ["--study", "second", "--resume", "--learn-from", "first"],
+            "keeps the lessons it was begun with",
+        ),
+    ],
+    ids=["other GPUs", "no study", "resumed"],
+)
+def test_what_cannot_teach_is_refused_before_anything_is_made(
+    recipe: str,
+    words: list[str],
+    said: str,
+    taught: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(taught)
+    assert main(["run", recipe, *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("studies").exists()
