@@ -17,8 +17,9 @@ from trainer.recipe.knobs import KNOBS
 def path(material: Material) -> Section | None:
     said = (
         "Every kept change. The wall found is the largest of the recipe it was made from; a fix may answer a smaller "
-        "one: its because says which. A predicted gain is the fix's claim on a wall's recoverable time R; its bound is "
-        "T/(T−R)−1 over all walls the fix claims to act on. Obtained is over the parent, "
+        "one: its because says which. A predicted gain is what was believed before the burst, with its 90 % interval; "
+        "where nothing is believed, the fix's claim on a wall's recoverable time R, with T/(T−R)−1 over all walls it "
+        "claims to act on as its bound. Obtained is over the parent, "
         "from all bursts of both, with the 95 % interval; judged gives the figures known when the verdict fell.",
     )
     records = tuple(_step(step, material.unit) for step in material.path)
