@@ -25,7 +25,7 @@ from autotune.tuning.events import (
     StudyStarted,
 )
 from policies.belief.prior import Lesson
-from policies.trial import Phase, Prediction, Proposal, Status, Trial
+from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
 from trainer.burst import FailureKind, Outcome
 from trainer.recipe import Recipe
 
@@ -48,6 +48,7 @@ class History:
         self.lost: list[BurstLost] = []
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
         self.attempted: dict[int, Trial] = {}
+        self._accepted: list[int] = []  # in the order of their verdicts
         self._changed: dict[int, int] = {}  # by trial, knobs that differ from the recipe as given
         self._gpu_s = 0.0
         self._running: tuple[int, float] | None = None  # the trial of which a burst runs, and since when
@@ -61,7 +62,7 @@ class History:
     @property
     def best(self) -> Trial | None:
         """The recipe accepted last; None while nothing has run."""
-        return next((trial for trial in reversed(self.trials) if trial.accepted), None)
+        return self.attempted[self._accepted[-1]] if self._accepted else None
 
     @property
     def reference(self) -> Trial | None:
@@ -142,6 +143,8 @@ class History:
     @fold.register
     def _(self, event: Judged) -> None:
         self._update(event.trial, status=event.status, verdict=event.verdict, verdict_because=event.because)
+        if event.verdict is Verdict.ACCEPTED:
+            self._accepted.append(event.trial)
 
     @fold.register
     def _(self, event: Ended) -> None:

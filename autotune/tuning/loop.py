@@ -16,13 +16,14 @@ from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
 from autotune.tuning.events import Ended, Proposed
 from autotune.tuning.history import History
-from autotune.tuning.judge import Judgement, judge, noise_gain, speedup
+from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
 from policies.phases import PHASES
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 PAIRS = 3  # of bursts that make the result sure, at most
+OPEN = 2  # trials left inconclusive that are looked at again
 SURE = 0.03  # half of the interval of the speed-up, relative
 
 
@@ -58,6 +59,7 @@ class Loop:
                 while (number := self._next(phase)) is not None:
                     self._settle(self.bench.attempt(number))
             phases = LATER_PASSES if len(self._history.proposals) != before else ()
+        self._reconsider()
         self._measure_reference()
         self._confirm()
         return self.bench.journal.append(self._end())
@@ -106,9 +108,35 @@ class Loop:
             judgement = self._judge(trial)
         return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
 
+    def _reconsider(self) -> None:
+        """What was left open and looks better than the best is measured in turns with it until it is told."""
+        for number in self._left_open():
+            pairs = 0
+            while pairs < PAIRS and self._history.attempted[number].verdict is Verdict.INCONCLUSIVE:
+                pairs += 1
+                best, trial = self._history.best, self._history.attempted[number]
+                if best is None or (gain_over(trial, best) or 0.0) <= 0 or not self._pair(best, trial):
+                    return
+                judgement = self._judge(self._history.attempted[number])
+                self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
+
+    def _left_open(self) -> list[int]:
+        best = self._history.best
+        open_ones = [trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE]
+        gains = {trial.number: gain_over(trial, best) or 0.0 for trial in open_ones} if best else {}
+        return sorted((number for number in gains if gains[number] > 0), key=lambda number: -gains[number])[:OPEN]
+
+    def _pair(self, one: Trial, other: Trial) -> bool:
+        """Measures both once more, one after the other; False where not both may be."""
+        for trial in (one, other):
+            if not self.bench.may_burst:
+                return False
+            self.bench.repeat(trial)
+        return True
+
     def _measure_reference(self) -> None:
-        """Where the recipe as given does not run, one near it is measured: a good first guess must not shrink the gain
-        that is told."""
+        """Where the recipe as given does not run, one near it is measured: a good first guess must not shrink the
+        gain that is told."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
         if given.status is Status.OK or self._history.best is None:
             return
@@ -125,10 +153,8 @@ class Loop:
             best, reference = self._history.best, self._history.reference
             if best is None or reference is None or best is reference or not self._unsure(best, reference):
                 return
-            for trial in (reference, best):
-                if not self.bench.may_burst:
-                    return
-                self.bench.repeat(trial)
+            if not self._pair(reference, best):
+                return
 
     def _unsure(self, best: Trial, reference: Trial) -> bool:
         """An earlier run's repeats stand; else whether the interval of the speed-up is wider than SURE, or rests on one

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.tuning.journal import read_study
 from autotune.tuning.judge import judge
-from policies.trial import Phase, Status, Trial, Verdict
+from policies.trial import Phase, Prediction, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import FakeEngine, Idea, Rule, base_recipe, loop_in, outcome_of
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.errors import ToolError
@@ -285,3 +285,30 @@ def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], until=12.0).run()
     assert 1 <= len(engine.ran) < 5
     assert (ended.status, ended.because) == ("budget", "the time is up")
+
+
+def test_what_was_left_open_is_looked_at_again_when_nothing_else_is_left(tmp_path: Path) -> None:
+    """Foretold with an interval, so not repeated at once: 1.2 % is inside what one burst a side can tell."""
+
+    def close(recipe: Recipe) -> float:
+        return 100_000 if recipe.knob("micro_batch_size") == 1 else 98_800
+
+    engine = FakeEngine(close)
+    foretold = Prediction(gain=0.001, gain_low=-0.05, gain_high=0.05)
+    loop_in(tmp_path, rule=close, engine=engine, ideas=[Idea(changes={"micro_batch_size": 4}, foretold=foretold)]).run()
+    order = [burst.recipe.knob("micro_batch_size") for burst in engine.ran]
+    assert order == [1, 4, 1, 4]
+    _, candidate = trials_in(tmp_path)
+    assert candidate.accepted
+    assert read_study(tmp_path).best == candidate
+
+
+def test_a_gain_that_was_foretold_is_accepted_on_one_burst(tmp_path: Path) -> None:
+    def close(recipe: Recipe) -> float:
+        return 100_000 if recipe.knob("micro_batch_size") == 1 else 97_000
+
+    foretold = Prediction(gain=0.03, gain_low=0.02, gain_high=0.04)
+    loop_in(tmp_path, rule=close, ideas=[Idea(changes={"micro_batch_size": 4}, foretold=foretold)], budget=2).run()
+    _, candidate = trials_in(tmp_path)
+    assert candidate.accepted
+    assert "measured as foretold" in candidate.verdict_because
