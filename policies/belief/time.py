@@ -41,6 +41,7 @@ FLOOR = 0.02  # of the step: parts below it are told apart no more
 ODD = 3.0  # deviations beyond which a figure counts no more than in proportion
 RESIDUAL = 0.05  # standard deviation of g before any burst
 LEAST = 0.003  # deviation of any prediction
+FAR = 4.0  # spreads beyond which no factor is moved
 STEP = 0.02  # of θ, for derivatives
 TOUCHED = 1e-6  # slope of a figure below which a factor does not act on it
 MOST_EVALUATIONS, CLOSE = 60, 3e-3  # of the search for θ; relative fall of its cost at which it ends
@@ -134,12 +135,14 @@ def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
     start, spread = prior.mean[places], prior.spread[places]
 
     def off(at: Floats) -> Floats:
-        return np.concatenate([form.told(moved(_named(acting, at))) - form.observed, (at - start) / spread])
+        near = np.clip(at, start - FAR * spread, start + FAR * spread)
+        return np.concatenate([form.told(moved(_named(acting, near))) - form.observed, (at - start) / spread])
 
     def slopes_at(at: Floats) -> Floats:
         slopes = first[:, places]
         if (at != start).any():
-            slopes = _slopes(form.told, acting, at, form.told(moved(_named(acting, at))))
+            near = np.clip(at, start - FAR * spread, start + FAR * spread)
+            slopes = _slopes(form.told, acting, near, form.told(moved(_named(acting, near))))
         return np.concatenate([slopes, np.diag(1 / spread)])
 
     found = least_squares(
@@ -152,7 +155,7 @@ def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
         ftol=CLOSE,
         xtol=CLOSE,
     )
-    mean[places] = found.x
+    mean[places] = np.clip(found.x, start - FAR * spread, start + FAR * spread)
     covariance[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
     return mean, covariance
 
@@ -211,7 +214,7 @@ class _Form:
 
     def _told(self, steps: Floats, parts: dict[str, Floats]) -> Floats:
         whole = solve_triangular(self.step_root, np.log(steps), lower=True)
-        logs = np.stack([np.log(parts[name] + self.floor) for name in PARTS], axis=1) / self.deviations
+        logs = np.stack([np.log(np.maximum(parts[name], 0.0) + self.floor) for name in PARTS], axis=1) / self.deviations
         return np.concatenate([whole, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from policies.belief.evidence import Evidence, RankParts
+from policies.belief.evidence import PARTS, Evidence, RankParts
 from policies.belief.factors import factors
 from policies.belief.time import learnt
 from tests.policies.belief.planted import OTHER, RECIPES, evidence, true_step_s
@@ -80,3 +82,28 @@ def test_what_was_measured_is_believed_to_within_its_noise() -> None:
     mean, deviation = learnt(slow).predict(tabulate([RECIPES[0]]))
     assert float(mean[0]) == pytest.approx(math.log(slow[0].step_s or 0.0), abs=0.05)
     assert float(deviation[0]) < 0.05
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(-7.0, 7.0), min_size=len(PARTS) + 1, max_size=len(PARTS) + 1))
+def test_whatever_a_trace_says_something_finite_is_believed(logs: list[float]) -> None:
+    """Steps and parts up to a thousand times longer or shorter than any cluster's."""
+    sound = evidence(RECIPES[:2], {})
+    factors_of = dict(zip(PARTS, np.exp(logs[1:]).tolist(), strict=True))
+    wild = [
+        replace(
+            each,
+            step_s=(each.step_s or 0.0) * math.exp(logs[0]),
+            ranks=tuple(
+                RankParts(
+                    pipeline_rank=rank.pipeline_rank,
+                    seconds={name: seconds * factors_of[name] for name, seconds in rank.seconds.items()},
+                )
+                for rank in each.ranks
+            ),
+        )
+        for each in sound
+    ]
+    mean, deviation = predicted(wild)
+    assert math.isfinite(mean)
+    assert 0 < deviation < math.inf

@@ -108,7 +108,8 @@ def imbalance(candidates: Candidates, values: Constants) -> Floats:
     held = (candidates.base.architecture.num_moe_experts or 1) / candidates.ep
     ranks = np.maximum(candidates.ep, 2.0)
     over = (EXPERTS_HELD / held) ** values["imbalance_spread"] * np.sqrt(np.log(ranks) / np.log(EXPERT_RANKS))
-    return np.where(unbalanced(candidates), 1 + (values["natural_imbalance"] - 1) * over, 1.0)
+    hottest = np.maximum(1 + (values["natural_imbalance"] - 1) * over, 1.0)
+    return np.where(unbalanced(candidates), hottest, 1.0)
 
 
 def _notify(candidates: Candidates, values: Constants) -> Floats:
