@@ -23,11 +23,11 @@ from policies.fixes import FIXES
 from policies.noise import throughput
 from policies.phases import plan_of
 from policies.policy import Policy
-from policies.prospects import ROOM, SURE, Prospect, pairs, prospects
+from policies.prospects import ROOM, SURE, Doubt, Prospect, pairs, prospects
 from policies.reasons import because_of_fit, because_of_prospect
 from policies.retune import propose_retune, told
 from policies.search import MODEL, suggest
-from policies.trial import Phase, Prediction, Proposal, Trial
+from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View, view_of
 from policies.words import because_of_wall
 from trainer.estimate.candidates import tabulate
@@ -119,14 +119,14 @@ class LearnedPolicy:
         key = (runs, view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
         if self._known is None or self._known[0] != key:
             belief = self.belief(view.trials)
-            found = prospects(self._space, view.best.recipe if runs else None, belief, view.tried)
+            found = prospects(self._space, view.best.recipe if runs else None, belief, view.tried, _doubts(view.trials))
             self._known = key, belief, _worth_a_look(found)
         return self._known[1], self._known[2]
 
     # --- fit ----------------------------------------------------------------------------------------------
     def _fitting(self, view: View) -> Proposal | None:
         belief = self.belief(view.trials)
-        found = list(islice(prospects(self._space, None, belief, view.tried), FIRST))
+        found = list(islice(prospects(self._space, None, belief, view.tried, _doubts(view.trials)), FIRST))
         if not found or found[0].fits < HOPELESS:
             return self._offloaded(view)
         chosen = _by_the_field(found)
@@ -221,6 +221,21 @@ class LearnedPolicy:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
         return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= SURE
+
+
+def _doubts(trials: Sequence[Trial]) -> list[Doubt]:
+    """Of every recipe that failed, memory apart, what no recipe that ran has had."""
+    ran = [trial.recipe for trial in trials if trial.status is Status.OK]
+    failed = [trial.recipe for trial in trials if trial.status is Status.FAILED and ran]
+    found = [
+        {
+            knob: value
+            for knob, (value, _) in recipe.diff(ran[0]).items()
+            if all(other.knob(knob) != value for other in ran)
+        }
+        for recipe in failed
+    ]
+    return [doubt for doubt in found if doubt]
 
 
 def _worth_a_look(found: Iterator[Prospect]) -> list[Prospect]:

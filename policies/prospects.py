@@ -7,9 +7,10 @@ the probability of fitting.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -28,6 +29,8 @@ LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
 SURE = 0.9  # P(fits) asked of a burst before anything has run
 FEW = 12  # single moves whose pairs are looked at
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
+DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
+Doubt = Mapping[str, Any]  # knob -> value that only a failed recipe has had
 # Switched on wherever they are legal: no estimate sees them, and they cost nothing
 FREE: tuple[dict[str, object], ...] = (
     {"delay_wgrad_compute": True},
@@ -62,19 +65,22 @@ class _Scores:
     score: Floats
 
 
-def prospects(found: Search, best: Recipe | None, belief: Belief, tried: Container[str]) -> Iterator[Prospect]:
-    """The best first; none that was tried, no frozen knob moved, all legal. `best` is None while nothing runs."""
-    table = found.finals.candidates.take(_short_list(found, belief))
+def prospects(
+    found: Search, best: Recipe | None, belief: Belief, tried: Container[str], doubts: Sequence[Doubt] = ()
+) -> Iterator[Prospect]:
+    """The best first; none that was tried, no frozen knob moved, all legal. `best` is None while nothing runs; `doubts`
+    are of recipes that failed for other reasons than memory."""
+    table = found.finals.candidates.take(_short_list(found, belief, doubts))
     near = list(_neighbours(best)) if best else []
-    groups = [(table, _scores(table, best, belief))]
+    groups = [(table, _scores(table, best, belief, doubts))]
     if near:
         beside = tabulate(near)
-        groups.append((beside, _scores(beside, best, belief)))
+        groups.append((beside, _scores(beside, best, belief, doubts)))
     score = np.concatenate([scores.score for _, scores in groups])
     seen: set[str] = set()
     for at in np.argsort(-score, kind="stable"):
         group, row = (0, int(at)) if at < table.count else (1, int(at) - table.count)
-        recipe = near[row] if group else _written(found, table, row)
+        recipe = near[row] if group else _written(found, table, row, doubts)
         if recipe is None or recipe.digest() in seen or recipe.digest() in tried:
             continue
         seen.add(recipe.digest())
@@ -136,38 +142,54 @@ def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prosp
     )
 
 
-def _short_list(found: Search, belief: Belief) -> Integers:
+def _trust(table: Candidates, doubts: Sequence[Doubt]) -> Floats:
+    """[N], less the more of a failed recipe's doubtful knobs a row shares: one of them is why it failed."""
+    trust = np.ones(table.count)
+    for doubt in doubts:
+        shared = sum((table.among(knob, value).astype(float) for knob, value in doubt.items()), np.zeros(()))
+        trust = trust * (1 - DOUBTED * shared / len(doubt))
+    return trust
+
+
+def _short_list(found: Search, belief: Belief, doubts: Sequence[Doubt]) -> Integers:
     """Rows of the finals: the fastest that are likely to fit, the likeliest where none is."""
     table = found.finals.candidates
-    means, fits = belief.time.means(table), belief.memory.fits(table)
+    means, fits = belief.time.means(table) - np.log(_trust(table, doubts)), belief.memory.fits(table)
     likely = np.flatnonzero(fits >= LIKELY)
     if not len(likely):
         return np.argsort(-fits, kind="stable")[:SHORT_LIST]
     return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
 
 
-def _scores(table: Candidates, best: Recipe | None, belief: Belief) -> _Scores:
+def _scores(table: Candidates, best: Recipe | None, belief: Belief, doubts: Sequence[Doubt] = ()) -> _Scores:
     log_step, deviation = belief.time.predict(table)
     fits = belief.memory.fits(table)
     if best is None:  # what fits surely first, the fastest of it; else the likeliest
         unsure = np.where(fits >= SURE, 0.0, np.log(np.maximum(fits, 1e-12)) - 100.0)
         nothing = np.zeros_like(log_step)
         return _Scores(
-            log_step=log_step, deviation=deviation, gain=nothing, fits=fits, worth=nothing, score=unsure - log_step
+            log_step=log_step,
+            deviation=deviation,
+            gain=nothing,
+            fits=fits,
+            worth=nothing,
+            score=unsure - log_step + np.log(_trust(table, doubts)),
         )
     now, _ = belief.time.predict(tabulate([best]))
     gain = now[0] - log_step
     z = gain / deviation
-    worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * fits**CAUTION
+    worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * fits**CAUTION * _trust(table, doubts)
     return _Scores(log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth)
 
 
-def _written(found: Search, table: Candidates, row: int) -> Recipe | None:
+def _written(found: Search, table: Candidates, row: int, doubts: Sequence[Doubt]) -> Recipe | None:
     """A row as it would run, with what is free."""
     recipe = written_out(table.recipe(row))
     if broken(recipe, found.standing):
         return None
     for changes in FREE:
+        if any(doubt.get(knob) == value for doubt in doubts for knob, value in changes.items()):
+            continue
         derived = derive(recipe, changes)
         recipe = recipe if isinstance(derived, Refusal) else derived
     return recipe

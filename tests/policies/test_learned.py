@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from policies.phases import PHASES
 from policies.policy import Policy
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from tests.policies.drawn import cpu_recipe, out_of_memory, trial
-from trainer.burst import Burst
+from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
@@ -144,6 +145,30 @@ def test_where_nothing_can_fit_nothing_is_proposed() -> None:
     given = trial(small, given=out_of_memory(small), verdict=Verdict.REJECTED)
     assert LearnedPolicy(small, 1).propose(given, Phase.FIT, [given]) is None
     assert "such nodes are the fewest on which it fits" in LearnedPolicy(small, 1).why_stopped(given, [given])
+
+
+def test_what_made_a_recipe_fail_is_left_alone(walked: list[Trial]) -> None:
+    """As where a dispatcher's package is missing: whatever wants it fails."""
+    policy = LearnedPolicy(base(), 1)
+    backend = policy_backend(next_of(policy, walked[0], walked[:1]))
+    assert backend != policy_backend(walked[0].proposal)
+    trials, failed = [walked[0]], 0
+    for number in range(1, 6):
+        proposal = next_of(policy, walked[0], trials)
+        if proposal is None or policy_backend(proposal) != backend:
+            break
+        failed += 1
+        crash = Outcome(failure=Failure(kind=FailureKind.CRASH, evidence="ModuleNotFoundError"))
+        trials.append(
+            replace(walked[1], number=number, proposal=proposal, outcomes=(crash,), status=Status.FAILED, analysis=None)
+        )
+    assert failed <= 3
+
+
+def policy_backend(proposal: Proposal | None) -> tuple[str, str]:
+    assert proposal is not None
+    recipe = proposal.recipe
+    return recipe.knob("moe_token_dispatcher_type"), recipe.knob("moe_flex_dispatcher_backend")
 
 
 def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial]) -> None:
