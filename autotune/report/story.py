@@ -66,7 +66,7 @@ def _figure_note(history: History, document: Document) -> str:
     low, high = document.speedup_ci or (None, None)
     source = "simulated, not measured: " if history.simulated else ""
     given = history.reference.number == 0
-    what = "the recipe as given" if given else "the smallest change of the recipe as given that was seen to run"
+    what = "the recipe as given" if given else "the smallest change that ran"
     over = f"{source}throughput over trial {history.reference.number}, {what}"
     if document.best == document.base:
         return f"{over}: nothing beat it"
