@@ -127,8 +127,10 @@ class LearnedPolicy:
     def _fitting(self, view: View) -> Proposal | None:
         belief = self.belief(view.trials)
         found = list(islice(prospects(self._space, None, belief, view.tried, _doubts(view.trials)), FIRST))
-        if not found or found[0].fits < HOPELESS:
-            return self._offloaded(view)
+        if not found or found[0].fits < SURE:  # no plan varies what saves memory in the last resort
+            beside = self._saving(view, belief, least=found[0].fits if found else HOPELESS)
+            if beside or not found or found[0].fits < HOPELESS:
+                return beside
         chosen = _by_the_field(found)
         return Proposal(
             recipe=chosen.recipe,
@@ -139,11 +141,14 @@ class LearnedPolicy:
             predicted=Prediction(peak_gib=self._peak(chosen, belief), fits_probability=chosen.fits),
         )
 
-    def _offloaded(self, view: View) -> Proposal | None:
-        """What no plan varies: the cheapest set of fixes that is predicted to fit, offloading in the last resort."""
-        found, limit = propose_fit(view, plan_of(Phase.FIT)), view.situation.limit_gib
-        fits = found and found.predicted.peak_gib and limit and found.predicted.peak_gib <= limit
-        return found if fits else None
+    def _saving(self, view: View, belief: Belief, *, least: float) -> Proposal | None:
+        """The cheapest set of fixes that is predicted to fit, offloading in the last resort; None where it is less
+        likely to fit than `least`."""
+        found = propose_fit(view, plan_of(Phase.FIT))
+        chance = float(belief.memory.fits(tabulate([found.recipe]))[0]) if found else 0.0
+        if found is None or chance <= max(least, HOPELESS):
+            return None
+        return replace(found, predicted=replace(found.predicted, fits_probability=chance))
 
     # --- scale, profile, retune ---------------------------------------------------------------------------
     def _chosen(self, view: View, phase: Phase, ranked: Sequence[Prospect]) -> Prospect | None:

@@ -147,6 +147,16 @@ def test_where_nothing_can_fit_nothing_is_proposed() -> None:
     assert "such nodes are the fewest on which it fits" in LearnedPolicy(small, 1).why_stopped(given, [given])
 
 
+def test_where_no_plan_surely_fits_the_optimizer_is_offloaded() -> None:
+    small = base().model_copy(update={"cluster": base().cluster.model_copy(update={"memory_gib": 48.0})})
+    given = trial(small, given=out_of_memory(small), verdict=Verdict.REJECTED)
+    proposal = LearnedPolicy(small, 1).propose(given, Phase.FIT, [given])
+    assert proposal is not None
+    assert proposal.fix == "optimizer_offload"
+    assert proposal.predicted.fits_probability is not None
+    assert proposal.predicted.fits_probability > 0.9
+
+
 def test_what_made_a_recipe_fail_is_left_alone(walked: list[Trial]) -> None:
     """As where a dispatcher's package is missing: whatever wants it fails."""
     policy = LearnedPolicy(base(), 1)
