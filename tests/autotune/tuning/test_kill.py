@@ -17,7 +17,7 @@ from tests.autotune.test_cli import SIMULATED
 from tests.draws import few
 from tests.places import ROOT
 
-BUDGET = "12"
+BUDGET = "6"
 SEEDS = 20
 
 
