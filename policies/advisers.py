@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.belief.prior import Lesson
+from policies.belief.lesson import Lesson
 from policies.learned import LearnedPolicy
 from policies.policy import Policy
 from trainer.recipe import Recipe

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from policies.trial import Status, Trial
-from trainer.burst import BurstPhase
+from policies.trial import Trial
 from trainer.recipe import Recipe
 
 # Free share of the limit asked of a forecast: allocators round up, and ranks differ. More without a measured peak.
@@ -20,7 +19,6 @@ MARGIN_ESTIMATED = 0.10
 Estimate = Callable[[Recipe], float | None]  # peak of the hottest rank, GiB; None: not covered
 
 SLOPE_RANGE = (0.5, 2.0)  # how far a line through two measured peaks is believed
-AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)  # out of memory there is the profiler's or the check's doing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class MemoryGate:
 
     def __init__(self, trials: Sequence[Trial], *, estimate: Estimate = closed_form_gib) -> None:
         self._estimate = estimate
-        self._limit = _measured_limit(trials)
+        self._limit = measured_limit(trials)
         self._known = [known for trial in trials if (known := self._learn(trial))]
 
     def forecast(self, recipe: Recipe) -> Forecast:
@@ -81,17 +79,14 @@ class MemoryGate:
         if estimate is None:
             return None
         peaks = [max(o.peak_gib) for o in trial.outcomes if o.ok and o.peak_gib]
-        died = trial.status is Status.OOM and not any(
-            outcome.failure and outcome.failure.phase in AFTER_THE_STEPS for outcome in trial.outcomes
-        )
-        if not peaks and not (died and self._limit):
+        if not peaks and not (trial.ran_out and self._limit):
             return None
         return _Known(
             number=trial.number,
             recipe=trial.recipe,
             estimate_gib=estimate,
             peak_gib=max(peaks) if peaks else float(self._limit or 0.0),
-            died=died,
+            died=trial.ran_out,
         )
 
     def _died_below(self, recipe: Recipe, estimate: float) -> _Known | None:
@@ -142,6 +137,6 @@ def _by_estimate(known: _Known) -> float:
     return known.estimate_gib
 
 
-def _measured_limit(trials: Sequence[Trial]) -> float | None:
+def measured_limit(trials: Sequence[Trial]) -> float | None:
     limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
     return min(limits) if limits else None

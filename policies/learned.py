@@ -15,17 +15,18 @@ from itertools import islice, takewhile
 
 from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief, believed
-from policies.belief.prior import Lesson, prior_of
+from policies.belief.lesson import Lesson
+from policies.belief.prior import prior_of
 from policies.consider import Candidate, Idea, consider
 from policies.fit import needs_room, propose_fit
-from policies.fix import gain_of
 from policies.fixes import FIXES
+from policies.gate import measured_limit
 from policies.noise import throughput
 from policies.phases import plan_of
 from policies.policy import Policy
 from policies.prospects import ROOM, SURE, Doubt, Prospect, pairs, prospects
 from policies.reasons import because_of_fit, because_of_prospect
-from policies.retune import propose_retune, told
+from policies.retune import propose_retune, told, walls_worth_it
 from policies.search import MODEL, suggest
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.view import View, view_of
@@ -44,7 +45,6 @@ LOOKED_AT = 40  # prospects that a phase looks through
 FIRST = 12  # of which, where nothing runs yet, the order of the field picks one
 ALIKE = 0.003  # log step: what the belief cannot tell apart, and the order of the field decides
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
-INTERVAL = 1.645  # deviations of a 90 % interval
 LADDER = (None, "selective", "full")  # recompute, least first
 
 
@@ -105,8 +105,9 @@ class LearnedPolicy:
         return self._fixes.rejected_ideas(best, trials)
 
     def belief(self, trials: Sequence[Trial]) -> Belief:
-        limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
-        return believed(trials, limit_gib=min(limits) if limits else self._base.memory_limit_gib, prior=self._prior)
+        measured = measured_limit(trials)
+        limit = self._base.memory_limit_gib if measured is None else measured
+        return believed(trials, limit_gib=limit, prior=self._prior)
 
     @property
     def _taught(self) -> str:
@@ -115,11 +116,10 @@ class LearnedPolicy:
 
     def _ranked(self, view: View) -> tuple[Belief, list[Prospect]]:
         """Worked out once for the phases of one decision."""
-        runs = throughput(view.best) is not None
-        key = (runs, view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
+        key = (view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
         if self._known is None or self._known[0] != key:
             belief = self.belief(view.trials)
-            found = prospects(self._space, view.best.recipe if runs else None, belief, view.tried, _doubts(view.trials))
+            found = prospects(self._space, view.best.recipe, belief, view.tried, _doubts(view.trials))
             self._known = key, belief, _worth_a_look(found)
         return self._known[1], self._known[2]
 
@@ -180,8 +180,7 @@ class LearnedPolicy:
     def _proposal(
         self, view: View, phase: Phase, chosen: Prospect, belief: Belief, ranked: Sequence[Prospect]
     ) -> Proposal:
-        assert chosen.gain is not None
-        low, high = (math.expm1(chosen.gain + sign * INTERVAL * chosen.deviation) for sign in (-1, 1))
+        expected, low, high = chosen.gains
         second = next((each for each in ranked if each is not chosen), None)
         return Proposal(
             recipe=chosen.recipe,
@@ -190,7 +189,7 @@ class LearnedPolicy:
             fix=_fix_of(view, chosen.recipe) or "search",
             because=because_of_prospect(view, chosen, second, belief) + self._taught,
             predicted=Prediction(
-                gain=math.expm1(chosen.gain),
+                gain=expected,
                 gain_low=low,
                 gain_high=high,
                 gain_bound=high,
@@ -258,18 +257,17 @@ def _phase_of(view: View, recipe: Recipe) -> Phase:
     if sizes_of(best) != sizes_of(recipe) or best.training.micro_batch_size != recipe.training.micro_batch_size:
         return Phase.SCALE
     walls = {wall for knob in best.diff(recipe) for wall in KNOBS[knob].walls}
-    return Phase.PROFILE if walls & _walls_worth_it(view) else Phase.RETUNE
+    return Phase.PROFILE if walls & _walls_named(view) else Phase.RETUNE
 
 
-def _walls_worth_it(view: View) -> set[str]:
+def _walls_named(view: View) -> set[str]:
     """The wall that is named; where none is, every one that could give more than the noise."""
     analysis = view.situation.analysis
     if analysis is None:
         return set()
     if analysis.diagnosis.wall is not Wall.UNDETERMINED:
         return {analysis.diagnosis.wall.value}
-    step = view.situation.step_us
-    return {f.wall.value for f in analysis.diagnosis.walls if gain_of(f.recoverable_us, step) > view.noise}
+    return walls_worth_it(view)
 
 
 def _by_the_field(found: Sequence[Prospect]) -> Prospect:

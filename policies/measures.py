@@ -28,11 +28,11 @@ class Measure:
         return 0.005 * situation.step_us
 
 
-def _exposed(*kinds: str) -> Callable[[Partition], float]:
+def exposed(*kinds: str) -> Callable[[Partition], float]:
     return lambda step: sum(time.exposed_us for kind, time in step.communication_by_kind.items() if kind in kinds)
 
 
-def _busy(*kinds: str) -> Callable[[Partition], float]:
+def busy(*kinds: str) -> Callable[[Partition], float]:
     return lambda step: sum(time.busy_us for kind, time in step.communication_by_kind.items() if kind in kinds)
 
 
@@ -40,13 +40,13 @@ EP_KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
 
 MEASURES: dict[str, Measure] = {
     "recompute": Measure(words="time inside recompute", unit="us", read=lambda step: step.recompute_us),
-    "ep_exposed": Measure(words="exposed EP communication", unit="us", read=_exposed(*EP_KINDS)),
-    "ep_busy": Measure(words="EP communication", unit="us", read=_busy(*EP_KINDS)),
-    "tp_exposed": Measure(words="exposed TP communication", unit="us", read=_exposed("tp")),
-    "tp_busy": Measure(words="TP communication", unit="us", read=_busy("tp")),
-    "cp_busy": Measure(words="CP communication", unit="us", read=_busy("cp")),
-    "pp_busy": Measure(words="PP send/recv", unit="us", read=_busy("pp")),
-    "dp_exposed": Measure(words="exposed DP communication", unit="us", read=_exposed("dp")),
+    "ep_exposed": Measure(words="exposed EP communication", unit="us", read=exposed(*EP_KINDS)),
+    "ep_busy": Measure(words="EP communication", unit="us", read=busy(*EP_KINDS)),
+    "tp_exposed": Measure(words="exposed TP communication", unit="us", read=exposed("tp")),
+    "tp_busy": Measure(words="TP communication", unit="us", read=busy("tp")),
+    "cp_busy": Measure(words="CP communication", unit="us", read=busy("cp")),
+    "pp_busy": Measure(words="PP send/recv", unit="us", read=busy("pp")),
+    "dp_exposed": Measure(words="exposed DP communication", unit="us", read=exposed("dp")),
     "host_idle": Measure(
         words="idle time waiting for the host", unit="us", read=lambda step: step.idle_by_cause.host_us
     ),

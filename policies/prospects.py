@@ -7,6 +7,7 @@ the probability of fitting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,8 +17,9 @@ import numpy as np
 from scipy.stats import norm
 
 from policies.belief.belief import Belief
+from policies.belief.time import INTERVAL
 from policies.legality import Refusal, derive
-from policies.space import AXES, CURRENT, Axis, axis_of
+from policies.space import CURRENT, Axis, moves
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search
@@ -52,6 +54,13 @@ class Prospect:
     worth: float
     score: float
 
+    @property
+    def gains(self) -> tuple[float, float, float]:
+        """(expected, low, high) as fractions of throughput, with the ends of the 90 % interval. Something must run."""
+        assert self.gain is not None
+        expected, low, high = (math.expm1(self.gain + sign * INTERVAL * self.deviation) for sign in (0, -1, 1))
+        return expected, low, high
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Scores:
@@ -71,11 +80,12 @@ def prospects(
     """The best first; none that was tried, no frozen knob moved, all legal. `best` is None while nothing runs; `doubts`
     are of recipes that failed for other reasons than memory."""
     table = found.finals.candidates.take(_short_list(found, belief, doubts))
-    near = list(_neighbours(best)) if best else []
-    groups = [(table, _scores(table, best, belief, doubts))]
+    near = [recipe for *_, recipe in moves(best)] if best else []
+    now = _now(belief, best) if best else None
+    groups = [(table, _scores(table, now, belief, doubts))]
     if near:
         beside = tabulate(near)
-        groups.append((beside, _scores(beside, best, belief, doubts)))
+        groups.append((beside, _scores(beside, now, belief, doubts)))
     score = np.concatenate([scores.score for _, scores in groups])
     seen: set[str] = set()
     for at in np.argsort(-score, kind="stable"):
@@ -102,17 +112,12 @@ class Pair:
 
 def pairs(best: Recipe, belief: Belief, tried: Container[str], *, least: float) -> list[Pair]:
     """Of the FEW most promising single moves along the axes all pairs that are worth `least`, the best first."""
-    moves = [
-        (axis, label, derived)
-        for name in AXES
-        if (axis := axis_of(name, best, lambda recipe: True))
-        for label, changes in axis.options.items()
-        if label != CURRENT and isinstance(derived := derive(best, changes), Recipe)
-    ]
-    if len(moves) < 2:
+    single = list(moves(best))
+    if len(single) < 2:
         return []
-    worth = _scores(tabulate([recipe for *_, recipe in moves]), best, belief).worth
-    few = [moves[at] for at in np.argsort(-worth, kind="stable")[:FEW]]
+    now = _now(belief, best)
+    worth = _scores(tabulate([recipe for *_, recipe in single]), now, belief).worth
+    few = [single[at] for at in np.argsort(-worth, kind="stable")[:FEW]]
     both = [
         ((one, other), (label, second), derived)
         for (one, label, _), (other, second, _) in combinations(few, 2)
@@ -122,7 +127,7 @@ def pairs(best: Recipe, belief: Belief, tried: Container[str], *, least: float) 
     ]
     if not both:
         return []
-    scores = _scores(tabulate([recipe for *_, recipe in both]), best, belief)
+    scores = _scores(tabulate([recipe for *_, recipe in both]), now, belief)
     found = [
         Pair(axes=axes, options=options, prospect=_prospect(recipe, scores, row, runs=True))
         for row, (axes, options, recipe) in enumerate(both)
@@ -161,10 +166,17 @@ def _short_list(found: Search, belief: Belief, doubts: Sequence[Doubt]) -> Integ
     return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
 
 
-def _scores(table: Candidates, best: Recipe | None, belief: Belief, doubts: Sequence[Doubt] = ()) -> _Scores:
+def _now(belief: Belief, best: Recipe) -> float:
+    """log seconds a step that the best is believed to take."""
+    log_step, _ = belief.time.predict(tabulate([best]))
+    return float(log_step[0])
+
+
+def _scores(table: Candidates, now: float | None, belief: Belief, doubts: Sequence[Doubt] = ()) -> _Scores:
+    """`now` is the best's log step, None while nothing runs."""
     log_step, deviation = belief.time.predict(table)
     fits = belief.memory.fits(table)
-    if best is None:  # what fits surely first, the fastest of it; else the likeliest
+    if now is None:  # what fits surely first, the fastest of it; else the likeliest
         unsure = np.where(fits >= SURE, 0.0, np.log(np.maximum(fits, 1e-12)) - 100.0)
         nothing = np.zeros_like(log_step)
         return _Scores(
@@ -175,8 +187,7 @@ def _scores(table: Candidates, best: Recipe | None, belief: Belief, doubts: Sequ
             worth=nothing,
             score=unsure - log_step + np.log(_trust(table, doubts)),
         )
-    now, _ = belief.time.predict(tabulate([best]))
-    gain = now[0] - log_step
+    gain = now - log_step
     z = gain / deviation
     worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * fits**CAUTION * _trust(table, doubts)
     return _Scores(log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth)
@@ -193,13 +204,3 @@ def _written(found: Search, table: Candidates, row: int, doubts: Sequence[Doubt]
         derived = derive(recipe, changes)
         recipe = recipe if isinstance(derived, Refusal) else derived
     return recipe
-
-
-def _neighbours(best: Recipe) -> Iterator[Recipe]:
-    """One step along every axis."""
-    for name in AXES:
-        axis = axis_of(name, best, lambda recipe: True)
-        for label, changes in axis.options.items() if axis else ():
-            derived = derive(best, changes)
-            if label != CURRENT and not isinstance(derived, Refusal):
-                yield derived

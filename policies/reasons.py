@@ -6,7 +6,8 @@ import math
 
 from policies.belief.belief import Belief
 from policies.belief.factors import moved
-from policies.prospects import Prospect
+from policies.belief.time import INTERVAL
+from policies.prospects import SURE, Prospect
 from policies.view import View
 from policies.words import failure_in_words, leading_wall
 from trainer.estimate.candidates import tabulate
@@ -15,7 +16,6 @@ from trainer.estimate.time.parts import STEP_PARTS
 
 NAMED = 3  # parts that a reason names
 NOTABLE = 0.005  # of a step
-INTERVAL = 1.645  # deviations of a 90 % interval
 
 
 def because_of_prospect(view: View, chosen: Prospect, second: Prospect | None, belief: Belief) -> str:
@@ -25,7 +25,7 @@ def because_of_prospect(view: View, chosen: Prospect, second: Prospect | None, b
 
 def because_of_fit(view: View, chosen: Prospect, belief: Belief) -> str:
     step = math.exp(chosen.log_step)
-    how = "the fastest that surely fits" if chosen.fits >= 0.9 else "the likeliest to fit of all legal recipes"
+    how = "the fastest that surely fits" if chosen.fits >= SURE else "the likeliest to fit of all legal recipes"
     spread = 100 * INTERVAL * chosen.deviation
     return (
         f"{failure_in_words(view.situation, view.best.number)}; {how}: {step:.3g} s a step expected "
@@ -47,9 +47,8 @@ def _moves(view: View, chosen: Prospect, belief: Belief) -> str:
 
 
 def _gain(chosen: Prospect) -> str:
-    assert chosen.gain is not None
-    low, high = (100 * math.expm1(chosen.gain + sign * INTERVAL * chosen.deviation) for sign in (-1, 1))
-    return f"{100 * math.expm1(chosen.gain):+.1f} % throughput (90 %: {low:+.1f} to {high:+.1f} %)"
+    expected, low, high = (100 * gain for gain in chosen.gains)
+    return f"{expected:+.1f} % throughput (90 %: {low:+.1f} to {high:+.1f} %)"
 
 
 def _fits(chosen: Prospect) -> str:

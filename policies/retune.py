@@ -92,7 +92,7 @@ def _axes(view: View) -> list[Axis]:
         tried |= touched
         if _mattered(view, trial):
             moved |= touched
-    walls = _walls_worth_it(view)
+    walls = walls_worth_it(view)
     new = [n for n in AXES if n not in tried and any(walls & set(KNOBS[knob].walls) for knob in AXES[n].knobs)]
     # What a layout gives is not in the walls alone: it also decides how evenly the ranks are loaded
     layouts = [name for name in LAYOUTS if name not in tried]
@@ -105,7 +105,7 @@ def _axes(view: View) -> list[Axis]:
     return axes
 
 
-def _walls_worth_it(view: View) -> set[str]:
+def walls_worth_it(view: View) -> set[str]:
     """Walls whose bound beats the noise, by name; every wall where no trace says."""
     situation = view.situation
     if situation.analysis is None:

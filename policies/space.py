@@ -6,7 +6,7 @@ so that every option is a recipe somebody would write. Options that the rules re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,16 @@ def axis_of(name: str, recipe: Recipe, worth: Callable[[Recipe], bool]) -> Axis 
         seen.add(derived.digest())
         options[_label(changes)] = changes
     return Axis(name=name, options=options) if len(options) > 1 else None
+
+
+def moves(recipe: Recipe) -> Iterator[tuple[Axis, str, Recipe]]:
+    """Every single step along every axis: the axis, its option, and the legal recipe that it makes."""
+    for name in AXES:
+        axis = axis_of(name, recipe, lambda derived: True)
+        for label, changes in axis.options.items() if axis else ():
+            derived = derive(recipe, changes)
+            if axis and label != CURRENT and isinstance(derived, Recipe):
+                yield axis, label, derived
 
 
 def recipe_at(recipe: Recipe, axes: Sequence[Axis], point: Point) -> Recipe | Refusal:

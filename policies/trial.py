@@ -11,10 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 from analyzers.diagnosis import Analysis
-from trainer.burst import Outcome
+from trainer.burst import BurstPhase, Outcome
 from trainer.recipe import Recipe
 
 Changes = dict[str, tuple[Any, Any]]  # knob -> (from, to)
+
+
+AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)
 
 
 class Phase(StrEnum):
@@ -74,6 +77,12 @@ class Trial:
     analysis: Analysis | None = None
     verdict: Verdict | None = None
     verdict_because: str = ""
+
+    @property
+    def ran_out(self) -> bool:
+        """Out of memory by itself, not in what the profiler or the check added after the steps."""
+        failures = [outcome.failure for outcome in self.outcomes if outcome.failure]
+        return self.status is Status.OOM and not any(failure.phase in AFTER_THE_STEPS for failure in failures)
 
     @property
     def accepted(self) -> bool:

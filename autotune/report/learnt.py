@@ -6,7 +6,7 @@ from autotune.looks.quantities import significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
 from policies.advisers import policy_for
-from policies.belief.lessons import lessons
+from policies.belief.corrections import corrections
 from policies.learned import LearnedPolicy
 from policies.policy import Policy
 from trainer.recipe import Recipe
@@ -21,7 +21,7 @@ def learnt(material: Material) -> Section | None:
     if study is None or not isinstance(policy, LearnedPolicy):
         return None
     belief = policy.belief(material.trials)
-    found = lessons(belief.time, Recipe.model_validate(study.recipe))
+    found = corrections(belief.time, Recipe.model_validate(study.recipe))
     rows = tuple(
         (one.words, one.unit, significant(one.before, 3), significant(one.after, 3), _interval(one.low, one.high))
         for one in found[:MOST]

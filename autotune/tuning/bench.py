@@ -63,9 +63,7 @@ class Bench:
         """Why no further burst is paid for, one as long as the last taken for granted; None while one may be."""
         history = self.journal.history
         last = history.finished[-1] if history.finished else None
-        hours = last.seconds * last.ranks / 3600 if last else 0.0
-        if last and last.outcome.cost_s is not None:
-            hours = last.outcome.cost_s * last.ranks / 3600
+        hours = last.gpu_s / 3600 if last else 0.0
         if self.spent >= self.budget:
             return self.in_words
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:

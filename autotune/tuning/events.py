@@ -85,6 +85,12 @@ class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
     seconds: float
     ranks: int
 
+    @property
+    def gpu_s(self) -> float:
+        """GPU-seconds: by the engine's own account, else by the tuner's clock."""
+        cost_s = self.outcome.cost_s
+        return (self.seconds if cost_s is None else cost_s) * self.ranks
+
 
 class BurstLost(_Event, frozen=True, kw_only=True, tag="burst_lost"):
     """The machine failed, not the recipe: nothing was learned, the burst runs again under the same number. `seconds` as

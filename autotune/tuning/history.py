@@ -24,7 +24,7 @@ from autotune.tuning.events import (
     Refused,
     StudyStarted,
 )
-from policies.belief.prior import Lesson
+from policies.belief.lesson import Lesson
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
 from trainer.burst import FailureKind, Outcome
 from trainer.recipe import Recipe
@@ -132,8 +132,7 @@ class History:
         self._running = None
         failure = event.outcome.failure
         if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # those were told as lost
-            cost_s = event.outcome.cost_s
-            self._gpu_s += (event.seconds if cost_s is None else cost_s) * event.ranks
+            self._gpu_s += event.gpu_s
         self._add_outcome(event.trial, (event.burst,), event.outcome)
 
     @fold.register

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
+from policies.noise import PINNED, median_error
 from policies.trial import Trial
 from trainer.burst import Outcome
 
 Cost = Callable[[Outcome], list[float]]  # per measured step, microseconds a token
 
-# Bursts of one recipe on nodes that stay the same still differ by a standard deviation of 0.3 % (Megatron-Bridge commit
-# d2d9ad928, which measured repeats on pinned nodes); less is not assumed of any machine.
-PRIOR_FLOOR = 0.005
 PRIOR_WEIGHT = 1  # repeats the prior counts for. With 2, a machine that drifts 3 % had 9 % of equal recipes accepted
 
 
@@ -60,7 +58,7 @@ def medians(trial: Trial, cost: Cost) -> list[float]:
 
 def measure_noise(trials: Sequence[Trial], cost: Cost) -> Noise:
     """Pooled over every repeated trial, with the prior standing in while there are few."""
-    prior = max(PRIOR_FLOOR, _prior(trials, cost))
+    prior = max(PINNED, _prior(trials, cost))
     groups = [group for trial in trials if len(group := medians(trial, cost)) > 1]
     squares = sum((value - fmean(group)) ** 2 for group in groups for value in group)
     repeats = sum(len(group) - 1 for group in groups)
@@ -74,7 +72,7 @@ def measure_local_noise(trials: Sequence[Trial], cost: Cost) -> Noise:
     noise = measure_noise(trials, cost)
     steps = [after - before for trial in trials for before, after in pairwise(medians(trial, cost))]
     squares = sum(step**2 for step in steps) / 2
-    prior = max(PRIOR_FLOOR, _prior(trials, cost))
+    prior = max(PINNED, _prior(trials, cost))
     return Noise(
         deviation=math.sqrt((PRIOR_WEIGHT * prior**2 + squares) / noise.freedom),
         freedom=noise.freedom,
@@ -84,15 +82,5 @@ def measure_local_noise(trials: Sequence[Trial], cost: Cost) -> Noise:
 
 def _prior(trials: Sequence[Trial], cost: Cost) -> float:
     """What the steps inside the bursts say of a burst's median."""
-    errors = [_median_error(cost(outcome)) for trial in trials for outcome in trial.outcomes if outcome.ok]
+    errors = [median_error(cost(outcome)) for trial in trials for outcome in trial.outcomes if outcome.ok]
     return median(errors) if errors else 0.0
-
-
-def _median_error(steps: list[float]) -> float:
-    """Relative standard error of the median of steps that were independent (1.2533 σ/√n, σ from the median
-    absolute deviation)."""
-    if len(steps) < 3:
-        return 0.0
-    middle = median(steps)
-    spread = 1.4826 * median(abs(step - middle) for step in steps)
-    return 1.2533 * spread / middle / math.sqrt(len(steps)) if middle > 0 else 0.0

@@ -20,8 +20,7 @@ from benchmarks.places import ROOT
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.space import SIZES, Space
-from policies.legality import Refusal, derive
-from policies.space import AXES, CURRENT, axis_of
+from policies.space import moves
 from trainer.estimate.plan.choices import written_out
 from trainer.recipe import Recipe
 from trainer.recipe.layout import sizes_of
@@ -86,12 +85,8 @@ def _climb(ground: Ground, space: Space, recipe: Recipe, rounds: int) -> None:
 
 def _neighbours(space: Space, recipe: Recipe) -> Iterator[Recipe]:
     """One step along the policy's axes, or along the sizes of the plan with what must follow them."""
-    for name in AXES:
-        axis = axis_of(name, recipe, lambda found: True)
-        for label, changes in axis.options.items() if axis else ():
-            derived = derive(recipe, changes)
-            if label != CURRENT and not isinstance(derived, Refusal):
-                yield written_out(derived)
+    for *_, derived in moves(recipe):
+        yield written_out(derived)
     point = space.point(recipe)
     if point is None:
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
 from trainer.estimate.candidates import Candidates, Floats
 
@@ -59,7 +61,34 @@ def likeness(left: Floats, right: Floats) -> Floats:
     return result
 
 
-def amplitude(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -> float:
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A Gaussian process over the knobs: residuals [M] seen at features [M, K], each with its noise."""
+
+    residual: Floats
+    seen: Floats
+    noise: Floats
+    amplitude: float  # its standard deviation where nothing was seen
+
+    def at(self, candidates: Candidates) -> tuple[Floats, Floats]:
+        """(mean, variance), [N] each."""
+        if not len(self.residual):
+            return np.zeros(candidates.count), np.full(candidates.count, self.amplitude**2)
+        known = cho_factor(covariance(likeness(self.seen, self.seen), self.amplitude, self.noise))
+        cross = self.amplitude**2 * likeness(features(candidates), self.seen)
+        variance = self.amplitude**2 - np.einsum("nm,mn->n", cross, cho_solve(known, cross.T))
+        return cross @ cho_solve(known, self.residual), variance
+
+
+def process_of(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -> Process:
+    return Process(residual=residual, seen=seen, noise=noise, amplitude=_amplitude(residual, seen, noise, prior=prior))
+
+
+def covariance(alike: Floats, deviation: float, noise: Floats) -> Floats:
+    return deviation**2 * alike + np.diag(noise**2)
+
+
+def _amplitude(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -> float:
     """Of a process of which these residuals, [M], were seen at these features: `prior`, drawn to what they show as if
     WEIGHT recipes had shown `prior` before."""
     if not len(residual):

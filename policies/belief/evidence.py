@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from analyzers.diagnosis import Partition, RankTime, TraceReport
-from policies.trial import Status, Trial
-from trainer.burst import BurstPhase
+from policies.measures import EP_KINDS, busy, exposed
+from policies.noise import PINNED, median_error
+from policies.trial import Trial
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
-
-EP = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
-LEAST = 0.005  # a burst's median from another's, relative (Megatron-Bridge commit d2d9ad928: 0.3 % on pinned nodes)
-AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)  # out of memory there is the profiler's or the check's doing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +47,6 @@ def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
 
 def _evidence(trial: Trial) -> Evidence:
     medians = [median(outcome.step_us) for outcome in trial.outcomes if outcome.ok and outcome.step_us]
-    died = trial.status is Status.OOM and not any(
-        outcome.failure and outcome.failure.phase in AFTER_THE_STEPS for outcome in trial.outcomes
-    )
     return Evidence(
         number=trial.number,
         recipe=trial.recipe,
@@ -60,20 +54,13 @@ def _evidence(trial: Trial) -> Evidence:
         deviation=_deviation(trial) / math.sqrt(max(len(medians), 1)),
         ranks=_traced(trial),
         peak_gib=_peaks(trial),
-        out_of_memory=died and not medians,
+        out_of_memory=trial.ran_out and not medians,
     )
 
 
 def _deviation(trial: Trial) -> float:
-    """What the steps inside the bursts say of a burst's median, LEAST at least (1.2533 σ/√n, σ from the median absolute
-    deviation)."""
-    errors = [LEAST]
-    for outcome in trial.outcomes:
-        if outcome.ok and len(outcome.step_us) > 2:
-            middle = median(outcome.step_us)
-            spread = 1.4826 * median(abs(step - middle) for step in outcome.step_us)
-            errors.append(1.2533 * spread / middle / math.sqrt(len(outcome.step_us)))
-    return max(errors)
+    """What the steps inside the bursts say of a burst's median, at least what pinned nodes show."""
+    return max([PINNED, *(median_error(outcome.step_us) for outcome in trial.outcomes if outcome.ok)])
 
 
 def _peaks(trial: Trial) -> tuple[float, ...]:
@@ -110,14 +97,6 @@ def _seconds(trace: TraceReport, time: RankTime | None) -> dict[str, float]:
     return mean
 
 
-def _kinds(*kinds: str, busy: bool = False) -> Callable[[Partition], float]:
-    def read(step: Partition) -> float:
-        times = [time for kind, time in step.communication_by_kind.items() if kind in kinds]
-        return sum(time.busy_us if busy else time.exposed_us for time in times)
-
-    return read
-
-
 def _classes(*names: str) -> Callable[[Partition], float]:
     return lambda step: sum(step.compute_by_class.get(name, 0.0) for name in names)
 
@@ -137,17 +116,17 @@ PARTS: dict[str, Callable[[Partition], float]] = {
     "memory_bound": _memory_bound,
     "recompute": _classes("recompute"),
     "optimizer": _classes("optimizer"),
-    "ep": _kinds(*EP, busy=True),
-    "ep_exposed": _kinds(*EP),
-    "tp_exposed": _kinds("tp"),
-    "cp_exposed": _kinds("cp"),
-    "dp_exposed": _kinds("dp"),
+    "ep": busy(*EP_KINDS),
+    "ep_exposed": exposed(*EP_KINDS),
+    "tp_exposed": exposed("tp"),
+    "cp_exposed": exposed("cp"),
+    "dp_exposed": exposed("dp"),
     "host": lambda step: step.idle_by_cause.host_us,
-    "waiting": lambda step: _kinds("pp")(step) + step.idle_by_cause.bubble_us,
+    "waiting": lambda step: exposed("pp")(step) + step.idle_by_cause.bubble_us,
 }
 # kind of communication -> the parts that waiting inside it is taken from
 WAITED = {
-    **dict.fromkeys(EP, ("ep", "ep_exposed")),
+    **dict.fromkeys(EP_KINDS, ("ep", "ep_exposed")),
     "tp": ("tp_exposed",),
     "cp": ("cp_exposed",),
     "dp": ("dp_exposed",),

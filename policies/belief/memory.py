@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from policies.belief.alike import amplitude, features, likeness
+from policies.belief.alike import Process, features, process_of
 from policies.belief.evidence import Evidence
 from trainer.estimate.candidates import Candidates, Floats, tabulate
 from trainer.estimate.memory.bound import unbalanced
@@ -64,14 +63,12 @@ OUTSIDE_SPREAD = 0.5  # of what lies beside the allocator
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBelief:
-    """φ of GROUPS and of what lies outside, [G + 1], and what they leave of the measured peaks, [M]."""
+    """φ of GROUPS and of what lies outside, [G + 1], and what they leave of the measured peaks."""
 
     limit_gib: float | None
     mean: Floats
     covariance: Floats
-    residual: Floats
-    seen: Floats  # [M, K]
-    amplitude: float  # standard deviation of h
+    residual: Process  # h
 
     def needs(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """(GiB a GPU needs, beside the allocator included; standard deviation of its log), [N] each."""
@@ -80,7 +77,8 @@ class MemoryBelief:
         peaks = _peaks(parts, self.mean)
         rows, hottest = np.arange(candidates.count), peaks.argmax(axis=1)
         outside = table.outside_gib * (1 + self.mean[-1])
-        error, variance = self._left(candidates)
+        error, variance = self.residual.at(candidates)
+        variance = np.maximum(variance, NOISE**2)
         peak = peaks[rows, hottest] * np.exp(error)
         need = peak + outside
         slopes = np.concatenate([parts[:, rows, hottest].T, table.outside_gib[:, None]], axis=1) / need[:, None]
@@ -90,7 +88,7 @@ class MemoryBelief:
     def peaks(self, candidates: Candidates) -> Floats:
         """GiB of torch's allocator on the hottest rank, [N]."""
         table = memory_of(candidates)
-        error, _ = self._left(candidates)
+        error, _ = self.residual.at(candidates)
         peaks: Floats = _peaks(_grouped(candidates, table), self.mean).max(axis=1) * np.exp(error)
         return peaks
 
@@ -101,16 +99,6 @@ class MemoryBelief:
         need, deviation = self.needs(candidates)
         chance: Floats = norm.cdf(np.log(self.limit_gib / need) / np.sqrt(deviation**2 + EDGE**2))
         return chance
-
-    def _left(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """Mean and variance of h."""
-        if not len(self.residual):
-            return np.zeros(candidates.count), np.full(candidates.count, self.amplitude**2)
-        known = self.amplitude**2 * likeness(self.seen, self.seen) + NOISE**2 * np.eye(len(self.residual))
-        cross = self.amplitude**2 * likeness(features(candidates), self.seen)
-        solved = cho_factor(known)
-        variance = self.amplitude**2 - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
-        return cross @ cho_solve(solved, self.residual), np.maximum(variance, NOISE**2)
 
 
 def _grouped(candidates: Candidates, table: MemoryTable) -> Floats:
@@ -136,9 +124,7 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
             limit_gib=limit_gib,
             mean=mean,
             covariance=np.diag(spread**2),
-            residual=nothing,
-            seen=np.zeros((0, 0)),
-            amplitude=DISCREPANCY,
+            residual=process_of(nothing, np.zeros((0, 0)), nothing, prior=DISCREPANCY),
         )
     told_peaks = _Told(told, limit_gib)
 
@@ -152,9 +138,7 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
         limit_gib=limit_gib,
         mean=found.x,
         covariance=covariance,
-        residual=residual,
-        seen=seen,
-        amplitude=amplitude(residual, seen, np.full(len(told), NOISE), prior=DISCREPANCY),
+        residual=process_of(residual, seen, np.full(len(told), NOISE), prior=DISCREPANCY),
     )
 
 

@@ -5,25 +5,15 @@ Another study's cluster is not this one, even where its GPUs are: its lessons co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from policies.belief.factors import factors
+from policies.belief.lesson import Lesson
 from policies.belief.time import Posterior, Prior
 
 WIDER = 0.4  # of a factor's spread by the tables, added to what another study left of it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """What another study left: θ of the factors that its bursts have touched, and their standard deviations."""
-
-    study: str
-    trials: int
-    mean: Mapping[str, float]
-    deviation: Mapping[str, float]
 
 
 def lesson_of(found: Posterior, *, study: str) -> Lesson:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import least_squares
 
-from policies.belief.alike import amplitude, features, likeness
+from policies.belief.alike import Process, covariance, features, likeness, process_of
 from policies.belief.evidence import PARTS, Evidence
 from policies.belief.factors import Factor, factors, moved
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
@@ -43,6 +43,7 @@ RESIDUAL = 0.05  # standard deviation of g before any burst
 LEAST = 0.003  # deviation of any prediction
 FAR = 4.0  # spreads beyond which no factor is moved
 STEP = 0.02  # of θ, for derivatives
+INTERVAL = 1.645  # deviations of a 90 % interval
 TOUCHED = 1e-6  # slope of a figure below which a factor does not act on it
 MOST_EVALUATIONS, CLOSE = 60, 3e-3  # of the search for θ; relative fall of its cost at which it ends
 
@@ -62,14 +63,12 @@ def of_tables() -> Prior:
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """θ of every factor, [F], and what they leave of every measured step, [M]."""
+    """θ of every factor, [F], and what they leave of every measured step."""
 
     mean: Floats
     covariance: Floats  # [F, F]
     measured: tuple[Evidence, ...]
-    residual: Floats
-    seen: Floats  # [M, K], features of what was measured
-    amplitude: float  # standard deviation of g
+    residual: Process  # g
 
     @property
     def theta(self) -> dict[str, float]:
@@ -89,15 +88,8 @@ class Posterior:
 
         slopes = _slopes(told, factors(), self.mean, mean)
         variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes)
-        where = features(candidates)
-        variance = variance + self.amplitude**2
-        if len(self.residual):
-            known = _covariance(likeness(self.seen, self.seen), self.amplitude, _noise(self.measured))
-            cross = self.amplitude**2 * likeness(where, self.seen)
-            solved = cho_factor(known)
-            mean = mean + cross @ cho_solve(solved, self.residual)
-            variance = variance - np.einsum("nm,mn->n", cross, cho_solve(solved, cross.T))
-        return mean, np.sqrt(np.maximum(variance, LEAST**2))
+        left, unsure = self.residual.at(candidates)
+        return mean + left, np.sqrt(np.maximum(variance + unsure, LEAST**2))
 
 
 def _noise(measured: Sequence[Evidence]) -> Floats:
@@ -108,27 +100,25 @@ def learnt(evidence: Sequence[Evidence], prior: Prior | None = None) -> Posterio
     """From all that was measured; the prior (None: the tables') where nothing was. Pure."""
     measured = tuple(each for each in evidence if each.step_s is not None)
     prior = prior or of_tables()
-    mean, covariance = prior.mean, np.diag(prior.spread**2)
+    mean, spreads = prior.mean, np.diag(prior.spread**2)
     residual, seen = np.zeros(0), np.zeros((0, 0))
     if measured:
         form = _Form(measured)
-        mean, covariance = _fitted(form, prior)
+        mean, spreads = _fitted(form, prior)
         learnt_constants = moved(_named(factors(), mean))
         residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=learnt_constants).step)
         seen = features(form.candidates)
     return Posterior(
         mean=mean,
-        covariance=covariance,
+        covariance=spreads,
         measured=measured,
-        residual=residual,
-        seen=seen,
-        amplitude=amplitude(residual, seen, _noise(measured), prior=RESIDUAL),
+        residual=process_of(residual, seen, _noise(measured), prior=RESIDUAL),
     )
 
 
 def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
     """The most likely θ and its covariance. Factors that no burst has touched keep what they had."""
-    mean, covariance = prior.mean.copy(), np.diag(prior.spread**2)
+    mean, spreads = prior.mean.copy(), np.diag(prior.spread**2)
     first = _slopes(form.told, factors(), mean, form.told(moved(_named(factors(), mean))))
     places = np.flatnonzero(np.abs(first).max(axis=0) > TOUCHED)
     acting = [factors()[place] for place in places]
@@ -156,8 +146,8 @@ def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
         xtol=CLOSE,
     )
     mean[places] = np.clip(found.x, start - FAR * spread, start + FAR * spread)
-    covariance[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
-    return mean, covariance
+    spreads[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
+    return mean, spreads
 
 
 def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
@@ -200,10 +190,10 @@ class _Form:
         self.floor = FLOOR * steps[self.rows]
         where = features(self.candidates)
         alike = likeness(where, where)
-        self.step_root = cholesky(_covariance(alike, RESIDUAL, _noise(measured)), lower=True)
+        self.step_root = cholesky(covariance(alike, RESIDUAL, _noise(measured)), lower=True)
         other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, OTHER_STAGE)
         together = alike[np.ix_(self.rows, self.rows)] * other
-        self.part_root = cholesky(_covariance(together, 1.0, np.full(len(traced), PART_NOISE)), lower=True)
+        self.part_root = cholesky(covariance(together, 1.0, np.full(len(traced), PART_NOISE)), lower=True)
         self.deviations = np.array([DEVIATIONS.get(name, DEVIATION) for name in PARTS])
         self.observed = self._told(steps, {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS})
 
@@ -216,10 +206,6 @@ class _Form:
         whole = solve_triangular(self.step_root, np.log(steps), lower=True)
         logs = np.stack([np.log(np.maximum(parts[name], 0.0) + self.floor) for name in PARTS], axis=1) / self.deviations
         return np.concatenate([whole, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
-
-
-def _covariance(alike: Floats, deviation: float, noise: Floats) -> Floats:
-    return deviation**2 * alike + np.diag(noise**2)
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:

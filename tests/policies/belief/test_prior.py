@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from policies.belief.factors import factors
-from policies.belief.prior import Lesson, lesson_of, prior_of
+from policies.belief.lesson import Lesson
+from policies.belief.prior import lesson_of, prior_of
 from policies.belief.time import learnt, of_tables
 from tests.policies.belief.planted import OTHER, RECIPES, evidence, true_step_s
 from trainer.estimate.candidates import tabulate

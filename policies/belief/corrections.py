@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.belief.factors import MOVES, Factor, factors
-from policies.belief.time import Posterior
+from policies.belief.time import INTERVAL, Posterior
 from trainer.estimate.time.constants import constant_table, constants
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import Hardware
 
 TAUGHT = 0.8  # of a factor's spread left: with more, no burst has said much
-INTERVAL = 1.645  # deviations of a 90 % interval
 ARCHITECTURES = ("hopper", "blackwell")
 FABRICS = {True: "nvlink72", False: "nvlink8"}  # by whether the domain is wider than a node of eight
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class Correction:
     """One constant: its value by the tables, now, and the 90 % interval, in `unit`."""
 
     factor: str
@@ -37,25 +36,25 @@ class Lesson:
         return abs(math.log(max(self.after, 1e-9) / max(self.before, 1e-9))) if self.before else math.inf
 
 
-def lessons(found: Posterior, recipe: Recipe) -> list[Lesson]:
+def corrections(found: Posterior, recipe: Recipe) -> list[Correction]:
     """The most surprising first; none of what no burst has touched."""
     spread = np.sqrt(np.diag(found.covariance))
     told = [
-        _lesson(factor, recipe, float(at), float(left))
+        _correction(factor, recipe, float(at), float(left))
         for factor, at, left in zip(factors(), found.mean, spread, strict=True)
         if left < TAUGHT * factor.spread
     ]
-    return sorted((lesson for lesson in told if lesson), key=lambda lesson: -lesson.surprise)
+    return sorted((one for one in told if one), key=lambda one: -one.surprise)
 
 
-def _lesson(factor: Factor, recipe: Recipe, at: float, left: float) -> Lesson | None:
+def _correction(factor: Factor, recipe: Recipe, at: float, left: float) -> Correction | None:
     shown = _shown(factor, recipe.hardware, recipe.training.precision)
     if shown is None:
         return None
     name, rate, unit = shown
     value, move = constants()[name] * rate, MOVES[factor.scale]
     low, after, high = (move(constants()[name], at + sign * INTERVAL * left) * rate for sign in (-1, 0, 1))
-    return Lesson(factor=factor.name, words=factor.words, unit=unit, before=value, after=after, low=low, high=high)
+    return Correction(factor=factor.name, words=factor.words, unit=unit, before=value, after=after, low=low, high=high)
 
 
 def _shown(factor: Factor, hardware: Hardware, precision: str) -> tuple[str, float, str] | None:
