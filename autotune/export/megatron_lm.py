@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from autotune.export.flags import Spelling, environment, knob_spellings, model_words
 from autotune.export.target import Target
 from autotune.looks.quantities import knob_value
+from trainer.command_line.megatron_lm.spelling import Spelling, environment, knob_spellings, model_words
 from trainer.recipe import Recipe
 
 WIDTH = 110

@@ -132,8 +132,10 @@ def effective(recipe: Settings, name: str) -> Any:
 def canonical(recipe: Settings) -> dict[str, Any]:
     """Everything a measurement can depend on, as JSON types."""
     machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
+    trainer = recipe.trainer if recipe.burst.engine == "command" else None
     return {
         **({"machine": machine.model_dump(mode="json")} if machine else {}),
+        **({"trainer": trainer.model_dump(mode="json")} if trainer else {}),
         "architecture": recipe.architecture.model_dump(mode="json"),
         "gpu": recipe.cluster.gpu,
         "nodes": recipe.cluster.nodes,

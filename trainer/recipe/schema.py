@@ -19,7 +19,16 @@ from trainer.recipe.identity import digest_of
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
 from trainer.recipe.names import name_problem
-from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, Training, TuneSettings, knob_problem
+from trainer.recipe.sections import (
+    BurstSettings,
+    Cluster,
+    KnobValue,
+    Parallelism,
+    TrainerSettings,
+    Training,
+    TuneSettings,
+    knob_problem,
+)
 from trainer.recipe.source import Source
 from trainer.recipe.validation import validated
 
@@ -33,6 +42,7 @@ class Recipe(Section):
     knobs: dict[str, KnobValue] = Field(default_factory=dict)
     burst: BurstSettings = BurstSettings()
     tune: TuneSettings = TuneSettings()
+    trainer: TrainerSettings | None = None  # of engine command
 
     @field_validator("name")
     @classmethod

@@ -65,6 +65,20 @@ class BurstSettings(Section):
         return machine
 
 
+class TrainerSettings(Section):
+    """The user's own trainer, of engine command. `command` is what one rank runs; the recipe's words come behind it,
+    or where it says {args}."""
+
+    kind: Literal["megatron-lm", "megatron-bridge", "custom"] = "megatron-lm"
+    command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    env: dict[str, str] = Field(default_factory=dict)
+    mock_data: bool = False  # the trainer's own made-up data; false: the user's
+    inject: bool = True  # names ranges and reports memory of every rank through a sitecustomize of ours
+    trace: Literal["torch", "nsys", "none"] = "torch"
+    first_step_s: float = Field(default=1800.0, gt=0)  # deadline of the first iteration: imports, compilation, data
+    patterns: dict[str, str] = Field(default_factory=dict)  # of kind custom: what its lines look like
+
+
 class TuneSettings(Section):
     freeze: Annotated[tuple[str, ...], Field(strict=False)] = ("global_batch_size", "seq_length")
     allow: Numerics = "training-equivalent"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import Hardware
-from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, Training
+from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, TrainerSettings, Training
 
 
 class Settings(Protocol):
@@ -21,6 +21,8 @@ class Settings(Protocol):
     def parallelism(self) -> Parallelism: ...
     @property
     def burst(self) -> BurstSettings: ...
+    @property
+    def trainer(self) -> TrainerSettings | None: ...
     @property
     def architecture(self) -> Architecture: ...
     @property

@@ -16,7 +16,15 @@ from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
-from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, Training, TuneSettings, knob_problem
+from trainer.recipe.sections import (
+    BurstSettings,
+    Cluster,
+    Parallelism,
+    TrainerSettings,
+    Training,
+    TuneSettings,
+    knob_problem,
+)
 from trainer.recipe.source import KeyPath, Source, nearest
 
 Model = TypeVar("Model", bound=Section)
@@ -37,6 +45,7 @@ SECTIONS: dict[str, type[Section]] = {
     "parallelism": Parallelism,
     "burst": BurstSettings,
     "tune": TuneSettings,
+    "trainer": TrainerSettings,
 }
 
 

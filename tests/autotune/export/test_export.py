@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from autotune.export import TARGETS, export
-from autotune.export.flags import MODEL_FLAGS, MODEL_SWITCHES, PRECISIONS, RARE_MODEL_FLAGS
-from autotune.export.megatron_bridge import PRECISIONS as BRIDGE_PRECISIONS
 from tests.places import FACTS
+from trainer.command_line.megatron_bridge.overrides import PRECISIONS as BRIDGE_PRECISIONS
+from trainer.command_line.megatron_lm.spelling import MODEL_FLAGS, MODEL_SWITCHES, PRECISIONS, RARE_MODEL_FLAGS
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.architecture import Architecture

@@ -1,0 +1,1 @@
+"""Megatron-Bridge's overrides, as Hydra reads them."""
