@@ -1,13 +1,63 @@
-"""Where ranks run. A launcher is one file here; `local` is torchrun on this machine."""
+"""Where ranks run. A launcher is one file here; `local` is torchrun on this machine.
+
+A launcher starts any command as ranks; `warm` keeps ranks of our own worker up between bursts on top of one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from trainer.burst import Failure
 from trainer.rank_report import RankReport
+
+
+class Launcher(Protocol):
+    def start(
+        self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
+    ) -> Processes:
+        """Starts `argv` once a rank, with torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …) and
+        `env` added to our environment, and does not wait. Logs are kept in `control`, a folder of this start alone."""
+        ...
+
+
+class Processes(Protocol):
+    """Ranks that were started, and what they wrote."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def control(self) -> Path: ...
+
+    @property
+    def running(self) -> bool:
+        """Whether what started the ranks still runs."""
+        ...
+
+    @property
+    def code(self) -> int | None:
+        """How what started the ranks ended: its exit code, negative for a signal; None while it runs."""
+        ...
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote itself."""
+        ...
+
+    def outputs(self, rank: int) -> list[Path]:
+        """The files that hold a rank's stdout and stderr; empty before it has any."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all have ended, or the time is over."""
+        ...
+
+    def end(self) -> None:
+        """Ends every process, whatever state it is in. May be called twice."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

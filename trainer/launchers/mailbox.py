@@ -30,6 +30,7 @@ from trainer.rank_report import RankReport, report_path
 
 STACKS = signal.SIGUSR1  # asks a rank for its threads' stacks, in its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
 POLL_S = 0.005  # of a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
+TAIL_BYTES = 64 * 1024  # of a log: what is looked through for the cause of a failure
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -40,6 +41,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_path(control: Path, number: int) -> Path:
     return control / f"request-{number}.json"
+
+
+def agent_log(control: Path) -> Path:
+    """What the process that starts the ranks writes."""
+    return control / "agent.log"
+
+
+def tail(path: Path) -> str:
+    """The end of a log; empty if there is none."""
+    return path.read_bytes()[-TAIL_BYTES:].decode(errors="replace") if path.exists() else ""
 
 
 def log_path(burst_folder: Path, rank: int) -> Path:

@@ -16,20 +16,20 @@ from pathlib import Path
 
 from trainer.burst import BurstPhase
 from trainer.failures import STACK, Death, RankEvidence
-from trainer.launchers import mailbox
+from trainer.launchers import Processes, mailbox
 from trainer.launchers.processes import send, status_of
 from trainer.rank_report import RankReport, phase_path, report_path
 
 _AGENT_SAYS = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # torch elastic multiprocessing/api.py
-_TAIL_BYTES = 64 * 1024
 _STACKS_S = 1.0  # a rank that has not written its stacks by then will not
 
 
 class Watch:
     """The ranks of one start during one burst. `look` takes the next look; the rest tells what has been seen."""
 
-    def __init__(self, control: Path, burst_folder: Path, world_size: int) -> None:
-        self._control, self._burst, self._ranks = control, burst_folder, range(world_size)
+    def __init__(self, processes: Processes, burst_folder: Path) -> None:
+        self._processes, self._control, self._burst = processes, processes.control, burst_folder
+        self._ranks = range(processes.world_size)
         self.reports: dict[int, RankReport] = {}
         self.deaths: dict[int, Death] = {}
         self._stopped: set[int] = set()
@@ -117,18 +117,18 @@ class Watch:
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self._output(rank))
-        shutil.copyfile(agent_log(self._control), mailbox.log_path(self._burst, 0).with_name("agent.log"))
+        shutil.copyfile(mailbox.agent_log(self._control), mailbox.log_path(self._burst, 0).with_name("agent.log"))
 
     def evidence(self) -> list[RankEvidence]:
         """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
-        named = {int(rank): int(code) for code, rank in _AGENT_SAYS.findall(tail(agent_log(self._control)))}
+        named = {int(rank): int(code) for code, rank in _AGENT_SAYS.findall(self._processes.log)}
         return [
             RankEvidence(
                 rank=rank,
                 phase=_phase(self._burst, rank),
                 report=self.reports.get(rank),
                 death=None if rank in self.reports else self._death_told(rank, named),
-                log=self._output(rank)[-_TAIL_BYTES:].decode(errors="replace"),
+                log=self._output(rank)[-mailbox.TAIL_BYTES :].decode(errors="replace"),
                 stopped=rank in self._stopped,
             )
             for rank in self._ranks
@@ -147,21 +147,7 @@ class Watch:
     def _output(self, rank: int) -> bytes:
         """The rank's output of this burst; of its start, while it has not begun the burst."""
         own = mailbox.log_path(self._burst, rank)
-        early = sorted(torchrun_logs(self._control).glob(f"*/attempt_0/{rank}/std*.log"))
-        return b"".join(path.read_bytes() for path in ([own] if own.exists() else early))
-
-
-def agent_log(control: Path) -> Path:
-    return control / "agent.log"
-
-
-def torchrun_logs(control: Path) -> Path:
-    return control / "torchrun"
-
-
-def tail(path: Path) -> str:
-    """The end of a log; empty if there is none."""
-    return path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace") if path.exists() else ""
+        return b"".join(path.read_bytes() for path in ([own] if own.exists() else self._processes.outputs(rank)))
 
 
 def _phase(burst_folder: Path, rank: int) -> BurstPhase:

@@ -84,8 +84,12 @@ class Recipe(Section):
         return self.hardware.dense_tflops.get(self.training.precision)
 
     @property
+    def ranks_per_node(self) -> int:
+        return self.cluster.gpus_per_node or self.hardware.gpus_per_node
+
+    @property
     def world_size(self) -> int:
-        return self.cluster.nodes * (self.cluster.gpus_per_node or self.hardware.gpus_per_node)
+        return self.cluster.nodes * self.ranks_per_node
 
     @property
     def data_parallel_size(self) -> int:
@@ -145,7 +149,7 @@ class Recipe(Section):
             names = [name for name, knob in KNOBS.items() if knob.section == "knobs"]
             data["knobs"] = {name: self.knob(name) for name in names}
             data["cluster"] |= {
-                "gpus_per_node": self.cluster.gpus_per_node or self.hardware.gpus_per_node,
+                "gpus_per_node": self.ranks_per_node,
                 "memory_gib": self.memory_limit_gib,
             }
         data["cluster"] = {"gpu": self.cluster.gpu, **data.get("cluster", {})}

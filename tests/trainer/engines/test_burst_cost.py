@@ -36,7 +36,7 @@ class FakeRanks:
     alive: bool = True
     asked: int = 0
 
-    def start(self, **asked: Any) -> FakeRanks:
+    def start(self, *asked: Any, **settings: Any) -> FakeRanks:
         return self
 
     def run(self, folder: Path, *, deadline_s: float) -> RankResult:
@@ -51,7 +51,7 @@ class FakeRanks:
 def bursts(folder: Path, monkeypatch: pytest.MonkeyPatch, failure: Failure | None) -> list[Outcome]:
     clock = Clock()
     ranks = FakeRanks(clock, failure)
-    monkeypatch.setattr(megatron, "LocalLauncher", lambda: ranks)
+    monkeypatch.setattr(megatron, "start_ranks", ranks.start)
     engine = MegatronEngine(folder / "engine", clock=clock)
     return [engine.run(Burst(number=n, recipe=cpu_recipe(), folder=folder / str(n))) for n in (1, 2)]
 

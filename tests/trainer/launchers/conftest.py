@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from trainer.launchers.local import LocalLauncher, LocalRanks
+from trainer.launchers.local import LocalLauncher, LocalProcesses
 from trainer.launchers.processes import with_mark
+from trainer.launchers.warm import WarmRanks, start_ranks
 
 HERE = Path(__file__).parent
 Acts = dict[int, list[list[Any]]]
@@ -31,22 +32,31 @@ def make_burst(tmp_path: Path) -> Callable[[Acts], Path]:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., LocalRanks]]:
+def launch(tmp_path: Path) -> Iterator[Callable[..., WarmRanks]]:
     """Starts ranks; at the end of the test none of their processes is left, and the test did not have to do it."""
-    started: list[LocalRanks] = []
+    started: list[WarmRanks] = []
 
-    def start(
-        launcher: LocalLauncher | None = None, *, world_size: int = 2, module: str = "fake_worker", **env: str
-    ) -> LocalRanks:
-        paths = {"PYTHONPATH": str(HERE)}
-        started.append(
-            (launcher or LocalLauncher()).start(
-                world_size=world_size, env={**paths, **env}, folder=tmp_path / "ranks", module=module
-            )
+    def start(*, world_size: int = 2, module: str = "fake_worker", **asked: Any) -> WarmRanks:
+        settings = {name: asked.pop(name) for name in ("python", "startup_s") if name in asked}
+        ranks = start_ranks(
+            LocalLauncher(),
+            nodes=1,
+            ranks_per_node=world_size,
+            env={"PYTHONPATH": str(HERE), **asked},
+            folder=tmp_path / "ranks",
+            module=module,
+            **settings,
         )
-        return started[-1]
+        started.append(ranks)
+        return ranks
 
     yield start
     for ranks in started:
         ranks.end()
-        assert with_mark(ranks.mark) == []
+        assert with_mark(mark_of(ranks)) == []
+
+
+def mark_of(ranks: WarmRanks) -> str:
+    """What every process of the start carries in its environment."""
+    assert isinstance(ranks.processes, LocalProcesses)
+    return ranks.processes.mark

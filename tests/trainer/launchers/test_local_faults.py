@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.launchers.conftest import mark_of
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.launchers import local
-from trainer.launchers.local import LocalLauncher, LocalRanks
 from trainer.launchers.processes import status_of, with_mark
+from trainer.launchers.warm import WarmRanks
 
 FORWARD, BACKWARD, INIT = ["phase", "forward"], ["phase", "backward"], ["phase", "init"]
 
@@ -122,14 +123,14 @@ def shown(failure: Failure | None) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("case", cases())
 def test_a_fault_is_named_and_leaves_nothing(
-    case: Case, launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    case: Case, launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     ranks = launch()
     folder = make_burst(case.acts)
 
     result = ranks.run(folder, deadline_s=case.deadline_s)
 
-    assert with_mark(ranks.mark) == []
+    assert with_mark(mark_of(ranks)) == []
     for note in folder.glob("grandchild*.pid"):
         assert gone(int(note.read_text()))
     assert not ranks.alive
@@ -147,7 +148,7 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.faults
 def test_the_peer_that_says_connection_closed_is_not_to_blame(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     """Real gloo: rank 1 dies inside the second step, rank 0 then raises, and reports before anyone ends it."""
     folder = make_burst(
@@ -167,7 +168,7 @@ def test_the_peer_that_says_connection_closed_is_not_to_blame(
 
 @pytest.mark.faults
 def test_ranks_waiting_in_a_collective_are_not_the_one_that_hangs(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     folder = make_burst({0: [FORWARD, ["meet"], ["meet"]], 1: [FORWARD, ["meet"], BACKWARD, ["hang"]]})
     ranks = launch()
@@ -182,7 +183,7 @@ def test_ranks_waiting_in_a_collective_are_not_the_one_that_hangs(
     [("fake_worker", {"FAKE_BOOT": "import"}, "No module named"), ("no_such_worker", {}, "No module named")],
 )
 def test_ranks_that_cannot_import_say_so(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path], module: str, env: dict[str, str], evidence: str
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], module: str, env: dict[str, str], evidence: str
 ) -> None:
     folder = make_burst({})
     failure = launch(module=module, **env).run(folder, deadline_s=60).failure
@@ -193,25 +194,25 @@ def test_ranks_that_cannot_import_say_so(
 
 
 def test_an_interpreter_that_does_not_exist_is_an_import_failure(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
-    failure = launch(LocalLauncher(python="/no/such/python3")).run(make_burst({}), deadline_s=60).failure
+    failure = launch(python="/no/such/python3").run(make_burst({}), deadline_s=60).failure
     assert failure is not None
     assert (failure.kind, failure.phase) == (FailureKind.IMPORT, BurstPhase.START)
     assert "/no/such/python3" in failure.evidence
 
 
 def test_ranks_that_do_not_come_up_are_given_up(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
-    ranks = launch(LocalLauncher(startup_s=0.2))
+    ranks = launch(startup_s=0.2)
     failure = ranks.run(make_burst({}), deadline_s=60).failure
     assert shown(failure) == (FailureKind.HANG, BurstPhase.START)
-    assert with_mark(ranks.mark) == []
+    assert with_mark(mark_of(ranks)) == []
 
 
 def test_a_port_that_somebody_took_is_the_machines_fault(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.trainer.launchers.conftest import mark_of
 from trainer.launchers import mailbox
-from trainer.launchers.local import LocalRanks, rank_environment, torchrun_command
+from trainer.launchers.local import rank_environment, torchrun_command
 from trainer.launchers.processes import OWNER, owner_from, this_process, with_mark
 from trainer.launchers.supervisor import exit_path
+from trainer.launchers.warm import WarmRanks
 
 
 def test_ranks_stay_up_between_bursts_and_end_by_themselves(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     ranks = launch()
     pids = []
@@ -30,11 +32,11 @@ def test_ranks_stay_up_between_bursts_and_end_by_themselves(
 
     assert not ranks.alive
     assert exit_path(ranks.control).read_text() == "0"
-    assert with_mark(ranks.mark) == []
+    assert with_mark(mark_of(ranks)) == []
 
 
 def test_a_second_attempt_in_a_burst_folder_does_not_read_the_first_ones_reports(
-    launch: Callable[..., LocalRanks], make_burst: Callable[..., Path]
+    launch: Callable[..., WarmRanks], make_burst: Callable[..., Path]
 ) -> None:
     folder = make_burst({0: [["fail", "RuntimeError", "once"]]})
     failed = launch(world_size=1).run(folder, deadline_s=60)
@@ -45,13 +47,13 @@ def test_a_second_attempt_in_a_burst_folder_does_not_read_the_first_ones_reports
 
 
 def test_the_command_has_a_static_rendezvous_and_no_restarts() -> None:
-    command = torchrun_command(python="python", world_size=4, port=1234, control=Path("/c"), module="trainer.worker")
+    command = torchrun_command(["python", "-m", "trainer.worker", "/c"], ranks=4, port=1234, control=Path("/c"))
     text = " ".join(command)
     assert "--nproc-per-node 4" in text
     assert "--max-restarts 0" in text
     assert "--master-addr 127.0.0.1 --master-port 1234" in text
     assert "rdzv" not in text
-    assert text.endswith("--module trainer.worker /c")
+    assert text.endswith("--no-python python -m trainer.worker /c")
 
 
 def test_ranks_are_marked_with_their_owner_and_find_our_packages() -> None:

@@ -8,14 +8,20 @@ import sys
 from pathlib import Path
 
 from trainer.launchers.local import LocalLauncher
+from trainer.launchers.warm import start_ranks
 
 HERE = Path(__file__).parent
 ACTS = {0: [["phase", "forward"], ["grandchild", "kept"], ["grandchild", "wiped"], ["phase", "backward"]]}
 
 
 def main(folder: Path) -> None:
-    ranks = LocalLauncher().start(
-        world_size=1, env={"PYTHONPATH": str(HERE)}, folder=folder / "ranks", module="fake_worker"
+    ranks = start_ranks(
+        LocalLauncher(),
+        nodes=1,
+        ranks_per_node=1,
+        env={"PYTHONPATH": str(HERE)},
+        folder=folder / "ranks",
+        module="fake_worker",
     )
     for number in itertools.count():
         burst = folder / f"{number:06d}"

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
-from trainer.errors import ToolError
 from trainer.launchers import Ranks
-from trainer.launchers.local import LocalLauncher
+from trainer.launchers.open import open_launcher
+from trainer.launchers.warm import start_ranks
 from trainer.model.flops import model_flops_per_token
 from trainer.rank_report import RankReport
 from trainer.recipe import Recipe
@@ -53,28 +53,23 @@ class MegatronEngine:
 
     def _ranks_for(self, recipe: Recipe) -> tuple[Ranks, bool]:
         """Ranks that fit the recipe, and whether they had been up before. ToolError if it asks for other machines."""
-        _refuse_other_machines(recipe)
+        launcher = open_launcher(recipe)
         wanted = (recipe.world_size, environment_of(recipe))
         if self._ranks is not None and self._ranks.alive and self._started_with == wanted:
             return self._ranks, True
         self.close()
         self._starts += 1
         folder = self._state_dir / f"ranks-{self._starts}"
-        self._ranks = LocalLauncher().start(
-            world_size=recipe.world_size, env=dict(wanted[1]), folder=folder, module=self._worker
+        self._ranks = start_ranks(
+            launcher,
+            nodes=recipe.cluster.nodes,
+            ranks_per_node=recipe.ranks_per_node,
+            env=dict(wanted[1]),
+            folder=folder,
+            module=self._worker,
         )
         self._started_with = wanted
         return self._ranks, False
-
-
-def _refuse_other_machines(recipe: Recipe) -> None:
-    if recipe.burst.launcher != "local":
-        raise ToolError(f"there is no launcher {recipe.burst.launcher}", hint="set burst.launcher to local")
-    if recipe.cluster.nodes > 1:
-        raise ToolError(
-            f"launcher local starts ranks on this machine only, and the recipe asks for {recipe.cluster.nodes} nodes",
-            hint="set cluster.nodes to 1, or burst.engine to simulated to plan without the cluster",
-        )
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:

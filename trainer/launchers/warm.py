@@ -1,0 +1,131 @@
+"""Ranks of our own worker that stay up between bursts, on whatever launcher started them.
+
+`start_ranks(…)` returns at once; the first `run` waits until the ranks are up.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.failures import Evidence, classify
+from trainer.launchers import Launcher, Processes, RankResult, mailbox
+from trainer.launchers.oom_kills import oom_kills
+from trainer.launchers.processes import POLL_S, is_alive
+from trainer.launchers.watch import Watch
+
+STARTUP_S = 300.0  # how long ranks may take to import
+_GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
+_POLITE_S = 5.0  # for idle ranks to end by themselves
+
+
+def start_ranks(
+    launcher: Launcher,
+    *,
+    nodes: int,
+    ranks_per_node: int,
+    env: dict[str, str],
+    folder: Path,
+    module: str = "trainer.worker",
+    python: str = sys.executable,
+    startup_s: float = STARTUP_S,
+) -> WarmRanks:
+    """Starts ranks of the module and does not wait for them; `env` is added to our environment.
+
+    Each start keeps its control folder and logs in a new folder inside `folder`.
+    """
+    control = new_control(folder)
+    argv = [python, "-m", module, str(control)]
+    processes = launcher.start(argv, env=env, nodes=nodes, ranks_per_node=ranks_per_node, control=control)
+    return WarmRanks(processes=processes, startup_s=startup_s)
+
+
+def new_control(folder: Path) -> Path:
+    """A folder of its own for one start."""
+    control = folder.resolve() / uuid.uuid4().hex[:12]
+    control.mkdir(parents=True)
+    return control
+
+
+@dataclass(kw_only=True)
+class WarmRanks:
+    """See `trainer.launchers.Ranks`."""
+
+    processes: Processes
+    startup_s: float
+    _requests: int = field(default=0, init=False)
+    _idle: bool = field(default=False, init=False)
+    _ended: bool = field(default=False, init=False)
+
+    @property
+    def world_size(self) -> int:
+        return self.processes.world_size
+
+    @property
+    def control(self) -> Path:
+        return self.processes.control
+
+    @property
+    def alive(self) -> bool:
+        """Whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
+        arrived = (mailbox.arrived(self.control, rank) for rank in range(self.world_size))
+        return not self._ended and self.processes.running and all(is_alive(p) for p in arrived if p)
+
+    def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
+        """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
+        if self._ended:
+            raise RuntimeError("these ranks were ended: start others")
+        self._idle = False
+        watch = Watch(self.processes, burst_folder.resolve())
+        kills_before = oom_kills()
+        watch.clear()
+        self._ask(mailbox.Request(burst=str(burst_folder.resolve())))
+        overdue_s = self._wait(watch, deadline_s)
+        self._idle = watch.all_replied and not watch.in_trouble
+        launcher_code = self.processes.code
+        if not self._idle:
+            watch.ask_for_stacks()
+            self.end()
+        failure = classify(
+            Evidence(
+                ranks=watch.evidence(),
+                launcher_code=launcher_code,
+                launcher_log=self.processes.log,
+                overdue_s=overdue_s,
+                oom_kills=oom_kills() - kills_before,
+            )
+        )
+        if failure is not None:
+            watch.keep_logs()
+            self.end()
+        return RankResult(reports=tuple(watch.reports[rank] for rank in sorted(watch.reports)), failure=failure)
+
+    def _ask(self, request: mailbox.Request) -> None:
+        mailbox.post(self.control, self._requests, request)
+        self._requests += 1
+
+    def _wait(self, watch: Watch, deadline_s: float) -> float | None:
+        """Until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it passed."""
+        limit_s, since, starting = self.startup_s, time.monotonic(), True
+        while not (watch.all_replied or watch.troubled_for_s > _GRACE_S or not self.processes.running):
+            if starting and watch.all_ready:
+                limit_s, since, starting = deadline_s, time.monotonic(), False
+            if time.monotonic() - since > limit_s:
+                return limit_s
+            time.sleep(POLL_S)
+            watch.look()
+        watch.look()  # what the ranks did before the supervisor ended
+        return None
+
+    def end(self) -> None:
+        """See `Ranks.end`. Idle ranks are asked first."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._idle:
+            self._ask(mailbox.Request(stop=True))
+            self.processes.wait(_POLITE_S)
+        self.processes.end()
