@@ -71,12 +71,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     step_us: list[float] = []  # per measured step
     cpu_us: list[float] = []  # per measured step, CPU time summed over ranks: steadier than wall time on a busy machine
     loss: list[float] = []  # per step from the first, warm-up included
+    grad_norm: list[float] = []  # per step from the first, where the trainer tells it
+    skipped_steps: int = 0  # that the trainer says it skipped
     peak_gib: list[float] = []  # per rank
     limit_gib: float | None = None  # per rank
     tokens_per_step: int = 0
     ranks: int = 0
     tokens_per_s_per_gpu: float | None = None  # from the median step
     model_tflops_per_gpu: float | None = None
+    reported_tflops_per_gpu: float | None = None  # as the user's trainer counts
     attainable_tflops_per_gpu: float | None = None  # GEMM rate measured (CPU) or from the hardware table
     cores_per_rank: float | None = None  # CPU cores of the node that a rank may use, shared evenly
     startup_s: float = 0.0  # spent on starting ranks and importing; 0 for a warm burst
@@ -117,5 +120,6 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
     """`outcome.json`, and the measured steps once more a line each in `steps.jsonl`."""
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
     with (folder / "steps.jsonl").open("wb") as steps:
-        for index, (step_us, cpu_us) in enumerate(zip(outcome.step_us, outcome.cpu_us, strict=True)):
+        cpu = outcome.cpu_us or [0.0] * len(outcome.step_us)
+        for index, (step_us, cpu_us) in enumerate(zip(outcome.step_us, cpu, strict=True)):
             steps.write(msgspec.json.encode({"step": index, "step_us": step_us, "cpu_us": cpu_us}) + b"\n")

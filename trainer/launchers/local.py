@@ -132,7 +132,8 @@ class LocalProcesses:
         return tail(agent_log(self.control))
 
     def outputs(self, rank: int) -> list[Path]:
-        return sorted(_torchrun_logs(self.control).glob(f"*/attempt_0/{rank}/std*.log"))
+        found = _torchrun_logs(self.control).glob(f"*/attempt_0/{rank}/std*.log")
+        return sorted(found, reverse=True)  # stdout, then stderr: the last line is that of the exception
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.failures import Evidence, classify
 from trainer.launchers import Launcher, Processes, RankResult, mailbox
+from trainer.launchers.control import new_control
 from trainer.launchers.oom_kills import oom_kills
 from trainer.launchers.processes import POLL_S, is_alive
 from trainer.launchers.watch import Watch
@@ -41,13 +41,6 @@ def start_ranks(
     argv = [python, "-m", module, str(control)]
     processes = launcher.start(argv, env=env, nodes=nodes, ranks_per_node=ranks_per_node, control=control)
     return WarmRanks(processes=processes, startup_s=startup_s)
-
-
-def new_control(folder: Path) -> Path:
-    """A folder of its own for one start."""
-    control = folder.resolve() / uuid.uuid4().hex[:12]
-    control.mkdir(parents=True)
-    return control
 
 
 @dataclass(kw_only=True)

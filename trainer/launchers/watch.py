@@ -7,7 +7,6 @@ which it does ten times a second; after that the agent's log says how it ended.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import time
@@ -17,10 +16,10 @@ from pathlib import Path
 from trainer.burst import BurstPhase
 from trainer.failures import STACK, Death, RankEvidence
 from trainer.launchers import Processes, mailbox
+from trainer.launchers.agent import deaths_told
 from trainer.launchers.processes import send, status_of
 from trainer.rank_report import RankReport, phase_path, report_path
 
-_AGENT_SAYS = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")  # torch elastic multiprocessing/api.py
 _STACKS_S = 1.0  # a rank that has not written its stacks by then will not
 
 
@@ -121,7 +120,7 @@ class Watch:
 
     def evidence(self) -> list[RankEvidence]:
         """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
-        named = {int(rank): int(code) for code, rank in _AGENT_SAYS.findall(self._processes.log)}
+        named = deaths_told(self._processes.log)
         return [
             RankEvidence(
                 rank=rank,

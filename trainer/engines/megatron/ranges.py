@@ -1,7 +1,10 @@
 """Names in the trace: NVTX and torch.profiler ranges around what a wall is made of, alike in both.
 
-Megatron-Core has ranges of its own, but not where a diagnosis needs them. `instrumented()` wraps the methods in
-`RANGES` for the traced steps only, so that timed steps run the unmodified code. The analyzers know the names.
+Megatron-Core has ranges of its own, but not where a diagnosis needs them. In our own worker `instrumented()` wraps
+the methods in `RANGES` for the traced steps only, so that timed steps run the unmodified code; in a trainer of the
+user's `name_ranges()` wraps them once, and they act while a profiler records. The analyzers know the names.
+
+Loaded by its path into the user's trainer, where this package is not: imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -36,6 +39,16 @@ RANGES: tuple[tuple[str, str | None, str, str], ...] = (
     ("distributed.param_and_grad_buffer", "_ParamAndGradBucketGroup", "finish_param_sync", "param_gather"),
 )  # fmt: skip
 
+# A whole step and its optimizer, which our own worker names itself: (module, class or None, attribute, range)
+TRAINER_RANGES: tuple[tuple[str, str | None, str, str], ...] = (
+    ("megatron.training.training", None, "train_step", "step"),
+    ("megatron.bridge.training.train", None, "train_step", "step"),
+    ("megatron.core.optimizer.optimizer", "ChainedOptimizer", "step", "optimizer"),
+    ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer", "step", "optimizer"),
+    ("megatron.core.optimizer.optimizer", "FP32Optimizer", "step", "optimizer"),
+    ("megatron.core.distributed.finalize_model_grads", None, "finalize_model_grads", "gradient_sync"),
+)
+
 # autograd functions whose backward communicates: it gets the range its forward ran in
 COMMUNICATING_FUNCTIONS = (
     "_AllToAll",
@@ -43,33 +56,74 @@ COMMUNICATING_FUNCTIONS = (
     "_ReduceScatterToSequenceParallelRegion",
 )
 
+RANDOM, MAPPINGS = "megatron.core.tensor_parallel.random", "megatron.core.tensor_parallel.mappings"
+MODULES = {RANDOM, MAPPINGS, *(f"megatron.core.{m}" for m, *_ in RANGES), *(m for m, *_ in TRAINER_RANGES)}
+
 _current = threading.local()
 
 
 @contextlib.contextmanager
 def span(name: str) -> Iterator[None]:
     """One range, in NVTX and in torch.profiler."""
-    import nvtx
     import torch
 
+    push, pop = _nvtx()
     outer = getattr(_current, "name", None)
     _current.name = name
-    nvtx.push_range(name)
+    push(name)
     try:
         with torch.profiler.record_function(name):
             yield
     finally:
-        nvtx.pop_range()
+        pop()
         _current.name = outer
 
 
-def ranged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+@functools.cache
+def _nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    """push and pop; a trainer of the user's may lack the package, torch's own needs a GPU."""
+    try:
+        import nvtx
+    except ImportError:
+        import torch
+
+        on_gpu = torch.cuda.is_available() and torch.version.cuda is not None
+        return (torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop) if on_gpu else (lambda name: None, lambda: None)
+    return nvtx.push_range, nvtx.pop_range
+
+
+def always() -> bool:
+    return True
+
+
+def ranged(name: str, function: Callable[..., Any], when: Callable[[], bool] = always) -> Callable[..., Any]:
+    """The function inside a range, while `when` holds."""
+
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
+        if not when():
+            return function(*args, **kwargs)
         with span(name):
             return function(*args, **kwargs)
 
     return inside
+
+
+def name_ranges(module: Any, when: Callable[[], bool]) -> None:
+    """Names, for good, what of RANGES and TRAINER_RANGES lives in a module that was just imported."""
+    ours = [(f"megatron.core.{module}", *rest) for module, *rest in RANGES]
+    rows: list[tuple[str, str | None, str, str]] = [*ours, *TRAINER_RANGES]  # type: ignore[list-item]
+    for module_name, class_name, attribute, name in rows:
+        owner = getattr(module, class_name, None) if class_name else module
+        if module_name == module.__name__ and owner is not None and callable(function := vars(owner).get(attribute)):
+            setattr(owner, attribute, ranged(name, function, when))
+    if module.__name__ == RANDOM:
+        module.CheckpointFunction.backward = staticmethod(_recomputing(module.CheckpointFunction.backward, when))
+    if module.__name__ == MAPPINGS:
+        for name in COMMUNICATING_FUNCTIONS:
+            function = getattr(module, name)
+            forward, backward = _carrying_the_range(function.forward, function.backward)
+            function.forward, function.backward = staticmethod(forward), staticmethod(backward)
 
 
 @contextlib.contextmanager
@@ -97,13 +151,16 @@ def _recompute_patches() -> Iterator[Any]:
     """In a checkpoint's backward, the forward that is run again is `recompute`; the backward itself is not."""
     from megatron.core.tensor_parallel.random import CheckpointFunction
 
-    backward = CheckpointFunction.backward
+    recomputing = _recomputing(CheckpointFunction.backward, always)
+    yield mock.patch.object(CheckpointFunction, "backward", staticmethod(recomputing))
 
+
+def _recomputing(backward: Callable[..., Any], when: Callable[[], bool]) -> Callable[..., Any]:
     def recomputing_backward(ctx: Any, *grads: Any) -> Any:
-        ctx.run_function = ranged("recompute", ctx.run_function)
+        ctx.run_function = ranged("recompute", ctx.run_function, when)
         return backward(ctx, *grads)
 
-    yield mock.patch.object(CheckpointFunction, "backward", staticmethod(recomputing_backward))
+    return recomputing_backward
 
 
 def _backward_patches() -> Iterator[Any]:

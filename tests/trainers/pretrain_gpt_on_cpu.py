@@ -1,0 +1,58 @@
+"""Runs an unmodified `pretrain_gpt.py` of Megatron-LM on CPU ranks: `python pretrain_gpt_on_cpu.py CHECKOUT ARGS…`.
+
+Stands in for what only a GPU has; the trainer's files are not touched. Needs this project on PYTHONPATH for
+`megatron_on_cpu`, and six, regex, einops.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+import types
+from pathlib import Path
+
+import torch
+
+
+class Properties:
+    major, minor, total_memory, multi_processor_count, name = 9, 0, 80 * 2**30, 132, "cpu"
+
+
+def compiled_helpers() -> None:
+    """The dataset helpers that a checkout compiles at its start: here those of the installed package."""
+    name = "megatron.core.datasets.helpers_cpp"
+    found = (file for path in sys.path for file in Path(path).glob("megatron/core/datasets/helpers_cpp*.so"))
+    spec = importlib.util.spec_from_file_location(name, next(found))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+def main(checkout: Path) -> None:
+    sys.path.insert(0, str(checkout))
+    for name, value in (
+        ("is_available", lambda: True),
+        ("device_count", lambda: 8),
+        ("get_device_capability", lambda *_: (9, 0)),
+        ("get_device_properties", lambda *_: Properties()),
+    ):
+        setattr(torch.cuda, name, value)
+    compiled_helpers()
+    import megatron.core.datasets.utils as datasets
+
+    datasets.compile_helpers = lambda: None
+    if (checkout / "megatron" / "legacy").is_dir():
+        kernels = types.ModuleType("megatron.legacy.fused_kernels")
+        kernels.load = lambda args: None  # type: ignore[attr-defined]
+        sys.modules["megatron.legacy.fused_kernels"] = kernels
+    from trainer.engines.megatron.cpu import megatron_on_cpu
+
+    sys.argv = [str(checkout / "pretrain_gpt.py"), *sys.argv[2:]]
+    with megatron_on_cpu():
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

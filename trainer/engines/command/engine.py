@@ -1,0 +1,95 @@
+"""Engine `command`: starts the user's own trainer for a few steps, reads its log and its traces, ends it.
+
+Every burst starts cold: the trainer is the user's, and knows nothing of bursts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from trainer.burst import Burst, Outcome, write_burst, write_outcome
+from trainer.engines.command.bounds import bounds_of
+from trainer.engines.command.evidence import evidence_of
+from trainer.engines.command.follow import Follower, Patience
+from trainer.engines.command.job import Job
+from trainer.engines.command.lines import Reading, patterns_with
+from trainer.engines.command.outcome import Ended, outcome_of
+from trainer.engines.command.stacks import ask_for_stacks
+from trainer.engines.command.traces import collect
+from trainer.errors import ToolError
+from trainer.failures import Evidence
+from trainer.launchers.control import new_control
+from trainer.launchers.oom_kills import oom_kills
+from trainer.launchers.open import open_launcher
+from trainer.recipe import Recipe
+from trainer.recipe.sections import TrainerSettings
+
+
+class CommandEngine:
+    """See `trainer.engines.Engine`."""
+
+    def __init__(self, state_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._state_dir, self._clock = state_dir, clock
+
+    def run(self, burst: Burst) -> Outcome:
+        trainer = trainer_of(burst.recipe)
+        patterns = patterns_with(trainer.patterns)
+        write_burst(burst)
+        began = self._clock()
+        job = Job(burst=burst, trainer=trainer, bounds=bounds_of(burst.recipe), folder=burst.folder.resolve())
+        job.clear()
+        reading = Reading(patterns=patterns)
+        ended = self._run(job, reading)
+        outcome = msgspec.structs.replace(outcome_of(job, reading, ended), cost_s=round(self._clock() - began, 3))
+        write_outcome(burst.folder, outcome)
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is kept between bursts."""
+
+    def _run(self, job: Job, reading: Reading) -> Ended:
+        recipe = job.burst.recipe
+        launcher = open_launcher(recipe)
+        kills_before = oom_kills()
+        processes = launcher.start(
+            job.argv(),
+            env=job.environment(),
+            nodes=recipe.cluster.nodes,
+            ranks_per_node=recipe.ranks_per_node,
+            control=new_control(self._state_dir),
+        )
+        follower = Follower(
+            processes=processes,
+            reading=reading,
+            bounds=job.bounds,
+            patience=Patience(first_s=job.trainer.first_step_s, all_s=recipe.burst.deadline_s),
+        )
+        try:
+            followed = follower.follow()
+            code = processes.code
+            if followed.overdue_s is not None:
+                ask_for_stacks(job.ranks_folder, job.log_folder / "py-spy.txt")
+        finally:
+            processes.end()
+        follower.read()
+        evidence = Evidence(
+            ranks=evidence_of(processes, job.folder, trained=bool(reading.iterations)),
+            launcher_code=code,
+            launcher_log=processes.log,
+            overdue_s=followed.overdue_s,
+            oom_kills=oom_kills() - kills_before,
+        )
+        job.keep_logs(processes)
+        collect(job.written, job.folder / "trace")
+        return Ended(followed=followed, code=code, evidence=evidence)
+
+
+def trainer_of(recipe: Recipe) -> TrainerSettings:
+    """ToolError if the recipe names no trainer."""
+    if recipe.trainer is None:
+        raise ToolError("engine command runs the recipe's trainer, and it names none", hint="write trainer.command")
+    return recipe.trainer

@@ -1,0 +1,265 @@
+"""Runs inside the user's own trainer: names ranges, says where each rank is and what memory it took.
+
+Changes nothing that is computed, and no file of the trainer: PYTHONPATH has it found before anything else.
+
+Python imports a module of this name at its start. Only the process that trains acts: a rank's children (loaders of
+data, compilers) inherit the environment and do nothing. A sitecustomize of the user's own is run as if this one were
+not there. Stands alone: only `ranges.py` is loaded, by its path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Function = Callable[..., Any]
+OUT = os.environ.get("MOE_AUTOTUNE_OUT")  # the burst's folder `ranks`
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANGES_FILE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "megatron", "ranges.py")
+
+# (module, class or None, attribute, phase the rank is in from then on)
+PHASES = (
+    ("megatron.core.pipeline_parallel.schedules", None, "forward_step", "forward"),
+    ("megatron.core.pipeline_parallel.schedules", None, "backward_step", "backward"),
+    ("megatron.core.optimizer.optimizer", "ChainedOptimizer", "step", "optimizer"),
+    ("megatron.core.optimizer.optimizer", "MixedPrecisionOptimizer", "step", "optimizer"),
+    ("megatron.core.optimizer.optimizer", "FP32Optimizer", "step", "optimizer"),
+)
+BEGINS = ("megatron.training.initialize", "megatron.bridge.training.initialize")  # loading it begins phase init
+STEPS = (("megatron.training.training", "train_step"), ("megatron.bridge.training.train", "train_step"))
+
+
+def chain() -> None:
+    """Runs the sitecustomize that ours hides, if there is one."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    others = [path for path in sys.path if os.path.abspath(path or ".") != HERE]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+class Rank:
+    """What this rank leaves: `rank<r>.phase` as it goes, `rank<r>.usage.json` after the last measured step."""
+
+    def __init__(self, out: str, rank: int) -> None:
+        self.out, self.rank = out, rank
+        self.last_step = int(os.environ.get("MOE_AUTOTUNE_LAST_STEP", "0"))
+        self.cpu_s: list[float] = []  # of each train_step, this process alone
+        self.file: int | None = None
+        self.acts: bool | None = None  # whether this process is the one that trains; None: not yet known
+        self.told = False
+        self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
+
+    def claim(self) -> bool:
+        """The first process of the rank to get this far is the one that trains."""
+        if self.acts is None:
+            try:
+                with open(os.path.join(self.out, f"rank{self.rank}.pid"), "x") as file:
+                    file.write(str(os.getpid()))
+                self.file = os.open(os.path.join(self.out, f"rank{self.rank}.phase"), os.O_CREAT | os.O_WRONLY, 0o644)
+                self.acts = True
+            except OSError:
+                self.acts = False
+        return self.acts
+
+    def enter(self, phase: str) -> None:
+        if self.claim() and self.file is not None:
+            os.pwrite(self.file, f"{phase:<12}".encode(), 0)
+
+    def begin(self) -> None:
+        """What is resident now is not the recipe's. On CPUs, a rank may take so much more and no more."""
+        import resource
+
+        self.enter("init")
+        self.baseline_kib = status_kib("VmRSS")
+        if limit := os.environ.get("MOE_AUTOTUNE_LIMIT_GIB"):
+            most = int(status_kib("VmData") * 1024 + float(limit) * 2**30)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+    def stepped(self, cpu_s: float) -> None:
+        self.cpu_s.append(cpu_s)
+        if len(self.cpu_s) == self.last_step:
+            self.tell()
+
+    def tell(self) -> None:
+        """Peak memory so far, in GiB: what a GPU's allocator gave out and kept, and the resident set of the process."""
+        import json
+
+        if self.told or not self.claim():
+            return
+        self.told = True
+        usage: dict[str, Any] = {"rank": self.rank, "cpu_s": self.cpu_s, "versions": versions()}
+        usage["resident_gib"] = max(0, status_kib("VmHWM") - self.baseline_kib) / 2**20
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            usage["allocated_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            usage["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
+        path = os.path.join(self.out, f"rank{self.rank}.usage.json")
+        with open(f"{path}.part", "w") as file:
+            json.dump(usage, file)
+        os.replace(f"{path}.part", path)
+
+
+def status_kib(field: str) -> int:
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for name in ("torch", "megatron-core", "megatron-bridge", "transformer-engine", "deep-ep"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def load_ranges() -> Any:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("_moe_autotune_ranges", RANGES_FILE)
+    if spec is None or spec.loader is None:
+        raise ImportError(RANGES_FILE)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # its annotations are looked up there
+    spec.loader.exec_module(module)
+    return module
+
+
+class Touch:
+    """An importer that lets a module load as it is and then touches it."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.ranges = rank, load_ranges()
+        self.touched = {
+            *(module for module, *_ in (*PHASES, *STEPS)),
+            *BEGINS,
+            *self.ranges.MODULES,
+            "torch.profiler.profiler",
+        }
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in self.touched:
+            return None
+        for finder in sys.meta_path:
+            found: Any = None if finder is self else finder.find_spec(name, path, target)
+            if found is not None and found.loader is not None:
+                found.loader = Loader(found.loader, self.touch)
+                return found
+        return None
+
+    def touch(self, module: Any) -> None:
+        name = module.__name__
+        if name == "torch.profiler.profiler":
+            without_stacks(module.profile)
+            return
+        if not self.rank.claim():
+            return
+        if name in BEGINS:
+            self.rank.begin()
+        self.ranges.name_ranges(module, when=recording)
+        for owner, class_name, attribute, phase in PHASES:
+            if owner == name:
+                patch(module, class_name, attribute, lambda f, phase=phase: entering(self.rank, phase, f))
+        for owner, attribute in STEPS:
+            if owner == name:
+                patch(module, None, attribute, lambda f: counted(self.rank, f))
+
+
+class Loader:
+    def __init__(self, loader: Any, touch: Function) -> None:
+        self.loader, self.touch = loader, touch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self.loader.exec_module(module)
+        try:
+            self.touch(module)
+        except Exception as error:  # a name less in the trace, never a trainer that does not start
+            print(f"moe-autotune: {module.__name__} is not instrumented: {error}", file=sys.stderr)
+
+
+def patch(module: Any, class_name: str | None, attribute: str, wrap: Function) -> None:
+    owner = getattr(module, class_name, None) if class_name else module
+    function = None if owner is None else owner.__dict__.get(attribute)
+    if callable(function):
+        setattr(owner, attribute, wrap(function))
+
+
+def entering(rank: Rank, phase: str, function: Function) -> Function:
+    import functools
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        rank.enter(phase)
+        return function(*args, **kwargs)
+
+    return inside
+
+
+def counted(rank: Rank, function: Function) -> Function:
+    import functools
+    import time
+
+    @functools.wraps(function)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        began = time.process_time()
+        result = function(*args, **kwargs)
+        rank.stepped(time.process_time() - began)
+        return result
+
+    return step
+
+
+def recording() -> bool:
+    """Whether a name would be seen: torch.profiler records, or Nsight Systems looks at this rank."""
+    profiler = sys.modules.get("torch.autograd.profiler")
+    return bool(getattr(profiler, "_is_profiler_enabled", False)) or "NSYS_PROFILING_SESSION_ID" in os.environ
+
+
+def without_stacks(profile: Any) -> None:
+    """Python stacks make a trace ten times as large and its steps slower; nothing here reads them."""
+    original = profile.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs["with_stack"] = False
+        original(self, *args, **kwargs)
+
+    profile.__init__ = __init__
+
+
+def inject(out: str) -> None:
+    import atexit
+    import faulthandler
+    import signal
+
+    rank = Rank(out, int(os.environ["RANK"]))
+    sys.meta_path.insert(0, Touch(rank))
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # asked for the stacks when nothing moves
+
+    def last_words() -> None:
+        if "torch" in sys.modules:
+            rank.tell()
+
+    atexit.register(last_words)
+
+
+if OUT and "RANK" in os.environ:
+    try:
+        inject(OUT)
+    except Exception as error:
+        print(f"moe-autotune: nothing is instrumented: {error}", file=sys.stderr)
+chain()

@@ -1,0 +1,33 @@
+"""What a kind of trainer is asked to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.engines.command.bounds import Bounds
+from trainer.recipe import Recipe
+from trainer.recipe.sections import TrainerSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A recipe for so many steps, these ranks traced; `folder` is the trainer's own to write to."""
+
+    recipe: Recipe
+    trainer: TrainerSettings
+    bounds: Bounds
+    ranks: tuple[int, ...]
+    folder: Path
+
+    @property
+    def torch_trace(self) -> bool:
+        return bool(self.bounds.traced) and self.trainer.trace == "torch"
+
+    @property
+    def nsys_trace(self) -> bool:
+        return bool(self.bounds.traced) and self.trainer.trace == "nsys"
+
+
+Render = Callable[[Asked], tuple[str, ...]]  # → what one rank runs

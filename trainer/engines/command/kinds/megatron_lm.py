@@ -1,0 +1,56 @@
+"""Megatron-LM: the user's argument list without what a burst decides, then the recipe's words, then the burst's.
+
+Edited, not appended to: most of its switches have no off-flag. The schedule stays the user's own (`--train-iters`,
+learning rate); `--exit-interval` ends the burst. Source: megatron/training/arguments.py, 0.16.1 and 2026-08.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainer.command_line.argv import without
+from trainer.command_line.megatron_lm.words import recipe_words, spelled_flags
+from trainer.engines.command.kinds.asked import Asked
+
+# Of the user's command and none of a burst: it saves nothing, loads nothing, evaluates nothing and reports to nobody
+LEFT_OUT = frozenset(
+    f"--{name}"
+    for name in (
+        *("save", "save-interval", "save-retain-interval", "async-save", "non-persistent-save-interval"),
+        *("load", "pretrained-checkpoint", "ckpt-step", "use-checkpoint-args", "log-progress", "finetune"),
+        *("eval-iters", "eval-interval", "exit-interval", "log-interval", "log-throughput", "tensorboard-dir"),
+        *("wandb-project", "wandb-exp-name", "wandb-save-dir", "wandb-entity"),
+        *("profile", "use-pytorch-profiler", "profile-step-start", "profile-step-end", "profile-ranks"),
+        *("record-memory-history", "memory-snapshot-path", "nvtx-ranges", "pytorch-profiler-collect-shapes"),
+        *("pytorch-profiler-collect-callstack", "pytorch-profiler-collect-chakra"),
+    )
+)
+NEVER = "1000000"  # iterations; without an interval the parser of 0.16.1 divides by None
+DATA = frozenset(
+    f"--{name}"
+    for name in (
+        *("data-path", "train-data-path", "valid-data-path", "test-data-path", "data-args-path"),
+        *("per-split-data-args-path", "split", "mock-data", "data-cache-path"),
+    )
+)
+
+
+def argv(asked: Asked) -> tuple[str, ...]:
+    dropped = LEFT_OUT | spelled_flags() | (DATA if asked.trainer.mock_data else frozenset())
+    kept = without(asked.trainer.command, dropped)
+    return (*kept, *recipe_words(asked.recipe), *_of_the_burst(asked))
+
+
+def _of_the_burst(asked: Asked) -> Iterator[str]:
+    bounds = asked.bounds
+    yield from ("--exit-interval", str(bounds.last), "--log-interval", "1", "--log-throughput")
+    yield from ("--eval-iters", "0", "--eval-interval", NEVER)
+    if asked.trainer.mock_data:
+        yield "--mock-data"
+    if not asked.torch_trace and not asked.nsys_trace:
+        return
+    start = bounds.profile_start - asked.nsys_trace  # cudaProfilerStart acts at the step's end, the schedule a step on
+    yield from ("--profile", "--profile-step-start", str(start), "--profile-step-end", str(bounds.profile_end))
+    yield from ("--profile-ranks", *map(str, asked.ranks))
+    if asked.torch_trace:
+        yield from ("--use-pytorch-profiler", "--tensorboard-dir", str(asked.folder / "tensorboard"))

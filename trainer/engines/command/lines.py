@@ -1,0 +1,100 @@
+"""What trainers print, line by line: Megatron-LM since core_v0.9.0 and Megatron-Bridge since 0.2 print the same.
+
+The iteration line comes from the last rank, and lines of several ranks can run into each other: every pattern is
+searched for, none is anchored at a line's start. Sources: megatron/training/training.py and utils.py (0.16.1 and
+2026-08), megatron/bridge/training/utils/train_utils.py (0.3.1).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from trainer.errors import BadInputError, Problem
+
+_NUMBER = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|nan|inf)"
+_MB, _GB = 2**20, 10**9
+
+# name -> pattern; the named groups are what is read
+PATTERNS = {
+    "iteration": r"iteration\s+(?P<iteration>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)",
+    "loss": rf"\| lm loss:\s*(?P<loss>{_NUMBER})",
+    "grad_norm": rf"\| grad norm:\s*(?P<grad_norm>{_NUMBER})",
+    "skipped": r"number of skipped iterations:\s*(?P<skipped>\d+)",
+    "nan": r"number of nan iterations:\s*(?P<nan>\d+)",
+    "tflops": rf"throughput per GPU \(TFLOP/s/GPU\):\s*(?P<tflops>{_NUMBER})",
+    "memory": r"\[Rank (?P<rank>\d+)\] \(after \d+ iterations\) memory \((?P<unit>MB|GB)\)"
+    r".*?max[ -]allocated[^:]*:\s*(?P<allocated>[\d.]+)",
+}
+
+
+@dataclass(kw_only=True)
+class Iteration:
+    """One training step as the trainer tells it."""
+
+    number: int
+    ms: float
+    loss: float | None = None  # a NaN loss is left out of the line
+    grad_norm: float | None = None
+    skipped: int = 0
+    nan: int = 0
+    tflops: float | None = None  # per GPU, as the trainer counts
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """What the lines so far say: iterations by number, and the highest `max allocated` of each rank that told."""
+
+    patterns: dict[str, re.Pattern[str]]
+    iterations: dict[int, Iteration] = field(default_factory=dict)
+    peak_gib: dict[int, float] = field(default_factory=dict)
+
+    def feed(self, line: str) -> None:
+        if found := self.patterns["iteration"].search(line):
+            each = Iteration(number=int(found["iteration"]), ms=_milliseconds(found))
+            self._more(each, line)
+            self.iterations[each.number] = each
+        elif found := self.patterns["memory"].search(line):
+            unit = _GB if found.groupdict().get("unit") == "GB" else _MB
+            rank, gib = int(found["rank"]), float(found["allocated"]) * unit / 2**30
+            self.peak_gib[rank] = max(gib, self.peak_gib.get(rank, 0.0))
+
+    def _more(self, each: Iteration, line: str) -> None:
+        for name in ("loss", "grad_norm", "tflops"):
+            if found := self.patterns[name].search(line):
+                setattr(each, name, float(found[name]))
+        for name in ("skipped", "nan"):
+            if found := self.patterns[name].search(line):
+                setattr(each, name, int(found[name]))
+
+
+def _milliseconds(found: re.Match[str]) -> float:
+    """A pattern of the user's own may give seconds (`s`) instead."""
+    groups = found.groupdict()
+    return float(groups["ms"]) if groups.get("ms") else 1e3 * float(groups["s"])
+
+
+def patterns_with(own: dict[str, str]) -> dict[str, re.Pattern[str]]:
+    """The patterns, the user's own in place of ours. BadInputError for one that is no pattern or reads nothing."""
+    problems = [problem for name, text in own.items() if (problem := _problem(name, text))]
+    if problems:
+        raise BadInputError(*problems)
+    return {name: re.compile(text) for name, text in (PATTERNS | own).items()}
+
+
+def _problem(name: str, text: str) -> Problem | None:
+    where = f"trainer.patterns.{name}"
+    if name not in PATTERNS:
+        return Problem(where=where, what="no such line", hint=f"there are {', '.join(PATTERNS)}")
+    try:
+        groups = re.compile(text).groupindex
+    except re.error as error:
+        return Problem(where=where, what=f"is no regular expression: {error}", hint="Python's re syntax")
+    wanted = {"iteration": ("iteration",), "memory": ("rank", "allocated")}.get(name, (name,))
+    missing = [group for group in wanted if group not in groups]
+    if name == "iteration" and not {"ms", "s"} & groups.keys():
+        missing.append("ms")
+    if not missing:
+        return None
+    shown = " and ".join(f"(?P<{group}>…)" for group in missing)
+    return Problem(where=where, what=f"has no group {shown}", hint="name what is to be read")

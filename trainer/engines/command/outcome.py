@@ -1,0 +1,119 @@
+"""From what a trainer printed and its ranks left to the burst's outcome."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
+from trainer.engines.command.bounds import Bounds
+from trainer.engines.command.follow import Followed
+from trainer.engines.command.job import Job
+from trainer.engines.command.lines import Iteration, Reading
+from trainer.engines.command.usage import Usage, read_usage
+from trainer.failures import Evidence, classify
+from trainer.model.flops import model_flops_per_token
+from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How the job ended: `code` of what started it, None where it had to be ended."""
+
+    followed: Followed
+    code: int | None
+    evidence: Evidence
+
+
+def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
+    """The measured steps as the trainer timed them, the losses of all steps, the memory of every rank that told."""
+    recipe, bounds = job.burst.recipe, job.bounds
+    measured = [reading.iterations[n] for n in bounds.measures if n in reading.iterations]
+    usage = read_usage(job.ranks_folder, recipe.world_size)
+    peaks, unknown = _peaks(recipe, reading, usage)
+    failure = _failure(recipe, bounds, reading, ended, peaks)
+    step_us = [each.ms * 1e3 for each in measured]
+    tokens = recipe.training.global_batch_size * recipe.training.seq_length
+    rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and failure is None else None
+    reported = [each.tflops for each in measured if each.tflops]
+    return Outcome(
+        failure=failure,
+        step_us=step_us,
+        cpu_us=_cpu_us(bounds, usage, recipe.world_size) if len(step_us) == len(bounds.measures) else [],
+        loss=[each.loss for each in _in_order(reading) if each.loss is not None],
+        grad_norm=[each.grad_norm for each in _in_order(reading) if each.grad_norm is not None],
+        skipped_steps=sum(each.skipped for each in reading.iterations.values()),
+        peak_gib=peaks,
+        limit_gib=recipe.memory_limit_gib,
+        tokens_per_step=tokens,
+        ranks=recipe.world_size,
+        tokens_per_s_per_gpu=rate,
+        model_tflops_per_gpu=None if rate is None else _tflops(recipe, rate),
+        reported_tflops_per_gpu=statistics.median(reported) if reported else None,
+        attainable_tflops_per_gpu=recipe.peak_tflops,
+        cores_per_rank=(os.cpu_count() or 1) / recipe.ranks_per_node if recipe.burst.launcher == "local" else None,
+        versions=usage[min(usage)].versions if usage else {},
+        warnings=[*unknown, *_warnings(reading, ended.followed)],
+    )
+
+
+def _tflops(recipe: Recipe, rate: float) -> float:
+    return rate * model_flops_per_token(recipe.architecture, recipe.training.seq_length) / 1e12
+
+
+def _in_order(reading: Reading) -> list[Iteration]:
+    return [reading.iterations[number] for number in sorted(reading.iterations)]
+
+
+def _cpu_us(bounds: Bounds, usage: dict[int, Usage], ranks: int) -> list[float]:
+    """CPU time of each measured step summed over ranks; [] where a rank did not tell."""
+    steps = [usage[rank].cpu_s[bounds.warmup : bounds.measures.stop - 1] for rank in usage]
+    if len(steps) < ranks or any(len(each) < bounds.measured for each in steps):
+        return []
+    return [1e6 * sum(step) for step in zip(*steps, strict=True)]
+
+
+def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[list[float], list[str]]:
+    """Peak of every rank in GiB; without our sitecustomize the log's, of those ranks that print it."""
+    known = {rank: each.peak_gib for rank, each in usage.items()}
+    known = known or {rank: gib for rank, gib in reading.peak_gib.items() if gib}
+    silent = recipe.world_size - len(known)
+    if not known or not silent:
+        return [known[rank] for rank in sorted(known)], []
+    return [known[rank] for rank in sorted(known)], [
+        f"memory of {silent} of {recipe.world_size} ranks is not known: the hottest may be among them"
+    ]
+
+
+def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, peaks: Sequence[float]) -> Failure | None:
+    done = max(reading.iterations, default=0)
+    nan = next((each for each in _in_order(reading) if each.nan), None)
+    if nan is not None:
+        said = f"the trainer counts a NaN iteration at iteration {nan.number}"
+        return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=said)
+    if done < bounds.last or ended.code not in (0, None):
+        found = classify(ended.evidence) if ended.code != 0 or ended.followed.overdue_s is not None else None
+        return found or Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_short(bounds, done))
+    limit = recipe.memory_limit_gib
+    if limit is not None and peaks and max(peaks) > limit:
+        rank = peaks.index(max(peaks))
+        said = f"rank {rank} took {max(peaks):.2f} GiB of {limit:g} GiB"
+        return Failure(kind=FailureKind.OOM, rank=rank, evidence=said)
+    return None
+
+
+def _short(bounds: Bounds, done: int) -> str:
+    if done == 0:
+        return "the trainer ended without an iteration line; its log is in the burst's log/"
+    return f"the trainer ended after iteration {done} of {bounds.last}: its --train-iters must allow that many"
+
+
+def _warnings(reading: Reading, followed: Followed) -> list[str]:
+    found = []
+    if skipped := sum(each.skipped for each in reading.iterations.values()):
+        found.append(f"the trainer skipped {skipped} of {len(reading.iterations)} iterations")
+    if followed.lingered:
+        found.append("the trainer had done its iterations and did not end: it was ended")
+    return found

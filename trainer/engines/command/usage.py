@@ -1,0 +1,33 @@
+"""What the injected sitecustomize left of each rank: `ranks/rank<r>.usage.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory is GiB at the last measured step; of a GPU's allocator only on GPUs."""
+
+    rank: int
+    cpu_s: list[float] = []  # of each training step, this rank's process
+    resident_gib: float = 0.0  # of the process, beyond what it held before training began
+    allocated_gib: float | None = None
+    reserved_gib: float | None = None
+    versions: dict[str, str] = {}
+
+    @property
+    def peak_gib(self) -> float:
+        """As our own engine counts: what the allocator holds is what another process cannot have."""
+        return self.resident_gib if self.reserved_gib is None else self.reserved_gib
+
+
+def read_usage(folder: Path, ranks: int) -> dict[int, Usage]:
+    """By rank; a rank that was ended before it could tell is absent."""
+    found = {}
+    for rank in range(ranks):
+        path = folder / f"rank{rank}.usage.json"
+        if path.exists():
+            found[rank] = msgspec.json.decode(path.read_bytes(), type=Usage)
+    return found

@@ -1,0 +1,13 @@
+"""The folder of one start of ranks: what they and what starts them write."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+
+def new_control(folder: Path) -> Path:
+    """A folder of its own for one start."""
+    control = folder.resolve() / uuid.uuid4().hex[:12]
+    control.mkdir(parents=True)
+    return control
