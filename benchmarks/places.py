@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
 TRACES = ROOT.parent / "shared" / "traces"  # beside the checkout, where they are there at all
+TRAINER_LOGS = ROOT.parent / "shared" / "facts" / "trainer_logs"
 
 
 def data_file(name: str, *, folder: Path = DATA) -> Path:

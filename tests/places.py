@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.places import DATA, ROOT, TRACES
+from benchmarks.places import DATA, ROOT, TRACES, TRAINER_LOGS
 
 FACTS = DATA
 WITHOUT_SHARED = "without ../shared"  # why tests of real traces skip
 
-__all__ = ["FACTS", "ROOT", "TRACES", "WITHOUT_SHARED"]
+__all__ = ["FACTS", "ROOT", "TRACES", "TRAINER_LOGS", "WITHOUT_SHARED"]

@@ -14,7 +14,7 @@ import msgspec
 from trainer.burst import Burst, Outcome, write_burst, write_outcome
 from trainer.engines.command.bounds import bounds_of
 from trainer.engines.command.evidence import evidence_of
-from trainer.engines.command.follow import Follower, Patience
+from trainer.engines.command.follow import Follower, Patience, patience_with
 from trainer.engines.command.job import Job
 from trainer.engines.command.lines import Reading, patterns_with
 from trainer.engines.command.outcome import Ended, outcome_of
@@ -32,8 +32,14 @@ from trainer.recipe.sections import TrainerSettings
 class CommandEngine:
     """See `trainer.engines.Engine`."""
 
-    def __init__(self, state_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._state_dir, self._clock = state_dir, clock
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        patience: Callable[[Recipe, TrainerSettings], Patience] = patience_with,
+    ) -> None:
+        self._state_dir, self._clock, self._patience = state_dir, clock, patience
 
     def run(self, burst: Burst) -> Outcome:
         trainer = trainer_of(burst.recipe)
@@ -66,13 +72,13 @@ class CommandEngine:
             processes=processes,
             reading=reading,
             bounds=job.bounds,
-            patience=Patience(first_s=job.trainer.first_step_s, all_s=recipe.burst.deadline_s),
+            patience=self._patience(recipe, job.trainer),
         )
         try:
             followed = follower.follow()
             code = processes.code
             if followed.overdue_s is not None:
-                ask_for_stacks(job.ranks_folder, job.log_folder / "py-spy.txt")
+                ask_for_stacks(job.ranks_folder, job.log_folder / "py-spy.txt", injected=job.trainer.inject)
         finally:
             processes.end()
         follower.read()

@@ -69,4 +69,5 @@ def _phase(log: str, burst_folder: Path, rank: int, *, trained: bool) -> BurstPh
         return BurstPhase(left)
     if trained:
         return BurstPhase.FORWARD
-    return BurstPhase.INIT if _SETTING_UP.search(log) or _USAGE.search(log) else BurstPhase.START
+    began = raised_in or _SETTING_UP.search(log) or _USAGE.search(log)
+    return BurstPhase.INIT if began else BurstPhase.START

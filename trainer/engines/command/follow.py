@@ -15,6 +15,8 @@ from pathlib import Path
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.lines import Reading
 from trainer.launchers import Processes
+from trainer.recipe import Recipe
+from trainer.recipe.sections import TrainerSettings
 
 POLL_S = 0.2
 
@@ -29,6 +31,10 @@ class Patience:
     least_s: float = 60.0  # however short the steps are
     writing_s: float = 600.0  # around the profiled steps
     ending_s: float = 120.0  # from the last iteration to the process's end
+
+
+def patience_with(recipe: Recipe, trainer: TrainerSettings) -> Patience:
+    return Patience(first_s=trainer.first_step_s, all_s=recipe.burst.deadline_s)
 
 
 @dataclass(kw_only=True)

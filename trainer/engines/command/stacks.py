@@ -8,28 +8,41 @@ import time
 from pathlib import Path
 
 from trainer.launchers.mailbox import STACKS
-from trainer.launchers.processes import Process, marked, send
+from trainer.launchers.processes import Process, marked, send, status_of
 
 _WRITING_S = 1.0
 _PY_SPY_S = 20.0  # for one process
 
 
-def ask_for_stacks(ranks_folder: Path, log: Path) -> None:
+def ask_for_stacks(ranks_folder: Path, log: Path, *, injected: bool) -> None:
     """Ranks of this machine that carry our sitecustomize write them to their own stderr; of others py-spy tells, where
     it is installed, into `log`."""
-    asked = 0
-    for process, environment in list(marked()):
-        rank = environment.get("RANK")
-        if rank is None or environment.get("MOE_AUTOTUNE_OUT") != str(ranks_folder):
-            continue
-        pid_file = ranks_folder / f"rank{rank}.pid"
-        if not pid_file.exists():
-            _py_spy(process, rank, log)
-        elif pid_file.read_text() == str(process.pid):
+    ranks = _ranks(ranks_folder)
+    for rank, process in ranks.items():
+        if injected:
             send(process, STACKS)
-            asked += 1
-    if asked:
+        else:
+            _py_spy(process, rank, log)
+    if injected and ranks:
         time.sleep(_WRITING_S)
+
+
+def _ranks(ranks_folder: Path) -> dict[str, Process]:
+    """The process of each rank that trains, by rank: the one that claimed it, else the first below what started it."""
+    of_burst = {
+        process: environment["RANK"]
+        for process, environment in marked()
+        if "RANK" in environment and environment.get("MOE_AUTOTUNE_OUT") == str(ranks_folder)
+    }
+    pids = {process.pid for process in of_burst}
+    found: dict[str, Process] = {}
+    for process, rank in of_burst.items():
+        status = status_of(process.pid)
+        claimed = ranks_folder / f"rank{rank}.pid"
+        trains = claimed.read_text() == str(process.pid) if claimed.exists() else status and status.parent not in pids
+        if trains:
+            found[rank] = process
+    return found
 
 
 def _py_spy(process: Process, rank: str, log: Path) -> None:

@@ -1,0 +1,66 @@
+"""A trainer that prints what Megatron-LM prints and trains nothing: `fake_trainer.py ACTS --exit-interval N …`.
+
+ACTS is JSON: `{"at": {"3": "nan"}, "step_s": 0.02}` does something at iteration 3 on the last rank: nan, oom, crash,
+short (ends there with code 0), hang (all ranks), linger (does all, then does not end).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LINE = (
+    " [2026-11-22 05:17:18.220966] iteration {i:>8}/     100 | consumed samples:           64 | elapsed time per "
+    "iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): 12.5 | learning rate: 3.000000E-04 | "
+    "lm loss: {loss:.6E} | grad norm: 0.700 | number of skipped iterations:   0 | number of nan iterations:   {nan} |"
+)
+
+
+def value(flag: str, default: str = "") -> str:
+    return sys.argv[sys.argv.index(flag) + 1] if flag in sys.argv else default
+
+
+def act(what: str | None) -> None:
+    if what == "oom":
+        raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if what == "crash":
+        raise RuntimeError("something broke")
+    if what == "hang":
+        time.sleep(3600)
+    if what == "short":
+        sys.exit(0)
+
+
+def backward_step(what: str | None) -> None:
+    act(what)
+
+
+def main() -> None:
+    acts = json.loads(sys.argv[1])
+    if "refuse" in acts:
+        raise AssertionError(acts["refuse"])
+    last, step_s = int(value("--exit-interval")), acts.get("step_s", 0.0)
+    for i in range(1, last + 1):
+        what = acts.get("at", {}).get(str(i))
+        what = what if what == "hang" or RANK == WORLD - 1 else None
+        backward_step(what)
+        if RANK == WORLD - 1:
+            nan = int(acts.get("at", {}).get(str(i)) == "nan")
+            print(LINE.format(i=i, ms=1e3 * step_s + i, loss=6.0 - i / 100, nan=nan), flush=True)
+        time.sleep(step_s)
+    if "--use-pytorch-profiler" in sys.argv:
+        folder = Path(value("--tensorboard-dir"))
+        folder.mkdir(parents=True, exist_ok=True)
+        trace = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": RANK}, "traceEvents": []}
+        (folder / f"host_{os.getpid()}.1.pt.trace.json").write_text(json.dumps(trace))
+    if acts.get("linger"):
+        time.sleep(3600)
+    print(f"[exiting program at iteration {last}]")
+
+
+if __name__ == "__main__":
+    main()

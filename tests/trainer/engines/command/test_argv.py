@@ -1,0 +1,88 @@
+"""The user's argument list as a burst runs it, and the ranks it traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.policies.drawn import cpu_recipe
+from trainer.engines.command.bounds import bounds_of
+from trainer.engines.command.kinds import KINDS, Asked
+from trainer.engines.command.traced import MOST, traced_ranks
+from trainer.recipe import Recipe, load_recipe
+
+MINE = ["python", "-u", "pretrain_gpt.py", "--data-path", "/data/a b", "--save", "/ckpt", "--lr", "-1e-4", "--my-flag"]
+
+
+def argv(recipe: Recipe, **trainer: Any) -> list[str]:
+    data = recipe.model_dump(mode="json")
+    data["burst"] |= {"engine": "command", "machine": None}
+    data["trainer"] = {"command": MINE, "env": {}, **trainer}
+    mine = Recipe.model_validate(data)
+    assert mine.trainer is not None
+    asked = Asked(
+        recipe=mine,
+        trainer=mine.trainer,
+        bounds=bounds_of(mine),
+        ranks=traced_ranks(mine),
+        folder=Path("/burst/trainer"),
+    )
+    return list(KINDS[mine.trainer.kind](asked))
+
+
+def after(words: list[str], flag: str) -> str:
+    return words[words.index(flag) + 1]
+
+
+def test_what_is_the_users_own_stays_as_it_is_and_nothing_is_saved() -> None:
+    words = argv(cpu_recipe())
+    assert words[:5] == MINE[:5]
+    assert "--my-flag" in words
+    assert after(words, "--lr") == "-1e-4"
+    assert "--save" not in words
+    assert "/ckpt" not in words
+
+
+def test_a_switch_of_the_users_command_is_off_when_the_recipe_says_so() -> None:
+    words = argv(cpu_recipe(), command=[*MINE, "--use-distributed-optimizer", "--micro-batch-size", "64"])
+    assert "--use-distributed-optimizer" not in words
+    assert words.count("--micro-batch-size") == 1
+    on = argv(cpu_recipe().replace({"use_distributed_optimizer": True}))
+    assert on.count("--use-distributed-optimizer") == 1
+
+
+def test_a_burst_is_bounded_by_its_exit_not_by_its_schedule() -> None:
+    recipe = cpu_recipe()
+    words = argv(recipe, command=[*MINE, "--train-iters", "5000", "--exit-interval", "77"])
+    assert after(words, "--train-iters") == "5000"
+    assert words.count("--exit-interval") == 1
+    assert int(after(words, "--exit-interval")) == bounds_of(recipe).last
+
+
+def test_data_are_the_users_unless_mock_data_are_asked_for() -> None:
+    assert "--data-path" in argv(cpu_recipe())
+    mocked = argv(cpu_recipe(), mock_data=True)
+    assert "--data-path" not in mocked
+    assert "--mock-data" in mocked
+
+
+@pytest.mark.parametrize(("trace", "flag"), [("torch", "--use-pytorch-profiler"), ("nsys", "--profile")])
+def test_the_profiler_is_told_steps_and_ranks(trace: str, flag: str) -> None:
+    words = argv(cpu_recipe(), trace=trace)
+    assert flag in words
+    assert after(words, "--profile-ranks") == "0"
+    assert ("--tensorboard-dir" in words) == (trace == "torch")
+    assert "--profile" not in argv(cpu_recipe(), trace="none")
+
+
+def test_first_and_last_stage_and_the_expert_groups_are_traced() -> None:
+    deep = load_recipe("deepseek-v3-1024xh100")
+    ranks = traced_ranks(deep)
+    stage = deep.world_size // deep.parallelism.pipeline_model_parallel_size
+    assert 0 in ranks
+    assert deep.world_size - 1 in ranks
+    assert deep.world_size - stage in ranks
+    assert len(ranks) <= MOST
+    assert 17 in traced_ranks(deep, watched=(17,))

@@ -1,0 +1,116 @@
+"""Bursts of a trainer that is not ours: what becomes of them, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.policies.drawn import cpu_recipe
+from trainer.burst import Burst, BurstPhase, FailureKind, Outcome
+from trainer.engines.command.engine import CommandEngine
+from trainer.engines.command.follow import Patience
+from trainer.launchers.processes import marked
+from trainer.recipe import Recipe
+
+FAKE = Path(__file__).with_name("fake_trainer.py")
+
+
+def recipe(acts: dict[str, Any], **trainer: Any) -> Recipe:
+    base = cpu_recipe()
+    data = base.model_dump(mode="json")
+    data["burst"] |= {"engine": "command", "warmup_steps": 2, "measure_steps": 4, "trace_steps": 1, "deadline_s": 60}
+    data["trainer"] = {"command": [sys.executable, str(FAKE), json.dumps(acts)], "env": {}, **trainer}
+    return Recipe.model_validate(data)
+
+
+SHORT = Patience(first_s=60, all_s=60, least_s=4.0, writing_s=4.0, ending_s=1.0)
+
+
+def run(folder: Path, acts: dict[str, Any], **trainer: Any) -> Outcome:
+    engine = CommandEngine(folder / "engine", patience=lambda recipe, trainer: SHORT)
+    outcome = engine.run(Burst(number=1, recipe=recipe(acts, **trainer), folder=folder / "0001"))
+    ours = [env for _, env in marked() if env.get("MOE_AUTOTUNE_OUT", "").startswith(str(folder))]
+    assert ours == []
+    return outcome
+
+
+def test_a_burst_reads_the_measured_steps_between_warm_up_and_profile(tmp_path: Path) -> None:
+    outcome = run(tmp_path, {})
+    assert outcome.failure is None
+    assert outcome.step_us == [3000.0, 4000.0, 5000.0, 6000.0]  # iterations 3 to 6; 7 to 9 are the profiler's
+    assert outcome.loss[:2] == [5.99, 5.98]
+    assert outcome.reported_tflops_per_gpu == 12.5
+    assert outcome.cost_s is not None
+    assert sorted(path.name for path in (tmp_path / "0001" / "trace").iterdir()) == [
+        "rank0.pt.trace.json.gz",
+        "rank1.pt.trace.json.gz",
+    ]
+    command = (tmp_path / "0001" / "command.txt").read_text()
+    assert "--exit-interval 9 " in command
+    assert "fake_trainer.py" in command
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("acts", "kind", "phase", "evidence"),
+    [
+        ({"at": {"4": "oom"}}, FailureKind.OOM, BurstPhase.BACKWARD, "CUDA out of memory"),
+        ({"at": {"4": "crash"}}, FailureKind.CRASH, BurstPhase.BACKWARD, "something broke"),
+        ({"at": {"4": "nan"}}, FailureKind.NAN, BurstPhase.FORWARD, "NaN iteration at iteration 4"),
+        ({"refuse": "EP must divide"}, FailureKind.CONFIG, BurstPhase.INIT, "EP must divide"),
+    ],
+)
+def test_what_a_trainer_fails_of_is_told_apart(
+    tmp_path: Path, acts: dict[str, Any], kind: FailureKind, phase: BurstPhase, evidence: str
+) -> None:
+    failure = run(tmp_path, acts).failure
+    assert failure is not None
+    assert (failure.kind, failure.phase) == (kind, phase), failure
+    assert evidence in failure.evidence
+
+
+@pytest.mark.faults
+def test_a_trainer_that_ends_early_says_after_which_iteration(tmp_path: Path) -> None:
+    failure = run(tmp_path, {"at": {"4": "short"}}).failure
+    assert failure is not None
+    assert "after iteration" in failure.evidence
+    assert "--train-iters" in failure.evidence
+
+
+@pytest.mark.faults
+def test_a_missing_iteration_line_is_a_hang_and_the_ranks_say_where_they_are(tmp_path: Path) -> None:
+    failure = run(tmp_path, {"at": {"4": "hang"}, "step_s": 0.01}).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.HANG
+    assert "fake_trainer.py" in failure.evidence
+
+
+@pytest.mark.faults
+def test_a_trainer_that_does_not_end_after_its_last_iteration_is_ended(tmp_path: Path) -> None:
+    outcome = run(tmp_path, {"linger": True})
+    assert outcome.failure is None
+    assert any("did not end" in text for text in outcome.warnings)
+
+
+@pytest.mark.faults
+def test_a_command_that_does_not_exist_is_an_import_failure(tmp_path: Path) -> None:
+    failure = run(tmp_path, {}, command=["/no/such/python", "x.py"]).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.IMPORT
+    assert "/no/such/python" in failure.evidence
+
+
+@pytest.mark.faults
+def test_a_custom_trainer_gets_the_recipe_where_its_template_says(tmp_path: Path) -> None:
+    acts = json.dumps({})
+    command = [sys.executable, str(FAKE), acts, "--exit-interval", "{iterations}", "{args}", "--out={out}"]
+    outcome = run(tmp_path, {}, kind="custom", command=command, trace="none")
+    assert outcome.failure is None
+    assert len(outcome.step_us) == 4
+    words = (tmp_path / "0001" / "command.txt").read_text()
+    assert "--num-layers" in words
+    assert f"--out={tmp_path / '0001' / 'trainer'}" in words

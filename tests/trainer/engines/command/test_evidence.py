@@ -1,0 +1,69 @@
+"""Real logs of runs that failed, told apart as a burst would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.places import TRAINER_LOGS, WITHOUT_SHARED
+from trainer.burst import BurstPhase, FailureKind
+from trainer.engines.command.evidence import evidence_of
+from trainer.failures import Evidence, classify
+
+pytestmark = pytest.mark.skipif(not TRAINER_LOGS.is_dir(), reason=WITHOUT_SHARED)
+
+
+@dataclass(kw_only=True)
+class Recorded:
+    """Processes that have ended: what each rank wrote, and what started them."""
+
+    control: Path
+    log: str
+    texts: dict[int, str]
+    world_size: int = 2
+    running: bool = False
+    code: int | None = 1
+    paths: dict[int, Path] = field(default_factory=dict)
+
+    def outputs(self, rank: int) -> list[Path]:
+        path = self.control / f"rank{rank}.log"
+        path.write_text(self.texts.get(rank, ""))
+        return [path]
+
+    def wait(self, timeout_s: float) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def recorded(name: str, folder: Path) -> Recorded:
+    """The log that torchrun wrote for all ranks, taken apart again: lines say whose they are, others are rank 0's."""
+    text = (TRAINER_LOGS / f"{name}.log").read_text(errors="replace")
+    agent = "\n".join(line for line in text.splitlines() if "torch/distributed/elastic" in line)
+    lines: dict[int, list[str]] = {0: [], 1: []}
+    for line in text.splitlines():
+        if "torch/distributed/elastic" in line or line.startswith(("E1121", "W1121")):
+            break
+        lines[1 if line.startswith("[rank1]") else 0].append(line)
+    return Recorded(control=folder, log=agent, texts={rank: "\n".join(each) for rank, each in lines.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "kind", "phase", "evidence"),
+    [
+        ("mlm_0161_oom", False, FailureKind.OOM, BurstPhase.INIT, "can't allocate memory"),
+        ("mlm_0161_nan", True, FailureKind.NAN, None, "Unexpected result nan"),
+        ("mlm_0161_bad_argument", False, FailureKind.CONFIG, BurstPhase.INIT, "Number of experts should be a multiple"),
+    ],
+)
+def test_a_real_failure_is_named(
+    name: str, trained: bool, kind: FailureKind, phase: BurstPhase | None, evidence: str, tmp_path: Path
+) -> None:
+    processes = recorded(name, tmp_path)
+    ranks = evidence_of(processes, tmp_path, trained=trained)
+    failure = classify(Evidence(ranks=ranks, launcher_code=1, launcher_log=processes.log))
+    assert failure is not None
+    assert failure.kind is kind, failure
+    assert phase is None or failure.phase is phase
+    assert evidence in failure.evidence

@@ -1,0 +1,76 @@
+"""What is injected into the user's trainer: it chains what it hides, and children of a rank do nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from trainer.engines.command.job import INJECTED
+
+# A module of Megatron's name and shape, so that nothing heavy is loaded
+SCHEDULES = "def forward_step(x):\n    return x + 1\ndef backward_step(x):\n    return x\n"
+
+
+def megatron(folder: Path) -> None:
+    package = folder / "megatron" / "core" / "pipeline_parallel"
+    package.mkdir(parents=True)
+    (package / "schedules.py").write_text(SCHEDULES)
+
+
+def run(folder: Path, program: str, **env: str) -> subprocess.CompletedProcess[str]:
+    out = folder / "ranks"
+    out.mkdir(exist_ok=True)
+    paths = os.pathsep.join([str(INJECTED), str(folder)])
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "MOE_AUTOTUNE_OUT": str(out), "RANK": "0", **env}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+
+
+def test_a_sitecustomize_of_the_users_own_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MINE'] = 'ran'\n")
+    assert run(tmp_path, "import os; print(os.environ['MINE'])").stdout == "ran\n"
+
+
+def test_the_rank_says_where_it_is_and_computes_the_same(tmp_path: Path) -> None:
+    megatron(tmp_path)
+    program = "from megatron.core.pipeline_parallel.schedules import forward_step; print(forward_step(41))"
+    done = run(tmp_path, program)
+    assert done.stdout == "42\n"
+    assert (tmp_path / "ranks" / "rank0.phase").read_text().strip() == "forward"
+
+
+def test_a_child_of_the_rank_leaves_nothing_of_its_own(tmp_path: Path) -> None:
+    megatron(tmp_path)
+    child = "from megatron.core.pipeline_parallel.schedules import backward_step; backward_step(1)"
+    program = (
+        "from megatron.core.pipeline_parallel.schedules import forward_step; forward_step(1); "
+        f"import subprocess, sys, os; print(os.getpid()); subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    )
+    pid = run(tmp_path, program).stdout.strip()
+    assert (tmp_path / "ranks" / "rank0.pid").read_text() == pid
+    assert (tmp_path / "ranks" / "rank0.phase").read_text().strip() == "forward"
+
+
+def test_memory_is_told_at_the_last_measured_step_or_at_the_end(tmp_path: Path) -> None:
+    package = tmp_path / "megatron" / "training"
+    package.mkdir(parents=True)
+    (package / "training.py").write_text("def train_step():\n    return sum(range(100000))\n")
+    program = (
+        "import sys; sys.modules.setdefault('torch', type(sys)('torch')); sys.modules['torch'].cuda = "
+        "type('C', (), {'is_initialized': staticmethod(lambda: False)}); "
+        "from megatron.training.training import train_step; [train_step() for _ in range(3)]"
+    )
+    run(tmp_path, program, MOE_AUTOTUNE_LAST_STEP="2")
+    usage = json.loads((tmp_path / "ranks" / "rank0.usage.json").read_text())
+    assert len(usage["cpu_s"]) == 2
+    assert usage["resident_gib"] >= 0
+
+
+def test_outside_a_burst_it_does_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "import sys; print(len(sys.meta_path))", MOE_AUTOTUNE_OUT="")
+    assert done.stderr == ""
+    assert list((tmp_path / "ranks").iterdir()) == []

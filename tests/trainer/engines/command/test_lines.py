@@ -1,0 +1,76 @@
+"""What is read of real trainers' logs, and that a user's own patterns are checked before anything is spent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.places import TRAINER_LOGS as LOGS
+from tests.places import WITHOUT_SHARED
+from trainer.engines.command.lines import Reading, patterns_with
+from trainer.errors import BadInputError
+
+NEEDS_LOGS = pytest.mark.skipif(not LOGS.is_dir(), reason=WITHOUT_SHARED)
+# iterations, the first one's loss, iterations with a gradient norm
+EXPECTED = {
+    "bridge_031_ep2_trace": (4, 6.255138, 4),
+    "mlm_0161_ep2_trace": (6, 6.480536, 6),
+    "mlm_2026_08_ep2_trace": (6, None, 6),
+    "mlm_0161_pp2": (4, None, 4),
+    "mlm_0161_oom": (0, None, 0),
+    "mlm_0161_bad_argument": (0, None, 0),
+}
+
+
+def read(name: str) -> Reading:
+    reading = Reading(patterns=patterns_with({}))
+    for line in (LOGS / f"{name}.log").read_text(errors="replace").splitlines():
+        reading.feed(line)
+    return reading
+
+
+@NEEDS_LOGS
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_iteration_of_a_recorded_log_is_read(name: str) -> None:
+    count, first_loss, norms = EXPECTED[name]
+    found = read(name).iterations
+    assert len(found) == count
+    assert sorted(found) == list(range(1, count + 1))
+    assert sum(each.grad_norm is not None for each in found.values()) == norms
+    assert all(each.ms > 0 for each in found.values())
+    if first_loss is not None:
+        assert found[1].loss == first_loss
+
+
+def test_memory_is_read_in_both_spellings() -> None:
+    reading = Reading(patterns=patterns_with({}))
+    reading.feed("[Rank 3] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 2048.00 | reserved: 9.0")
+    reading.feed(
+        "[Rank 4] (after 1 iterations) memory (GB) | mem-active-gigabytes: 1 | mem-max-allocated-gigabytes: 4.0 |"
+    )
+    assert reading.peak_gib == {3: 2.0, 4: pytest.approx(4e9 / 2**30)}
+
+
+def test_lines_of_two_ranks_that_ran_into_each_other_are_read() -> None:
+    reading = Reading(patterns=patterns_with({}))
+    reading.feed("WARNING: x [2026-01-01 00:00:00] iteration       7/    10 | elapsed time per iteration (ms): 12.5 |")
+    assert reading.iterations[7].ms == 12.5
+
+
+def test_a_pattern_of_the_users_own_replaces_ours_and_may_tell_seconds() -> None:
+    reading = Reading(patterns=patterns_with({"iteration": r"step (?P<iteration>\d+) took (?P<s>[\d.]+)s"}))
+    reading.feed("step 3 took 0.25s")
+    assert reading.iterations[3].ms == 250.0
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ({"iteration": r"step (\d+)"}, "has no group (?P<iteration>…) and (?P<ms>…)"),
+        ({"loss": "("}, "is no regular expression"),
+        ({"lossy": "x"}, "no such line"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_refused(patterns: dict[str, str], said: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        patterns_with(patterns)
+    assert said in str(caught.value)
