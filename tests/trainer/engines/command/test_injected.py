@@ -14,10 +14,14 @@ from trainer.engines.command.job import INJECTED
 SCHEDULES = "def forward_step(x):\n    return x + 1\ndef backward_step(x):\n    return x\n"
 
 
-def megatron(folder: Path) -> None:
-    package = folder / "megatron" / "core" / "pipeline_parallel"
-    package.mkdir(parents=True)
-    (package / "schedules.py").write_text(SCHEDULES)
+def module(folder: Path, name: str, text: str) -> None:
+    """A module that hides an installed one of that name."""
+    *packages, last = name.split(".")
+    for package in packages:
+        folder = folder / package
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").touch()
+    (folder / f"{last}.py").write_text(text)
 
 
 def run(folder: Path, program: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +40,7 @@ def test_a_sitecustomize_of_the_users_own_still_runs(tmp_path: Path) -> None:
 
 
 def test_the_rank_says_where_it_is_and_computes_the_same(tmp_path: Path) -> None:
-    megatron(tmp_path)
+    module(tmp_path, "megatron.core.pipeline_parallel.schedules", SCHEDULES)
     program = "from megatron.core.pipeline_parallel.schedules import forward_step; print(forward_step(41))"
     done = run(tmp_path, program)
     assert done.stdout == "42\n"
@@ -44,7 +48,7 @@ def test_the_rank_says_where_it_is_and_computes_the_same(tmp_path: Path) -> None
 
 
 def test_a_child_of_the_rank_leaves_nothing_of_its_own(tmp_path: Path) -> None:
-    megatron(tmp_path)
+    module(tmp_path, "megatron.core.pipeline_parallel.schedules", SCHEDULES)
     child = "from megatron.core.pipeline_parallel.schedules import backward_step; backward_step(1)"
     program = (
         "from megatron.core.pipeline_parallel.schedules import forward_step; forward_step(1); "
@@ -56,9 +60,7 @@ def test_a_child_of_the_rank_leaves_nothing_of_its_own(tmp_path: Path) -> None:
 
 
 def test_memory_is_told_at_the_last_measured_step_or_at_the_end(tmp_path: Path) -> None:
-    package = tmp_path / "megatron" / "training"
-    package.mkdir(parents=True)
-    (package / "training.py").write_text("def train_step():\n    return sum(range(100000))\n")
+    module(tmp_path, "megatron.training.training", "def train_step():\n    return sum(range(100000))\n")
     program = (
         "import sys; sys.modules.setdefault('torch', type(sys)('torch')); sys.modules['torch'].cuda = "
         "type('C', (), {'is_initialized': staticmethod(lambda: False)}); "
