@@ -41,7 +41,7 @@ def one_connection(recipe: Recipe) -> bool:
 
 
 def _masks_itself(recipe: Recipe) -> bool:
-    return recipe.knob("transformer_impl") != "local" and recipe.knob("attention_backend") != "local"
+    return "local" not in (recipe.knob("transformer_impl"), recipe.knob("attention_backend"))
 
 
 def _unfused_rotation(recipe: Recipe) -> bool:

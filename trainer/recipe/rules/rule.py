@@ -111,6 +111,7 @@ class Rule:
     passing: Example
     kind: FindingKind = FindingKind.ERROR
     binds: tuple[Launcher, ...] = CORE
+    refuses: tuple[Launcher, ...] = ()  # launchers that stop there, although the recipe runs elsewhere
     versions: str = "all"
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 
