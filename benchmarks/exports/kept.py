@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.command_line.megatron_lm.flags import Flag, flags_of
-from trainer.command_line.megatron_lm.model import model_spellings
+from trainer.command_line.megatron_lm.model import LATENT_CONSTANTS, model_spellings, query_bias
 from trainer.command_line.megatron_lm.spelling import INERT, Spelling, knob_spellings, whole_iteration
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
@@ -30,11 +30,16 @@ class Compared:
 def compared(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> Iterator[Compared]:
     """Every field and knob that acts, has a value and a flag. `args`: the namespace after validation."""
     for spelling in (*model_spellings(recipe, version), *knob_spellings(recipe, version)):
-        if spelling.why_not == INERT or spelling.lost:
+        if spelling.why_not == INERT or spelling.lost or _constant(recipe, spelling.name):
             continue
         for flag in _told(spelling.name, version):
             yield from _of_flag(recipe, flag, options[flag.flag], args)
     yield from _of_precision(recipe, args)
+
+
+def _constant(recipe: Recipe, name: str) -> bool:
+    """Whether the field has no flag in a model with latent attention, and Megatron-Core's own value."""
+    return recipe.architecture.multi_latent_attention and name in LATENT_CONSTANTS
 
 
 def _told(name: str, version: str) -> Iterator[Flag]:
@@ -77,6 +82,8 @@ def _value(recipe: Recipe, name: str) -> Any:
     model = recipe.architecture
     if name == "activation_func":
         return model.activation
+    if name == "add_qkv_bias":
+        return query_bias(model)
     if name == "make_vocab_size_divisible_by":
         return model.make_vocab_size_divisible_by or 1
     if name in type(model).model_fields:

@@ -1,4 +1,4 @@
-"""Exports to Megatron-LM held against its own parser: accepted, or refused by `check --for` as the parser refuses them."""
+"""Exports to Megatron-LM held against its own parser: accepted, or refused by `check --for` as the parser does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.exports.ask import answers, options, request_of
 from benchmarks.exports.checkout import tree_of
-from benchmarks.exports.kept import compared, lost
+from benchmarks.exports.kept import Compared, compared, lost
 from benchmarks.exports.recipes import Asked
-from trainer.command_line.megatron_lm.refusals import findings_for
+from trainer.command_line.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
 from trainer.recipe.rules import FindingKind
 
 VERSIONS = ("0.16.1", "head")
@@ -27,6 +27,7 @@ class Verdict:
     theirs: str | None
     kept: int = 0
     unkept: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()  # moved by the parser, as check says it will
     lost: tuple[str, ...] = ()
 
 
@@ -46,13 +47,16 @@ class Figures:
         yield f"Megatron-LM {self.version}: {len(self.verdicts)} recipes ({_counts(origins)})"
         yield f"  accepted by the parser and by check:      {len(accepted)}"
         yield f"  refused by check as the parser does:      {len(agreed)}"
-        for reason, count in Counter((v.ours[0], v.theirs) for v in agreed).most_common():
-            yield f"    {count:4}  {reason[0]}: {reason[1]}"
+        for (ours, theirs), count in Counter((_same_reason(v), v.theirs) for v in agreed).most_common():
+            yield f"    {count:4}  {ours}: {theirs}"
         yield from _listed("  refused by the parser, accepted by check: ", self.of(ours=False, theirs=True))
         yield from _listed("  refused by check, accepted by the parser: ", self.of(ours=True, theirs=False))
         kept, moved = sum(v.kept for v in accepted), Counter(name for v in accepted for name in v.unkept)
         yield f"  knobs and fields kept:                    {kept} of {kept + moved.total()}"
         yield from (f"    {count:4}  {what}" for what, count in moved.most_common())
+        told = Counter(name for v in accepted for name in v.told)
+        yield f"  moved by the parser, as check tells:      {told.total()}"
+        yield from (f"    {count:4}  {what}" for what, count in told.most_common())
         unsaid = Counter(name for v in accepted for name in v.lost)
         yield f"  said to be not expressed:                 {unsaid.total()}"
         yield from (f"    {count:4}  {what}" for what, count in unsaid.most_common())
@@ -68,8 +72,9 @@ def figures(checkout: Path, version: str, recipes: Sequence[Asked]) -> Figures:
 
 
 def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str, Any]) -> Verdict:
-    recipe = asked.recipe
-    ours = tuple(found.rule for found in findings_for(recipe, version) if found.kind is FindingKind.ERROR)
+    recipe, findings = asked.recipe, findings_for(asked.recipe, version)
+    ours = tuple(found.rule for found in findings if found.kind is FindingKind.ERROR)
+    autoset = {knob for found in findings if found.kind is FindingKind.AUTOSET for knob in found.knobs}
     if answer["refused"]:
         said = answer["refused"]
         return Verdict(asked=asked, ours=ours, theirs=f"{said['where']} {_short(said['message'])}")
@@ -79,9 +84,20 @@ def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str
         ours=ours,
         theirs=None,
         kept=sum(pair.kept for pair in pairs),
-        unkept=tuple(f"{pair.name}: {pair.said} became {pair.found}" for pair in pairs if not pair.kept),
+        unkept=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name not in autoset),
+        told=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name in autoset),
         lost=tuple(f"{each.name}: {each.why_not}" for each in lost(recipe, version)),
     )
+
+
+def _moved(pair: Compared) -> str:
+    return f"{pair.name}: {pair.said} became {pair.found}"
+
+
+def _same_reason(verdict: Verdict) -> str:
+    """Of several rules, the one that the parser comes to first: it reads all flags before it looks at any value."""
+    usage = (verdict.theirs or "").startswith("argparse")
+    return next((rule for rule in verdict.ours if (rule == NO_SUCH_FLAG) == usage), verdict.ours[0])
 
 
 def _listed(label: str, verdicts: list[Verdict]) -> Iterator[str]:

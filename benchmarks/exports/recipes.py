@@ -11,6 +11,7 @@ from autotune.init.starter import starter_recipe
 from benchmarks.places import DATA, data_file
 from tests.trainer.recipe.tuned_recipes import recipe_of_row
 from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.layout import layout_of
 from trainer.recipe.load import packaged_examples, recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.source import parse_source
@@ -31,7 +32,14 @@ def asked(facts: Path = DATA) -> list[Asked]:
 
 def _table(facts: Path) -> Iterator[Asked]:
     rows = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
-    return (Asked(origin="table", recipe=recipe_of_row(row)) for row in rows)
+    return (Asked(origin="table", recipe=_with_unrecorded(recipe_of_row(row))) for row in rows)
+
+
+def _with_unrecorded(recipe: Recipe) -> Recipe:
+    """The table has no column for overlap_p2p_comm: Megatron-Bridge, whose recipes these are, switches it on with every
+    interleaved pipeline (src/megatron/bridge/training/comm_overlap.py:456)."""
+    interleaved = layout_of(recipe).vpp > 1 and recipe.parallelism.pipeline_model_parallel_size > 1
+    return recipe.replace({"overlap_p2p_comm": True}) if interleaved else recipe
 
 
 def _examples() -> Iterator[Asked]:

@@ -27,6 +27,7 @@ class Beside:
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     asked: Callable[[Recipe], bool]
+    until: str | None = None  # the first version that does not ask for it
     words: Callable[[Recipe], tuple[str, ...]]
     because: str
 
@@ -47,6 +48,11 @@ def _masks_itself(recipe: Recipe) -> bool:
 def _unfused_rotation(recipe: Recipe) -> bool:
     model = recipe.architecture
     return model.multi_latent_attention or model.rotary_interleaved
+
+
+def _local_graphs_of_experts(recipe: Recipe) -> bool:
+    local = recipe.knob("cuda_graph_impl") == "local" or whole_iteration(recipe)
+    return local and recipe.parallelism.expert_model_parallel_size > 1
 
 
 _ROWS = (
@@ -76,6 +82,12 @@ _ROWS = (
         because="a graph of the whole iteration cannot wait for the host to look at the loss",
     ),
     _Row(
+        asked=_local_graphs_of_experts,
+        until="0.18",
+        words=lambda recipe: ("--moe-pad-experts-for-cuda-graph-inference",),
+        because="before 0.18 the parser demands it of local graphs with expert parallelism; it acts in decoding only",
+    ),
+    _Row(
         asked=_masks_itself,
         words=lambda recipe: ("--no-create-attention-mask-in-dataloader",),
         because="the kernels mask by themselves, and a dense mask takes sequence times sequence bytes of host memory",
@@ -84,8 +96,9 @@ _ROWS = (
 
 
 def words_beside(recipe: Recipe, version: str = HEAD) -> list[Beside]:
-    """Every version since 0.14 knows these flags."""
-    return [Beside(words=row.words(recipe), because=row.because) for row in _ROWS if row.asked(recipe)]
+    """What this version asks for; it knows every one of these flags."""
+    asking = (row for row in _ROWS if row.until is None or not since(version, row.until))
+    return [Beside(words=row.words(recipe), because=row.because) for row in asking if row.asked(recipe)]
 
 
 def environment_beside(recipe: Recipe) -> dict[str, Beside]:

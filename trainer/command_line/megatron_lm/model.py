@@ -42,7 +42,6 @@ def _pattern(model: Architecture) -> bool:
 
 # field -> the models in which it acts; a field that is not here acts in all
 ACTS_IN: dict[str, Test] = {
-    "num_query_groups": lambda model: not _mla(model),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"), _mla),
     "rope_type": _mla,
     **dict.fromkeys(("rotary_base", "rotary_percent", "rotary_interleaved", "no_rope_freq"), _rotates),
@@ -136,9 +135,19 @@ def _acts(model: Architecture, name: str) -> bool:
 
 def _query_groups(model: Architecture, version: str) -> Spelling:
     if model.num_query_groups is None or _mla(model):
-        return Spelling(name="num_query_groups", why_not=AT_DEFAULT)
+        return Spelling(name="num_query_groups", why_not=INERT if _mla(model) else AT_DEFAULT)
     words = ("--group-query-attention", "--num-query-groups", str(model.num_query_groups))
     return in_words_of("num_query_groups", words, version)
+
+
+def _query_bias(model: Architecture, version: str) -> Spelling:
+    """Linear biases are of queries, keys and values too, and the newest versions say so of themselves."""
+    return in_words_of("add_qkv_bias", ("--add-qkv-bias",) if query_bias(model) else (), version)
+
+
+def query_bias(model: Architecture) -> bool:
+    """Whether queries, keys and values have a bias."""
+    return model.add_qkv_bias or model.add_bias_linear
 
 
 def _activation(model: Architecture, version: str) -> Spelling:
@@ -184,6 +193,7 @@ _BY_HAND: dict[str, Callable[[Architecture, str], Spelling]] = {
     "num_query_groups": _query_groups,
     "gated_linear_unit": _said_elsewhere("gated_linear_unit", AT_DEFAULT),
     "activation_func": _activation,
+    "add_qkv_bias": _query_bias,
     "hybrid": _hybrid,
     "rotary_base": _rotary_base,
 }

@@ -84,8 +84,8 @@ def _virtual_stages(recipe: Recipe, value: int | None, version: str) -> Words:
 
 
 def _align_param_gather(recipe: Recipe, value: bool, version: str) -> Words:
-    """On unless switched off; it acts on overlapped gathers only."""
-    return ("--no-align-param-gather",) if not value and recipe.knob("overlap_param_gather") else ()
+    """On unless switched off."""
+    return () if value else ("--no-align-param-gather",)
 
 
 def _granularity(recipe: Recipe, value: str | None, version: str) -> Words:

@@ -35,6 +35,7 @@ class Launcher(StrEnum):
 CORE = (Launcher.CORE,)
 MEGATRON_LM = (Launcher.MEGATRON_LM,)
 BRIDGE = (Launcher.MEGATRON_BRIDGE,)
+OURS = (Launcher.OURS,)
 LM_AND_BRIDGE = (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
 
 
