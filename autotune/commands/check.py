@@ -12,14 +12,19 @@ from autotune.commands.answer import DONE, NO_RECIPE, Answer
 RuleName = Annotated[str | None, Parameter(name="--explain", help="Tell a rule by its id: no recipe is needed.")]
 RecipeOrNone = Annotated[str | None, Parameter(help="A recipe file, or the name of a packaged example.")]
 
+LauncherName = Annotated[
+    str | None,
+    Parameter(name="--for", help="Ask one launcher, and a version of it: megatron-lm, megatron-lm@0.16.1, …"),
+]
 
-def check(recipe: RecipeOrNone = None, *, explain: RuleName = None) -> Answer:
+
+def check(recipe: RecipeOrNone = None, *, launcher: LauncherName = None, explain: RuleName = None) -> Answer:
     """Say everything that is wrong with a recipe, whether it should fit, and the nearest valid one."""
     if explain is not None:
         return _explained(explain)
     if recipe is None:
         raise _nothing_asked()
-    return _checked(recipe)
+    return _checked(recipe) if launcher is None else _checked_for(recipe, launcher)
 
 
 def _checked(name: str) -> Answer:
@@ -47,6 +52,20 @@ def _checked(name: str) -> Answer:
     }
     fits = memory is None or memory["may_fit"]
     return Answer(code=DONE if legal and fits else NO_RECIPE, document=document)
+
+
+def _checked_for(name: str, launcher: str) -> Answer:
+    """What a launcher says of it; there is no nearest recipe: the rules tell what to set."""
+    from autotune.check.findings import show_findings
+    from autotune.check.launchers import findings_of_launcher
+    from trainer.recipe import load_recipe
+    from trainer.recipe.rules import FindingKind
+
+    findings = findings_of_launcher(load_recipe(name), launcher)
+    legal = all(finding.kind is not FindingKind.ERROR for finding in findings)
+    show_findings(findings)
+    document: dict[str, Any] = {"schema": 1, "for": launcher, "legal": legal, "findings": findings}
+    return Answer(code=DONE if legal else NO_RECIPE, document=document)
 
 
 def _explained(name: str) -> Answer:

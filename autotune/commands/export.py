@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from autotune.commands.answer import Answer, Force
 
 if TYPE_CHECKING:
+    from autotune.export import Provenance
     from trainer.recipe import Recipe
 
 Source = Annotated[str, Parameter(help="A study's folder (its best recipe), a recipe file or a packaged example.")]
@@ -20,14 +21,19 @@ def export(
     *,
     to: Annotated[str, Parameter(help="yaml, megatron-lm, megatron-bridge or slurm.")],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    for_version: Annotated[
+        str | None, Parameter(name="--for", help="The version of the tool, such as 0.16.1 or head; else the newest.")
+    ] = None,
     force: Force = False,
 ) -> Answer:
     """Write a recipe in another tool's words."""
+    from autotune.export import Context
     from autotune.export import export as rendered
     from autotune.output import text_at
 
     target = text_at(output, inputs=_read_for(source), force=force)
-    text = rendered(_recipe(source), to)
+    recipe, provenance = _found(source)
+    text = rendered(recipe, to, Context(version=for_version, provenance=provenance))
     if target is None:
         print(text, end="" if text.endswith("\n") else "\n")
     else:
@@ -43,16 +49,39 @@ def _read_for(source: str) -> tuple[Path, ...]:
     return originals(Path(source)) if Path(source).is_dir() else (source_file(source),)
 
 
-def _recipe(source: str) -> Recipe:
-    from autotune.tuning.journal import read_study
-    from trainer.errors import BadInputError, Problem
+def _found(source: str) -> tuple[Recipe, Provenance]:
+    """The recipe, and where it comes from."""
+    from autotune.export import Provenance
     from trainer.recipe import load_recipe
 
     if not Path(source).is_dir():
-        return load_recipe(source)
-    best = read_study(Path(source)).best
-    if best is None:
+        recipe = load_recipe(source)
+        return recipe, Provenance(source=recipe.name)
+    return _best_of(source)
+
+
+def _best_of(source: str) -> tuple[Recipe, Provenance]:
+    """The best recipe of a study's folder. BadInputError where none ran."""
+    from datetime import UTC, datetime
+
+    from autotune.export import Provenance
+    from autotune.report.document import document_of
+    from autotune.tuning.environment import PACKAGES
+    from autotune.tuning.journal import read_study
+    from trainer.errors import BadInputError, Problem
+
+    history = read_study(Path(source))
+    best, document = history.best, document_of(history)
+    if best is None or history.study is None:
         raise BadInputError(
             Problem(where=source, what="no recipe of this study ran", hint="its report says what was tried")
         )
-    return best.recipe
+    return best.recipe, Provenance(
+        source=source,
+        study=document.study,
+        trial=best.number,
+        gain=document.speedup,
+        simulated=document.simulated,
+        date=datetime.fromtimestamp(history.study.at, tz=UTC).date().isoformat(),
+        versions={name: document.environment[name] for name in PACKAGES if name in document.environment},
+    )

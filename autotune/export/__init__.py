@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import iter_modules
 
-from autotune.export.target import Target
+from autotune.export.target import Context, Provenance, Target
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
@@ -22,10 +22,10 @@ def _discover() -> dict[str, Target]:
 TARGETS: dict[str, Target] = _discover()
 
 
-def export(recipe: Recipe, to: str) -> str:
-    """The recipe as text for target `to`. Raises BadInputError if there is no such target."""
+def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
+    """The recipe as text for target `to`. Raises BadInputError if there is no such target, or no such version of it."""
     if to in TARGETS:
-        return TARGETS[to].render(recipe)
+        return TARGETS[to].render(recipe, context or Context())
     known = ", ".join(sorted(TARGETS))
     if to in NOT_MADE:
         raise BadInputError(
@@ -36,4 +36,4 @@ def export(recipe: Recipe, to: str) -> str:
     raise BadInputError(Problem(where=f"--to {to}", what="no such target", hint=hint))
 
 
-__all__ = ["TARGETS", "Target", "export"]
+__all__ = ["TARGETS", "Context", "Provenance", "Target", "export"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.target import Target
+from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
 from trainer.command_line.megatron_bridge.overrides import PRECISIONS, inside_named_precision, overrides
 from trainer.recipe import Recipe
@@ -17,13 +17,14 @@ from trainer.recipe.identity import acts
 from trainer.recipe.knobs import KNOBS, Knob
 
 
-def render(recipe: Recipe) -> str:
+def render(recipe: Recipe, context: Context) -> str:
     """A bash array of overrides, each quoted, and the launch line that uses it."""
     knobs = [knob for knob in KNOBS.values() if acts(recipe, knob.name)]
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     lines = [
         "#!/usr/bin/env bash",
         f"# {' '.join(recipe.name.split())}: Megatron-Bridge overrides written by moe-autotune.",
+        *(f"# {line}" for line in context.origin),
         *_architecture(recipe),
         *_not_expressed(recipe, knobs),
         "OVERRIDES=(",

@@ -9,43 +9,68 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from autotune.export.target import Target
+from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
-from trainer.command_line.megatron_lm.spelling import Spelling, environment, knob_spellings, model_words
+from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
+from trainer.command_line.megatron_lm.flags import version_of
+from trainer.command_line.megatron_lm.model import model_spellings, program
+from trainer.command_line.megatron_lm.spelling import Spelling, environment, knob_spellings
 from trainer.recipe import Recipe
 
 WIDTH = 110
 
 
-def render(recipe: Recipe) -> str:
-    """The whole fragment; it can be sourced or run by bash as it is."""
-    spellings = knob_spellings(recipe)
+def render(recipe: Recipe, context: Context) -> str:
+    """The whole fragment; it can be sourced or run by bash as it is. BadInputError for a version that is none."""
+    version = version_of(context.version)
+    model, knobs = model_spellings(recipe, version), knob_spellings(recipe, version)
     lines = [
-        *_header(recipe),
+        *_header(recipe, version, context),
         "",
-        *(f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items()),
+        *_environment(recipe),
         "",
-        *_array("MODEL_ARGS", model_words(recipe)),
+        *_array("MODEL_ARGS", (spelling.words for spelling in model if spelling.words)),
         "",
-        *_array("TUNED_ARGS", (spelling.words for spelling in spellings if spelling.words)),
+        *_array("TUNED_ARGS", (spelling.words for spelling in knobs if spelling.words)),
         "",
-        *_not_written(recipe, spellings),
+        *_beside(recipe, version),
         "",
-        *_launch(recipe),
+        *_not_written(recipe, [*model, *knobs]),
+        "",
+        *_launch(recipe, version),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _header(recipe: Recipe) -> Iterator[str]:
+def _header(recipe: Recipe, version: str, context: Context) -> Iterator[str]:
+    of_version = "of its newest version" if version == "head" else version
     yield "#!/usr/bin/env bash"
-    yield f"# {_one_line(recipe.name)}: Megatron-LM arguments written by moe-autotune."
+    yield f"# {_one_line(recipe.name)}: Megatron-LM arguments ({of_version}) written by moe-autotune."
+    yield from (f"# {line}" for line in context.origin)
     yield "# Not part of a recipe, give as arguments: data, tokenizer, --lr and schedule, --train-iters, checkpoints."
-    yield f"# Without data: --mock-data --tokenizer-type NullTokenizer --vocab-size {recipe.architecture.vocab_size}"
+    yield f"# Without data: {' '.join(mock_data_words(recipe, version))}"
     yield "#   --train-iters 50 --lr 3e-4 --eval-iters 0 --log-interval 1 --log-throughput"
     if recipe.hardware.is_cpu:
         yield "# This recipe was made for CPU ranks; pretrain_gpt.py needs GPUs."
     if recipe.architecture.hybrid:
-        yield f"# The layer pattern {_one_line(recipe.architecture.hybrid)} is not a GPT model: use pretrain_hybrid.py."
+        yield f"# The layers are {_one_line(recipe.architecture.hybrid)}."
+
+
+def _environment(recipe: Recipe) -> Iterator[str]:
+    """The recipe's variables, then those that Megatron-LM demands, each with its reason."""
+    yield from (f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items())
+    for name, beside in environment_beside(recipe).items():
+        yield f"# {beside.because}:"
+        yield f"export {name}={shlex.quote(beside.words[0])}"
+
+
+def _beside(recipe: Recipe, version: str) -> Iterator[str]:
+    """What Megatron-LM asks for beside the recipe, a comment over each."""
+    yield "BESIDE_ARGS=("
+    for beside in words_beside(recipe, version):
+        yield f"  # {beside.because}"
+        yield f"  {shlex.join(beside.words)}"
+    yield ")"
 
 
 def _array(name: str, groups: Iterable[tuple[str, ...]]) -> Iterator[str]:
@@ -56,15 +81,19 @@ def _array(name: str, groups: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _not_written(recipe: Recipe, spellings: list[Spelling]) -> Iterator[str]:
-    """Each knob without a word in the arrays, under its reason; lost values first, one a line."""
+    """Each field and knob without a word in the arrays, under its reason; lost values first, one a line."""
     for spelling in spellings:
         if spelling.lost:
-            value = knob_value(recipe.knob(spelling.knob))
-            yield f"# NOT EXPRESSED: {spelling.knob}: {_one_line(value)} ({spelling.why_not})"
+            yield f"# NOT EXPRESSED: {spelling.name}: {_one_line(_value(recipe, spelling.name))} ({spelling.why_not})"
     silent = [spelling for spelling in spellings if spelling.why_not and not spelling.lost]
     for reason in dict.fromkeys(spelling.why_not for spelling in silent):
-        names = [spelling.knob for spelling in silent if spelling.why_not == reason]
+        names = [spelling.name for spelling in silent if spelling.why_not == reason]
         yield from _wrapped(f"# Not written, {reason}:", names)
+
+
+def _value(recipe: Recipe, name: str) -> str:
+    known = type(recipe.architecture).model_fields
+    return knob_value(getattr(recipe.architecture, name) if name in known else recipe.knob(name))
 
 
 def _wrapped(start: str, names: list[str]) -> Iterator[str]:
@@ -77,13 +106,13 @@ def _wrapped(start: str, names: list[str]) -> Iterator[str]:
     yield line
 
 
-def _launch(recipe: Recipe) -> Iterator[str]:
+def _launch(recipe: Recipe, version: str) -> Iterator[str]:
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     where = f"--nnodes {recipe.cluster.nodes} --nproc-per-node {per_node}"
     if recipe.cluster.nodes > 1:
         where += ' --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
     yield f"torchrun {where} \\"
-    yield '  pretrain_gpt.py "${MODEL_ARGS[@]}" "${TUNED_ARGS[@]}" "$@"'
+    yield f'  {program(recipe, version)} "${{MODEL_ARGS[@]}}" "${{TUNED_ARGS[@]}}" "${{BESIDE_ARGS[@]}}" "$@"'
 
 
 def _one_line(text: str) -> str:

@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where an exported recipe comes from: a trial of a study, or a recipe file. `date` is the day of the export's
+    source, `gain` throughput over the study's base (1.0 is the base itself)."""
+
+    source: str
+    study: str | None = None
+    trial: int | None = None
+    gain: float | None = None
+    simulated: bool = False
+    date: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """As text for a comment, a line each, nothing where nothing is known."""
+        if self.study is None:
+            yield f"From the recipe {_one_line(self.source)}."
+            return
+        gained = "" if self.gain is None else f", {self.gain:.2f}x the throughput of its base"
+        how = " (simulated)" if self.simulated and gained else ""
+        when = f", {self.date}" if self.date else ""
+        yield f"From study {_one_line(self.study)}, trial {self.trial}{gained}{how}{when}."
+        if self.versions:
+            named = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+            yield f"Tuned with {_one_line(named)}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a target is told beside the recipe: the version of the tool it writes for (None: the newest that it knows),
+    and where the recipe came from."""
+
+    version: str | None = None
+    provenance: Provenance | None = None
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The provenance as lines of text; none where it is not known."""
+        return () if self.provenance is None else tuple(self.provenance.lines())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,4 +54,8 @@ class Target:
     """`render` says everything of the recipe that the target can express, and names in comments what it cannot."""
 
     name: str
-    render: Callable[[Recipe], str]
+    render: Callable[[Recipe, Context], str]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

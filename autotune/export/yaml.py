@@ -1,5 +1,12 @@
 """Target `yaml`: the recipe as `moe-autotune` itself reads it."""
 
-from autotune.export.target import Target
+from autotune.export.target import Context, Target
+from trainer.recipe import Recipe
 
-TARGET = Target(name="yaml", render=lambda recipe: recipe.to_yaml())
+
+def render(recipe: Recipe, context: Context) -> str:
+    """The recipe under a comment on where it came from."""
+    return "".join(f"# {line}\n" for line in context.origin) + recipe.to_yaml()
+
+
+TARGET = Target(name="yaml", render=render)

@@ -1,0 +1,1 @@
+"""Exports held against the real trainers."""

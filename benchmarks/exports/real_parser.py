@@ -49,8 +49,6 @@ STAND_INS = {
 class _StandIn(types.ModuleType):
     """A module that has every name: classes where the name is capital, modules else."""
 
-    __path__ = ()
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -76,6 +74,7 @@ def _module(name: str) -> _StandIn:
     module = _StandIn(name)
     module.__version__ = STAND_INS[name.partition(".")[0]]  # type: ignore[attr-defined]
     module.__file__ = "<stand-in>"
+    module.__path__ = []
     module.__spec__ = importlib.machinery.ModuleSpec(name, _Finder(), is_package=True)
     sys.modules.setdefault(name, module)
     return module

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+ActivationName = Literal["silu", "gelu", "quick_gelu", "squared_relu"]
+
 
 class Section(BaseModel):
     """A part of a recipe: frozen, unknown keys refused, no silent conversion ("8" is not 8, true is not 1)."""
@@ -33,6 +35,11 @@ class Architecture(Section):
     moe_router_num_groups: int | None = Field(default=None, gt=0)
     moe_router_group_topk: int | None = Field(default=None, gt=0)
     moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    moe_router_pre_softmax: bool = False  # softmax over all experts, before the choice
+    moe_router_topk_scaling_factor: float | None = Field(default=None, gt=0.0)  # of the chosen experts' weights
+    moe_router_enable_expert_bias: bool = False  # balances without a loss: the choice is by score plus bias
+    moe_router_bias_update_rate: float = Field(default=1e-3, ge=0.0)
+    moe_aux_loss_coeff: float = Field(default=1e-2, ge=0.0)
     multi_latent_attention: bool = False
     q_lora_rank: int | None = Field(default=None, gt=0)  # None: queries are projected in one step
     kv_lora_rank: int | None = Field(default=None, gt=0)
@@ -40,21 +47,46 @@ class Architecture(Section):
     qk_pos_emb_head_dim: int | None = Field(default=None, gt=0)
     v_head_dim: int | None = Field(default=None, gt=0)
     mtp_num_layers: int | None = Field(default=None, gt=0)
+    mtp_loss_scaling_factor: float = Field(default=0.1, ge=0.0)
     gated_linear_unit: bool = True
+    activation_func: ActivationName | None = None  # None: see `activation`
+    activation_func_clamp_value: float | None = Field(default=None, gt=0.0)  # of the gated experts' halves
+    glu_linear_offset: float = 0.0
     qk_layernorm: bool = False
+    qk_l2_norm: bool = False
     softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"  # learnable: attention sinks
     use_fused_weighted_squared_relu: bool = False  # experts' activation, in a kernel that weighs as it computes
     untie_embeddings_and_output_weights: bool = True
     add_bias_linear: bool = False
     add_qkv_bias: bool = False
     normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
-    position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
+    layernorm_epsilon: float = Field(default=1e-5, gt=0.0)
+    layernorm_zero_centered_gamma: bool = False
+    init_method_std: float = Field(default=0.02, gt=0.0)
+    position_embedding_type: Literal["rope", "yarn", "learned_absolute", "none"] = "rope"
+    rotary_base: float = Field(default=10000.0, gt=0.0)
+    rotary_percent: float = Field(default=1.0, gt=0.0, le=1.0)
+    rotary_interleaved: bool = False
+    # N: every N-th layer has no rotation; a tuple of 0/1: which layers have none
+    no_rope_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[Literal[0, 1], ...], Field(strict=False)] | None = None
+    use_rope_scaling: bool = False  # Llama 3's, by rope_scaling_factor
+    rope_scaling_factor: float = Field(default=8.0, gt=0.0)
+    rope_type: Literal["rope", "yarn"] = "rope"  # of latent attention; without it position_embedding_type says yarn
+    # YaRN, with latent attention or without; Megatron-Core's own defaults of latent attention
+    rotary_scaling_factor: float = Field(default=40.0, gt=0.0)
+    original_max_position_embeddings: int = Field(default=4096, gt=0)
+    beta_fast: float = Field(default=32.0, gt=0.0)
+    beta_slow: float = Field(default=1.0, gt=0.0)
+    mscale: float = Field(default=1.0, ge=0.0)
+    mscale_all_dim: float = Field(default=0.0, ge=0.0)
+    yarn_correction_range_round_to_int: bool = True
     hidden_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     attention_output_gate: bool = False
     # (left, right) tokens a query sees; every N-th layer (or those of the tuple) sees all
     window_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
     window_attn_skip_freq: Annotated[int, Field(gt=0)] | Annotated[tuple[int, ...], Field(strict=False)] | None = None
+    attention_chunk_size: int | None = Field(default=None, gt=0)  # Llama 4's: Megatron-Core has no field for it
     moe_shared_expert_gate: bool = False
     moe_latent_size: int | None = Field(default=None, gt=0)  # experts work in this width; None: in the hidden one
     make_vocab_size_divisible_by: int | None = Field(default=None, gt=0)  # times TP; None: vocab_size as it is
@@ -70,6 +102,26 @@ class Architecture(Section):
     mamba_state_dim: int = Field(default=128, gt=0)
     mamba_num_groups: int = Field(default=8, gt=0)
     hybrid: str | None = None  # a layer pattern that GPTModel cannot build (Mamba, gated delta net): said, not run
+
+    @property
+    def activation(self) -> ActivationName:
+        """As written, else what Megatron's launchers take: SiLU where it is gated, GELU where it is not."""
+        if self.activation_func is not None:
+            return self.activation_func
+        if self.use_fused_weighted_squared_relu:
+            return "squared_relu"
+        return "silu" if self.gated_linear_unit else "gelu"
+
+    @property
+    def yarn(self) -> bool:
+        """Whether positions are rotated as YaRN does."""
+        return (self.rope_type if self.multi_latent_attention else self.position_embedding_type) == "yarn"
+
+    @property
+    def hybrid_pattern(self) -> str | None:
+        """The letters of a hybrid model that `hybrid` starts with; None for a model of GPT layers."""
+        letters = HYBRID_LETTERS.match(self.hybrid or "")
+        return letters[0] if letters else None
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:

@@ -115,6 +115,42 @@ SPELLING: dict[str, Callable[[Settings, Any], Any]] = {
 }
 
 
+# Fields of the model that change only which numbers are computed: no shape, no kernel worth a name, no time. A
+# simulation cannot tell them apart, and to every engine a recipe without them is the one it was before they were known.
+NUMBERS_ONLY = frozenset(
+    {
+        "moe_router_pre_softmax",
+        "moe_router_topk_scaling_factor",
+        "moe_router_enable_expert_bias",
+        "moe_router_bias_update_rate",
+        "moe_aux_loss_coeff",
+        "mtp_loss_scaling_factor",
+        "activation_func",
+        "activation_func_clamp_value",
+        "glu_linear_offset",
+        "qk_l2_norm",
+        "layernorm_epsilon",
+        "layernorm_zero_centered_gamma",
+        "init_method_std",
+        "rotary_base",
+        "rotary_percent",
+        "rotary_interleaved",
+        "no_rope_freq",
+        "use_rope_scaling",
+        "rope_scaling_factor",
+        "rope_type",
+        "rotary_scaling_factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "yarn_correction_range_round_to_int",
+        "attention_chunk_size",
+    }
+)
+
+
 def acts(recipe: Settings, name: str) -> bool:
     """Whether the knob can have an effect beside the others, whatever its value."""
     return name not in ACTS_WHEN or ACTS_WHEN[name](recipe)
@@ -136,7 +172,7 @@ def canonical(recipe: Settings) -> dict[str, Any]:
     return {
         **({"machine": machine.model_dump(mode="json")} if machine else {}),
         **({"trainer": trainer.model_dump(mode="json")} if trainer else {}),
-        "architecture": recipe.architecture.model_dump(mode="json"),
+        "architecture": _architecture(recipe),
         "gpu": recipe.cluster.gpu,
         "nodes": recipe.cluster.nodes,
         "world_size": recipe.world_size,
@@ -145,6 +181,32 @@ def canonical(recipe: Settings) -> dict[str, Any]:
         "launcher": recipe.burst.launcher,
         "knobs": {name: effective(recipe, name) for name in KNOBS},
     }
+
+
+def _architecture(recipe: Settings) -> dict[str, Any]:
+    """The model's fields, fields that only change numbers where they act and are moved."""
+    model = recipe.architecture
+    moved = model.model_dump(exclude_defaults=True)
+    simulated = recipe.burst.engine == "simulated"
+    told = {
+        name: value
+        for name, value in model.model_dump(mode="json").items()
+        if name not in NUMBERS_ONLY or (name in moved and not simulated)
+    }
+    return told | _as_simulated(recipe) if simulated else told
+
+
+def _as_simulated(recipe: Settings) -> dict[str, Any]:
+    """Words of older fields that a simulation cannot tell apart either, as recorded simulations have them: their noise
+    is drawn from the digest. A router with an expert bias is a sigmoid one whatever it was called; of models without
+    latent attention it was called softmax."""
+    model = recipe.architecture
+    told = {}
+    if model.position_embedding_type in ("yarn", "none"):
+        told["position_embedding_type"] = "rope"
+    if model.moe_router_enable_expert_bias and not model.multi_latent_attention:
+        told["moe_router_score_function"] = "softmax"
+    return told
 
 
 def digest_of(recipe: Settings) -> str:

@@ -82,5 +82,10 @@ def version_of(text: str | None) -> str:
     return plain
 
 
+def since(version: str, first: str) -> bool:
+    """Whether a version is `first` or came after it."""
+    return _number(version) >= _number(first)
+
+
 def _number(version: str) -> tuple[int, ...]:
     return (999,) if version == HEAD else tuple(map(int, version.split(".")))

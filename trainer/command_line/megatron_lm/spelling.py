@@ -1,98 +1,46 @@
-"""How `pretrain_gpt.py` of Megatron-LM spells a recipe: flags of the model, and of every knob.
+"""How `pretrain_gpt.py` of Megatron-LM spells the knobs of a recipe, in the words of one version.
 
-Most knobs are spelled by their row in the knob table. Here is only what is spelled another way there: flags that
-switch something off, other words for a value, a precision that takes three flags. Source: Megatron-LM main
-d98e8a64, megatron/training/arguments.py.
+Most knobs are spelled by their row in the table of flags. Here is only what hangs on other knobs: flags that switch
+something off, a precision that takes three flags, a value that an older version has another word for. The model is
+spelled in `model.py`, what Megatron-LM asks for beside a recipe in `beside.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from trainer.command_line.megatron_lm.flags import BY_NAME, HEAD, Flag, flags_of, since
 from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob
+from trainer.recipe.layout import layout_of
 
-Spell = Callable[[Recipe, Any], tuple[str, ...]]
+Words = tuple[str, ...]
+Spell = Callable[[Recipe, Any, str], Words]  # the recipe, the knob's value, the version
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """A knob on the command line: `words` to write, else `why_not` says why nothing is written."""
+    """A knob or a field of the model on the command line: `words` to write, else `why_not` says why there are none.
 
-    knob: str
-    words: tuple[str, ...] = ()
+    `lost`: the value matters and cannot be said. `wanted` are then the words of a later version, where one has them.
+    """
+
+    name: str
+    words: Words = ()
     why_not: str = ""
-    lost: bool = False  # the value matters and cannot be said
+    lost: bool = False
+    wanted: Words = ()
 
 
 AT_DEFAULT = "at Megatron-LM's default or said by another flag"
 INERT = "without effect beside the other knobs"
+NO_FLAG = "it has no flag"
 
-# Megatron-Core's field names of the architecture -> flag; what is absent here is spelled in `_model_words`.
-MODEL_FLAGS = {
-    "num_layers": "--num-layers",
-    "hidden_size": "--hidden-size",
-    "ffn_hidden_size": "--ffn-hidden-size",
-    "num_attention_heads": "--num-attention-heads",
-    "kv_channels": "--kv-channels",
-    "num_moe_experts": "--num-experts",
-    "moe_ffn_hidden_size": "--moe-ffn-hidden-size",
-    "moe_shared_expert_intermediate_size": "--moe-shared-expert-intermediate-size",
-    "moe_router_num_groups": "--moe-router-num-groups",
-    "moe_router_group_topk": "--moe-router-group-topk",
-    "q_lora_rank": "--q-lora-rank",
-    "kv_lora_rank": "--kv-lora-rank",
-    "qk_head_dim": "--qk-head-dim",
-    "qk_pos_emb_head_dim": "--qk-pos-emb-head-dim",
-    "v_head_dim": "--v-head-dim",
-    "mtp_num_layers": "--mtp-num-layers",
-    "normalization": "--normalization",
-    "position_embedding_type": "--position-embedding-type",
-    "attention_dropout": "--attention-dropout",
-    "hidden_dropout": "--hidden-dropout",
-}
-# Fields that few models move from Megatron's default: written where one does.
-RARE_MODEL_FLAGS = {
-    name: "--" + name.replace("_", "-")
-    for name in (
-        "softmax_type",
-        "window_size",
-        "window_attn_skip_freq",
-        "moe_latent_size",
-        "make_vocab_size_divisible_by",
-        "experimental_attention_variant",
-        "linear_attention_freq",
-        "linear_conv_kernel_dim",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "mamba_num_heads",
-        "mamba_head_dim",
-        "mamba_state_dim",
-        "mamba_num_groups",
-    )
-}
-MODEL_SWITCHES = {
-    "multi_latent_attention": (
-        "--multi-latent-attention",
-        "--rope-type",
-        "rope",
-        "--no-rope-fusion",
-    ),  # fused: yarn only
-    "gated_linear_unit": ("--swiglu",),
-    "use_fused_weighted_squared_relu": ("--squared-relu", "--use-fused-weighted-squared-relu"),
-    "qk_layernorm": ("--qk-layernorm",),
-    "untie_embeddings_and_output_weights": ("--untie-embeddings-and-output-weights",),
-    "add_qkv_bias": ("--add-qkv-bias",),
-    "attention_output_gate": ("--attention-output-gate",),
-    "moe_shared_expert_gate": ("--moe-shared-expert-gate",),
-}
-
-PRECISIONS: dict[str, tuple[str, ...]] = {
+PRECISIONS: dict[str, Words] = {
     "fp32": (),
     "bf16": ("--bf16",),
     "fp8_delayed": ("--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "delayed"),
@@ -102,60 +50,83 @@ PRECISIONS: dict[str, tuple[str, ...]] = {
     "nvfp4": ("--bf16", "--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"),
 }
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "fp8"}
+WORDS_SINCE = {  # values that came after their flag
+    ("--position-embedding-type", "yarn"): "0.19",
+    ("--moe-flex-dispatcher-backend", "ncclep"): "0.19",
+    ("--cuda-graph-impl", "full_iteration"): "0.18",
+}
+OF_CHUNKS = ("overlap_p2p_comm", "align_param_gather", "microbatch_group_size_per_vp_stage")
 
 
-def _dtype(flag: str) -> Spell:
-    return lambda recipe, value: () if value == "float32" else (flag, DTYPES[value])
+def interleaved(recipe: Recipe) -> bool:
+    """Whether a stage has several chunks, by VPP or by a layout."""
+    return layout_of(recipe).vpp > 1
 
 
-def _grad_reduce(recipe: Recipe, value: bool | None) -> tuple[str, ...]:
+def whole_iteration(recipe: Recipe) -> bool:
+    """Whether one graph holds the whole iteration, in the word of either version."""
+    impl = recipe.knob("cuda_graph_impl")
+    return impl == "full_iteration" or (impl == "local" and "full_iteration" in (recipe.knob("cuda_graph_scope") or ()))
+
+
+def _grad_reduce(recipe: Recipe, value: bool | None, version: str) -> Words:
     """With --bf16 Megatron-LM reduces in fp32 unless told otherwise."""
     if value is None or recipe.training.precision == "fp32":
         return ()
     return ("--accumulate-allreduce-grads-in-fp32",) if value else ("--grad-reduce-in-bf16",)
 
 
-def _virtual_stages(recipe: Recipe, value: int | None) -> tuple[str, ...]:
+def _virtual_stages(recipe: Recipe, value: int | None, version: str) -> Words:
     """A layout text says them too, and Megatron-LM takes one or the other."""
     if recipe.knob("pipeline_model_parallel_layout") is not None or value is None or value == 1:
         return ()
     return ("--num-virtual-stages-per-pipeline-rank", str(value))
 
 
-def _align_param_gather(recipe: Recipe, value: bool) -> tuple[str, ...]:
-    """On unless switched off; it acts on overlapped gathers of interleaved stages only."""
-    interleaved = (recipe.knob("virtual_pipeline_model_parallel_size") or 1) > 1
-    return ("--no-align-param-gather",) if not value and interleaved and recipe.knob("overlap_param_gather") else ()
+def _align_param_gather(recipe: Recipe, value: bool, version: str) -> Words:
+    """On unless switched off."""
+    return () if value else ("--no-align-param-gather",)
 
 
-def _granularity(recipe: Recipe, value: str | None) -> tuple[str, ...]:
+def _granularity(recipe: Recipe, value: str | None, version: str) -> Words:
     """Selective recompute of no module is none: left to its default, Megatron-LM would recompute core_attn."""
     acting = effective(recipe, "recompute_granularity")
     return () if acting is None else ("--recompute-granularity", acting)
 
 
+def _graph_impl(recipe: Recipe, value: str, version: str) -> Words:
+    """Before 0.18 a graph of the whole iteration was a scope of local ones."""
+    if value == "none":
+        return ()
+    if whole_iteration(recipe):
+        value = "full_iteration" if since(version, "0.18") else "local"
+    return ("--cuda-graph-impl", value)
+
+
+def _graph_scope(recipe: Recipe, value: Words | None, version: str) -> Words:
+    if whole_iteration(recipe):
+        return () if since(version, "0.18") else ("--cuda-graph-scope", "full_iteration")
+    if not value:
+        return ()
+    return ("--cuda-graph-modules" if since(version, "0.18") else "--cuda-graph-scope", *value)
+
+
 SPELLED: dict[str, Spell] = {
     "recompute_granularity": _granularity,
-    "precision": lambda recipe, value: PRECISIONS[value],
+    "precision": lambda recipe, value, version: PRECISIONS[value],
     "grad_reduce_in_fp32": _grad_reduce,
     "virtual_pipeline_model_parallel_size": _virtual_stages,
-    "overlap_p2p_comm": lambda recipe, value: () if value else ("--no-overlap-p2p-communication",),
+    "overlap_p2p_comm": lambda recipe, value, version: () if value else ("--no-overlap-p2p-communication",),
     "align_param_gather": _align_param_gather,
-    "main_grads_dtype": _dtype("--main-grads-dtype"),
-    "main_params_dtype": _dtype("--main-params-dtype"),
-    "exp_avg_dtype": _dtype("--exp-avg-dtype"),
-    "exp_avg_sq_dtype": _dtype("--exp-avg-sq-dtype"),
-    "cpu_offloading": lambda recipe, value: (),  # said by --cpu-offloading-num-layers
-    # Megatron-LM refuses any other checkpoint format beside it, whether it writes one or not
-    "use_megatron_fsdp": lambda recipe, value: (
-        ("--use-megatron-fsdp", "--ckpt-format", "fsdp_dtensor") if value else ()
-    ),
+    "cpu_offloading": lambda recipe, value, version: (),  # said by --cpu-offloading-num-layers
+    "cuda_graph_impl": _graph_impl,
+    "cuda_graph_scope": _graph_scope,
 }
 
 
-def knob_spellings(recipe: Recipe) -> list[Spelling]:
+def knob_spellings(recipe: Recipe, version: str = HEAD) -> list[Spelling]:
     """Every knob that is not an environment variable, in the table's order."""
-    return [_spelling(recipe, knob) for knob in KNOBS.values() if knob.acts != "environment" and not _exported(knob)]
+    return [_spelling(recipe, knob, version) for knob in KNOBS.values() if not _exported(knob)]
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
@@ -165,55 +136,70 @@ def environment(recipe: Recipe) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items() if value is not None}
 
 
-def model_words(recipe: Recipe) -> list[tuple[str, ...]]:
-    """The architecture, a group of words a line."""
-    model = recipe.architecture
-    written = model.model_dump()
-    lines: list[tuple[str, ...]] = [
-        (flag, str(written[name])) for name, flag in MODEL_FLAGS.items() if written[name] is not None
-    ]
-    if model.num_query_groups is not None and not model.multi_latent_attention:
-        lines.append(("--group-query-attention", "--num-query-groups", str(model.num_query_groups)))
-    if model.num_moe_experts is not None:
-        lines += [("--moe-router-topk", str(model.moe_router_topk)), ("--moe-layer-freq", _layer_frequency(recipe))]
-        lines += [("--moe-router-score-function", model.moe_router_score_function), ("--moe-aux-loss-coeff", "0.01")]
-    moved = model.model_dump(exclude_defaults=True)
-    lines += [(flag, _listed(moved[name])) for name, flag in RARE_MODEL_FLAGS.items() if name in moved]
-    switches = [words for name, words in MODEL_SWITCHES.items() if written[name]]
-    biases = [] if model.add_bias_linear else [("--disable-bias-linear",)]
-    return [*lines, *switches, *biases, ("--max-position-embeddings", str(recipe.training.seq_length))]
+def in_words_of(name: str, words: Words, version: str) -> Spelling:
+    """The words, or where the version lacks one of them, the reason."""
+    missing = [why for flag, values in _groups(words) if (why := _lacks(flag, values, version))]
+    if missing:
+        return Spelling(name=name, why_not="; ".join(missing), lost=True, wanted=words)
+    return Spelling(name=name, words=words, why_not="" if words else AT_DEFAULT)
 
 
-def _listed(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _layer_frequency(recipe: Recipe) -> str:
-    """As a number, or as the Python list that Megatron-LM evaluates."""
-    frequency = recipe.architecture.moe_layer_freq
-    return str(list(frequency)).replace(" ", "") if isinstance(frequency, tuple) else str(frequency)
+def worded(flag: Flag, value: Any) -> Words:
+    """A value as the flag takes it; a switch that does not mean this value gives no word."""
+    if flag.form == "switch":
+        return (flag.flag,) if flag.means == value else ()
+    return (flag.flag, *_WORDED[flag.form](value))
 
 
 def _exported(knob: Knob) -> bool:
-    return knob.name == "threads_per_rank"
+    return knob.acts == "environment" or knob.name == "threads_per_rank"
 
 
-def _spelling(recipe: Recipe, knob: Knob) -> Spelling:
+def _spelling(recipe: Recipe, knob: Knob, version: str) -> Spelling:
     value = recipe.knob(knob.name)
-    if not acts(recipe, knob.name):
-        return Spelling(knob=knob.name, why_not=INERT)
+    if not (interleaved(recipe) if knob.name in OF_CHUNKS else acts(recipe, knob.name)):
+        return Spelling(name=knob.name, why_not=INERT)
     if knob.name in SPELLED:
-        words = SPELLED[knob.name](recipe, value)
-        return Spelling(knob=knob.name, words=words, why_not="" if words else AT_DEFAULT)
-    if (knob.default_from == "megatron" and value == knob.default) or value in (None, ()):
-        return Spelling(knob=knob.name, why_not=AT_DEFAULT)
-    if knob.megatron_lm is None or value is False:
+        return in_words_of(knob.name, SPELLED[knob.name](recipe, value, version), version)
+    flags = flags_of(knob.name)
+    if value in (None, ()):
+        return Spelling(name=knob.name, why_not=AT_DEFAULT)
+    if not flags:
         at_rest = value == knob.default
-        return Spelling(knob=knob.name, why_not=AT_DEFAULT if at_rest else "it has no flag", lost=not at_rest)
-    return Spelling(knob=knob.name, words=(knob.megatron_lm, *_values(value)))
+        return Spelling(name=knob.name, why_not=AT_DEFAULT if at_rest else NO_FLAG, lost=not at_rest)
+    flag = next((flag for flag in flags if flag.known_to(version)), flags[0])
+    if not flag.known_to(version) and value == knob.default:
+        return Spelling(name=knob.name, why_not=AT_DEFAULT)
+    return in_words_of(knob.name, worded(flag, value), version)
 
 
-def _values(value: Any) -> tuple[str, ...]:
-    if value is True:
-        return ()
-    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+def _groups(words: Words) -> Iterator[tuple[str, Words]]:
+    """A flag with its values, one after the other."""
+    starts = [place for place, word in enumerate(words) if word in BY_NAME]
+    for start, end in pairwise([*starts, len(words)]):
+        yield words[start], words[start + 1 : end]
+
+
+def _lacks(flag: str, values: Words, version: str) -> str | None:
+    """Why this version does not take the flag or one of its values; None where it does."""
+    row = BY_NAME[flag]
+    if not row.known_to(version):
+        return f"{flag} came with {row.since}" if row.since and not since(version, row.since) else f"{flag} is gone"
+    late = [value for value in values if not since(version, WORDS_SINCE.get((flag, value), "0"))]
+    return f"{flag} {late[0]} came with {WORDS_SINCE[flag, late[0]]}" if late else None
+
+
+def number(value: Any) -> str:
+    """As argparse reads it: whole numbers without a point, some flags take no other."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) >= 1000 else str(value)
+
+
+_WORDED: dict[str, Callable[[Any], Words]] = {
+    "value": lambda value: (number(value),),
+    "values": lambda value: tuple(map(str, value)) if isinstance(value, tuple) else (str(value),),
+    "commas": lambda value: (",".join(map(str, value)),),
+    "frequency": lambda value: (
+        str(list(value)).replace(" ", "") if isinstance(value, tuple) else str(value),
+    ),  # Megatron-LM evaluates a list as Python
+    "dtype": lambda value: (DTYPES[value],),
+}

@@ -38,8 +38,23 @@ NOT_OF_THE_CONFIG = {
     "hybrid",
     "untie_embeddings_and_output_weights",
     "multi_latent_attention",
+    "activation_func",
+    "use_rope_scaling",
+    "rope_scaling_factor",
+    "attention_chunk_size",
+    "yarn_correction_range_round_to_int",
 }
-LISTS = {"moe_layer_freq", "window_attn_skip_freq"}  # Megatron takes no tuple for them
+ROTATION = ("rotary_base", "rotary_percent")  # fields of latent attention, arguments of GPTModel without
+# YaRN's fields of latent attention; without it GPTModel looks for them on the configuration under names with yarn_
+YARN = (
+    "rotary_scaling_factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+)
+LISTS = {"moe_layer_freq", "window_attn_skip_freq", "no_rope_freq"}  # Megatron takes no tuple for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +103,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_fields_of(OptimizerConfig, knobs),
     }
     return MegatronConfigs(
-        transformer=transformer_class(**transformer),
+        transformer=_with_yarn(recipe, transformer_class(**transformer)),
         ddp=DistributedDataParallelConfig(**ddp),
         optimizer=OptimizerConfig(**optimizer),
         unknown=(
@@ -125,24 +140,47 @@ def _as_dtype(name: str, value: Any) -> Any:
     return getattr(torch, value, value) if name.endswith("_dtype") and isinstance(value, str) else value
 
 
-def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
-    from megatron.core.activations import squared_relu
+def _with_yarn(recipe: Recipe, config: Any) -> Any:
+    """The configuration with what GPTModel reads off it for YaRN without latent attention: no fields of the class."""
+    model = recipe.architecture
+    if model.yarn and not model.multi_latent_attention:
+        for name in YARN:
+            setattr(config, f"yarn_{name}", getattr(model, name))
+        config.yarn_correction_range_round_to_int = model.yarn_correction_range_round_to_int
+    return config
 
+
+def _activations() -> dict[str, Any]:
+    """Megatron-Core's function of each activation."""
+    from megatron.core.activations import squared_relu
+    from megatron.core.fusions.fused_bias_geglu import quick_gelu
+
+    functional = torch.nn.functional
+    return {
+        "silu": functional.silu,
+        "gelu": functional.gelu,
+        "quick_gelu": quick_gelu,
+        "squared_relu": squared_relu,
+    }
+
+
+def _architecture_fields(recipe: Recipe) -> dict[str, Any]:
     model = recipe.architecture
     written = model.model_dump(exclude_none=True)
-    fields = {name: value for name, value in written.items() if name not in NOT_OF_THE_CONFIG}
+    elsewhere = (
+        NOT_OF_THE_CONFIG if model.multi_latent_attention else {*NOT_OF_THE_CONFIG, *ROTATION, *YARN, "rope_type"}
+    )
+    fields = {name: value for name, value in written.items() if name not in elsewhere}
     for name in LISTS & fields.keys():
         fields[name] = list(fields[name]) if isinstance(fields[name], tuple) else fields[name]
     fields.setdefault("ffn_hidden_size", 4 * model.hidden_size)
     if model.multi_latent_attention:
-        fields |= {"multi_latent_attention": True, "rope_type": "rope", "q_lora_rank": model.q_lora_rank}
-    if model.num_moe_experts is not None:
-        fields["moe_aux_loss_coeff"] = 1e-2
+        fields |= {"multi_latent_attention": True, "q_lora_rank": model.q_lora_rank}
+    if model.num_moe_experts is None:
+        fields["moe_aux_loss_coeff"] = 0.0
+    else:
         fields.setdefault("moe_ffn_hidden_size", fields["ffn_hidden_size"])
-    if model.gated_linear_unit:
-        fields["activation_func"] = torch.nn.functional.silu
-    if model.use_fused_weighted_squared_relu:
-        fields["activation_func"] = squared_relu
+    fields["activation_func"] = _activations()[model.activation]
     return fields
 
 

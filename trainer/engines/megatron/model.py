@@ -11,6 +11,7 @@ from trainer.engines.megatron.config import MegatronConfigs
 from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers
 from trainer.model.parameters import vocabulary
 from trainer.recipe import Recipe
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.layout import layout_of
 
 
@@ -109,6 +110,17 @@ def _layer_specs(config: Any, local: LocalModules | None, vp_stage: int | None) 
     return local_layers(decoder, local), local_layers(mtp, local)
 
 
+def _positions(model: Architecture) -> dict[str, Any]:
+    """What GPTModel is told of positions beside the configuration."""
+    return {
+        "position_embedding_type": model.position_embedding_type,
+        "rotary_base": model.rotary_base,
+        "rotary_percent": model.rotary_percent,
+        "rope_scaling": model.use_rope_scaling,
+        "rope_scaling_factor": model.rope_scaling_factor,
+    }
+
+
 def _gpt_chunk(recipe: Recipe, config: Any, vp_stage: int | None, layer_specs: Callable[[Any], Any]) -> Any:
     import torch
     from megatron.core import parallel_state
@@ -126,7 +138,7 @@ def _gpt_chunk(recipe: Recipe, config: Any, vp_stage: int | None, layer_specs: C
         post_process=parallel_state.is_pipeline_last_stage(**at),
         mtp_block_spec=mtp,
         share_embeddings_and_output_weights=not recipe.architecture.untie_embeddings_and_output_weights,
-        position_embedding_type=recipe.architecture.position_embedding_type,
+        **_positions(recipe.architecture),
         vp_stage=vp_stage,
     )
     if torch.cuda.is_available():

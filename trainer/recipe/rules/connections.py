@@ -33,6 +33,7 @@ ROWS = (
     Rule(
         id="hopper-connections",
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
         kind=FindingKind.WARNING,
         knobs=(CONNECTIONS,),
         broken=all_of(

@@ -41,6 +41,7 @@ ROWS = (
     Rule(
         id="param-gather-with-step",
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
         kind=FindingKind.WARNING,
         knobs=("overlap_param_gather_with_optimizer_step", "overlap_param_gather"),
         broken=all_of(

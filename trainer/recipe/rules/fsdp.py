@@ -83,13 +83,13 @@ ROWS = (
     Rule(
         id="fsdp-mxfp8-reuse",
         kind=FindingKind.AUTOSET,
-        binds=BRIDGE,
+        binds=LM_AND_BRIDGE,
         knobs=(FSDP, REUSE),
         broken=all_of(_fsdp, on(REUSE)),
-        message="Megatron FSDP with reuse_grad_buf_for_mxfp8_param_ag: Megatron-Bridge sets it to false, so the memory "
-        "it would save is not saved",
+        message="Megatron FSDP with reuse_grad_buf_for_mxfp8_param_ag: the launchers set it to false, so the memory it "
+        "would save is not saved",
         nearest=fixed(reuse_grad_buf_for_mxfp8_param_ag=False),
-        source="src/megatron/bridge/training/config.py:1101",
+        source="megatron/training/arguments.py:1133; src/megatron/bridge/training/config.py:1101",
         breaking=example(
             cluster={"gpu": "b200"},
             precision="mxfp8",

@@ -4,7 +4,7 @@ from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import all_of, among, is_moe, negated
 from trainer.recipe.rules.examples import DENSE, MLA
 from trainer.recipe.rules.nearest import EP, ETP, TP, size_where
-from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
+from trainer.recipe.rules.rule import MEGATRON_LM, OURS, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
 
 
@@ -217,6 +217,7 @@ ROWS = (
     ),
     Rule(
         id="hybrid-model",
+        binds=OURS,
         knobs=(),
         broken=lambda recipe: recipe.architecture.hybrid is not None and recipe.burst.engine == "megatron",
         message="GPTModel cannot build this model's layers: {hybrid}",

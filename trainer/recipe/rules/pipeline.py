@@ -167,6 +167,7 @@ ROWS = (
         id="vpp-two-stages",
         kind=FindingKind.WARNING,
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
         knobs=(VPP, PP, "overlap_p2p_comm"),
         broken=all_of(_interleaved, among(PP, 2), off("overlap_p2p_comm")),
         message="interleaving over PP 2 without overlap_p2p_comm: Megatron-LM wants more than two stages then; "

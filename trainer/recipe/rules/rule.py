@@ -35,6 +35,7 @@ class Launcher(StrEnum):
 CORE = (Launcher.CORE,)
 MEGATRON_LM = (Launcher.MEGATRON_LM,)
 BRIDGE = (Launcher.MEGATRON_BRIDGE,)
+OURS = (Launcher.OURS,)
 LM_AND_BRIDGE = (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
 
 
@@ -111,6 +112,7 @@ class Rule:
     passing: Example
     kind: FindingKind = FindingKind.ERROR
     binds: tuple[Launcher, ...] = CORE
+    refuses: tuple[Launcher, ...] = ()  # launchers that stop there, although the recipe runs elsewhere
     versions: str = "all"
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 

@@ -1,0 +1,37 @@
+"""How many exports the real trainer starts with.
+
+    MEGATRON_LM=../Megatron-LM python -m benchmarks.exports megatron-lm [--for VERSION …] [--facts FOLDER]
+
+Needs a checkout of NVIDIA/Megatron-LM and this project's environment; no GPU. Exit code 1 where check and the parser
+disagree about a recipe, or a knob did not stay as the recipe has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.exports.checkout import checkout_or_exit, versions_there
+from benchmarks.exports.megatron_lm import VERSIONS, figures
+from benchmarks.exports.recipes import asked
+from benchmarks.places import DATA
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exports", description=__doc__)
+    parser.add_argument("target", choices=["megatron-lm"])
+    parser.add_argument("--for", dest="versions", nargs="+", default=list(VERSIONS), help="versions, or head")
+    parser.add_argument("--facts", type=Path, default=DATA, help="the folder with tuned_recipes.json")
+    given = parser.parse_args()
+    folder, recipes = checkout_or_exit(), asked(given.facts)
+    agreed = True
+    for version in versions_there(folder, tuple(given.versions)):
+        found = figures(folder, version, recipes)
+        print(*found.lines(), sep="\n")
+        apart = found.of(ours=True, theirs=False) + found.of(ours=False, theirs=True)
+        agreed = agreed and not apart and not any(v.unkept for v in found.verdicts)
+    raise SystemExit(0 if agreed else 1)
+
+
+if __name__ == "__main__":
+    main()

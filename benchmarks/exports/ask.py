@@ -1,0 +1,63 @@
+"""Asks Megatron-LM's own parser, in a process of its own: one request a recipe, one answer each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
+from trainer.command_line.megatron_lm.model import model_spellings
+from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
+from trainer.recipe import Recipe
+
+PARSER = Path(__file__).with_name("real_parser.py")
+# what every job needs that no recipe decides
+JOB = ("--train-iters", "50", "--lr", "3e-4", "--eval-iters", "0", "--log-interval", "1", "--log-throughput")
+CAPABILITIES = {"hopper": (9, 0), "blackwell": (10, 0), "cpu": (9, 0)}
+
+
+def argv_of(recipe: Recipe, version: str) -> list[str]:
+    """The exported command line; words that the version lacks are written all the same, for the parser to say so."""
+    spellings = (*model_spellings(recipe, version), *knob_spellings(recipe, version))
+    groups = [spelling.words or spelling.wanted for spelling in spellings]
+    groups += [beside.words for beside in words_beside(recipe, version)]
+    return [word for group in (*groups, mock_data_words(recipe, version), JOB) for word in group]
+
+
+def request_of(number: int, recipe: Recipe, version: str) -> dict[str, Any]:
+    beside = {name: found.words[0] for name, found in environment_beside(recipe).items()}
+    return {
+        "id": number,
+        "argv": argv_of(recipe, version),
+        "env": environment(recipe) | beside,
+        "world_size": recipe.world_size,
+        "capability": CAPABILITIES[recipe.hardware.architecture],
+    }
+
+
+def answers(tree: Path, requests: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In the order of the requests. RuntimeError with what the process said where it ended before the last."""
+    lines = [json.dumps(request) for request in requests]
+    done = subprocess.run(
+        [sys.executable, str(PARSER), str(tree)],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")},
+        check=False,
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    if len(said) < len(lines):
+        raise RuntimeError(f"{len(said)} of {len(lines)} answers of {tree}: {done.stderr[-2000:]}")
+    return said
+
+
+def options(tree: Path) -> dict[str, dict[str, Any]]:
+    """Every option of the parser by its flag: dest, action, default, choices."""
+    (answer,) = answers(tree, [{"id": 0, "flags": True}])
+    return {flag: row for row in answer["flags"] for flag in row["flags"]}

@@ -1,0 +1,115 @@
+"""Whether what a recipe says is what Megatron-LM's parser ends with: knob by knob, field by field, after validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.command_line.megatron_lm.flags import Flag, flags_of
+from trainer.command_line.megatron_lm.model import LATENT_CONSTANTS, model_spellings, query_bias
+from trainer.command_line.megatron_lm.spelling import INERT, Spelling, knob_spellings, whole_iteration
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
+
+Options = Mapping[str, Mapping[str, Any]]
+PRECISION = ("bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    name: str
+    said: Any  # by the recipe, in the parser's terms
+    found: Any
+
+    @property
+    def kept(self) -> bool:
+        return _same(self.said, self.found)
+
+
+def compared(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> Iterator[Compared]:
+    """Every field and knob that acts, has a value and a flag. `args`: the namespace after validation."""
+    for spelling in (*model_spellings(recipe, version), *knob_spellings(recipe, version)):
+        if spelling.why_not == INERT or spelling.lost or _constant(recipe, spelling.name):
+            continue
+        for flag in _told(spelling.name, version):
+            yield from _of_flag(recipe, flag, options[flag.flag], args)
+    yield from _of_precision(recipe, args)
+
+
+def _constant(recipe: Recipe, name: str) -> bool:
+    """Whether the field has no flag in a model with latent attention, and Megatron-Core's own value."""
+    return recipe.architecture.multi_latent_attention and name in LATENT_CONSTANTS
+
+
+def _told(name: str, version: str) -> Iterator[Flag]:
+    """The flags that carry a field in this version: one, or several switches."""
+    known = [flag for flag in flags_of(name) if flag.known_to(version)]
+    switches = [flag for flag in known if flag.form == "switch" and flag.means is not None]
+    others = [flag for flag in known if flag.form != "switch"]
+    return iter([*switches, *others[:1]])
+
+
+def _of_flag(recipe: Recipe, flag: Flag, option: Mapping[str, Any], args: Mapping[str, Any]) -> Iterator[Compared]:
+    name, value = str(flag.field), _value(recipe, str(flag.field))
+    if name in ("precision", "vocab_size", "hybrid") or (value is None and flag.form != "switch"):
+        return
+    dest = _DEST.get(name, option["dest"])
+    if dest not in args:  # validation deletes what it has moved elsewhere
+        return
+    said = (value == flag.means) == (option["action"] == "_StoreTrueAction") if flag.form == "switch" else value
+    if flag.form == "switch" and value is None:
+        return
+    yield Compared(name=name, said=said, found=args[dest])
+
+
+_DEST = {
+    "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size",
+    "cuda_graph_scope": "cuda_graph_modules",
+}
+
+
+def _of_precision(recipe: Recipe, args: Mapping[str, Any]) -> Iterator[Compared]:
+    from trainer.engines.megatron.config import PRECISIONS
+
+    _, bf16, fields = PRECISIONS[recipe.training.precision]
+    for name, value in ({"bf16": bf16} | fields).items():
+        yield Compared(name=f"precision: {name}", said=value, found=args[name])
+
+
+def _value(recipe: Recipe, name: str) -> Any:
+    """As Megatron-LM takes it: what validation fills in for a null is what a null of ours means."""
+    model = recipe.architecture
+    if name == "activation_func":
+        return model.activation
+    if name == "add_qkv_bias":
+        return query_bias(model)
+    if name == "make_vocab_size_divisible_by":
+        return model.make_vocab_size_divisible_by or 1
+    if name in type(model).model_fields:
+        return getattr(model, name)
+    if name == "virtual_pipeline_model_parallel_size":
+        chunks = layout_of(recipe).vpp
+        return chunks if chunks > 1 else None
+    if name in ("cuda_graph_impl", "cuda_graph_scope") and whole_iteration(recipe):
+        return None  # one thing in two words: the refusals tell whether it got through
+    return recipe.knob(name)
+
+
+def _same(said: Any, found: Any) -> bool:
+    if isinstance(said, (tuple, list)):
+        return isinstance(found, list) and sorted(map(str, said)) == sorted(map(str, found))
+    if isinstance(found, list) and len(found) == 1:
+        return _same(said, found[0])
+    if isinstance(said, str):
+        return str(found).removeprefix("torch.") == said
+    return bool(said == found)
+
+
+def unkept(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> list[Compared]:
+    return [each for each in compared(recipe, version, options, args) if not each.kept]
+
+
+def lost(recipe: Recipe, version: str) -> list[Spelling]:
+    """What this version cannot be told."""
+    return [each for each in (*model_spellings(recipe, version), *knob_spellings(recipe, version)) if each.lost]

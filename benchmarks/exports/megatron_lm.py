@@ -1,0 +1,116 @@
+"""Exports to Megatron-LM held against its own parser: accepted, or refused by `check --for` as the parser does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.exports.ask import answers, options, request_of
+from benchmarks.exports.checkout import tree_of
+from benchmarks.exports.kept import Compared, compared, lost
+from benchmarks.exports.recipes import Asked
+from trainer.command_line.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
+from trainer.recipe.rules import FindingKind
+
+VERSIONS = ("0.16.1", "head")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """`ours`: rules of `check --for` that refuse it; `theirs`: what the parser said, None where it took it."""
+
+    asked: Asked
+    ours: tuple[str, ...]
+    theirs: str | None
+    kept: int = 0
+    unkept: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()  # moved by the parser, as check says it will
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Figures:
+    version: str
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def of(self, *, ours: bool, theirs: bool) -> list[Verdict]:
+        """Verdicts by whether we and whether the parser refuse."""
+        return [v for v in self.verdicts if bool(v.ours) == ours and (v.theirs is not None) == theirs]
+
+    def lines(self) -> Iterator[str]:
+        agreed = self.of(ours=True, theirs=True)
+        accepted = self.of(ours=False, theirs=False)
+        origins = Counter(v.asked.origin for v in self.verdicts)
+        yield f"Megatron-LM {self.version}: {len(self.verdicts)} recipes ({_counts(origins)})"
+        yield f"  accepted by the parser and by check:      {len(accepted)}"
+        yield f"  refused by check as the parser does:      {len(agreed)}"
+        for (ours, theirs), count in Counter((_same_reason(v), v.theirs) for v in agreed).most_common():
+            yield f"    {count:4}  {ours}: {theirs}"
+        yield from _listed("  refused by the parser, accepted by check: ", self.of(ours=False, theirs=True))
+        yield from _listed("  refused by check, accepted by the parser: ", self.of(ours=True, theirs=False))
+        kept, moved = sum(v.kept for v in accepted), Counter(name for v in accepted for name in v.unkept)
+        yield f"  knobs and fields kept:                    {kept} of {kept + moved.total()}"
+        yield from (f"    {count:4}  {what}" for what, count in moved.most_common())
+        told = Counter(name for v in accepted for name in v.told)
+        yield f"  moved by the parser, as check tells:      {told.total()}"
+        yield from (f"    {count:4}  {what}" for what, count in told.most_common())
+        unsaid = Counter(name for v in accepted for name in v.lost)
+        yield f"  said to be not expressed:                 {unsaid.total()}"
+        yield from (f"    {count:4}  {what}" for what, count in unsaid.most_common())
+
+
+def figures(checkout: Path, version: str, recipes: Sequence[Asked]) -> Figures:
+    """Every recipe exported for the version and put before that version's parser."""
+    with tree_of(checkout, version) as tree:
+        known = options(tree)
+        said = answers(tree, [request_of(n, each.recipe, version) for n, each in enumerate(recipes)])
+    verdicts = [_verdict(asked, version, known, answer) for asked, answer in zip(recipes, said, strict=True)]
+    return Figures(version=version, verdicts=verdicts)
+
+
+def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str, Any]) -> Verdict:
+    recipe, findings = asked.recipe, findings_for(asked.recipe, version)
+    ours = tuple(found.rule for found in findings if found.kind is FindingKind.ERROR)
+    autoset = {knob for found in findings if found.kind is FindingKind.AUTOSET for knob in found.knobs}
+    if answer["refused"]:
+        said = answer["refused"]
+        return Verdict(asked=asked, ours=ours, theirs=f"{said['where']} {_short(said['message'])}")
+    pairs = list(compared(recipe, version, known, answer["args"]))
+    return Verdict(
+        asked=asked,
+        ours=ours,
+        theirs=None,
+        kept=sum(pair.kept for pair in pairs),
+        unkept=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name not in autoset),
+        told=tuple(_moved(pair) for pair in pairs if not pair.kept and pair.name in autoset),
+        lost=tuple(f"{each.name}: {each.why_not}" for each in lost(recipe, version)),
+    )
+
+
+def _moved(pair: Compared) -> str:
+    return f"{pair.name}: {pair.said} became {pair.found}"
+
+
+def _same_reason(verdict: Verdict) -> str:
+    """Of several rules, the one that the parser comes to first: it reads all flags before it looks at any value."""
+    usage = (verdict.theirs or "").startswith("argparse")
+    return next((rule for rule in verdict.ours if (rule == NO_SUCH_FLAG) == usage), verdict.ours[0])
+
+
+def _listed(label: str, verdicts: list[Verdict]) -> Iterator[str]:
+    yield f"{label}{len(verdicts)}"
+    reasons = Counter((v.theirs or ", ".join(v.ours)) for v in verdicts)
+    for reason, count in reasons.most_common():
+        names = [v.asked.recipe.name for v in verdicts if (v.theirs or ", ".join(v.ours)) == reason]
+        yield f"    {count:4}  {reason} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+
+
+def _short(message: str) -> str:
+    return " ".join(message.split())[:150]
+
+
+def _counts(counted: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counted.items())

@@ -1,0 +1,55 @@
+"""The recipes whose exports are held against the real trainers: the denominator of every figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.init.starter import starter_recipe
+from benchmarks.places import DATA, data_file
+from tests.trainer.recipe.tuned_recipes import recipe_of_row
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.layout import layout_of
+from trainer.recipe.load import packaged_examples, recipe_from
+from trainer.recipe.models import presets
+from trainer.recipe.source import parse_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """`origin`: table, example or starter."""
+
+    origin: str
+    recipe: Recipe
+
+
+def asked(facts: Path = DATA) -> list[Asked]:
+    """Every recipe of NVIDIA's table, the packaged examples, and a starter of every preset."""
+    return [*_table(facts), *_examples(), *_starters()]
+
+
+def _table(facts: Path) -> Iterator[Asked]:
+    rows = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
+    return (Asked(origin="table", recipe=_with_unrecorded(recipe_of_row(row))) for row in rows)
+
+
+def _with_unrecorded(recipe: Recipe) -> Recipe:
+    """The table has no column for overlap_p2p_comm: Megatron-Bridge, whose recipes these are, switches it on with every
+    interleaved pipeline (src/megatron/bridge/training/comm_overlap.py:456)."""
+    interleaved = layout_of(recipe).vpp > 1 and recipe.parallelism.pipeline_model_parallel_size > 1
+    return recipe.replace({"overlap_p2p_comm": True}) if interleaved else recipe
+
+
+def _examples() -> Iterator[Asked]:
+    return (Asked(origin="example", recipe=load_recipe(name)) for name in packaged_examples())
+
+
+def _starters() -> Iterator[Asked]:
+    """Of every preset on one node of H100; of the default one on other machines too."""
+    default = "qwen3-30b-a3b"
+    wanted = [(model, "h100") for model in presets()] + [(default, gpu) for gpu in ("cpu", "b200", "gb200")]
+    for model, gpu in wanted:
+        text = starter_recipe(model=model, gpu=gpu, gpus=4 if gpu in ("cpu", "gb200") else 8)
+        yield Asked(origin="starter", recipe=recipe_from(parse_source(text, name=f"{model}-{gpu}")))

@@ -1,0 +1,54 @@
+"""The table of flags and a few exports, held against the real parser of the checkout that MEGATRON_LM names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exports.ask import options
+from benchmarks.exports.checkout import VARIABLE, checkout, tree_of, versions_there
+from benchmarks.exports.megatron_lm import VERSIONS, figures
+from benchmarks.exports.recipes import asked
+from trainer.command_line.megatron_lm.flags import FLAGS
+
+needs_checkout = pytest.mark.skipif(checkout() is None, reason=f"without {VARIABLE}, a checkout of Megatron-LM")
+EVERY = 40  # of the recipes: `python -m benchmarks.exports megatron-lm` has them all
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    there = versions_there(_folder(), VERSIONS)
+    if request.param not in there:
+        pytest.skip(f"the checkout is an unpacked tree of {there[0]}")
+    return str(request.param)
+
+
+def _folder() -> Path:
+    folder = checkout()
+    assert folder is not None
+    return folder
+
+
+@needs_checkout
+def test_the_real_parser_has_the_flags_that_the_table_says(version: str) -> None:
+    with tree_of(_folder(), version) as tree:
+        known = options(tree)
+    for flag in FLAGS:
+        assert (flag.flag in known) == flag.known_to(version), flag.flag
+        if flag.flag in known:
+            assert (known[flag.flag]["nargs"] == 0) == (flag.form == "switch"), flag.flag
+
+
+@needs_checkout
+def test_check_and_the_real_parser_agree_and_no_knob_moves(version: str) -> None:
+    found = figures(_folder(), version, asked()[::EVERY])
+    assert found.of(ours=True, theirs=False) == []
+    assert found.of(ours=False, theirs=True) == []
+    assert [verdict.unkept for verdict in found.verdicts if verdict.unkept] == []
+    assert found.of(ours=False, theirs=False)
+
+
+def test_the_denominator_is_the_table_the_examples_and_the_starters() -> None:
+    origins = [each.origin for each in asked()]
+    assert [origins.count(name) for name in ("table", "example", "starter")] == [737, 3, 22]

@@ -1,0 +1,48 @@
+"""What one launcher says, and in which versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.recipe import Recipe
+from trainer.recipe.launchers import check_for, holds_in
+from trainer.recipe.rules import FindingKind
+from trainer.recipe.rules.rule import Launcher
+
+
+@pytest.mark.parametrize(
+    ("versions", "inside", "outside"),
+    [
+        ("all", ("0.14", "0.16.1", "head"), ()),
+        ("0.16 and 0.17", ("0.16.1", "0.17"), ("0.18", "head")),
+        ("0.16 to 0.18", ("0.17", "0.18.2"), ("0.19", "0.15")),
+        ("0.18 and later; before, Megatron FSDP does not overlap EP communication", ("0.18", "head"), ("0.17",)),
+        ("0.18", ("0.18.2",), ("0.17", "head")),
+    ],
+)
+def test_a_rule_holds_in_the_releases_it_names(
+    versions: str, inside: tuple[str, ...], outside: tuple[str, ...]
+) -> None:
+    assert all(holds_in(versions, version) for version in inside)
+    assert not any(holds_in(versions, version) for version in outside)
+
+
+def given(**knobs: object) -> Recipe:
+    plain = Recipe.model_validate({"name": "r", "model": "qwen3-30b-a3b", "cluster": {"gpu": "h100", "nodes": 2}})
+    return plain.replace(dict(knobs))
+
+
+def errors(recipe: Recipe, launcher: Launcher) -> set[str]:
+    return {found.rule for found in check_for(recipe, launcher) if found.kind is FindingKind.ERROR}
+
+
+def test_what_one_launcher_alone_refuses_is_an_error_to_it_alone() -> None:
+    gathered = given(overlap_param_gather=True, use_distributed_optimizer=True)
+    assert "param-gather-needs-grad-overlap" in errors(gathered, Launcher.MEGATRON_LM)
+    assert "param-gather-needs-grad-overlap" not in errors(gathered, Launcher.MEGATRON_BRIDGE)
+
+
+def test_a_warning_to_everyone_is_an_error_to_the_launcher_that_stops() -> None:
+    two = given(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
+    assert "vpp-two-stages" in errors(two, Launcher.MEGATRON_LM)
+    assert "vpp-two-stages" not in errors(two, Launcher.MEGATRON_BRIDGE)

@@ -1,0 +1,56 @@
+"""What Megatron-LM's command line says of a recipe: the rules of its parser, and what a version has no flag for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.command_line.megatron_lm.beside import environment_beside
+from trainer.command_line.megatron_lm.flags import since, version_of
+from trainer.command_line.megatron_lm.model import model_spellings
+from trainer.command_line.megatron_lm.spelling import Spelling, knob_spellings, whole_iteration
+from trainer.recipe import Recipe
+from trainer.recipe.launchers import check_for
+from trainer.recipe.rules import Finding, FindingKind
+from trainer.recipe.rules.rule import MEGATRON_LM, Launcher
+
+NO_SUCH_FLAG = "flag-of-version"  # another version has the flag: this one refuses the argument
+NOT_EXPRESSED = "not-expressed"  # no version has one: the job starts without
+
+
+def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
+    """Rules and missing flags, errors first. BadInputError for a version that is none.
+
+    Rules see the recipe as it is exported: with the variables that it leaves open and Megatron-LM demands, and a graph
+    of the whole iteration in the words of the version.
+    """
+    known = version_of(version)
+    exported = recipe.replace(_completed(recipe, known))
+    found = check_for(exported, Launcher.MEGATRON_LM, known)
+    spellings = (*model_spellings(recipe, known), *knob_spellings(recipe, known))
+    lost = [_finding(spelling, known) for spelling in spellings if spelling.lost]
+    return sorted([*found, *lost], key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+def _completed(recipe: Recipe, version: str) -> dict[str, Any]:
+    completed: dict[str, Any] = {name: int(beside.words[0]) for name, beside in environment_beside(recipe).items()}
+    if whole_iteration(recipe):
+        as_word = {"cuda_graph_impl": "full_iteration", "cuda_graph_scope": None}
+        as_scope = {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}
+        completed |= as_word if since(version, "0.18") else as_scope
+    return completed
+
+
+def _finding(spelling: Spelling, version: str) -> Finding:
+    refused = bool(spelling.wanted)
+    return Finding(
+        rule=NO_SUCH_FLAG if refused else NOT_EXPRESSED,
+        kind=FindingKind.ERROR if refused else FindingKind.WARNING,
+        message=f"Megatron-LM {version} cannot be told {spelling.name}: {spelling.why_not}",
+        hint="export for a version that has the flag, or set it as that version has it"
+        if refused
+        else "it trains with its own value: change the code, or the recipe",
+        knobs=(spelling.name,),
+        source="flags.csv of the exporter: the parsers of each version",
+        binds=MEGATRON_LM,
+        versions="all",
+    )

@@ -1,0 +1,45 @@
+"""What one launcher, in one version, says of a recipe: its own rules and Megatron-Core's, nobody else's.
+
+A rule is a warning to everyone where only one launcher, or only older releases, refuse the recipe: to that launcher, in
+such a version, it is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from trainer.recipe.rules.check import RULES
+from trainer.recipe.rules.rule import Finding, FindingKind, Launcher, Rule
+from trainer.recipe.schema import Recipe
+
+NEWEST = "head"
+_RELEASE = re.compile(r"\d+\.\d+")
+
+
+def check_for(recipe: Recipe, launcher: Launcher, version: str = NEWEST) -> list[Finding]:
+    """Every rule that binds the launcher and holds in the version ("0.16.1", "head"), errors first."""
+    bound = (rule for rule in RULES if {Launcher.CORE, launcher} & set(rule.binds) and holds_in(rule.versions, version))
+    found = [_said_by(rule, finding, launcher) for rule in bound if (finding := rule.finding(recipe))]
+    return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+def holds_in(versions: str, version: str) -> bool:
+    """Whether a rule's `versions` ("all", "0.18", "0.16 and 0.17", "0.16 to 0.18", "0.18 and later; …") name a version.
+    What stands behind a semicolon is about other releases."""
+    said = versions.partition(";")[0]
+    releases = [_minor(release) for release in _RELEASE.findall(said)]
+    if not releases:
+        return True
+    minor = 10**6 if version == NEWEST else _minor(version)
+    return releases[0] <= minor and (said.endswith("later") or minor <= releases[-1])
+
+
+def _minor(version: str) -> int:
+    major, minor = version.split(".")[:2]
+    return int(major) * 1000 + int(minor)
+
+
+def _said_by(rule: Rule, finding: Finding, launcher: Launcher) -> Finding:
+    past = rule.kind is FindingKind.WARNING and rule.versions != "all" and not holds_in(rule.versions, NEWEST)
+    return replace(finding, kind=FindingKind.ERROR) if past or launcher in rule.refuses else finding
