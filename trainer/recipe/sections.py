@@ -70,6 +70,7 @@ class TrainerSettings(Section):
     or where it says {args}."""
 
     kind: Literal["megatron-lm", "megatron-bridge", "custom"] = "megatron-lm"
+    version: str | None = None  # of Megatron-LM, whose words change from one to the next; None: the newest
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     env: dict[str, str] = Field(default_factory=dict)
     mock_data: bool = False  # the trainer's own made-up data; false: the user's

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from trainer.command_line.megatron_lm.flags import FLAGS
-from trainer.command_line.megatron_lm.spelling import knob_spellings, model_words
+from collections.abc import Collection, Iterator
+
+from trainer.command_line.megatron_lm.beside import words_beside
+from trainer.command_line.megatron_lm.flags import FLAGS, version_of
+from trainer.command_line.megatron_lm.model import model_spellings
+from trainer.command_line.megatron_lm.spelling import knob_spellings
 from trainer.recipe import Recipe
 
 # The user's tokenizer decides these; the recipe's own vocab_size is for estimates
@@ -15,9 +19,18 @@ def spelled_flags() -> frozenset[str]:
     return frozenset(flag.flag for flag in FLAGS if flag.part != "beside") - VOCABULARY
 
 
-def recipe_words(recipe: Recipe) -> tuple[str, ...]:
-    """Model, layout, batch, precision and knobs as flags with their values."""
-    knobs = (spelling.words for spelling in knob_spellings(recipe))
-    layers = [("--transformer-impl", "local")] if recipe.hardware.is_cpu else []  # Megatron-LM's default needs a GPU
-    groups = [words for words in (*model_words(recipe), *knobs, *layers) if words and words[0] not in VOCABULARY]
-    return tuple(word for words in groups for word in words)
+def recipe_words(recipe: Recipe, *, version: str | None = None, said: Collection[str] = ()) -> tuple[str, ...]:
+    """Model, layout, batch, precision and knobs as flags with their values, in the words of a version (None: the
+    newest), and what Megatron-LM asks for beside them, unless it is among the flags `said`."""
+    groups = _groups(recipe, version_of(version), said)
+    return tuple(word for words in groups if words and words[0] not in VOCABULARY for word in words)
+
+
+def _groups(recipe: Recipe, version: str, said: Collection[str]) -> Iterator[tuple[str, ...]]:
+    for spelling in (*model_spellings(recipe, version), *knob_spellings(recipe, version)):
+        yield spelling.words
+    for beside in words_beside(recipe, version):
+        if beside.words[0] not in said:
+            yield beside.words
+    if recipe.hardware.is_cpu:
+        yield ("--transformer-impl", "local")  # Megatron-LM's default needs a GPU

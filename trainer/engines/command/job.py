@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.burst import Burst
+from trainer.command_line.megatron_lm.beside import environment_beside
 from trainer.command_line.megatron_lm.spelling import environment
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.kinds import KINDS, Asked
@@ -76,7 +77,8 @@ class Job:
             if recipe.memory_limit_gib is not None:
                 ours["MOE_AUTOTUNE_LIMIT_GIB"] = str(recipe.memory_limit_gib)
         theirs = {name: value for name, value in self.trainer.env.items() if name != "PYTHONPATH"}
-        return {**theirs, **environment(recipe), **ours}
+        demanded = {name: beside.words[0] for name, beside in environment_beside(recipe).items()}
+        return {**theirs, **demanded, **environment(recipe), **ours}
 
     def keep_logs(self, processes: Processes) -> None:
         """Every rank's output and the agent's log, beside the burst."""

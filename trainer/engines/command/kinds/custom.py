@@ -14,7 +14,7 @@ from trainer.engines.command.kinds.asked import Asked
 
 def argv(asked: Asked) -> tuple[str, ...]:
     many = {
-        "{args}": recipe_words(asked.recipe),
+        "{args}": recipe_words(asked.recipe, version=asked.trainer.version),
         "{env}": tuple(f"{name}={value}" for name, value in environment(asked.recipe).items()),
     }
     one = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainer.command_line.argv import without
+from trainer.command_line.argv import split, without
 from trainer.command_line.megatron_lm.words import recipe_words, spelled_flags
 from trainer.engines.command.kinds.asked import Asked
 
@@ -38,7 +38,9 @@ DATA = frozenset(
 def argv(asked: Asked) -> tuple[str, ...]:
     dropped = LEFT_OUT | spelled_flags() | (DATA if asked.trainer.mock_data else frozenset())
     kept = without(asked.trainer.command, dropped)
-    return (*kept, *recipe_words(asked.recipe), *_of_the_burst(asked))
+    said = {words.flag for words in split(kept) if words.flag}
+    words = recipe_words(asked.recipe, version=asked.trainer.version, said=said)
+    return (*kept, *words, *_of_the_burst(asked))
 
 
 def _of_the_burst(asked: Asked) -> Iterator[str]:
