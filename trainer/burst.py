@@ -24,6 +24,7 @@ class Burst:
     recipe: Recipe
     folder: Path
     seed: int = 1234
+    watch: tuple[int, ...] = ()  # ranks that came late in the burst before: traced whatever others are
 
 
 class FailureKind(StrEnum):

@@ -28,6 +28,7 @@ from trainer.errors import ToolError
 from trainer.recipe import Recipe
 from trainer.recipe.rules import Finding
 
+WATCHED = 2  # late ranks that the next burst traces again
 TRIES = 2  # of a burst that the machine, not the recipe, made fail
 FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
 
@@ -123,8 +124,17 @@ class Bench:
     def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:
         number = self.spent + 1
         self.journal.once(BurstStarted, lambda: BurstStarted(burst=number, trial=trial, purpose=purpose))
-        burst = Burst(number=number, recipe=recipe, folder=self._folder(number), seed=self.seed)
+        burst = Burst(
+            number=number, recipe=recipe, folder=self._folder(number), seed=self.seed, watch=self._latest_ranks()
+        )
         return self.journal.once(BurstFinished, lambda: self._run(burst, trial))
+
+    def _latest_ranks(self) -> tuple[int, ...]:
+        """The ranks that came latest in the last analysis: a slow machine is looked at again in every layout."""
+        analyses = (trial.analysis for trial in reversed(self.journal.history.attempted.values()) if trial.analysis)
+        ranks = getattr(next(analyses, None), "ranks", [])
+        late = sorted((each for each in ranks if each.late_us and each.late_to), key=lambda each: -each.late_us)
+        return tuple(each.rank for each in late[:WATCHED] if each.rank is not None)
 
     def _run(self, burst: Burst, trial: int) -> BurstFinished:
         for _ in range(TRIES):

@@ -53,7 +53,7 @@ class Job:
             recipe=self.burst.recipe,
             trainer=self.trainer,
             bounds=self.bounds,
-            ranks=traced_ranks(self.burst.recipe),
+            ranks=traced_ranks(self.burst.recipe, watched=self.burst.watch),
             folder=self.written,
         )
         argv = KINDS[self.trainer.kind](asked)
