@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
+from trainer.launchers.open import LAUNCHERS
 from trainer.recipe import Recipe
 from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.source import nearest
 
-LAUNCHERS = ("local",)  # what bursts can be started with
+RANKS_HERE = ("megatron", "command")  # engines whose ranks launcher local starts on this machine
 
 
 def refuse_illegal(recipe: Recipe, *, where: str) -> None:
     """Raises BadInputError with every problem at once; `where` is the file the recipe came from."""
-    problems = [*_runners(recipe, where), *_rules(recipe, where)]
+    problems = [*_runners(recipe, where), *_trainer(recipe, where), *_rules(recipe, where)]
     if problems:
         raise BadInputError(*problems)
 
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
     """Raises ToolError where a recipe would train on GPUs and nothing of theirs is here: neither devices nor driver."""
-    if recipe.burst.engine != "megatron" or recipe.cluster.gpu == "cpu":
+    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher != "local" or recipe.cluster.gpu == "cpu":
         return
     if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
         raise ToolError(
@@ -37,13 +40,30 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
     runners: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("engine", recipe.burst.engine, tuple(ENGINES)),
-        ("launcher", recipe.burst.launcher, LAUNCHERS),
+        ("launcher", recipe.burst.launcher, tuple(LAUNCHERS)),
     )
     for key, name, known in runners:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
             yield Problem(where=f"{where}: burst.{key}", what=f"{name!r} is no {key} of this version", hint=hint)
+
+
+def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
+    """Engine command runs a trainer: it has to be named, and what is read of it readable."""
+    if recipe.burst.engine != "command":
+        return
+    if recipe.trainer is None:
+        yield Problem(
+            where=f"{where}: trainer",
+            what="burst.engine is command, and no trainer is named",
+            hint="write trainer.command, what one rank runs, or make the recipe with `moe-autotune import YOUR_SCRIPT`",
+        )
+        return
+    try:
+        patterns_with(recipe.trainer.patterns)
+    except BadInputError as error:
+        yield from (replace(problem, where=f"{where}: {problem.where}") for problem in error.problems)
 
 
 def _rules(recipe: Recipe, where: str) -> Iterator[Problem]:

@@ -42,3 +42,22 @@ def test_recipes_of_cpus_and_of_the_simulator_need_no_gpu(tmp_path: Path) -> Non
 def test_the_refusal_leaves_no_study_and_says_that_a_tool_failed(recipe: Recipe, tmp_path: Path) -> None:
     assert main(["run", str(tmp_path / "gpu.yaml"), "--study", str(tmp_path / "study")]) == 3
     assert not (tmp_path / "study").exists()
+
+
+def test_engine_command_without_a_trainer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("model: mixtral-8x7b\ncluster: {gpu: cpu}\nburst: {engine: command}\n")
+    assert main(["run", str(tmp_path / "mine.yaml"), "--study", str(tmp_path / "study")]) == 2
+    said = capsys.readouterr().err
+    assert "no trainer is named" in said
+    assert "moe-autotune import" in said
+
+
+def test_a_pattern_that_reads_nothing_is_refused_before_any_burst(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "model: mixtral-8x7b\ncluster: {gpu: cpu}\nburst: {engine: command}\n"
+        "trainer: {kind: custom, command: [train], patterns: {loss: 'loss (.*)'}}\n"
+    )
+    assert main(["run", str(tmp_path / "mine.yaml"), "--study", str(tmp_path / "study")]) == 2
+    assert "trainer.patterns.loss" in capsys.readouterr().err
