@@ -53,6 +53,8 @@ LAUNCHED_BY = {
     "send": ("send",),
     "recv": ("recv",),
 }
+# gloo has no reduce-scatter of its own: torch has it reduce all and keeps a part (ProcessGroupGloo.cpp)
+INSTEAD = {"reduce_scatter": "all_reduce"}
 
 
 def work(timeline: Timeline) -> Work:
@@ -149,7 +151,11 @@ def _launches(ops: Spans, collectives: Spans) -> tuple[Ints, Floats]:
     """
     lane = np.full(len(collectives), -1, dtype=np.int64)
     moment = np.full(len(collectives), np.inf)
-    for collective, prefixes in LAUNCHED_BY.items():
+    launched_by = dict(LAUNCHED_BY)
+    for asked, done in INSTEAD.items():
+        if not collectives.where(partial(eq, GLOO + asked)).any():
+            launched_by[done] = (*launched_by[done], *launched_by.pop(asked))
+    for collective, prefixes in launched_by.items():
         ranges = np.flatnonzero(collectives.where(partial(eq, GLOO + collective)))
         calls = np.flatnonzero(ops.where(partial(_launches_one_of, prefixes)))
         if len(ranges) and len(calls):

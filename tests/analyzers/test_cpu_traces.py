@@ -64,6 +64,14 @@ def test_an_all_to_all_from_nowhere_in_particular_stays_an_all_to_all(tmp_path: 
     assert {k: t.exposed_us for k, t in kinds.items()} == {"all_to_all": 30, "other": 6}
 
 
+def test_a_reduce_scatter_that_gloo_does_by_reducing_all_belongs_where_it_was_launched(tmp_path: Path) -> None:
+    drawing = Drawing(on_cpu=True).step(1, 0, 200).operator("aten::mm", 0, 50).range("combine", 50, 70)
+    drawing.operator("c10d::_reduce_scatter_base_", 55, 60).range("gloo:all_reduce", 62, 90, thread=GLOO_THREAD)
+    drawing.operator("c10d::allreduce_", 100, 102).range("gloo:all_reduce", 103, 109, thread=GLOO_THREAD)
+    kinds = _step(drawing, tmp_path).communication_by_kind
+    assert {k: t.exposed_us for k, t in kinds.items()} == {"ep_combine": 28, "other": 6}
+
+
 def test_garbage_collection_is_the_hosts(tmp_path: Path) -> None:
     breakdown = _breakdown(_drawing().range("gc", 930, 970), tmp_path)
     assert breakdown.measure(breakdown.host["garbage_collection"]) == [40]
