@@ -18,6 +18,7 @@ from typing import Any
 
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
+from trainer.recipe.identity import NUMBERS_ONLY
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import parse_layer_freq
 
@@ -133,7 +134,7 @@ def _recipe(row: dict[str, str], flags: dict[str, Any]) -> Recipe:
 
 
 def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
-    fields = {name: value for name, value in flags.items() if name in Architecture.model_fields}
+    fields = {name: value for name, value in flags.items() if name in Architecture.model_fields.keys() - NUMBERS_ONLY}
     fields.pop("make_vocab_size_divisible_by", None)
     tp = flags.get("tensor_model_parallel_size", 1)
     multiple = flags.get("make_vocab_size_divisible_by", 128) * tp

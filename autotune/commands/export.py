@@ -39,7 +39,15 @@ def export(
     else:
         target.write(text)
         print(target.path)
-    return Answer(document={"schema": 1, "to": to, "text": text, "file": None if output is None else str(output)})
+    return Answer(
+        document={
+            "schema": 1,
+            "to": to,
+            "for": for_version,
+            "text": text,
+            "file": None if output is None else str(output),
+        }
+    )
 
 
 def _read_for(source: str) -> tuple[Path, ...]:

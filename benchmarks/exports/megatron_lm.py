@@ -20,7 +20,8 @@ VERSIONS = ("0.16.1", "head")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`ours`: rules of `check --for` that refuse it; `theirs`: what the parser said, None where it took it."""
+    """`ours`: rules of `check --for` that refuse it; `theirs`: what the parser said, or the configuration of
+    Megatron-Core that is built of its arguments; None where both took it."""
 
     asked: Asked
     ours: tuple[str, ...]
@@ -45,17 +46,17 @@ class Figures:
         accepted = self.of(ours=False, theirs=False)
         origins = Counter(v.asked.origin for v in self.verdicts)
         yield f"Megatron-LM {self.version}: {len(self.verdicts)} recipes ({_counts(origins)})"
-        yield f"  accepted by the parser and by check:      {len(accepted)}"
-        yield f"  refused by check as the parser does:      {len(agreed)}"
+        yield f"  accepted by Megatron-LM and by check:     {len(accepted)}"
+        yield f"  refused by check as Megatron-LM does:     {len(agreed)}"
         for (ours, theirs), count in Counter((_same_reason(v), v.theirs) for v in agreed).most_common():
             yield f"    {count:4}  {ours}: {theirs}"
-        yield from _listed("  refused by the parser, accepted by check: ", self.of(ours=False, theirs=True))
-        yield from _listed("  refused by check, accepted by the parser: ", self.of(ours=True, theirs=False))
+        yield from _listed("  refused by Megatron-LM, accepted by check: ", self.of(ours=False, theirs=True))
+        yield from _listed("  refused by check, accepted by Megatron-LM: ", self.of(ours=True, theirs=False))
         kept, moved = sum(v.kept for v in accepted), Counter(name for v in accepted for name in v.unkept)
         yield f"  knobs and fields kept:                    {kept} of {kept + moved.total()}"
         yield from (f"    {count:4}  {what}" for what, count in moved.most_common())
         told = Counter(name for v in accepted for name in v.told)
-        yield f"  moved by the parser, as check tells:      {told.total()}"
+        yield f"  moved by Megatron-LM, as check tells:     {told.total()}"
         yield from (f"    {count:4}  {what}" for what, count in told.most_common())
         unsaid = Counter(name for v in accepted for name in v.lost)
         yield f"  said to be not expressed:                 {unsaid.total()}"
@@ -75,8 +76,8 @@ def _verdict(asked: Asked, version: str, known: dict[str, Any], answer: dict[str
     recipe, findings = asked.recipe, findings_for(asked.recipe, version)
     ours = tuple(found.rule for found in findings if found.kind is FindingKind.ERROR)
     autoset = {knob for found in findings if found.kind is FindingKind.AUTOSET for knob in found.knobs}
-    if answer["refused"]:
-        said = answer["refused"]
+    said = answer["refused"] or answer["configuration"]
+    if said:
         return Verdict(asked=asked, ours=ours, theirs=f"{said['where']} {_short(said['message'])}")
     pairs = list(compared(recipe, version, known, answer["args"]))
     return Verdict(

@@ -2,10 +2,11 @@
 
     python real_parser.py TREE < requests.jsonl > answers.jsonl
 
-TREE is a checkout of Megatron-LM of any version. A request is {"id", "argv", "env", "world_size", "capability"}, an
-answer {"id", "refused": null or {"kind", "message", "line"}, "args": {name: value}}. {"id", "flags": true} asks for
-every option of the parser instead. What is CUDA-only is stood in for: the packages that need CUDA by empty modules of
-recent versions, the device by its compute capability. Nothing of Megatron-LM is changed. Imports nothing of ours.
+TREE is a checkout of Megatron-LM of any version. A request is {"id", "argv", "env", "world_size", "capability"}; its
+answer {"id", "refused": null or {"kind", "message", "where"}, "args": {name: value}, "configuration": null or what
+Megatron-Core's configuration of these arguments refuses}. {"id", "flags": true} asks for every option instead. What is
+CUDA-only is stood in for: the packages that need CUDA by empty modules of recent versions, the device by its compute
+capability. Nothing of Megatron-LM is changed. Imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ def _answer(arguments: Any, device: _Device, request: dict[str, Any]) -> dict[st
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             parsed = arguments.parse_args()
-            asked = {name: _plain(value) for name, value in vars(parsed).items()}
             arguments.validate_args(parsed, {"tokenizer_type": "GPT2BPETokenizer"})
     except (Exception, SystemExit) as error:
         return {"id": request["id"], "refused": _refusal(error, said.getvalue())}
@@ -149,7 +149,18 @@ def _answer(arguments: Any, device: _Device, request: dict[str, Any]) -> dict[st
         os.environ.clear()
         os.environ.update(kept)
     args = {name: _plain(value) for name, value in vars(parsed).items()}
-    return {"id": request["id"], "refused": None, "asked": asked, "args": args}
+    return {"id": request["id"], "refused": None, "args": args, "configuration": _configured(arguments, parsed)}
+
+
+def _configured(arguments: Any, parsed: Any) -> dict[str, str] | None:
+    """What Megatron-Core's configuration says of arguments that the parser took; None where it takes them too."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            arguments.core_transformer_config_from_args(parsed)
+    except Exception as error:
+        return _refusal(error, said.getvalue())
+    return None
 
 
 def _refusal(error: BaseException, said: str) -> dict[str, str]:

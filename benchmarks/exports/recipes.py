@@ -14,6 +14,8 @@ from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.layout import layout_of
 from trainer.recipe.load import packaged_examples, recipe_from
 from trainer.recipe.models import presets
+from trainer.recipe.rules import RULES
+from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.source import parse_source
 
 
@@ -23,6 +25,13 @@ class Asked:
 
     origin: str
     recipe: Recipe
+
+
+def examples_of_rules() -> list[Asked]:
+    """Both sides of every rule that is about GPUs: recipes that the real trainer takes, and that it refuses."""
+    both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
+    recipes = ((rule.id, recipe_of(side)) for rule, side in both)
+    return [Asked(origin=f"rule {name}", recipe=recipe) for name, recipe in recipes if not recipe.hardware.is_cpu]
 
 
 def asked(facts: Path = DATA) -> list[Asked]:

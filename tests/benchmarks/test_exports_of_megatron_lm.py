@@ -9,7 +9,7 @@ import pytest
 from benchmarks.exports.ask import options
 from benchmarks.exports.checkout import VARIABLE, checkout, tree_of, versions_there
 from benchmarks.exports.megatron_lm import VERSIONS, figures
-from benchmarks.exports.recipes import asked
+from benchmarks.exports.recipes import asked, examples_of_rules
 from trainer.command_line.megatron_lm.flags import FLAGS
 
 needs_checkout = pytest.mark.skipif(checkout() is None, reason=f"without {VARIABLE}, a checkout of Megatron-LM")
@@ -47,6 +47,12 @@ def test_check_and_the_real_parser_agree_and_no_knob_moves(version: str) -> None
     assert found.of(ours=False, theirs=True) == []
     assert [verdict.unkept for verdict in found.verdicts if verdict.unkept] == []
     assert found.of(ours=False, theirs=False)
+
+
+@needs_checkout
+def test_check_refuses_every_example_of_a_rule_that_the_real_parser_refuses(version: str) -> None:
+    found = figures(_folder(), version, examples_of_rules())
+    assert [(v.asked.origin, v.theirs) for v in found.of(ours=False, theirs=True)] == []
 
 
 def test_the_denominator_is_the_table_the_examples_and_the_starters() -> None:

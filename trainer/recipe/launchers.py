@@ -14,14 +14,22 @@ from trainer.recipe.rules.rule import Finding, FindingKind, Launcher, Rule
 from trainer.recipe.schema import Recipe
 
 NEWEST = "head"
+REFUSED = "refused by Megatron-Core "
 _RELEASE = re.compile(r"\d+\.\d+")
 
 
 def check_for(recipe: Recipe, launcher: Launcher, version: str = NEWEST) -> list[Finding]:
     """Every rule that binds the launcher and holds in the version ("0.16.1", "head"), errors first."""
-    bound = (rule for rule in RULES if {Launcher.CORE, launcher} & set(rule.binds) and holds_in(rule.versions, version))
+    bound = (rule for rule in RULES if _binds(rule, launcher, version))
     found = [_said_by(rule, finding, launcher) for rule in bound if (finding := rule.finding(recipe))]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+def _binds(rule: Rule, launcher: Launcher, version: str) -> bool:
+    """A rule of one launcher may tell in `versions` which releases of Megatron-Core refuse what that launcher mends."""
+    if rule.versions.startswith(REFUSED):
+        return launcher in rule.binds or holds_in(rule.versions, version)
+    return bool({Launcher.CORE, launcher} & set(rule.binds)) and holds_in(rule.versions, version)
 
 
 def holds_in(versions: str, version: str) -> bool:
@@ -42,4 +50,5 @@ def _minor(version: str) -> int:
 
 def _said_by(rule: Rule, finding: Finding, launcher: Launcher) -> Finding:
     past = rule.kind is FindingKind.WARNING and rule.versions != "all" and not holds_in(rule.versions, NEWEST)
-    return replace(finding, kind=FindingKind.ERROR) if past or launcher in rule.refuses else finding
+    refused = launcher in rule.refuses or (rule.versions.startswith(REFUSED) and launcher not in rule.binds)
+    return replace(finding, kind=FindingKind.ERROR) if past or refused else finding

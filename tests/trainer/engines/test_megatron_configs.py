@@ -108,3 +108,63 @@ def test_replicas_are_compared_in_slices_and_any_difference_tells(monkeypatch: p
     assert between(mine.clone()) == 0.0
     assert between(swapped) > 0.0
     assert between(mine + 1e-6) > 0.0
+
+
+def built_of(**fields: Any) -> Any:
+    from trainer.engines.megatron.config import build_configs
+    from trainer.recipe import Recipe
+
+    given = tiny()
+    model = given.architecture.model_copy(update=fields)
+    return build_configs(
+        Recipe.model_validate(given.model_dump() | {"model": model.model_dump()}), transformer_engine=False
+    ).transformer
+
+
+def test_the_router_and_the_numbers_of_a_model_are_those_of_the_recipe() -> None:
+    fields: dict[str, Any] = {
+        "moe_router_score_function": "sigmoid",
+        "moe_router_topk_scaling_factor": 2.5,
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": 0.0,
+        "moe_router_pre_softmax": True,
+        "moe_aux_loss_coeff": 1e-4,
+        "init_method_std": 0.006,
+        "layernorm_epsilon": 1e-6,
+        "rotary_interleaved": True,
+        "no_rope_freq": 2,
+    }
+    built = built_of(**fields)
+    assert {name: getattr(built, name) for name in fields} == fields | {"no_rope_freq": [0, 1]}
+
+
+def test_latent_attention_is_rotated_as_the_recipe_says() -> None:
+    latent = {"multi_latent_attention": True, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_head_dim": 16,
+              "qk_pos_emb_head_dim": 8, "v_head_dim": 16}  # fmt: skip
+    yarn = {"rope_type": "yarn", "rotary_base": 50000.0, "rotary_scaling_factor": 32.0, "beta_fast": 1.0, "mscale": 0.7}
+    built = built_of(**latent, **yarn)
+    assert {name: getattr(built, name) for name in yarn} == yarn
+    assert built_of(**latent).rope_type == "rope"
+
+
+def test_yarn_without_latent_attention_is_left_where_the_model_looks_for_it() -> None:
+    built = built_of(
+        position_embedding_type="yarn", rotary_scaling_factor=32.0, yarn_correction_range_round_to_int=False
+    )
+    assert built.yarn_rotary_scaling_factor == 32.0
+    assert built.yarn_beta_fast == 32.0
+    assert built.yarn_correction_range_round_to_int is False
+
+
+@pytest.mark.parametrize(
+    ("gated", "written", "function"),
+    [
+        (True, None, "silu"),
+        (False, None, "gelu"),
+        (True, "quick_gelu", "quick_gelu"),
+        (False, "squared_relu", "squared_relu"),
+    ],
+)
+def test_the_activation_is_the_written_one_or_the_launchers(gated: bool, written: str | None, function: str) -> None:
+    built = built_of(gated_linear_unit=gated, activation_func=written)
+    assert built.activation_func.__name__ == function

@@ -9,6 +9,8 @@ from trainer.recipe.launchers import check_for, holds_in
 from trainer.recipe.rules import FindingKind
 from trainer.recipe.rules.rule import Launcher
 
+FLEX = "shared-overlap-flex"
+
 
 @pytest.mark.parametrize(
     ("versions", "inside", "outside"),
@@ -46,3 +48,21 @@ def test_a_warning_to_everyone_is_an_error_to_the_launcher_that_stops() -> None:
     two = given(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
     assert "vpp-two-stages" in errors(two, Launcher.MEGATRON_LM)
     assert "vpp-two-stages" not in errors(two, Launcher.MEGATRON_BRIDGE)
+
+
+def test_what_one_launcher_mends_and_an_old_core_refuses_is_an_error_to_the_others() -> None:
+    flex = given(moe_shared_expert_overlap=True, moe_token_dispatcher_type="flex")
+    shared = flex.replace({}).model_copy(
+        update={"model": flex.architecture.model_copy(update={"moe_shared_expert_intermediate_size": 768})}
+    )
+    kinds = {
+        (launcher, version): {found.kind for found in check_for(shared, launcher, version) if found.rule == FLEX}
+        for launcher in (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
+        for version in ("0.16.1", "head")
+    }
+    assert kinds == {
+        (Launcher.MEGATRON_LM, "0.16.1"): {FindingKind.ERROR},
+        (Launcher.MEGATRON_LM, "head"): set(),
+        (Launcher.MEGATRON_BRIDGE, "0.16.1"): {FindingKind.AUTOSET},
+        (Launcher.MEGATRON_BRIDGE, "head"): {FindingKind.AUTOSET},
+    }

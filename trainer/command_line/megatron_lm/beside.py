@@ -95,6 +95,29 @@ _ROWS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Variable:
+    """A variable that has to be 1."""
+
+    name: str
+    asked: Callable[[Recipe], bool]
+    because: str
+
+
+_DEMANDED = (
+    _Variable(
+        name=CONNECTIONS,
+        asked=one_connection,
+        because="Megatron-LM demands it of TP or CP before Blackwell",
+    ),
+    _Variable(
+        name="NVTE_CPU_OFFLOAD_V1",
+        asked=lambda recipe: bool(recipe.knob("fine_grained_activation_offloading")),
+        because="with Transformer Engine 2.10 and later fine-grained offload is refused without",
+    ),
+)
+
+
 def words_beside(recipe: Recipe, version: str = HEAD) -> list[Beside]:
     """What this version asks for; it knows every one of these flags."""
     asking = (row for row in _ROWS if row.until is None or not since(version, row.until))
@@ -103,10 +126,8 @@ def words_beside(recipe: Recipe, version: str = HEAD) -> list[Beside]:
 
 def environment_beside(recipe: Recipe) -> dict[str, Beside]:
     """Variables that the recipe leaves to their default and the parser does not."""
-    if one_connection(recipe) and recipe.knob(CONNECTIONS) is None:
-        because = "Megatron-LM demands it of TP or CP before Blackwell; the recipe leaves it open"
-        return {CONNECTIONS: Beside(words=("1",), because=because)}
-    return {}
+    found = (row for row in _DEMANDED if row.asked(recipe) and recipe.knob(row.name) is None)
+    return {row.name: Beside(words=("1",), because=f"{row.because}; the recipe leaves it open") for row in found}
 
 
 def mock_data_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:

@@ -226,6 +226,7 @@ ROWS = (
         id="local-attention-spec",
         kind=FindingKind.WARNING,
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
         knobs=("attention_backend",),
         broken=all_of(among("attention_backend", "local"), on_gpu),
         message="attention_backend local: Megatron-LM takes it with its local layer specification only",

@@ -253,6 +253,7 @@ ROWS = (
         id="head-width",
         kind=FindingKind.WARNING,
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
         knobs=(),
         broken=_head_width_broken,
         message="hidden size {hidden_size} is no multiple of {num_attention_heads} heads: Megatron-LM refuses it, "

@@ -204,6 +204,7 @@ ROWS = (
     Rule(
         id="fine-offload-environment",
         binds=LM_AND_BRIDGE,
+        refuses=LM_AND_BRIDGE,
         kind=FindingKind.WARNING,
         knobs=(FINE, "NVTE_CPU_OFFLOAD_V1"),
         broken=all_of(on(FINE), negated(among("NVTE_CPU_OFFLOAD_V1", 1))),

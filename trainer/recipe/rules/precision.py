@@ -208,6 +208,7 @@ ROWS = (
         id="te-cross-entropy",
         kind=FindingKind.WARNING,
         binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
         knobs=("cross_entropy_loss_fusion", "cross_entropy_fusion_impl"),
         broken=all_of(on("cross_entropy_loss_fusion"), among("cross_entropy_fusion_impl", "te"), on_gpu),
         message="the te cross entropy: Megatron-LM's command line refuses it since 0.19, Megatron-Core warns, "

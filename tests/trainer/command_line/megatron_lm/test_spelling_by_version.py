@@ -145,6 +145,13 @@ def test_one_connection_is_exported_where_the_recipe_leaves_it_open_and_demanded
     assert environment_beside(recipe(gpu="b200", **split)) == {}
 
 
+def test_a_variable_that_fine_grained_offload_needs_is_exported() -> None:
+    given = recipe(fine_grained_activation_offloading=True, offload_modules=["moe_act"])
+    assert environment_beside(given)["NVTE_CPU_OFFLOAD_V1"].words == ("1",)
+    assert "fine-offload-environment" not in errors(given, "head")
+    assert "fine-offload-environment" in errors(given.replace({"NVTE_CPU_OFFLOAD_V1": 0}), "head")
+
+
 def test_the_vocabulary_is_the_recipes_with_the_null_tokenizer_of_every_version() -> None:
     assert mock_data_words(recipe(), "0.16.1")[-1] == "151935"  # and one token of its own
     assert mock_data_words(recipe(), "0.18")[-1] == "151936"
