@@ -1,7 +1,7 @@
 """From knob changes to a recipe the policy may propose, or the reason why it may not.
 
 Never a frozen knob, never a knob whose effect on training exceeds what the recipe allows, never a recipe that
-`trainer.recipe.rules` calls an error.
+`trainer.legality` calls an error.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.errors import BadInputError
+from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS, NUMERICS, Numerics
-from trainer.recipe.rules import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
         derived = recipe.replace(moved)
     except BadInputError as error:
         return Refusal(reason=error.problems[0].what if error.problems else str(error))
-    errors = [finding for finding in check(derived) if finding.kind == "error"]
+    errors = [finding for finding in findings_of(derived) if finding.kind == "error"]
     return Refusal(reason=errors[0].message) if errors else derived
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.launchers.open import LAUNCHERS
+from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.engines import ENGINES
-from trainer.recipe.rules import FindingKind, check
+from trainer.recipe.rules import FindingKind
 from trainer.recipe.source import nearest
 
 RANKS_HERE = ("megatron", "command")  # engines whose ranks launcher local starts on this machine
@@ -67,7 +68,7 @@ def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
 
 
 def _rules(recipe: Recipe, where: str) -> Iterator[Problem]:
-    for finding in check(recipe):
+    for finding in findings_of(recipe):
         if finding.kind is FindingKind.ERROR:
             yield Problem(
                 where=f"{where}: {', '.join(finding.knobs) or finding.rule}",

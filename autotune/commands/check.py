@@ -30,9 +30,9 @@ def check(recipe: RecipeOrNone = None, *, launcher: LauncherName = None, explain
 def _checked(name: str) -> Answer:
     from autotune.check.findings import show_findings, show_nearest
     from autotune.estimate.memory import memory_document
+    from trainer.legality import findings_of
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind, nearest_valid
-    from trainer.recipe.rules import check as findings_of
 
     given = load_recipe(name)
     findings = findings_of(given)

@@ -159,7 +159,7 @@ def _loop(study: Study, limits: Limits, view: View) -> Ended:
     from autotune.tuning.events import Ended
     from autotune.tuning.loop import Loop
     from policies.advisers import policy_for
-    from trainer.recipe.rules import check
+    from trainer.legality import findings_of
 
     with _terminated_as_interrupt(), closing(_engine(study)) as engine:
         bench = Bench(
@@ -170,7 +170,7 @@ def _loop(study: Study, limits: Limits, view: View) -> Ended:
             max_gpu_hours=limits.max_gpu_hours,
             until=limits.until,
             seed=study.seed,
-            check=check,
+            check=findings_of,
             analyze=analyze,
             clock=time.time,
         )

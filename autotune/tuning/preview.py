@@ -25,8 +25,8 @@ from policies.policy import Policy
 from policies.trial import Proposal, Status, Trial
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
+from trainer.legality import findings_of
 from trainer.recipe import Recipe
-from trainer.recipe.rules import check
 
 AHEAD = 4  # proposals that are looked ahead
 STEPS = 8  # of an imagined burst
@@ -43,7 +43,7 @@ class Night:
 
 def preview(recipe: Recipe, *, seed: int | None, budget: int) -> dict[str, Any]:
     """Prints it for people, on one screen; the same as a document for programs."""
-    findings, memory = check(recipe), memory_document(recipe)
+    findings, memory = findings_of(recipe), memory_document(recipe)
     path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
     night = _night(path, budget)
     _show(Console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)

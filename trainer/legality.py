@@ -1,0 +1,30 @@
+"""What a recipe breaks where it will run: by everyone's rules, or by those of the user's own trainer and its version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainer.command_line.megatron_lm import refusals as megatron_lm
+from trainer.recipe import Recipe
+from trainer.recipe.launchers import NEWEST, check_for
+from trainer.recipe.rules import Finding, FindingKind, check
+from trainer.recipe.rules.rule import Launcher
+
+_OF_KIND: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
+    "megatron-lm": megatron_lm.findings_for,
+    "megatron-bridge": lambda recipe, version: check_for(recipe, Launcher.MEGATRON_BRIDGE, version or NEWEST),
+}
+
+
+def findings_of(recipe: Recipe) -> list[Finding]:
+    """Every finding, errors first. A knob that the trainer cannot be told is an error: it would run without."""
+    trainer = recipe.trainer if recipe.burst.engine == "command" else None
+    if trainer is None or trainer.kind not in _OF_KIND:
+        return check(recipe)
+    found = [_refused(finding) for finding in _OF_KIND[trainer.kind](recipe, trainer.version)]
+    return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+def _refused(finding: Finding) -> Finding:
+    return replace(finding, kind=FindingKind.ERROR) if finding.rule == megatron_lm.NOT_EXPRESSED else finding
