@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from trainer.command_line.megatron_lm.refusals import findings_for
+from trainer.command_line.megatron_bridge import refusals as megatron_bridge
+from trainer.command_line.megatron_lm import refusals as megatron_lm
 from trainer.errors import BadInputError, Problem
-from trainer.recipe.launchers import NEWEST, check_for
-from trainer.recipe.rules.rule import Launcher
 from trainer.recipe.source import near
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from trainer.recipe.rules import Finding
 
 ASKED: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
-    "megatron-lm": findings_for,
-    "megatron-bridge": lambda recipe, version: check_for(recipe, Launcher.MEGATRON_BRIDGE, version or NEWEST),
+    "megatron-lm": megatron_lm.findings_for,
+    "megatron-bridge": megatron_bridge.findings_for,
 }
 
 

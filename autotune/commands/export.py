@@ -19,10 +19,14 @@ Source = Annotated[str, Parameter(help="A study's folder (its best recipe), a re
 def export(
     source: Source,
     *,
-    to: Annotated[str, Parameter(help="yaml, megatron-lm, megatron-bridge or slurm.")],
+    to: Annotated[str, Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob.")],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     for_version: Annotated[
-        str | None, Parameter(name="--for", help="The version of the tool, such as 0.16.1 or head; else the newest.")
+        str | None,
+        Parameter(
+            name="--for",
+            help="The version of the tool, such as 0.16.1 or head; else the newest.",
+        ),
     ] = None,
     force: Force = False,
 ) -> Answer:

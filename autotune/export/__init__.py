@@ -10,8 +10,6 @@ from autotune.export.target import Context, Provenance, Target
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
-NOT_MADE = {"slurm": "export megatron-lm, and start its last line with srun, one torchrun a node"}
-
 
 def _discover() -> dict[str, Target]:
     modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
@@ -27,10 +25,6 @@ def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
     if to in TARGETS:
         return TARGETS[to].render(recipe, context or Context())
     known = ", ".join(sorted(TARGETS))
-    if to in NOT_MADE:
-        raise BadInputError(
-            Problem(where=f"--to {to}", what=f"this version does not write {to}", hint=f"{NOT_MADE[to]} (has: {known})")
-        )
     near = get_close_matches(to, TARGETS, n=1)
     hint = f"did you mean {near[0]}? There are {known}" if near else f"one of {known}"
     raise BadInputError(Problem(where=f"--to {to}", what="no such target", hint=hint))

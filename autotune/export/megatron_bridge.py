@@ -1,7 +1,7 @@
 """Target `megatron-bridge`: overrides `section.key=value` for a Bridge recipe of the same model.
 
-Bridge recipes set knobs of their own, so every knob that can act is written, its default included. The architecture
-stays the Bridge recipe's; a comment says what it has to be.
+Bridge recipes set knobs of their own, so every knob is written, its default included, and the model with them: what
+the Bridge recipe says beside them (data, tokenizer, schedule, checkpoints) stays, and a comment names what it decides.
 """
 
 from __future__ import annotations
@@ -11,25 +11,34 @@ from collections.abc import Iterator
 
 from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
-from trainer.command_line.megatron_bridge.overrides import PRECISIONS, inside_named_precision, overrides
+from trainer.command_line.megatron_bridge.overrides import Unsaid, environment, overrides, unsaid
+from trainer.command_line.megatron_bridge.refusals import refused
+from trainer.command_line.megatron_bridge.versions import Version, version_of
 from trainer.recipe import Recipe
-from trainer.recipe.identity import acts
-from trainer.recipe.knobs import KNOBS, Knob
+
+HELD = (
+    "# It takes comm_overlap of the Bridge recipe away and says what that decides where it acts: communication",
+    "# buffers tuned by hand (tp_comm_overlap_cfg) and deferred embedding gradients go with it.",
+    "# checkpoint.ckpt_format is the one that goes with or without Megatron FSDP.",
+)
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """A bash array of overrides, each quoted, and the launch line that uses it."""
-    knobs = [knob for knob in KNOBS.values() if acts(recipe, knob.name)]
+    """Environment, a bash array of overrides, each quoted, and the launch line that uses it."""
+    release = version_of(context.version)
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     lines = [
         "#!/usr/bin/env bash",
-        f"# {' '.join(recipe.name.split())}: Megatron-Bridge overrides written by moe-autotune.",
+        f"# {_one_line(recipe.name)}: overrides for Megatron-Bridge {'.'.join(map(str, release))}, by moe-autotune.",
         *(f"# {line}" for line in context.origin),
-        *_architecture(recipe),
-        *_not_expressed(recipe, knobs),
-        "OVERRIDES=(",
-        *(f"  {shlex.quote(word)}" for word in overrides(recipe)),
-        ")",
+        *_base(recipe),
+        *HELD,
+        *(_lost(each) for each in unsaid(recipe, release)),
+        *(f"# REFUSED by that release: {_one_line(each.message)}" for each in refused(recipe, context.version)),
+        "",
+        *(f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items()),
+        "",
+        *_array(recipe, release),
         "",
         f"./scripts/training/train.sh --nodes {recipe.cluster.nodes} --gpus-per-node {per_node} "
         '--recipe "${RECIPE:?name a Bridge recipe of this model}" --mode pretrain "$@" "${OVERRIDES[@]}"',
@@ -37,26 +46,26 @@ def render(recipe: Recipe, context: Context) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _architecture(recipe: Recipe) -> Iterator[str]:
-    yield "# The architecture is that of the Bridge recipe they are laid over; it has to be:"
-    for name, value in recipe.architecture.model_dump(exclude_defaults=True).items():
-        yield f"#   {name}: {knob_value(value)}"
+def _base(recipe: Recipe) -> Iterator[str]:
+    model = recipe.architecture
+    kind = "MLA" if model.multi_latent_attention else "GPT"
+    yield f"# Lay them over a Bridge recipe of this model: {model.num_layers} layers of {model.hidden_size} ({kind}),"
+    yield f"# {model.num_moe_experts or 'no'} experts. Data, tokenizer, schedule and checkpoints are that recipe's."
 
 
-def _not_expressed(recipe: Recipe, knobs: list[Knob]) -> Iterator[str]:
-    """Knobs whose value an override cannot carry, each with what to do about it."""
-    low_precision = recipe.training.precision not in ("fp32", "bf16")
-    for knob in knobs:
-        value, path = recipe.knob(knob.name), knob.megatron_bridge
-        if knob.name == "precision" and value not in PRECISIONS:
-            why = "Bridge has no precision of that name"
-        elif inside_named_precision(knob) and (low_precision or value != knob.default):
-            why = f"set {path} in the Bridge recipe: an override names mixed_precision, or its fields, not both"
-        elif path is None and value != knob.default:
-            why = "no path in Bridge's configuration"
-        else:
-            continue
-        yield f"# NOT EXPRESSED: {knob.name}: {knob_value(value)} ({why})"
+def _array(recipe: Recipe, version: Version) -> Iterator[str]:
+    yield "OVERRIDES=("
+    yield from (f"  {shlex.quote(word)}" for word in overrides(recipe, version))
+    yield ")"
+
+
+def _lost(each: Unsaid) -> str:
+    return f"# NOT EXPRESSED: {each.what}: {_one_line(knob_value(each.value))} ({each.why})"
+
+
+def _one_line(text: str) -> str:
+    """A comment must not end where the text has a line break."""
+    return " ".join(text.split())
 
 
 TARGET = Target(name="megatron-bridge", render=render)

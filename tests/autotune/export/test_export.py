@@ -14,7 +14,7 @@ import pytest
 
 from autotune.export import TARGETS, export
 from tests.places import FACTS
-from trainer.command_line.megatron_bridge.overrides import PRECISIONS as BRIDGE_PRECISIONS
+from trainer.command_line.megatron_bridge.precision import FORMATS
 from trainer.command_line.megatron_lm.model import model_spellings
 from trainer.command_line.megatron_lm.spelling import PRECISIONS
 from trainer.errors import BadInputError
@@ -138,7 +138,7 @@ def test_the_shell_gets_each_argument_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(BASH is None, reason="no bash on this machine")
-@pytest.mark.parametrize("target", ["megatron-lm", "megatron-bridge"])
+@pytest.mark.parametrize("target", ["megatron-lm", "megatron-bridge", "slurm"])
 def test_a_name_with_a_line_break_stays_in_its_comment(target: str, tmp_path: Path) -> None:
     named = Recipe.model_validate(DEEPSEEK).model_copy(update={"name": "x\ntouch owned"})  # unchecked
     text = export(named, target)
@@ -189,29 +189,12 @@ def load_qwen() -> Recipe:
 def test_every_precision_is_spelled() -> None:
     names = KNOBS["precision"].domain.words
     assert set(PRECISIONS) == set(names)
-    assert set(BRIDGE_PRECISIONS) == set(names) - {"fp32"}
-
-
-def test_bridge_writes_every_knob_that_can_act_with_its_default() -> None:
-    text = export(recipe(), "megatron-bridge")
-    assert "model.moe_permute_fusion=false" in text
-    assert "model.recompute_granularity=selective" in text
-    assert "'model.recompute_modules=[mla_up_proj,mlp]'" in text
-    assert "mixed_precision=bf16_with_fp8_subchannel_scaling_mixed" in text
-    assert "optimizer.exp_avg_dtype=torch.bfloat16" in text
-    assert "model.seq_length=4096" in text
-    assert "mixed_precision.fp8_param_gather=" not in text
-    assert "# NOT EXPRESSED: fp8_param_gather" in text
+    assert set(FORMATS) == set(names)
 
 
 def test_an_unknown_target_names_the_nearest() -> None:
     with pytest.raises(BadInputError, match="did you mean megatron-lm"):
         export(recipe(), "megatron-ml")
-
-
-def test_slurm_says_what_to_do_instead() -> None:
-    with pytest.raises(BadInputError, match="export megatron-lm, and start its last line with srun"):
-        export(recipe(), "slurm")
 
 
 def test_what_few_models_have_is_spelled_where_they_have_it() -> None:

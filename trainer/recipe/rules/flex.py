@@ -82,6 +82,7 @@ ROWS = (
     Rule(
         id="deepep-platform",
         binds=BRIDGE,
+        refuses=BRIDGE,
         kind=FindingKind.FALLBACK,
         knobs=(BACKEND, DISPATCHER),
         broken=all_of(_flex, among(BACKEND, "deepep"), _on_nvl72),

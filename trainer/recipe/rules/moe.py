@@ -59,6 +59,7 @@ ROWS = (
     Rule(
         id="shared-overlap-flex",
         binds=BRIDGE,
+        refuses=BRIDGE,
         kind=FindingKind.AUTOSET,
         knobs=("moe_shared_expert_overlap", DISPATCHER),
         broken=all_of(has_shared_experts, on("moe_shared_expert_overlap"), among(DISPATCHER, "flex")),

@@ -1,0 +1,113 @@
+"""Target `pytorchjob`: a Kubeflow PyTorchJob (kubeflow.org/v1), a pod a node, torchrun in each.
+
+The training operator names the pods to each other: it sets PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and the like,
+which torchrun takes for its own arguments. Its schema: kubeflow-training 1.9.4, KubeflowOrgV1PyTorchJobSpec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from autotune.export.script import Command, comment, rank_command
+from autotune.export.target import Context, Target
+from trainer.recipe import Recipe
+
+IMAGE = "IMAGE"  # what only the user knows
+LONGEST_NAME = 50  # of 63: the operator adds -worker-1023 and a suffix for the service
+
+
+def render(recipe: Recipe, context: Context) -> str:
+    """The document as YAML. BadInputError for a version that is none."""
+    command = rank_command(recipe, context)
+    return "\n".join([*_header(recipe, context, command), _yaml(document(recipe, command))])
+
+
+def document(recipe: Recipe, command: Command) -> dict[str, Any]:
+    """The job: a Master, and a Worker for each further node."""
+    per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
+    workers = recipe.cluster.nodes - 1
+    pod = _pod(recipe, command, per_node)
+    replicas = {"Master": _replicas(1, pod)} | ({"Worker": _replicas(workers, pod)} if workers else {})
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": _job_name(recipe.name)},
+        "spec": {
+            "nprocPerNode": str(per_node),
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
+            "pytorchReplicaSpecs": replicas,
+        },
+    }
+
+
+def _replicas(number: int, pod: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": number, "restartPolicy": "Never", "template": {"spec": pod}}
+
+
+def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
+    """The operator looks for a container of the name pytorch. Kubernetes fills $(NAME) in: $$( is the plain text."""
+    container: dict[str, Any] = {
+        "name": "pytorch",
+        "image": IMAGE,
+        "command": ["torchrun", *(word.replace("$(", "$$(") for word in _of_torchrun(command.argv))],
+        "env": [{"name": name, "value": value} for name, value in command.variables.items()],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if not recipe.hardware.is_cpu:
+        container["resources"] = {"limits": {"nvidia.com/gpu": per_node}}
+    return {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
+
+
+def _of_torchrun(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """What torchrun starts: a Python script without its interpreter, any other program as such."""
+    if not re.fullmatch(r"(.*/)?python[\d.]*", argv[0]):
+        return ("--no-python", *argv)
+    rest = argv[1:]
+    while rest and rest[0] in ("-u", "-B"):
+        rest = rest[1:]
+    return rest
+
+
+def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]:
+    yield from (comment(line) for line in (f"{recipe.name}: a PyTorchJob written by moe-autotune.", *context.origin))
+    yield "# What only you know:"
+    yield f"#   {IMAGE}: the container image, with the trainer and its folder as the working folder"
+    yield "#   volumes of data and checkpoints; node selectors, tolerations and network devices (rdma) of your cluster"
+    if command.made_up:
+        yield "#   data, tokenizer, schedule: it trains 50 steps on made-up data"
+    yield from (comment(f"NOT EXPRESSED: {each}") for each in command.lost)
+
+
+_PLAIN = re.compile(r"-{0,2}[A-Za-z_/][\w./-]{2,}")  # no number and no truth value in any YAML
+
+
+class _Dumper(yaml.SafeDumper):
+    """A line a word, and every text quoted that some YAML takes for a number: 3e-4 is one to Kubernetes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=110)
+
+
+def _job_name(name: str) -> str:
+    """As Kubernetes takes it: lower case, digits and dashes."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_NAME].strip("-")
+    return plain if plain[:1].isalpha() else f"job-{plain}"[:LONGEST_NAME].strip("-")
+
+
+TARGET = Target(name="pytorchjob", render=render)

@@ -1,0 +1,80 @@
+"""Target `slurm`: a job script for sbatch that starts as it is, one rank a task.
+
+srun starts the ranks itself, not torchrun: each is a task that Slurm sees, binds and ends, a dead rank ends the job,
+and no agent of ours is between. A rank's place in the job is what torch.distributed reads, made from SLURM_*.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from autotune.export.script import array, comment, exports, rank_command
+from autotune.export.target import Context, Target
+from trainer.recipe import Recipe
+
+RANK = (
+    "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
+    'LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE; exec "$@"'
+)
+
+
+def render(recipe: Recipe, context: Context) -> str:
+    """The script. BadInputError for a version that is none."""
+    command = rank_command(recipe, context)
+    lines = [
+        "#!/usr/bin/env bash",
+        *_resources(recipe),
+        "#",
+        *(comment(line) for line in (f"{recipe.name}: a Slurm job written by moe-autotune.", *context.origin)),
+        *_only_the_user_knows(recipe, made_up=command.made_up),
+        *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
+        "",
+        "set -euo pipefail",
+        *exports(command.variables),
+        'export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}',
+        "export MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}",
+        "",
+        *array("COMMAND", command.argv),
+        "",
+        "CONTAINER_ARGS=()",
+        'if [ -n "${CONTAINER:-}" ]; then',
+        '  CONTAINER_ARGS=(--container-image "$CONTAINER" --container-mounts "${MOUNTS:-$PWD:$PWD}")',
+        '  CONTAINER_ARGS+=(--container-workdir "$PWD")',
+        "fi",
+        "",
+        'srun --kill-on-bad-exit=1 ${CONTAINER_ARGS[@]+"${CONTAINER_ARGS[@]}"} \\',
+        f'  bash -c {shlex.quote(RANK)} rank "${{COMMAND[@]}}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _resources(recipe: Recipe) -> Iterator[str]:
+    """Lines that sbatch reads: they must stand before the first command."""
+    per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
+    yield f"#SBATCH --job-name={shlex.quote(recipe.name)}" if recipe.name.isprintable() else "#SBATCH --job-name=tuned"
+    yield f"#SBATCH --nodes={recipe.cluster.nodes}"
+    yield f"#SBATCH --ntasks-per-node={per_node}"
+    if not recipe.hardware.is_cpu:
+        yield f"#SBATCH --gpus-per-node={per_node}"
+    yield "#SBATCH --exclusive"
+    yield "#SBATCH --output=%x-%j.log"
+
+
+def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
+    yield "#"
+    yield "# What only you know, and sbatch takes beside this script or as a line above:"
+    yield "#   --account=ACCOUNT --partition=PARTITION --time=HH:MM:SS, where your cluster asks for them"
+    yield "#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); else in the shell's own environment"
+    if made_up:
+        yield "#   data, tokenizer, schedule, checkpoints: it trains 50 steps on made-up data; what comes behind the"
+        yield "#     script's name is handed on, and the last word of a flag counts"
+        yield "#   the folder of Megatron-LM: submit it from there"
+    else:
+        yield "# The trainer's own command is as it was given, its data and checkpoints with it; submit it from where"
+        yield "# that command starts. What comes behind the script's name is handed on."
+    if recipe.cluster.nodes > 1:
+        yield "#   NCCL_SOCKET_IFNAME, NCCL_IB_HCA: where NCCL does not find the network by itself"
+
+
+TARGET = Target(name="slurm", render=render)

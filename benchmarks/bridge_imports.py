@@ -1,0 +1,151 @@
+"""Real Megatron-Bridge without a GPU: what its configuration classes import, and do not need, stands in as empty names.
+
+Nothing of Bridge is changed. `REPLACED` are packages that only GPUs have or that only data and logging use; of
+Transformer Engine a version alone is asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import warnings
+from abc import ABCMeta
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, ClassVar
+
+REPLACED = frozenset(
+    (
+        *("transformer_engine", "transformer_engine_torch", "modelopt", "nvidia_resiliency_ext", "megatron.energon"),
+        *("wandb", "mlflow", "comet_ml", "timm", "open_clip", "qwen_vl_utils", "torchvision", "accelerate", "datasets"),
+        *("mamba_ssm", "causal_conv1d", "fla", "PIL", "soundfile", "decord", "av", "webdataset", "peft", "diffusers"),
+    )
+)
+TE_VERSION = "2.17.0"
+# What Bridge is read with: the small packages of its own requirements
+PACKAGES = (
+    "megatron-bridge==0.3.1 omegaconf hydra-core==1.3.2 antlr4-python3-runtime==4.9.3 'transformers<5' "
+    "'tokenizers<0.23' 'huggingface_hub<1' safetensors regex einops six triton requests urllib3 idna certifi "
+    "charset-normalizer sentencepiece tensorboard absl-py protobuf hf-xet"
+)
+
+
+class _AnyName(ABCMeta):
+    """Classes of which every attribute exists: another such class. Called, they give an empty object."""
+
+    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+        if cls.__bases__ == (object,):
+            return object.__new__(cls)  # type: ignore[arg-type]
+        return super().__call__(*arguments, **named)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _AnyName(name, (), {"__module__": cls.__module__})
+
+    def __getitem__(cls, _: Any) -> _AnyName:
+        return cls
+
+
+class _Empty(ModuleType):
+    """A package of which every name exists: capitalised ones are classes, others packages of the same kind."""
+
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
+    __version__ = TE_VERSION
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        made: Any = _AnyName(name, (), {"__module__": self.__name__}) if name[0].isupper() else _module(full)
+        setattr(self, name, made)
+        return made
+
+    def __call__(self, *arguments: Any, **_: Any) -> Any:
+        """A decorator, with words of its own or without, leaves what it decorates as it is."""
+        return arguments[0] if arguments and callable(arguments[0]) else lambda decorated: decorated
+
+
+def _module(name: str) -> ModuleType:
+    if name not in sys.modules:
+        module = _Empty(name)
+        module.__spec__ = ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+class _FusedAdam:
+    """Transformer Engine's: its parameters are asked for."""
+
+    def __init__(self, *, master_weight_dtype: Any = None, exp_avg_dtype: Any = None, exp_avg_sq_dtype: Any = None,
+                 use_decoupled_grad: bool = False, store_param_remainders: bool = False) -> None: ...  # fmt: skip
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        inside = any(name == root or name.startswith(root + ".") for root in REPLACED)
+        return ModuleSpec(name, self, is_package=True) if inside else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Empty(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def missing() -> str | None:
+    """What to do where Bridge cannot be read; None where it can."""
+    if folder := os.environ.get("MEGATRON_BRIDGE"):
+        sys.path.insert(0, folder)
+        import megatron
+
+        megatron.__path__.insert(0, os.path.join(folder, "megatron"))
+    found = [name for name in ("omegaconf", "hydra", "transformers") if importlib.util.find_spec(name) is None]
+    if not found and importlib.util.find_spec("megatron.bridge") is not None:
+        return None
+    return (
+        "Megatron-Bridge is not here. In an environment of its own, with this project's packages in reach:\n"
+        f"  pip install --no-deps {PACKAGES}\nor name an unpacked wheel of it with MEGATRON_BRIDGE=FOLDER."
+    )
+
+
+def prepare(*, gpu: tuple[int, int] = (9, 0), name: str = "NVIDIA H100") -> None:
+    """Makes `import megatron.bridge` possible on a machine without GPUs. Megatron-Core sees no Transformer Engine."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 8
+    torch.cuda.get_device_capability = lambda *_: gpu
+    torch.cuda.get_device_name = lambda *_: name
+    set_device(gpu[0], name)
+    import megatron.core.distributed
+    import megatron.core.extensions.transformer_engine
+    import megatron.core.models.gpt.gpt_model
+    import megatron.core.optimizer
+    import megatron.core.transformer.moe.experts  # noqa: F401
+
+    _with_kernels()
+    sys.meta_path.insert(0, _Finder())
+    optimizers = _module("transformer_engine.pytorch.optimizers")
+    optimizers.FusedAdam = _FusedAdam  # type: ignore[attr-defined]
+
+
+def _with_kernels() -> None:
+    """Kernels of Transformer Engine that Megatron-Core looks for before it lets a recipe fuse."""
+    for path in ("models.common.embeddings.rope_utils", "transformer.moe.moe_utils"):
+        module = import_module(f"megatron.core.{path}")
+        for name in (name for name in vars(module) if name.startswith("fused_") and getattr(module, name) is None):
+            setattr(module, name, _FusedAdam)
+
+
+def set_device(major: int, name: str) -> None:
+    """What Bridge asks the device for: its generation decides which dispatchers it accepts."""
+    import torch
+
+    properties = type("Properties", (), {"major": major, "minor": 0, "name": name, "total_memory": 80 * 2**30})
+    torch.cuda.get_device_properties = lambda *_: properties

@@ -1,0 +1,73 @@
+"""The model as fields of a Bridge provider: nearly all have Megatron-Core's names, and so ours.
+
+A field at our default is written too, for the Bridge recipe may say another (a layer of MTP, an expert bias); it is
+added (`++`), so that a provider without such a field passes over it. Source: gpt_provider.py, mla_provider.py and
+mamba/mamba_provider.py of src/megatron/bridge/models (0.3.1 and 0.6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from trainer.recipe.architecture import Architecture
+
+RENAMED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "untie_embeddings_and_output_weights": ("share_embeddings_and_output_weights", lambda value: not value),
+    "use_rope_scaling": ("rope_scaling", lambda value: value),
+    "make_vocab_size_divisible_by": ("make_vocab_size_divisible_by", lambda value: value or 1),
+}
+# What no override can name: it is the Bridge recipe's, and an export says so
+NOT_FIELDS = {
+    "hybrid": "the layer pattern is that of the Bridge recipe",
+    "activation_func": "a Python function, which no override can name: it is that of the Bridge recipe",
+    "attention_chunk_size": "Megatron-Core has no field for it",
+}
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
+# With latent attention under these names, without it under `yarn_` and the name
+YARN = (
+    "rotary_scaling_factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+)
+YARN_ALONE = ("yarn_correction_range_round_to_int",)  # latent attention has no such field
+
+
+def fields(model: Architecture) -> Iterator[tuple[str, str, Any, bool]]:
+    """(our name, the provider's, value, whether it is other than our default) of every field that acts."""
+    moved = model.model_dump(exclude_defaults=True)
+    for name, value in model.model_dump().items():
+        if name in NOT_FIELDS or not _acts(model, name):
+            continue
+        field, change = RENAMED.get(name, (name, _same))
+        if name in YARN and not model.multi_latent_attention:
+            field = f"yarn_{name}"
+        yield name, field, change(value), name in moved
+
+
+def not_said(model: Architecture) -> Iterator[tuple[str, Any, str]]:
+    """(field, value, why) of what the model says and no override can."""
+    for name, value in model.model_dump(exclude_defaults=True).items():
+        if name in NOT_FIELDS:
+            yield name, value, NOT_FIELDS[name]
+
+
+def _acts(model: Architecture, name: str) -> bool:
+    latent = model.multi_latent_attention
+    yarn = model.position_embedding_type == "yarn" and not latent
+    if name in LATENT:
+        return latent
+    if name in YARN:
+        return latent or yarn
+    if name in YARN_ALONE:
+        return yarn
+    if name == "rope_scaling_factor":
+        return model.use_rope_scaling
+    return name != "kv_channels" or not latent
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,41 @@
+"""What differs between releases of Megatron-Bridge, each read in the release: names that came, names that changed."""
+
+from __future__ import annotations
+
+import re
+
+from trainer.errors import BadInputError, Problem
+
+Version = tuple[int, ...]
+OLDEST: Version = (0, 3)
+NEWEST: Version = (0, 6, 2)  # read in 0.3.1, 0.4.0, 0.5.0 and 0.6.2
+
+# Release of Megatron-Core in which a field came -> first Bridge whose recipes go with it
+WITH_CORE = {"0.18": (0, 5)}
+GRAPH_MODULES: Version = (0, 5)  # model.cuda_graph_modules, and cuda_graph_impl full_iteration
+FSDP_WITHOUT_REUSE: Version = (0, 5)  # MXFP8 parameters under Megatron FSDP ask for no reused gradient buffer
+ENVIRONMENT: Version = (0, 6)  # env_vars: a variable that the shell has set keeps the shell's value
+# The Megatron-Core that a release goes with, by the newest of them that is not later than the release
+CORES: tuple[tuple[Version, str], ...] = (((0, 6), "head"), ((0, 5), "0.18"), ((0, 4), "0.17"), ((0, 3), "0.16.1"))
+ONE_SM_COUNT: Version = (0, 6)  # model.moe_flex_dispatcher_num_sms, over the counts by backend
+
+
+def version_of(text: str | None) -> Version:
+    """A release as numbers; the newest that was read for None or "head". Raises BadInputError for what is none."""
+    if text in (None, "head"):
+        return NEWEST
+    if match := re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text or ""):
+        found = tuple(int(part) for part in match.groups() if part is not None)
+        if found >= OLDEST and found[:2] <= NEWEST[:2]:
+            return found
+    known = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+    raise BadInputError(
+        Problem(
+            where=f"--for {text}", what="no release of Megatron-Bridge that is known", hint=f"one from {known}, or head"
+        )
+    )
+
+
+def core_of(version: Version) -> str:
+    """The Megatron-Core beside a release of Bridge."""
+    return next(core for first, core in CORES if version >= first)
