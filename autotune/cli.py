@@ -54,6 +54,7 @@ def app() -> App:
     from autotune.commands.doctor import doctor
     from autotune.commands.estimate import estimate
     from autotune.commands.export import export
+    from autotune.commands.import_ import import_
     from autotune.commands.init import init
     from autotune.commands.plan import plan
     from autotune.commands.report import report
@@ -69,6 +70,7 @@ def app() -> App:
     )
     for command in (run, check, estimate, plan, diagnose, compare, report, export, doctor, init):
         program.command(_with_json(command))
+    program.command(_with_json(import_), name="import")
     return program
 
 

@@ -1,19 +1,19 @@
-"""What a recipe breaks where it will run: by everyone's rules, or by those of the user's own trainer and its version."""
+"""What a recipe breaks where it will run: by everyone's rules, or by those of the user's own trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from trainer.command_line.megatron_bridge import refusals as megatron_bridge
 from trainer.command_line.megatron_lm import refusals as megatron_lm
 from trainer.recipe import Recipe
-from trainer.recipe.launchers import NEWEST, check_for
+from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import Finding, FindingKind, check
-from trainer.recipe.rules.rule import Launcher
 
 _OF_KIND: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
     "megatron-lm": megatron_lm.findings_for,
-    "megatron-bridge": lambda recipe, version: check_for(recipe, Launcher.MEGATRON_BRIDGE, version or NEWEST),
+    "megatron-bridge": megatron_bridge.findings_for,
 }
 
 
@@ -27,4 +27,5 @@ def findings_of(recipe: Recipe) -> list[Finding]:
 
 
 def _refused(finding: Finding) -> Finding:
-    return replace(finding, kind=FindingKind.ERROR) if finding.rule == megatron_lm.NOT_EXPRESSED else finding
+    unsaid = finding.rule == megatron_lm.NOT_EXPRESSED and all(name in KNOBS for name in finding.knobs)
+    return replace(finding, kind=FindingKind.ERROR) if unsaid else finding

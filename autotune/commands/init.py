@@ -13,7 +13,9 @@ from autotune.commands.answer import Answer, Force
 
 def init(
     *,
-    model: Annotated[str, Parameter(help="A model preset.")] = "qwen3-30b-a3b",
+    model: Annotated[
+        str, Parameter(help="A model preset, or the path of a Hugging Face config.json.")
+    ] = "qwen3-30b-a3b",
     gpu: Annotated[str, Parameter(help="A GPU of the table, or cpu.")] = "h100",
     gpus: Annotated[int, Parameter(validator=Number(gt=0), help="GPUs in all.")] = 8,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,

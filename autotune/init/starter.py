@@ -4,11 +4,15 @@ changing."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
+from trainer.recipe.hugging_face import model_fields, read_config
 from trainer.recipe.models import presets
+from trainer.recipe.names import safe_name
 from trainer.recipe.source import nearest
 
 Row = TypeVar("Row")
@@ -17,7 +21,7 @@ TEMPLATE = """\
 # A training recipe. Only `model` and `cluster` are required; what is left out has its default
 # (`moe-autotune run THIS --dry-run` shows every one). Knobs keep Megatron's names.
 name: {name}
-model: {model}    # a preset, or a mapping of Megatron-Core's own fields: num_layers, hidden_size, num_moe_experts, ...
+model: {model}    # a preset, a config.json, or a mapping of Megatron-Core's own fields: num_layers, hidden_size, ...
 cluster: {{gpu: {gpu}, nodes: {nodes}, gpus_per_node: {gpus_per_node}}}    # memory_gib: less than the GPU has
 
 training:
@@ -54,7 +58,7 @@ tune:
 def starter_recipe(*, model: str, gpu: str, gpus: int) -> str:
     """A recipe as text. Raises BadInputError for a model or GPU that has no row, or GPUs that fill no whole
     nodes."""
-    experts = _known(presets(), model, "--model").num_moe_experts or 1
+    experts = _model(model).num_moe_experts or 1
     per_node = min(gpus, _known(known_hardware(), gpu, "--gpu").gpus_per_node)
     if gpus % per_node:
         raise BadInputError(
@@ -65,8 +69,8 @@ def starter_recipe(*, model: str, gpu: str, gpus: int) -> str:
             )
         )
     return TEMPLATE.format(
-        name=f"{model}-{gpus}x{gpu}",
-        model=model,
+        name=f"{_short_name(model)}-{gpus}x{gpu}",
+        model=str(Path(model).resolve()) if model.endswith(".json") else model,
         gpu=gpu,
         nodes=gpus // per_node,
         gpus_per_node=per_node,
@@ -74,6 +78,20 @@ def starter_recipe(*, model: str, gpu: str, gpus: int) -> str:
         precision="fp32" if gpu == "cpu" else "bf16",
         expert_model_parallel_size=next(ep for ep in (8, 4, 2, 1) if per_node % ep == 0 and experts % ep == 0),
     )
+
+
+def _model(name: str) -> Architecture:
+    """A preset, or the model of a Hugging Face config.json."""
+    if not name.endswith(".json"):
+        return _known(presets(), name, "--model")
+    fields = model_fields(read_config(Path(name), where=f"--model {name}"), where=name)
+    return Architecture.model_validate(fields)
+
+
+def _short_name(model: str) -> str:
+    """A config.json is called after its folder, which people call after the model."""
+    path = Path(model)
+    return safe_name(path.resolve().parent.name) if path.suffix == ".json" else model
 
 
 def _known(rows: Mapping[str, Row], name: str, where: str) -> Row:

@@ -1,1 +1,1 @@
-"""Exports held against the real trainers."""
+"""Exports held against Megatron-LM's real parser, by version: `python -m benchmarks.exports megatron-lm`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from trainer.recipe.hugging_face import model_fields, read_config
 from trainer.recipe.load_machine import load_machine
 from trainer.recipe.schema import Recipe
 from trainer.recipe.source import Source, packaged_examples, read_source
@@ -20,7 +21,7 @@ def load_recipe(path_or_example: str) -> Recipe:
 
 def recipe_from(source: Source) -> Recipe:
     """The recipe that plain data stands for. BadInputError carries every problem found."""
-    return validated(Recipe, _with_machine(source))
+    return validated(Recipe, _with_model(_with_machine(source)))
 
 
 def _with_machine(source: Source) -> Source:
@@ -33,3 +34,13 @@ def _with_machine(source: Source) -> Source:
     machine = load_machine(named, beside=folder, where=source.where(("burst", "machine")))
     read = machine.model_dump(mode="json", exclude_defaults=True)
     return replace(source, data=source.data | {"burst": burst | {"machine": read}})
+
+
+def _with_model(source: Source) -> Source:
+    """A model named by its config.json of Hugging Face is read, so that the recipe holds what it says."""
+    named = source.data.get("model") if isinstance(source.data, dict) else None
+    if not isinstance(named, str) or not named.endswith(".json"):
+        return source
+    where = source.where(("model",))
+    fields = model_fields(read_config(Path(source.name).parent / named, where=where), where=where)
+    return replace(source, data=source.data | {"model": fields})

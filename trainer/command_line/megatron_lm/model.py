@@ -7,6 +7,7 @@ then. A field that acts with others only is written beside those.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from trainer.command_line.megatron_lm.flags import HEAD, flags_of, since
@@ -89,7 +90,16 @@ ACTIVATIONS: dict[tuple[str, bool], Words] = {
 
 def model_spellings(recipe: Recipe, version: str = HEAD) -> list[Spelling]:
     """Every field of the architecture, in its order."""
-    return [_spelling(recipe, name, version) for name in type(recipe.architecture).model_fields]
+    return [_spelling(recipe.architecture, name, version) for name in type(recipe.architecture).model_fields]
+
+
+@cache
+def model_words(model: Architecture) -> Words | None:
+    """A model's words in the newest version; None where they do not say all of it."""
+    spellings = [_spelling(model, name, HEAD) for name in type(model).model_fields]
+    if any(spelling.lost for spelling in spellings):
+        return None
+    return tuple(word for spelling in spellings for word in spelling.words)
 
 
 def program(recipe: Recipe, version: str = HEAD) -> str:
@@ -101,12 +111,11 @@ def program(recipe: Recipe, version: str = HEAD) -> str:
     return "pretrain_mamba.py --spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec"
 
 
-def _spelling(recipe: Recipe, name: str, version: str) -> Spelling:
-    model = recipe.architecture
+def _spelling(model: Architecture, name: str, version: str) -> Spelling:
     value = getattr(model, name)
     if name in _BY_HAND:
         return _BY_HAND[name](model, version)
-    if not _acts(model, name):
+    if not acts_in(model, name):
         return Spelling(name=name, why_not=INERT)
     flags = flags_of(name)
     default = type(model).model_fields[name].default
@@ -127,7 +136,8 @@ def _words(name: str, value: Any, version: str) -> Words:
     return next((words for flag in known if (words := worded(flag, value))), ())
 
 
-def _acts(model: Architecture, name: str) -> bool:
+def acts_in(model: Architecture, name: str) -> bool:
+    """Whether a field can have an effect in such a model."""
     if name.startswith("moe_") and not _moe(model):
         return False
     return name not in ACTS_IN or ACTS_IN[name](model)

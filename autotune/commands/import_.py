@@ -1,0 +1,69 @@
+"""`moe-autotune import`: a recipe from a launch script, arguments, a log or a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from autotune.commands.answer import Answer, Force
+
+FILE = "A bash launch script, a list of Megatron-LM's arguments, its log, a Megatron-Bridge or Hugging Face config."
+Count = Annotated[int | None, Parameter(validator=Number(gt=0))]
+
+
+def import_(
+    file: Annotated[str, Parameter(help=FILE)],
+    *,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    gpu: Annotated[str | None, Parameter(help="A GPU of the table, or cpu, where the file does not say.")] = None,
+    nodes: Annotated[Count, Parameter(help="Nodes; wins over what the file says.")] = None,
+    gpus_per_node: Annotated[Count, Parameter(help="GPUs of a node; wins over what the file says.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        Parameter(name="--set", negative=(), help="NAME=VALUE: a variable of the script, or a field of the model."),
+    ] = None,
+    name: Annotated[str | None, Parameter(help="The recipe's name; else the file's.")] = None,
+    force: Force = False,
+) -> Answer:
+    """Make a recipe of what you have: the file is read, nothing in it is executed."""
+    from rich.console import Console
+
+    from autotune.importing.account import document, header, show, yaml_of
+    from autotune.importing.found import Asked
+    from autotune.importing.reading import imported
+    from autotune.looks.wrapping import plain_console
+    from autotune.output import text_at
+
+    target = text_at(output, inputs=(Path(file),), force=force)
+    asked = Asked(file=file, gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node, given=_given(set_ or []), name=name)
+    found = imported(asked)
+    text = header(found, name=Path(file).name) + yaml_of(found.recipe)
+    console = plain_console()
+    if target is None:
+        print(text, end="")
+        console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    else:
+        target.write(text)
+    show(console, found, name=Path(file).name)
+    if target is not None:
+        console.print(f"{target.path}: look it over, then moe-autotune check {target.path}", soft_wrap=True)
+    return Answer(
+        document={"schema": 1, "yaml": text, "file": None if target is None else str(target.path), **document(found)}
+    )
+
+
+def _given(words: list[str]) -> dict[str, str]:
+    """BadInputError for what is no NAME=VALUE."""
+    from trainer.errors import BadInputError, Problem
+
+    wrong = [word for word in words if "=" not in word.lstrip("=")]
+    if wrong:
+        problems = [Problem(where=f"--set {word}", what="it has no value", hint="--set NAME=VALUE") for word in wrong]
+        raise BadInputError(*problems)
+    return {
+        name: value
+        for name, _, value in (word.rpartition("=") if word.startswith("$(") else word.partition("=") for word in words)
+    }

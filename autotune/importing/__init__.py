@@ -1,0 +1,1 @@
+"""`moe-autotune import`: what people have (script, arguments, log, configuration) as a recipe, and an account of it."""

@@ -1,0 +1,157 @@
+"""What an import took, what it passes on and what it did not understand: as a document, in a terminal, in the file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console
+
+from autotune.importing.recipe import Imported
+from autotune.looks.quantities import knob_value
+from autotune.looks.recipes import layout_words
+from autotune.looks.wrapping import listed, say
+from trainer.recipe import Recipe
+from trainer.recipe.dump import yaml_text
+from trainer.recipe.knobs import KNOBS
+
+MOST_LISTED = 40
+LEAD = 13
+WIDTH = 110
+
+
+def document(imported: Imported) -> dict[str, Any]:
+    """What `--json` prints, beside the recipe."""
+    found, environment = imported.found, imported.environment
+    return {
+        "what": found.what,
+        "took": {
+            "model": imported.recipe.model
+            if isinstance(imported.recipe.model, str)
+            else imported.recipe.architecture.model_dump(mode="json", exclude_defaults=True),
+            "knobs": {name: imported.recipe.knob(name) for name in _moved(imported.recipe)},
+            "environment": sorted(environment.knobs),
+            "cluster": imported.recipe.cluster.model_dump(mode="json", exclude_none=True),
+        },
+        "passed_on": {
+            "arguments": list(found.passed),
+            "own_arguments": list(found.own),
+            "environment": dict(environment.trainer),
+        },
+        "kept": [{"words": each.words, "why": each.why} for each in found.kept],
+        "changed": [{"name": name, "was": was, "is": now} for name, (was, now) in imported.changed.items()],
+        "left_out": {"launchers": [" ".join(each.words) for each in found.launchers], "secret": environment.secret},
+        "notes": list(found.notes),
+    }
+
+
+def show(console: Console, imported: Imported, *, name: str) -> None:
+    """The account, short enough to be read."""
+    say(console, f"{name}: {imported.found.what}")
+    for title, lines in _parts(imported):
+        for index, line in enumerate(lines):
+            say(console, line, lead=("" if index else title).ljust(LEAD))
+
+
+def header(imported: Imported, *, name: str) -> str:
+    """The comment over the recipe: where it comes from, what started it, and what is not in it."""
+    found, environment = imported.found, imported.environment
+    lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
+    if found.launchers or found.headers:
+        lines.append("It was started by these words; burst.launcher starts the ranks of a burst:")
+        lines += [f"  #SBATCH {' '.join(found.headers)}"] if found.headers else []
+        lines += [f"  {shlex.join(each.words)}" for each in found.launchers]
+    if environment.launcher or environment.secret:
+        lines.append(f"Variables left out: {' '.join((*environment.launcher, *environment.secret))}")
+    lines += [f"Kept in the command: {each.words} ({each.why})" for each in found.kept]
+    lines += [f"CHANGED: {line}" for line in _changes(imported)]
+    lines += found.notes
+    return "".join(f"# {' '.join(line.split()) if not line.startswith('  ') else line}\n" for line in lines)
+
+
+def yaml_of(recipe: Recipe) -> str:
+    """The recipe with all of its training section, which is what people look for first."""
+    data = recipe.model_dump(mode="json", exclude_defaults=True)
+    whole = {"training": recipe.training.model_dump(mode="json")}
+    cluster = {"cluster": {"gpu": recipe.cluster.gpu, **data.get("cluster", {})}}
+    order = [name for name in type(recipe).model_fields if name in {**data, **whole}]
+    return yaml_text({name: {**data, **whole, **cluster}[name] for name in order})
+
+
+def _parts(imported: Imported) -> Iterator[tuple[str, list[str]]]:
+    found, environment = imported.found, imported.environment
+    yield "took", list(_took(imported))
+    yield "passes on", list(_passed(imported))
+    yield "keeps", [f"{each.words}: {each.why}" for each in found.kept]
+    yield "CHANGED", _changes(imported)
+    secrets = [f"{' '.join(environment.secret)}: never written down, export it yourself"] if environment.secret else []
+    yield "leaves out", [*_launchers(imported), *secrets]
+    yield "note", list(found.notes)
+
+
+def _took(imported: Imported) -> Iterator[str]:
+    recipe, environment = imported.recipe, imported.environment
+    yield _model(recipe)
+    cluster = recipe.cluster
+    nodes = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
+    yield f"{layout_words(recipe)}, on {nodes} of {cluster.gpus_per_node} {cluster.gpu}"
+    training = recipe.training
+    yield f"batch {training.global_batch_size} of {training.seq_length} tokens, {training.precision}"
+    if knobs := [name for name in _moved(recipe) if KNOBS[name].section == "knobs" and name not in environment.knobs]:
+        yield listed([_short(name, recipe.knob(name)) for name in knobs])
+    if environment.knobs:
+        yield listed([_short(name, value) for name, value in environment.knobs.items()])
+
+
+def _passed(imported: Imported) -> Iterator[str]:
+    found, environment = imported.found, imported.environment
+    if found.passed:
+        yield f"{_counted(len(found.passed), 'argument')}: {listed(_cut(found.passed))}"
+    if found.own:
+        flags = [words.split()[0].partition("=")[0] for words in found.own]
+        yield f"{_counted(len(flags), 'argument')} that the trainer itself does not have: {listed(_cut(flags))}"
+    if environment.trainer:
+        yield f"{_counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
+
+
+def _launchers(imported: Imported) -> Iterator[str]:
+    names = [each.name for each in imported.found.launchers]
+    names += ["the #SBATCH lines"] if imported.found.headers else []
+    if names:
+        yield f"{', '.join(names)}: kept as a comment, burst.launcher starts the ranks"
+    if imported.environment.launcher:
+        yield f"{' '.join(imported.environment.launcher)}: the launcher's"
+
+
+def _model(recipe: Recipe) -> str:
+    model = recipe.architecture
+    name = f"{recipe.model}: " if isinstance(recipe.model, str) else ""
+    experts = f", {model.num_moe_experts} experts, top-{model.moe_router_topk}" if model.num_moe_experts else ""
+    return f"model {name}{model.num_layers} layers, hidden size {model.hidden_size}{experts}"
+
+
+def _moved(recipe: Recipe) -> list[str]:
+    """Knobs that are not at the table's default."""
+    return [name for name, knob in KNOBS.items() if recipe.knob(name) != knob.default]
+
+
+def _short(name: str, value: Any) -> str:
+    return name if value is True else f"{name}={knob_value(value)}"
+
+
+def _changes(imported: Imported) -> list[str]:
+    return [
+        f"{name} is {knob_value(now)} with the recipe's words, {knob_value(was)} in the file"
+        for name, (was, now) in imported.changed.items()
+    ]
+
+
+def _cut(names: Iterable[str]) -> list[str]:
+    found = list(names)
+    more = len(found) - MOST_LISTED
+    return [*found[:MOST_LISTED], f"and {more} more"] if more > 0 else found
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,99 @@
+"""A command of Megatron-Bridge (`--recipe NAME section.key=value …`) or a ConfigContainer, as parts of a recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.importing.found import Asked, Found, Kept, Started, refused
+from trainer.command_line.launchers import Sizes
+from trainer.command_line.megatron_bridge.read import (
+    OVERRIDE,
+    Reading,
+    is_override,
+    preset_of,
+    read_config,
+    read_overrides,
+)
+from trainer.recipe.models import presets
+
+SECTIONS = frozenset({"model", "train", "optimizer", "ddp", "dataset"})  # of a ConfigContainer
+RECIPE = ("--recipe", "--recipe_name", "--recipe-name")
+
+
+def is_bridge(started: Started) -> bool:
+    overrides = sum(is_override(word) for word in started.argv)
+    return any(word.partition("=")[0] in RECIPE for word in started.argv) or (
+        overrides > 1 and overrides * 2 > len(started.argv)
+    )
+
+
+def is_config(data: Any) -> bool:
+    """Whether a document is a ConfigContainer: its sections, and the targets that they are made of."""
+    return isinstance(data, dict) and len(SECTIONS & data.keys()) >= 3 and isinstance(data.get("model"), dict)
+
+
+def from_command(started: Started, asked: Asked, *, what: str) -> Found:
+    """What the line says. What its Bridge recipe says beside is not in the file."""
+    reading = read_overrides(started.argv)
+    recipe = _recipe_name(started.argv)
+    model = asked.given.get("model") or (preset_of(recipe) if recipe else None)
+    if model not in presets():
+        raise refused(
+            asked.file,
+            f"it does not say which model: {recipe or 'no --recipe'} is named after none of the presets",
+            f"--set model=NAME, one of {', '.join(list(presets())[:6])}, …",
+        )
+    fields = {**presets()[model].model_dump(), **reading.model} if reading.model else model
+    return Found(
+        what=what,
+        model=fields,
+        knobs=reading.knobs,
+        kind="megatron-bridge",
+        command=(*started.program, *reading.rest),
+        passed=_passed(reading.rest),
+        kept=_kept(reading),
+        env=started.env,
+        sizes=started.sizes,
+        launchers=started.launchers,
+        headers=started.headers,
+        notes=(
+            *started.notes,
+            f"what the Bridge recipe {recipe} sets and the line does not is not known here: the recipe says its own "
+            "defaults for it. Import the configuration that a run of yours dumped to have all of it",
+        ),
+    )
+
+
+def from_config(data: Any, asked: Asked) -> Found:
+    """A whole configuration: every knob is in it, its command is not."""
+    reading = read_config(data)
+    model = {**reading.model}
+    return Found(
+        what="a configuration of Megatron-Bridge",
+        model=model,
+        knobs=reading.knobs,
+        kept=_kept(reading),
+        sizes=Sizes(),
+        notes=(
+            "a configuration holds no command: bursts run our own model (engine megatron); import the launch line "
+            "for yours",
+        ),
+    )
+
+
+def _recipe_name(argv: tuple[str, ...]) -> str | None:
+    for index, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if flag in RECIPE:
+            return value if equals else argv[index + 1] if index + 1 < len(argv) else None
+    return None
+
+
+def _passed(rest: tuple[str, ...]) -> tuple[str, ...]:
+    matches = ((OVERRIDE.fullmatch(word), word) for word in rest)
+    names = (match[1] if match else word.partition("=")[0] for match, word in matches if match or word.startswith("-"))
+    return tuple(dict.fromkeys(names))
+
+
+def _kept(reading: Reading) -> tuple[Kept, ...]:
+    return tuple(Kept(words=path, why=why) for path, why in reading.unread.items())

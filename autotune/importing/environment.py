@@ -1,0 +1,64 @@
+"""Variables of a script: the recipe's own, the trainer's, and those that do not belong into a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.recipe.knobs import KNOBS
+
+# Set by whatever starts the ranks
+LAUNCHERS = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "NNODES",
+    "NPROC_PER_NODE",
+    "GPUS_PER_NODE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "CUDA_VISIBLE_DEVICES",
+}
+SECRET = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
+THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    knobs: Mapping[str, Any]
+    trainer: Mapping[str, str]
+    launcher: tuple[str, ...]  # names
+    secret: tuple[str, ...]
+
+
+def sorted_out(env: Mapping[str, str]) -> Environment:
+    """Each variable in its place. A value that is none of the knob's stays the trainer's."""
+    knobs: dict[str, Any] = {}
+    trainer: dict[str, str] = {}
+    for name, text in env.items():
+        knob = "threads_per_rank" if name == THREADS else name
+        value = _value(knob, text)
+        if value is not None:
+            knobs[knob] = value
+        elif name not in LAUNCHERS and not SECRET.search(name):
+            trainer[name] = text
+    secret = tuple(name for name in env if SECRET.search(name) and name not in knobs)
+    launcher = tuple(name for name in env if name in LAUNCHERS)
+    return Environment(knobs=knobs, trainer=trainer, launcher=launcher, secret=secret)
+
+
+def is_knob(name: str) -> bool:
+    return name == THREADS or (name in KNOBS and KNOBS[name].acts == "environment")
+
+
+def _value(name: str, text: str) -> Any:
+    if name not in KNOBS or not (is_knob(name) or name == "threads_per_rank"):
+        return None
+    domain = KNOBS[name].domain
+    value: Any = int(text) if domain.kind == "int" and re.fullmatch(r"\d+", text) else text
+    return None if domain.problem(value) else value

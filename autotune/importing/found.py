@@ -1,0 +1,68 @@
+"""What a file says of a training job, whatever kind of file it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainer.command_line.launchers import Peeled, Sizes
+from trainer.command_line.shell import Gap
+from trainer.errors import BadInputError, Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the user said beside the file."""
+
+    file: str
+    gpu: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Words that stay as they are although they touch what a recipe decides, and why."""
+
+    words: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A command as a file starts it: `argv` behind `program` (python and its script), not yet understood."""
+
+    program: tuple[str, ...]
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
+    launchers: tuple[Peeled, ...] = ()
+    headers: tuple[str, ...] = ()  # words of #SBATCH lines
+    gaps: Mapping[str, Gap] = field(default_factory=dict)  # words of argv, and names of env, that could not be read
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A recipe's parts as a file says them. `model` is a preset's name or fields of the architecture."""
+
+    what: str  # "a launch script of Megatron-LM"
+    model: str | Mapping[str, Any]
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    kind: Literal["megatron-lm", "megatron-bridge", "custom"] | None = None  # None: its command is not known
+    command: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()  # flags of the trainer that a recipe leaves alone
+    own: tuple[str, ...] = ()  # flags the trainer does not have: a fork's
+    kept: tuple[Kept, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
+    launchers: tuple[Peeled, ...] = ()
+    headers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def refused(where: str, what: str, hint: str) -> BadInputError:
+    return BadInputError(Problem(where=where, what=what, hint=hint))

@@ -1,0 +1,19 @@
+"""A `config.json` of Hugging Face: the model, and nothing else of a training job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.importing.found import Asked, Found
+from trainer.recipe.hugging_face import is_hugging_face, model_fields
+
+
+def is_config(data: Any) -> bool:
+    return is_hugging_face(data)
+
+
+def from_config(data: Any, asked: Asked) -> Found:
+    """The model; how it is trained is a recipe's default, which the user changes."""
+    model = model_fields(data, where=asked.file)
+    note = "it says nothing of training: sequence length, batch, precision and layout are a recipe's defaults"
+    return Found(what=f"a Hugging Face configuration ({data['model_type']})", model=model, notes=(note,))

@@ -1,0 +1,115 @@
+"""A command of Megatron-LM, its log, or a file of its arguments, as parts of a recipe."""
+
+from __future__ import annotations
+
+import re
+
+from autotune.importing.found import Asked, Found, Kept, Started, refused
+from trainer.command_line.launchers import Sizes
+from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
+from trainer.command_line.megatron_lm.log import logged_values
+from trainer.command_line.megatron_lm.read import Reading, read, read_values
+from trainer.recipe.hardware import known_hardware
+
+SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size
+LEAST_FLAGS = 2  # that Megatron-LM knows, for a command to be one of its
+_PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
+_GPU = re.compile(r"NVIDIA (?:A100|H100|H200|H800|B200|B300|GB200|GB300)[\w -]*")
+
+
+def is_megatron_lm(started: Started) -> bool:
+    known = {word.partition("=")[0] for word in started.argv} & ARGUMENTS.keys()
+    return len(known) >= LEAST_FLAGS
+
+
+def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[str] = frozenset()) -> Found:
+    """What the command says, its argument list divided. `stays`: names whose words are left in it all the same."""
+    world = world_size(started.sizes, asked)
+    if SCHEDULE in {word.partition("=")[0] for word in started.argv}:
+        raise refused(asked.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
+    reading = read(started.argv, world_size=world, stays=stays)
+    _refuse_missing(reading, asked)
+    return Found(
+        what=what,
+        model=reading.model,
+        knobs=reading.knobs,
+        kind="megatron-lm" if started.program else None,
+        command=(*started.program, *reading.rest),
+        passed=_passed(reading),
+        own=tuple(" ".join(words) for words in reading.unknown),
+        kept=tuple(Kept(words=" ".join(each.words), why=each.why) for each in reading.kept),
+        env=started.env,
+        sizes=started.sizes,
+        launchers=started.launchers,
+        headers=started.headers,
+        notes=(*started.notes, *_by_version(reading, started)),
+    )
+
+
+def from_log(text: str, asked: Asked) -> Found:
+    """What the dump at the start of a log says: values after validation, so their command cannot be known."""
+    values = logged_values(text)
+    if not values:
+        raise refused(asked.file, "its argument dump is cut off", "name the log of rank 0 from its start")
+    if padded := _PADDED.search(text):
+        values["padded_vocab_size"] = int(padded[1])
+    world = values.get("world_size")
+    reading = read_values({**defaults(), **values}, world_size=world)
+    _refuse_missing(reading, asked)
+    unread = tuple(Kept(words=field, why=why) for field, why in reading.unread.items())
+    per_node = asked.gpus_per_node or (min(8, world) if world else None)
+    nodes = world // per_node if world and per_node and world % per_node == 0 else None
+    return Found(
+        what="a log of Megatron-LM",
+        model=reading.model,
+        knobs=reading.knobs,
+        kept=unread,
+        sizes=Sizes(nodes=nodes, gpus_per_node=per_node, tasks=world, gpu=_gpu_in(text)),
+        notes=(
+            "a log holds no command: bursts run our own model (engine megatron); import the script for yours",
+            *((f"{world} ranks are taken as {nodes} nodes of {per_node}: else give --gpus-per-node",) if nodes else ()),
+        ),
+    )
+
+
+def world_size(sizes: Sizes, asked: Asked) -> int | None:
+    nodes = asked.nodes or sizes.nodes
+    per_node = asked.gpus_per_node or sizes.gpus_per_node
+    if per_node is None and asked.gpu in known_hardware():
+        per_node = known_hardware()[asked.gpu].gpus_per_node
+    return nodes * per_node if nodes and per_node else sizes.tasks
+
+
+def _refuse_missing(reading: Reading, asked: Asked) -> None:
+    if reading.missing:
+        flags = ", ".join(reading.missing)
+        raise refused(
+            asked.file, f"Megatron-LM's {flags} is in none of its arguments", "name the file that holds all of them"
+        )
+    if "precision" in reading.unread:
+        raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")
+
+
+def _passed(reading: Reading) -> tuple[str, ...]:
+    unknown = {words[0].partition("=")[0] for words in reading.unknown}
+    kept = {each.words[0] for each in reading.kept}
+    flags = (word.partition("=")[0] for word in reading.rest if word.startswith("--"))
+    return tuple(dict.fromkeys(flag for flag in flags if flag not in unknown | kept))
+
+
+def _by_version(reading: Reading, started: Started) -> tuple[str, ...]:
+    """Defaults that changed between releases, where they act and are not written."""
+    if not reading.knobs.get("use_megatron_fsdp") or "--data-parallel-sharding-strategy" in started.argv:
+        return ()
+    return (
+        "--data-parallel-sharding-strategy is not written: no_shard up to 0.16.1, optim_grads_params today (taken)",
+    )
+
+
+def _gpu_in(text: str) -> str | None:
+    names = {_gpu(name) for name in _GPU.findall(text)}
+    return names.pop() if len(names) == 1 else None
+
+
+def _gpu(text: str) -> str:
+    return text.split()[1].lower()

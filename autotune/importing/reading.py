@@ -1,0 +1,119 @@
+"""From a file of any kind to a recipe: what kind it is, who reads it, and whether the recipe means the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts
+from autotune.importing.found import Asked, Found, Started, refused
+from autotune.importing.recipe import Imported, built, check_given, with_changes
+from trainer.command_line.megatron_lm.agreement import differences, recipe_words
+from trainer.command_line.megatron_lm.log import has_arguments
+
+
+def imported(asked: Asked) -> Imported:
+    """The recipe of a file. BadInputError says what is missing or not understood."""
+    text = _text(asked.file)
+    check_given(asked, text)
+    found, started = _found(text, asked)
+    first = built(found, asked)
+    return first if started is None else _agreed(first, started, asked)
+
+
+def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
+    """What the file says, and the Megatron-LM command it says it with, if it does."""
+    if has_arguments(text):
+        return megatron_lm.from_log(text, asked), None
+    data = _mapping(text, asked)
+    if data is not None:
+        for fits, read in DOCUMENTS:
+            if fits(data):
+                return read(data, asked), None
+    if data is not None and arguments_file.is_arguments(data):
+        return _command(arguments_file.from_yaml(data, asked), asked, "a YAML file of Megatron-LM's arguments")
+    if data is not None:
+        raise refused(asked.file, "a mapping of no kind that is known here", KNOWN)
+    if _only_arguments(text):
+        return _command(arguments_file.from_text(text, asked), asked, "a file of Megatron-LM's arguments")
+    return _command(scripts.started(text, asked), asked, "a launch script")
+
+
+def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
+    if bridge.is_bridge(started):
+        return bridge.from_command(started, asked, what=f"{what} of Megatron-Bridge"), None
+    if not megatron_lm.is_megatron_lm(started):
+        program = " ".join(started.program)
+        raise refused(
+            asked.file,
+            f"{program} takes no arguments that Megatron-LM or Megatron-Bridge know",
+            "write a recipe by hand with trainer.kind: custom",
+        )
+    of_whom = what if "Megatron-LM" in what else f"{what} of Megatron-LM"
+    return megatron_lm.from_command(started, asked, what=of_whom), started
+
+
+def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
+    """The recipe whose words, beside what stayed, mean what the command meant: what would not come back stays."""
+    world = megatron_lm.world_size(started.sizes, asked)
+    lost = _lost(first, started, world)
+    if not lost:
+        return first
+    found = megatron_lm.from_command(started, asked, what=first.found.what, stays=frozenset(lost))
+    second = built(found, asked)
+    return with_changes(second, _lost(second, started, world))
+
+
+def _lost(imported: Imported, started: Started, world: int | None) -> dict[str, tuple[Any, Any]]:
+    stayed = imported.found.command[len(started.program) :]
+    return dict(differences(started.argv, [*stayed, *recipe_words(imported.recipe)], world_size=world))
+
+
+def _text(file: str) -> str:
+    path = Path(file)
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except IsADirectoryError:
+        raise refused(
+            file, "it is a directory", "name a script, a list of arguments, a configuration or a log"
+        ) from None
+    except FileNotFoundError:
+        raise refused(file, "no such file", KNOWN) from None
+    except OSError as error:
+        raise refused(file, f"it cannot be read: {error.strerror}", "check the path and its permissions") from None
+    if "\0" in text:
+        raise refused(file, "it is not text", KNOWN)
+    return text
+
+
+def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
+    """JSON or YAML that is a mapping; None for a script, which begins otherwise."""
+    if text.lstrip().startswith("{"):
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return None
+        return data if isinstance(data, dict) else None
+    if text.startswith("#!") or not re.search(r"^[\w'\"-]+:(\s|$)", text, re.MULTILINE):
+        return None
+    data = arguments_file.read_yaml(text)
+    return data if isinstance(data, dict) else None
+
+
+def _only_arguments(text: str) -> bool:
+    """Whether the text is flags and nothing else: its first word is one."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return bool(lines) and lines[0].lstrip().startswith("--")
+
+
+DOCUMENTS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Asked], Found]], ...] = (
+    (hugging_face.is_config, hugging_face.from_config),
+    (bridge.is_config, bridge.from_config),
+)
+KNOWN = (
+    "it may be a bash script, a list of Megatron-LM's arguments, its log, a Megatron-Bridge configuration, "
+    "or a Hugging Face config.json"
+)

@@ -1,0 +1,133 @@
+"""The parts that a file gave, put together to a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.importing.environment import Environment, sorted_out
+from autotune.importing.found import Asked, Found, refused
+from trainer.command_line.megatron_lm.model import model_words
+from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.hardware import known_hardware
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.load import recipe_from
+from trainer.recipe.models import presets
+from trainer.recipe.names import safe_name
+from trainer.recipe.source import Source, near, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A recipe, what it was made of, and what of it could not be kept."""
+
+    recipe: Recipe
+    found: Found
+    environment: Environment
+    changed: Mapping[str, tuple[Any, Any]]  # a trainer's own name -> its value in the file, with the recipe
+
+
+def built(found: Found, asked: Asked) -> Imported:
+    """The recipe. BadInputError for what neither the file nor the user said."""
+    environment = sorted_out(found.env)
+    knobs = {**found.knobs, **environment.knobs}
+    data: dict[str, Any] = {
+        "name": asked.name or safe_name(Path(asked.file).stem),
+        "model": _model(found, asked),
+        "cluster": _cluster(found, asked),
+    }
+    for name, value in knobs.items():
+        section = data.setdefault(KNOBS[name].section, {})
+        if value != KNOBS[name].default or KNOBS[name].section != "knobs":
+            section[name] = list(value) if isinstance(value, tuple) else value
+    if found.kind is not None:
+        data["burst"] = {"engine": "command"}
+        trainer = {"kind": found.kind, "command": list(found.command), "env": dict(environment.trainer)}
+        data["trainer"] = {name: value for name, value in trainer.items() if value}
+    recipe = recipe_from(Source(name=asked.file, data=data))
+    return Imported(recipe=recipe, found=found, environment=environment, changed={})
+
+
+def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> Imported:
+    return replace(imported, changed=changed)
+
+
+def _cluster(found: Found, asked: Asked) -> dict[str, Any]:
+    gpu = _gpu(found, asked)
+    nodes = asked.nodes or found.sizes.nodes
+    per_node = asked.gpus_per_node or found.sizes.gpus_per_node or known_hardware()[gpu].gpus_per_node
+    if nodes is None and found.sizes.tasks and found.sizes.tasks % per_node == 0:
+        nodes = found.sizes.tasks // per_node
+    if nodes is None:
+        raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
+    return {"gpu": gpu, "nodes": nodes, "gpus_per_node": per_node}
+
+
+def _gpu(found: Found, asked: Asked) -> str:
+    known = known_hardware()
+    if asked.gpu is not None:
+        if asked.gpu in known:
+            return asked.gpu
+        likely = nearest(asked.gpu, known)
+        hint = f"did you mean {likely}?" if likely else f"there are {', '.join(known)}"
+        raise refused("--gpu", f"{asked.gpu!r} is not known", hint)
+    words = (found.sizes.gpu or "").lower().replace("_", "-").replace("|", "-").replace("&", "-").split("-")
+    named = {gpu for gpu in known if gpu in words}
+    if len(named) == 1:
+        return named.pop()
+    raise refused(asked.file, "it does not say on which GPU", f"--gpu, one of {', '.join(known)}")
+
+
+def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
+    """A preset's name where it is the same model, else the fields that are not at their default."""
+    if isinstance(found.model, str):
+        return found.model
+    fields = {**found.model, **_given_fields(asked)}
+    if not fields.get("vocab_size"):
+        raise refused(
+            asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--set vocab_size=N"
+        )
+    try:
+        model = Architecture.model_validate(fields)
+    except ValueError as error:
+        raise BadInputError(
+            Problem(where=f"{asked.file} model", what=str(error).replace("\n", " "), hint="correct it with --set")
+        ) from None
+    return _preset(model) or _named_as_presets(model).model_dump(mode="json", exclude_defaults=True)
+
+
+def _preset(model: Architecture) -> str | None:
+    """The preset that this model is: the same words in Megatron-LM, all of them, and the same vocabulary."""
+    words = model_words(model)
+    alike = (name for name, preset in presets().items() if preset.vocab_size == model.vocab_size)
+    return next((name for name in alike if words is not None and model_words(presets()[name]) == words), None)
+
+
+def _named_as_presets(model: Architecture) -> Architecture:
+    """Layers that are no GPT's are said in `hybrid` too, in the words of the preset that has them."""
+    mixers = ("experimental_attention_variant", "linear_attention_freq")
+    if model.experimental_attention_variant is None or model.hybrid is not None:
+        return model
+    alike = (each for each in presets().values() if all(getattr(each, n) == getattr(model, n) for n in mixers))
+    named = next((preset.hybrid for preset in alike), None) or f"all {model.experimental_attention_variant}"
+    return model.model_copy(update={"hybrid": named})
+
+
+def _given_fields(asked: Asked) -> dict[str, Any]:
+    """Fields of the model that --set names."""
+    return {name: yaml.safe_load(value) for name, value in asked.given.items() if name in Architecture.model_fields}
+
+
+def check_given(asked: Asked, text: str) -> None:
+    """BadInputError for a --set that nothing in the file asks for."""
+    for name in asked.given:
+        if name not in text and name not in Architecture.model_fields and name != "model" and "@" not in name:
+            words = near(name, Architecture.model_fields)
+            hint = f"did you mean {words[0]}?" if words else "name a variable of the script, or a field of the model"
+            raise refused(f"--set {name}", "nothing in the file is called so", hint)

@@ -1,0 +1,205 @@
+"""A launch script: which of its commands trains, what starts the ranks, and what it leaves open."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.importing.environment import LAUNCHERS, SECRET, is_knob
+from autotune.importing.found import Asked, Started, refused
+from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_sizes
+from trainer.command_line.shell import Command, Gap, ReadBeside, Script, Word, read_script
+from trainer.command_line.shell.scope import NOT_UNDERSTOOD
+from trainer.errors import BadInputError, Problem
+
+MOST_SHOWN = 60  # characters
+TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
+# A burst writes elsewhere and saves nothing: what only running the script could tell may stay as it was written.
+NOT_NEEDED = {
+    "--save",
+    "--load",
+    "--tensorboard-dir",
+    "--wandb-project",
+    "--wandb-exp-name",
+    "--wandb-save-dir",
+    "--wandb-entity",
+    "--log-file",
+    "--logging-dir",
+    "--config-logger-dir",
+    "--ckpt-convert-save",
+    "--profile-dir",
+    "--one-logger-run-name",
+    "--data-cache-path",
+}
+
+
+def started(text: str, asked: Asked) -> Started:
+    """The training command of a script. BadInputError names everything that has to be told beside it."""
+    script = read_script(text, given=asked.given, beside=_beside(Path(asked.file).parent))
+    command, start = _training(script, asked)
+    words = [command.words[index] for index in start.command]
+    python = (start.python or "").split()
+    split = _program_end(words) if not python[1:] else 1
+    argv = words[split:]
+    _refuse_gaps([*_needed(argv), *_needed_env(command)], script, asked)
+    notes = [*script.notes_in_order(), *_as_written(argv)]
+    own_launcher = _starts_bridge([word.text for word in words])
+    if own_launcher:
+        notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
+    left_out = [name for name, word in command.env.items() if word.gaps and name not in LAUNCHERS]
+    notes += [f"{name} was left out: {command.env[name].text} is not known" for name in left_out]
+    return Started(
+        program=(*python, *(word.text for word in words[:split])),
+        argv=tuple(word.text for word in argv),
+        env={name: word.text for name, word in command.env.items() if not word.gaps} | dict(start.env),
+        sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
+        launchers=start.peeled,
+        headers=script.headers,
+        notes=tuple(notes),
+    )
+
+
+def _sizes(start: Start, script: Script) -> Sizes:
+    """One srun task a GPU where srun starts Python itself, one a node where it starts torchrun."""
+    found = sizes(start.peeled).over(slurm_sizes(script.headers))
+    starts_ranks = any(each.name in ("torchrun", "accelerate", "deepspeed") for each in start.peeled)
+    if not starts_ranks and found.gpus_per_node is None:
+        found = replace(found, gpus_per_node=found.tasks_per_node)
+    says_nodes = any("--nnodes" in word for each in start.peeled for word in each.words)
+    if starts_ranks and found.nodes is None and not says_nodes and found.tasks is None:
+        found = replace(found, nodes=1)  # torchrun's own default
+    return found
+
+
+def _training(script: Script, asked: Asked) -> tuple[Command, Start]:
+    """The command that trains: named like one, then the one with the most flags."""
+    known = [replace(command, words=_from_first_known(command.words)) for command in script.commands]
+    starts = [(command, peel([word.text for word in command.words])) for command in known]
+    trains = [pair for pair in starts if _is_python(*pair)]
+    if not trains:
+        raise refused(
+            asked.file,
+            "no command in it starts a training program" + _followed(script),
+            "name the script that starts pretrain_gpt.py or the like, or a file of its arguments",
+        )
+    best = max(trains, key=lambda pair: (pair[0].sure, _named(*pair), _flags(*pair)))
+    alike = [pair for pair in trains if pair[0].sure == best[0].sure and _named(*pair) == _named(*best)]
+    if not best[0].sure and len(alike) > 1:
+        lines = ", ".join(str(pair[0].line) for pair in alike)
+        raise refused(
+            asked.file, f"which of the lines {lines} is run depends on an undecided test", _decide(script, asked)
+        )
+    return best
+
+
+def _from_first_known(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Without words in front that nobody knows, as of `$PREFIX python train.py`."""
+    first = next((index for index, word in enumerate(words) if not word.gaps), len(words))
+    return words[first:]
+
+
+def _decide(script: Script, asked: Asked) -> str:
+    undecided = [line for line, what in script.notes if "could not be decided" in what]
+    return "; ".join(f"--set if@{line}=yes or no" for line in sorted(set(undecided))) or "--set its variables"
+
+
+def _followed(script: Script) -> str:
+    notes = script.notes_in_order()
+    return f" ({'; '.join(notes[:3])})" if notes else ""
+
+
+def _texts(command: Command, start: Start) -> list[str]:
+    return [command.words[index].text for index in start.command]
+
+
+def _is_python(command: Command, start: Start) -> bool:
+    words = _texts(command, start)
+    named = any(re.search(r"\.py$", word) for word in words[:4])
+    python = start.python is not None or (named and "python" in words[0]) or "-m" in words[1:3]
+    return bool(words) and (python or _starts_bridge(words))
+
+
+def _starts_bridge(words: list[str]) -> bool:
+    """Megatron-Bridge's own train.sh, which starts the ranks by itself."""
+    return words[0].endswith(".sh") and "--recipe" in words
+
+
+def _named(command: Command, start: Start) -> bool:
+    return any(TRAINS.match(word) for word in _texts(command, start)[:4])
+
+
+def _flags(command: Command, start: Start) -> int:
+    return sum(word.startswith("--") or "=" in word for word in _texts(command, start))
+
+
+def _program_end(words: list[Word]) -> int:
+    """Behind the script, or behind the module of -m."""
+    for index, word in enumerate(words):
+        if word.text == "-m":
+            return index + 2
+        if word.text.endswith(".py"):
+            return index + 1
+    return 1
+
+
+def _needed(argv: list[Word]) -> list[Gap]:
+    """Gaps in words that the trainer has to know."""
+    flag, gaps = "", []
+    for word in argv:
+        if word.text.startswith("--"):
+            flag = word.text.partition("=")[0]
+        gaps += [gap for gap in word.gaps if flag not in NOT_NEEDED]
+    return gaps
+
+
+def _as_written(argv: list[Word]) -> list[str]:
+    """A note a word that stays although only running the script could tell it."""
+    flag, notes = "", []
+    for word in argv:
+        if word.text.startswith("--"):
+            flag = word.text.partition("=")[0]
+        if word.gaps:
+            value = word.text.partition("=")[2] if word.text.startswith("--") else word.text
+            notes.append(f"line {word.gaps[0].line}: {flag} {value} stays as it was written")
+    return notes
+
+
+def _needed_env(command: Command) -> list[Gap]:
+    return [gap for name, word in command.env.items() if is_knob(name) and not SECRET.search(name) for gap in word.gaps]
+
+
+def _refuse_gaps(gaps: list[Gap], script: Script, asked: Asked) -> None:
+    problems = {
+        gap.name: Problem(where=f"{asked.file}:{gap.line}", what=f"{_short(gap.text)}: {gap.why}", hint=_hint(gap))
+        for gap in sorted(gaps, key=lambda gap: gap.line)
+    }
+    if problems:
+        raise BadInputError(*problems.values())
+
+
+def _hint(gap: Gap) -> str:
+    if gap.name.startswith("if@"):
+        return f"--set {gap.name}=yes or --set {gap.name}=no"
+    if gap.why == NOT_UNDERSTOOD:
+        return "write it in quotes, as bash wants it, or import a file of the arguments"
+    return f"--set {gap.name}=VALUE" if gap.has_own_name or gap.name.isdigit() else f"--set '{gap.name}=VALUE'"
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
+
+
+def _beside(folder: Path) -> ReadBeside:
+    """Text of files that the script names, where they lie beside it."""
+
+    def text(name: str) -> str | None:
+        path = folder / name
+        try:
+            near = path.resolve().is_relative_to(folder.resolve())
+            return path.read_text(encoding="utf-8") if near and path.is_file() else None
+        except (OSError, ValueError):
+            return None
+
+    return text

@@ -1,0 +1,319 @@
+"""`moe-autotune import`: what people have becomes a recipe, and nothing of it is lost or altered in silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.cli import main
+from autotune.export import export
+from autotune.importing.found import Asked
+from autotune.importing.reading import imported
+from autotune.importing.scripts import started
+from tests.autotune.importing.starts import LAUNCH, STARTS, asked_of
+from tests.places import FACTS, TRACES
+from tests.trainer.recipe import tuned_recipes
+from trainer.command_line.megatron_lm.agreement import differences, recipe_words
+from trainer.command_line.megatron_lm.model import model_words
+from trainer.errors import BadInputError
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.identity import effective
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import FindingKind, check
+
+SHARED = TRACES.parent / "facts"
+LOGS = SHARED / "trainer_logs"
+TUNED = FACTS / "tuned_recipes.json"
+TABLE = TUNED if TUNED.is_file() else SHARED / "tuned_recipes.json"
+
+SAME = 686  # of 737: the others differ in the knobs below, and in nothing else
+# knob -> why an import of an export says another value
+NOT_THE_SAME = {
+    "fp8_dot_product_attention": "Megatron-LM has no flag for it",
+    "store_param_remainders": "Megatron-LM has no flag for it",
+    "use_te_rng_tracker": "Megatron-LM switches it on beside graphs of Transformer Engine",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "the export writes the 1 that Megatron-LM demands",
+    "cuda_graph_impl": "a graph of the whole iteration has a word of its own since 0.18",
+    "cuda_graph_scope": "a graph of the whole iteration has a word of its own since 0.18",
+    "reuse_grad_buf_for_mxfp8_param_ag": "Megatron-LM switches it off beside Megatron FSDP",
+    "grad_reduce_in_fp32": "with --main-grads-dtype bf16 Megatron-LM does not reduce in fp32 by itself",
+}
+
+
+def as_given(recipe: Recipe, like: Recipe) -> Recipe:
+    """The imported recipe with the settings that no launch file holds."""
+    data = recipe.model_dump() | {"burst": like.burst.model_dump(), "trainer": None, "tune": like.tune.model_dump()}
+    return Recipe.model_validate(data)
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
+def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
+    file, same, rows = tmp_path / "x.sh", 0, json.loads(TABLE.read_text())
+    for row in rows:
+        recipe = tuned_recipes.recipe_of_row(row)
+        file.write_text(export(recipe, "megatron-lm"))
+        given = {"vocab_size": str(recipe.architecture.vocab_size)}
+        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, nodes=recipe.cluster.nodes, given=given))
+        found = as_given(again.recipe, recipe)
+        same += found.digest() == recipe.digest()
+        moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
+        assert moved <= NOT_THE_SAME.keys(), (row["id"], moved)
+        assert model_words(found.architecture) == model_words(recipe.architecture), row["id"]
+        assert found.digest() == recipe.digest() or moved, row["id"]
+    assert (len(rows), same) == (737, SAME)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_recipe_and_what_stays_mean_what_the_file_meant(name: str) -> None:
+    made = imported(asked_of(name))
+    assert made.changed == {}
+    assert made.recipe.burst.engine == "command"
+    text = made.recipe.to_yaml()
+    assert Recipe.model_validate(made.recipe.model_dump()).to_yaml() == text
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_an_imported_recipe_can_be_loaded_and_checked(name: str, tmp_path: Path) -> None:
+    asked = asked_of(name)
+    words = ["import", asked.file, "-o", str(tmp_path / "r.yaml")]
+    words += ["--gpu", asked.gpu] if asked.gpu else []
+    words += ["--nodes", str(asked.nodes)] if asked.nodes else []
+    words += [word for key, value in asked.given.items() for word in ("--set", f"{key}={value}")]
+    assert main(words) == 0
+    recipe = load_recipe(str(tmp_path / "r.yaml"))
+    assert recipe.digest() == imported(asked).recipe.digest()
+    assert all(finding.kind in FindingKind for finding in check(recipe))
+
+
+def test_a_torchrun_script_becomes_what_one_rank_runs_and_a_cluster() -> None:
+    made = imported(asked_of("mixture_torchrun.sh"))
+    recipe, trainer = made.recipe, made.recipe.trainer
+    assert trainer is not None
+    assert trainer.command[:2] == ("python", "pretrain_gpt.py")
+    assert (recipe.cluster.nodes, recipe.cluster.gpus_per_node) == (4, 8)
+    assert recipe.parallelism.virtual_pipeline_model_parallel_size == 2
+    assert recipe.knob("overlap_p2p_comm") is True
+    assert recipe.knob("CUDA_DEVICE_MAX_CONNECTIONS") == 1
+    assert trainer.env == {"NCCL_DEBUG": "WARN"}
+    assert "do-not-copy-me" not in made.recipe.to_yaml()
+    assert "/ckpt/tensorboard $(date +%F)" in trainer.command
+
+
+def test_a_slurm_script_names_the_gpu_and_its_words_are_kept_as_a_comment(tmp_path: Path) -> None:
+    target = tmp_path / "r.yaml"
+    assert main(["import", str(LAUNCH / "latent_slurm.sh"), "-o", str(target)]) == 0
+    text = target.read_text()
+    assert "#SBATCH --job-name=latent --nodes=32" in text
+    assert "--container-image=nvcr.io/nvidia/pytorch:25.06-py3" in text
+    recipe = load_recipe(str(target))
+    assert (recipe.cluster.gpu, recipe.world_size, recipe.training.precision) == ("h100", 256, "fp8_blockwise")
+    assert recipe.architecture.moe_layers.count(True) == 58
+
+
+def test_everything_that_only_running_could_tell_is_asked_for_at_once_with_its_line() -> None:
+    with pytest.raises(BadInputError) as refused:
+        imported(Asked(file=str(LAUNCH / "mixture_torchrun.sh"), gpu="h100"))
+    hints = {problem.hint for problem in refused.value.problems}
+    assert hints == {"--set TOKENIZER_MODEL=VALUE", "--set DATA_PATH=VALUE"}
+    assert all(re.search(r"mixture_torchrun\.sh:\d+$", problem.where) for problem in refused.value.problems)
+
+
+def test_what_a_script_does_not_say_is_asked_for() -> None:
+    asked = asked_of("mixture_torchrun.sh")
+    without_gpu = Asked(file=asked.file, given=asked.given)
+    with pytest.raises(BadInputError, match="--gpu, one of"):
+        imported(without_gpu)
+    given = {name: value for name, value in asked.given.items() if name != "vocab_size"}
+    with pytest.raises(BadInputError, match="--set vocab_size=N"):
+        imported(Asked(file=asked.file, gpu="h100", given=given))
+    with pytest.raises(BadInputError, match="--nodes N"):
+        imported(Asked(file=str(LAUNCH / "zoo.yaml"), gpu="h100", given={"EP": "8"}))
+    with pytest.raises(BadInputError, match="nothing in the file is called so"):
+        imported(Asked(file=asked.file, gpu="h100", given={"NOT_IN_IT": "1", **asked.given}))
+
+
+def test_importing_runs_nothing_and_writes_nothing_but_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (LAUNCH / "traps.sh").read_text().replace("/tmp/moe_autotune_must_not_exist", str(tmp_path / "mark"))
+    (tmp_path / "traps.sh").write_text(f"touch made; echo x > made; $(touch made)\n{text}\ntouch {tmp_path}/made\n")
+    assert main(["import", "traps.sh", "--gpu", "h100", "-o", "r.yaml"]) == 0
+    assert sorted(os.listdir(tmp_path)) == ["r.yaml", "traps.sh"]
+
+
+def test_quotes_arrays_and_negative_numbers_arrive_as_bash_gives_them() -> None:
+    trainer = imported(asked_of("traps.sh")).recipe.trainer
+    assert trainer is not None
+    assert trainer.command[:4] == ("python3", "-u", "-m", "team.train")
+    kept = trainer.command[trainer.command.index("--name") :]
+    assert kept[:7] == ("--name", "single $quoted", "two words", "", "--x=-1.5", "tab\there", "--layers")
+    assert kept[kept.index("--note") + 1] == 'it\'s "fine"'
+    assert "--sum=5" in kept
+
+
+def test_a_bridge_line_keeps_what_is_no_knob_and_says_what_it_cannot_know() -> None:
+    made = imported(Asked(file=str(LAUNCH / "bridge_line.sh"), gpu="b200"))
+    recipe = made.recipe
+    assert recipe.trainer is not None
+    assert (recipe.model, recipe.trainer.kind) == ("qwen3-30b-a3b", "megatron-bridge")
+    assert recipe.training.model_dump() == {
+        "seq_length": 8192,
+        "global_batch_size": 512,
+        "micro_batch_size": 2,
+        "precision": "mxfp8",
+    }
+    assert recipe.knob("recompute_modules") == ("core_attn", "moe_act")
+    assert recipe.trainer.command[-5:] == (
+        "--recipe",
+        "qwen3_30b_a3b_pretrain_config",
+        "checkpoint.save=/ckpt/run",
+        "logger.log_interval=1",
+        "dataset.blend=[[/data/a],null]",
+    )
+    assert any("is not known here" in note for note in made.found.notes)
+
+
+def test_a_bridge_configuration_is_read_whole(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "_target_": "megatron.bridge.training.config.ConfigContainer",
+        "model": {
+            "_target_": "megatron.bridge.models.GPTModelProvider",
+            "num_layers": 4,
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "vocab_size": 512,
+            "num_moe_experts": 8,
+            "moe_layer_freq": [0, 1, 1, 1],
+            "gated_linear_unit": True,
+            "activation_func": {"_target_": "torch.nn.functional.silu", "_call_": False},
+            "normalization": "RMSNorm",
+            "expert_model_parallel_size": 4,
+            "moe_token_dispatcher_type": "alltoall",
+            "rotary_base": 500000,
+            "bf16": True,
+        },
+        "train": {"global_batch_size": 64, "micro_batch_size": 2},
+        "dataset": {"seq_length": 2048},
+        "optimizer": {
+            "exp_avg_dtype": {"_target_": "torch.bfloat16", "_call_": False},
+            "use_precision_aware_optimizer": True,
+        },
+        "ddp": {"use_distributed_optimizer": True, "overlap_grad_reduce": True},
+        "mixed_precision": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    }
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    made = imported(Asked(file=str(file), gpu="b200", nodes=1))
+    recipe = made.recipe
+    assert recipe.architecture.moe_layer_freq == (0, 1, 1, 1)
+    assert recipe.architecture.rotary_base == 500000.0
+    assert (recipe.training.precision, recipe.training.global_batch_size, recipe.training.seq_length) == (
+        "mxfp8",
+        64,
+        2048,
+    )
+    assert recipe.knob("exp_avg_dtype") == "bfloat16"
+    assert recipe.knob("use_distributed_optimizer") is True
+    assert (recipe.trainer, recipe.burst.engine) == (None, "megatron")
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="without ../shared")
+def test_a_log_is_a_recipe_without_a_command() -> None:
+    made = imported(Asked(file=str(LOGS / "mlm_2026_08_ep2_trace.log"), gpu="h100"))
+    recipe = made.recipe
+    assert (recipe.trainer, recipe.burst.engine, recipe.world_size) == (None, "megatron", 2)
+    assert recipe.architecture.vocab_size == 512
+    assert recipe.parallelism.expert_model_parallel_size == 2
+    assert any("a log holds no command" in note for note in made.found.notes)
+
+
+def test_words_that_a_recipe_would_not_say_again_stay_in_the_command() -> None:
+    made = imported(asked_of("latent_slurm.sh"))
+    assert made.recipe.trainer is not None
+    rest = list(made.recipe.trainer.command[3:])
+    asked = asked_of("latent_slurm.sh")
+    argv = started(Path(asked.file).read_text(), asked).argv
+    assert differences(argv, [*rest, *recipe_words(made.recipe)], world_size=made.recipe.world_size) == {}
+
+
+def test_what_the_recipes_words_would_alter_is_said_aloud(tmp_path: Path) -> None:
+    least = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --micro-batch-size 1"
+    file, target = tmp_path / "x.sh", tmp_path / "r.yaml"
+    low = "--bf16 --fp8-format hybrid --fp8-recipe mxfp8"
+    file.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {least} --vocab-size 512 {low}\n")
+    made = imported(Asked(file=str(file), gpu="b200"))
+    assert dict(made.changed) == {"fp8": ("hybrid", "e4m3")}
+    assert made.recipe.cluster.nodes == 1
+    assert main(["import", str(file), "--gpu", "b200", "-o", str(target)]) == 0
+    assert "# CHANGED: fp8 is e4m3 with the recipe's words, hybrid in the file" in target.read_text()
+
+
+def test_json_says_what_was_taken_passed_on_and_left_out(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "r.yaml"
+    assert main(["import", str(LAUNCH / "latent_slurm.sh"), "-o", str(target), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["yaml"] == target.read_text()
+    assert document["took"]["knobs"]["moe_token_dispatcher_type"] == "flex"
+    assert "--data-path" in document["passed_on"]["arguments"]
+    assert document["passed_on"]["environment"] == {"NCCL_IB_TIMEOUT": "19", "NCCL_SOCKET_IFNAME": "eth0"}
+    assert document["changed"] == []
+
+
+def test_a_file_that_exists_is_replaced_with_force_only(tmp_path: Path) -> None:
+    target = tmp_path / "r.yaml"
+    target.write_text("mine")
+    words = ["import", str(LAUNCH / "latent_slurm.sh"), "-o", str(target)]
+    assert main(words) == 2
+    assert target.read_text() == "mine"
+    assert main([*words, "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo hello\n", "no command in it starts a training program"),
+        ("python train.py --epochs 3 --model resnet\n", "takes no arguments that Megatron-LM or Megatron-Bridge know"),
+        ("a: 1\nb: 2\n", "a mapping of no kind that is known here"),
+        ('{"model_type": "resnet"}', "model_type 'resnet' is not known"),
+        ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 4\n", "--num-attention-heads, --seq-length"),
+        (
+            "torchrun pretrain_gpt.py --num-layers 2 --fp16 --hidden-size 64 --num-attention-heads 4 --seq-length 8 "
+            "--micro-batch-size 1 --vocab-size 8\n",
+            "precision: fp16 is not one of",
+        ),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_with_the_reason(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.sh"
+    file.write_text(text)
+    with pytest.raises(BadInputError, match=re.escape(said)):
+        imported(Asked(file=str(file), gpu="h100", nodes=1))
+
+
+# What comes back in other words, or is said by no override
+SAID_OTHERWISE = {
+    "overlap_param_gather_with_optimizer_step": "Megatron-Bridge has no path for it outside comm_overlap",
+    "moe_hybridep_num_sms_preprocessing": "108 is what Megatron-Core takes where it is not set",
+    "cuda_graph_impl": "a graph of the whole iteration is an implementation in newer versions, a scope in older ones",
+    "cuda_graph_scope": "the same",
+}
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
+def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
+    file = tmp_path / "x.sh"
+    for row in json.loads(TABLE.read_text()):
+        recipe = tuned_recipes.recipe_of_row(row)
+        file.write_text(export(recipe, "megatron-bridge"))
+        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, given={"RECIPE": "qwen3_30b_a3b_config"}))
+        found = as_given(again.recipe, recipe).model_copy(update={"model": recipe.model})
+        moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
+        assert moved <= SAID_OTHERWISE.keys(), (row["id"], moved)
+        assert found.cluster == recipe.cluster

@@ -1,0 +1,117 @@
+"""Launch scripts as bash would read them, without a line of them being run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainer.command_line.shell import Script, read_script
+
+# what a script's last command is given; each is also asked of bash itself
+EXPANSIONS = [
+    "A=1; B='two words'; show $A $B \"$B\" '$A' \"\\$A\" a\\ b",
+    'A=(--x \'a b\' "" c); A+=(--y=2); show "${A[@]}" ${A[@]} ${#A[@]} "${A[1]}" "${A[*]}"',
+    'show ${NONE:-default} "${NONE:-a b}" ${NONE:-a b} ${NONE-x} "${NONE+set}"; A=; show ${A:-empty} ${A-kept}x',
+    "A=3; show $((A*2+1)) $(( ($A + 4) / 2 )) $((7 % 4)) $((-7 / 2))",
+    "A=--flags; A+=' more words'; show $A \"$A\"",
+    "show a=b --x=-1.5 -3 $'tab\\there' \"it's\" 'say \"hi\"' # comment\n",
+    'if [ "$UNSET" = 1 ]; then A=1; elif [[ 2 -gt 1 && -z "$UNSET" ]]; then A=2; else A=3; fi; show $A',
+    "case b in a) A=1 ;; b|c) A=2 ;; *) A=3 ;; esac; show $A",
+    "f() { local x=$1; show $x \"$@\"; }; f one 'two three'",
+    '[ -z "$X" ] && X=5; [ -n "$Y" ] || Y=6; show $X $Y',
+    "CMD=\"show a 'b c' \"; eval $CMD; show x \\\n  y",
+    'A="x y"; B=" --lead $A --trail "; show pre$B post',
+    'A=(); show "${A[@]}" ${A[@]} "" end',
+    'show "$((2 > 1))" "a  b" "${HOME_OF_NOBODY:=made}" $HOME_OF_NOBODY',
+    "bash -c 'show \"$1\" end' zero 'one two'",
+]
+
+
+def words(script: Script) -> list[list[str]]:
+    return [[word.text for word in command.words[1:]] for command in script.commands if command.words[0].text == "show"]
+
+
+@pytest.mark.parametrize("text", EXPANSIONS)
+def test_words_come_out_as_bash_gives_them(text: str, tmp_path: Path) -> None:
+    show = 'show() { printf \'%s\\0\' "$#" "$@"; }; export -f show\n'
+    said = subprocess.run(["bash", "-c", show + text], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    flat, expected = said.stdout.split("\0")[:-1], []
+    while flat:
+        count = int(flat[0])
+        expected.append(flat[1 : count + 1])
+        flat = flat[count + 1 :]
+    assert words(read_script(text)) == expected
+
+
+def test_exported_variables_and_those_before_a_command_are_its_environment() -> None:
+    script = read_script("export A=1\nB=2\nexport B\nC=3\nD=4 A=9 run\nset -a\nE=5\nrun\n")
+    first, second = script.commands
+    assert {name: word.text for name, word in first.env.items()} == {"A": "9", "B": "2", "D": "4"}
+    assert {name: word.text for name, word in second.env.items()} == {"A": "1", "B": "2", "E": "5"}
+
+
+def test_what_only_running_could_tell_is_a_gap_with_its_line() -> None:
+    script = read_script('DATE=$(date +%F)\nOUT="run-$DATE"\ngo $1 "$OUT" $HERE\n')
+    gaps = {gap.name: gap.line for word in script.commands[-1].words for gap in word.gaps}
+    assert gaps == {"1": 3, "DATE": 1, "HERE": 3}
+    filled = read_script(
+        'DATE=$(date +%F)\nOUT="run-$DATE"\ngo $1 "$OUT" $HERE\n', given={"1": "a", "DATE": "d", "HERE": "h"}
+    )
+    assert [word.text for word in filled.commands[-1].words] == ["go", "a", "run-d", "h"]
+
+
+def test_an_undecided_branch_leaves_what_it_sets_open_until_it_is_decided() -> None:
+    text = "A=(--always)\nif [ -f /some/file ]; then\n  A+=(--then)\nfi\ngo ${A[@]}\n"
+    assert [gap.name for word in read_script(text).commands[-1].words for gap in word.gaps] == ["if@2"]
+    for answer, expected in (("yes", ["--always", "--then"]), ("no", ["--always"])):
+        script = read_script(text, given={"if@2": answer})
+        assert [word.text for word in script.commands[-1].words[1:]] == expected
+
+
+def test_commands_of_an_undecided_branch_are_not_sure() -> None:
+    script = read_script("if test_something; then go one; else go two; fi\n")
+    assert [(command.words[1].text, command.sure) for command in script.commands] == [("one", False), ("two", False)]
+
+
+def test_a_script_beside_is_read_and_another_is_said() -> None:
+    beside = {"env.sh": "SIZE=7\n"}.get
+    script = read_script('source "$(dirname "$0")/env.sh"\n. /etc/profile\ngo $SIZE\n', beside=beside)
+    assert [word.text for word in script.commands[-1].words] == ["go", "7"]
+    assert script.notes_in_order() == ["line 2: source /etc/profile was not read: what it sets is not known"]
+
+
+def test_here_documents_loops_and_what_follows_exit_start_nothing() -> None:
+    text = "cat <<EOF > x\ngo wrong\nEOF\nfor i in 1 2; do N=$i; done\ngo right\nexit 0\ngo late\n"
+    script = read_script(text)
+    assert [[w.text for w in c.words] for c in script.commands if c.words[0].text == "go"] == [["go", "right"]]
+
+
+def test_a_job_submitted_from_a_here_document_is_read() -> None:
+    text = "CMD='go one'\nsbatch <<EOF\n#!/bin/bash\n#SBATCH -N 3\nsrun bash -c \"${CMD} \\$SLURM_JOB_ID\"\nEOF\n"
+    script = read_script(text)
+    assert script.headers == ("-N", "3")
+    assert [word.text for word in script.commands[-1].words] == ["srun", "go", "one", "$SLURM_JOB_ID"]
+
+
+def test_sbatch_lines_are_read_and_their_sizes_known_to_the_script() -> None:
+    script = read_script(
+        "#!/bin/bash\n#SBATCH -N 4 --gres=gpu:h100:8   # nodes\n#SBATCH --time=1\ngo $SLURM_NNODES\n#SBATCH -N 9\n"
+    )
+    assert script.headers == ("-N", "4", "--gres=gpu:h100:8", "--time=1")
+    assert script.commands[-1].words[1].text == "4"
+
+
+def test_nothing_of_a_script_is_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    text = (
+        f"touch {mark}; $(touch {mark}); `touch {mark}`\neval touch {mark}\nbash -c 'touch {mark}'\nrm -rf {tmp_path}\n"
+    )
+    read_script(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_is_no_bash_is_said_with_its_line() -> None:
+    script = read_script("A=1\nif then )) fi\ngo $A\n")
+    assert any("not understood" in note for note in script.notes_in_order())

@@ -1,0 +1,85 @@
+"""Words that start ranks come off, and say how large the cluster is."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from trainer.command_line.launchers import Sizes, peel, sizes, slurm_sizes
+
+TRAIN = "train.py --lr 1"
+
+CASES = [
+    (
+        "torchrun --nproc_per_node 8 --nnodes=2 --master_addr h train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(nodes=2, gpus_per_node=8),
+    ),
+    ("torchrun --standalone --nproc-per-node=4 train.py --lr 1", f"python {TRAIN}", Sizes(nodes=1, gpus_per_node=4)),
+    ("torchrun --nproc-per-node gpu -m team.train --lr 1", "python -m team.train --lr 1", Sizes()),
+    (
+        "python3 -u -m torch.distributed.run --nproc_per_node 8 train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(gpus_per_node=8),
+    ),
+    ("python -u train.py --lr 1", f"python -u {TRAIN}", Sizes()),
+    (
+        "srun -N2 -l --ntasks-per-node 8 --container-image=a.sqsh python train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(nodes=2, tasks_per_node=8),
+    ),
+    ("srun --nodes 4 torchrun --nproc-per-node 8 train.py --lr 1", f"python {TRAIN}", Sizes(nodes=4, gpus_per_node=8)),
+    (
+        "mpirun --allow-run-as-root -np 16 -npernode 8 --mca btl tcp,self python train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(nodes=2, gpus_per_node=8, tasks=16),
+    ),
+    (
+        "accelerate launch --num_processes 16 --num_machines 2 --multi_gpu train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(nodes=2, gpus_per_node=8, tasks=16),
+    ),
+    (
+        "nohup numactl --cpunodebind=0 nsys profile -o out --stats=true python train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(),
+    ),
+    ("uv run --no-sync python train.py --lr 1", f"python {TRAIN}", Sizes()),
+    ("singularity exec --nv -B /a:/b image.sif env A=1 python train.py --lr 1", f"python {TRAIN}", Sizes()),
+]
+
+
+@pytest.mark.parametrize(("line", "command", "said"), CASES)
+def test_a_launcher_comes_off_with_what_it_says(line: str, command: str, said: Sizes) -> None:
+    words = shlex.split(line)
+    start = peel(words)
+    rank = [*(start.python or "").split(), *(words[index] for index in start.command)]
+    assert (shlex.join(rank), sizes(start.peeled)) == (command, said)
+
+
+def test_every_word_of_the_line_is_in_a_launcher_or_in_the_command() -> None:
+    for line, _, _ in CASES:
+        words = shlex.split(line)
+        start = peel(words)
+        kept = [word for each in start.peeled for word in each.words] + [words[index] for index in start.command]
+        assert kept == [word for word in words if word != "A=1"], line
+
+
+def test_variables_that_a_launcher_sets_are_found() -> None:
+    start = peel(shlex.split("mpirun -np 2 -x A=1 -x B env C=3 python train.py"))
+    assert dict(start.env) == {"A": "1", "C": "3"}
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "count"),
+    [
+        ("--gres=gpu:h100:8", "h100", 8),
+        ("--gres gpu:4", None, 4),
+        ("--gpus-per-node=b200:8", "b200", 8),
+        ("--gpus-per-node 8 --constraint=h200", "h200", 8),
+    ],
+)
+def test_slurm_words_name_the_gpus_of_a_node(words: str, gpu: str | None, count: int) -> None:
+    said = slurm_sizes(shlex.split(words))
+    assert (said.gpu, said.gpus_per_node) == (gpu, count)

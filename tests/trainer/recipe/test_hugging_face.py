@@ -1,0 +1,236 @@
+"""A model's config.json of Hugging Face becomes the fields that its preset has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.init.starter import starter_recipe
+from trainer.command_line.megatron_lm.model import acts_in
+from trainer.errors import BadInputError
+from trainer.recipe import load_recipe
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.hugging_face import model_fields
+from trainer.recipe.models import presets
+
+# Sizes as the published config.json of each model has them; keys that no field is read from are left out.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "vocab_size": 151936,
+        "rope_theta": 1000000.0,
+        "rms_norm_eps": 1e-06,
+        "router_aux_loss_coef": 0.001,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.02,
+    },
+    "mixtral-8x7b": {
+        "model_type": "mixtral",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+        "rope_theta": 1000000.0,
+        "rms_norm_eps": 1e-05,
+        "router_aux_loss_coef": 0.02,
+        "tie_word_embeddings": False,
+        "sliding_window": None,
+    },
+    "deepseek-v3": {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "first_k_dense_replace": 3,
+        "moe_layer_freq": 1,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "routed_scaling_factor": 2.5,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "num_nextn_predict_layers": 1,
+        "vocab_size": 129280,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 40,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096,
+        },
+        "tie_word_embeddings": False,
+    },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 24,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "swiglu_limit": 7.0,
+        "vocab_size": 201088,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 150000,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "tie_word_embeddings": False,
+    },
+    "glm-4.5": {
+        "model_type": "glm4_moe",
+        "num_hidden_layers": 92,
+        "hidden_size": 5120,
+        "intermediate_size": 12288,
+        "moe_intermediate_size": 1536,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "n_routed_experts": 160,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 3,
+        "routed_scaling_factor": 2.5,
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "partial_rotary_factor": 0.5,
+        "num_nextn_predict_layers": 1,
+        "vocab_size": 151552,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000,
+        "tie_word_embeddings": False,
+    },
+    "llama4-scout-17b-16e": {
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text",
+            "num_hidden_layers": 48,
+            "hidden_size": 5120,
+            "intermediate_size": 8192,
+            "intermediate_size_mlp": 16384,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 1,
+            "no_rope_layers": [1, 1, 1, 0] * 12,
+            "attention_chunk_size": 8192,
+            "use_qk_norm": True,
+            "vocab_size": 202048,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 500000.0,
+            "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
+            "tie_word_embeddings": False,
+        },
+    },
+}
+# What a configuration does not hold, or holds otherwise than the preset's own source
+NOT_IN_IT = {
+    "kv_channels",
+    "init_method_std",
+    "moe_aux_loss_coeff",
+    "mtp_loss_scaling_factor",
+    "moe_router_bias_update_rate",
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_the_model_that_its_preset_is(name: str) -> None:
+    read, preset = Architecture.model_validate(model_fields(CONFIGS[name], where="x")), presets()[name]
+    acting = [field for field in Architecture.model_fields if acts_in(preset, field) and field not in NOT_IN_IT]
+    differs = {f: (getattr(read, f), getattr(preset, f)) for f in acting if getattr(read, f) != getattr(preset, f)}
+    assert differs == {}
+
+
+def test_layers_without_experts_are_those_of_the_sparse_step() -> None:
+    config = CONFIGS["qwen3-30b-a3b"] | {"num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    assert model_fields(config, where="x")["moe_layer_freq"] == (0, 1, 0, 0, 0, 1)
+
+
+def test_theta_is_found_where_transformers_5_has_it() -> None:
+    config = {name: value for name, value in CONFIGS["mixtral-8x7b"].items() if name != "rope_theta"}
+    said = model_fields(config | {"rope_parameters": {"rope_type": "default", "rope_theta": 250000.0}}, where="x")
+    assert said["rotary_base"] == 250000.0
+
+
+def test_a_recipe_may_name_a_config_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["qwen3-30b-a3b"]))
+    (tmp_path / "r.yaml").write_text("model: ./config.json\ncluster: {gpu: h100}\n")
+    recipe = load_recipe(str(tmp_path / "r.yaml"))
+    assert (recipe.architecture.num_moe_experts, recipe.architecture.rotary_base) == (128, 1000000.0)
+
+
+def test_init_takes_a_config_and_what_it_writes_can_be_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS["deepseek-v3"]))
+    text = starter_recipe(model=str(folder / "config.json"), gpu="h100", gpus=64)
+    (tmp_path / "r.yaml").write_text(text)
+    recipe = load_recipe(str(tmp_path / "r.yaml"))
+    assert (recipe.name, recipe.architecture.num_layers) == ("my-model-64xh100", 61)
+
+
+def test_import_of_a_config_asks_for_the_cluster_and_takes_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["gpt-oss-20b"]))
+    assert main(["import", str(tmp_path / "config.json"), "-o", str(tmp_path / "r.yaml")]) == 2
+    words = ["--gpu", "h100", "--nodes", "1", "-o", str(tmp_path / "r.yaml")]
+    assert main(["import", str(tmp_path / "config.json"), *words]) == 0
+    assert load_recipe(str(tmp_path / "r.yaml")).architecture.softmax_type == "learnable"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "qwen3_mo"}, "did you mean qwen3_moe"),
+        ({"model_type": "mixtral", "hidden_size": 1}, "it does not say num_layers, num_attention_heads, vocab_size"),
+    ],
+)
+def test_a_config_that_cannot_be_read_says_why(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        model_fields(config, where="config.json")

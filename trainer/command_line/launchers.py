@@ -1,0 +1,245 @@
+"""Words that start ranks: torchrun, srun, mpirun and their like, peeled off the command that one rank runs.
+
+What they say of the cluster is kept; the words themselves are handed back as written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+
+# Flags of each launcher that stand alone; every other one takes a value. Sources: `torchrun --help` (torch 2.13),
+# srun(1) of Slurm 24.05, mpirun(1) of Open MPI 5, `accelerate launch --help` 1.10, singularity exec(1), numactl(8),
+# nsys(1) 2025.3. A name is that of the program, or `python -m` of the module.
+ALONE: dict[str, frozenset[str]] = {
+    name: frozenset(flags.split())
+    for name, flags in {
+        "torchrun": "--standalone -m --module --no-python --run-path",
+        "srun": "-l --label -u --unbuffered -K --kill-on-bad-exit --exclusive --overlap --pty -v --verbose -Q --quiet "
+        "-X --disable-status -s -k --no-kill --no-container-mount-home --container-mount-home --container-writable "
+        "--container-remap-root --no-container-remap-root --no-container-entrypoint --mpi-combine --wait-all",
+        "mpirun": "--allow-run-as-root --oversubscribe --report-bindings --tag-output -q -v --bind-to-none",
+        "accelerate": "--multi_gpu --multi-gpu --cpu --use_fsdp --use_deepspeed --use_megatron_lm -m --module "
+        "--no_python --same_network --debug -q --quiet",
+        "deepspeed": "--no_ssh --no_local_rank --no_python --module --force_multi",
+        "singularity": "--nv --nvccli --rocm --cleanenv -e -c --contain --containall -C --writable --writable-tmpfs "
+        "--no-home -u --userns --fakeroot -f --compat --ipc --pid",
+        "docker": "--rm -it -i -t --privileged --init -d --detach",
+        "nsys": "--stats",
+        "numactl": "--localalloc -l --all -a",
+        "env": "-i -",
+        "uv": "--no-sync --isolated --frozen --locked --active",
+        "conda": "--no-capture-output --live-stream",
+        "time": "-p -v --verbose",
+        "timeout": "--foreground -v --verbose --preserve-status",
+    }.items()
+}
+SAME = {
+    "apptainer": "singularity",
+    "mpiexec": "mpirun",
+    "prun": "mpirun",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "podman": "docker",
+}
+PLAIN = frozenset(
+    {"nohup", "exec", "stdbuf", "ionice", "nice", "unbuffer", "setsid", "ncu", "enroot", "command", "sudo"}
+)
+VERBS = {
+    "accelerate": ("launch",),
+    "singularity": ("exec", "run"),
+    "docker": ("run", "exec"),
+    "nsys": ("profile",),
+    "uv": ("run",),
+    "conda": ("run",),
+}
+TAKES_ONE = frozenset({"singularity", "docker", "timeout"})  # an image or a time stands before the command
+TWO_VALUES = frozenset({"--mca", "-mca"})
+PYTHON = re.compile(r"(.*/)?(python[\d.]*|pypy3?)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeled:
+    """One launcher's words, as written."""
+
+    name: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What launchers say of the cluster; None: nothing, or nothing that is a number."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    tasks_per_node: int | None = None
+    tasks: int | None = None
+    gpu: str | None = None  # as written: h100
+
+    def over(self, other: Sizes) -> Sizes:
+        """These, and the other's where these say nothing."""
+        mine = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Sizes(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A command line taken apart: what one rank runs, and what starts it."""
+
+    command: tuple[int, ...]  # positions in the words that were given
+    python: str | None  # put in front: torchrun starts scripts with it
+    peeled: tuple[Peeled, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def peel(words: Sequence[str]) -> Start:
+    """What one rank runs, and the launchers in front of it, outermost first."""
+    peeled: list[Peeled] = []
+    env: list[tuple[str, str]] = []
+    at, python = 0, None
+    while at < len(words):
+        name, begin = _launcher(words, at)
+        if name is None:
+            if "=" in words[at] and re.match(r"[A-Za-z_]\w*=", words[at]) and peeled and peeled[-1].name == "env":
+                key, _, value = words[at].partition("=")
+                env.append((key, value))
+                at += 1
+                continue
+            break
+        end, module, own_python = _end(name, words, begin)
+        peeled.append(Peeled(name=name, words=tuple(words[at:end])))
+        env += _environment(name, words[begin:end])
+        starts_python = name in ("torchrun", "accelerate", "deepspeed") and own_python
+        at, python = end, "python -m" if starts_python and module else "python" if starts_python else None
+        if python:
+            break
+    return Start(command=tuple(range(at, len(words))), python=python, peeled=tuple(peeled), env=tuple(env))
+
+
+def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
+    """The launcher whose words begin here and where its options do; None for a command of its own."""
+    word = words[at].rpartition("/")[2]
+    if PYTHON.fullmatch(words[at]):
+        options = at + 1
+        while options < len(words) and words[options] in ("-u", "-O", "-B"):
+            options += 1
+        if options + 1 < len(words) and words[options] == "-m" and words[options + 1] in SAME:
+            return SAME[words[options + 1]], options + 2
+        return None, at
+    name = SAME.get(word, word)
+    if name in ALONE:
+        verb = at + 1 < len(words) and words[at + 1] in VERBS.get(name, ())
+        return name, at + 1 + verb
+    return (word, at + 1) if word in PLAIN else (None, at)
+
+
+def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
+    """Where the launcher's own words end, whether it starts a module, and whether it starts Python at all."""
+    module, python = False, True
+    alone = ALONE.get(name, frozenset())
+    while at < len(words) and words[at].startswith("-"):
+        word = words[at]
+        flag = word.partition("=")[0]
+        module = module or flag in ("-m", "--module")
+        python = python and flag not in ("--no-python", "--no_python")
+        at += 1
+        if word == "--":
+            break
+        glued = not flag.startswith("--") and len(flag) > 2 and re.match(r"-[A-Za-z]\d", flag)
+        if flag in alone or "=" in word or glued or (name in PLAIN and flag != "-n"):
+            continue
+        at += 2 if flag in TWO_VALUES else 1
+    return min(len(words), at + (name in TAKES_ONE)), module, python
+
+
+def _environment(name: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Variables that a launcher's own options set: mpirun -x NAME=VALUE, --env NAME=VALUE."""
+    for flag, value in _options(words):
+        if flag in ("-x", "--env", "-e") and re.match(r"[A-Za-z_]\w*=", value):
+            key, _, text = value.partition("=")
+            yield key, text
+
+
+# --- what they say of the cluster -----------------------------------------------------------------------
+_GRES = re.compile(r"(?:gres/)?gpu(?::(?P<gpu>[a-zA-Z]\w*))?(?::(?P<count>\d+))?")
+_PER_NODE = re.compile(r"(?:(?P<gpu>[a-zA-Z]\w*):)?(?P<count>\d+)?")
+
+
+def sizes(peeled: Iterable[Peeled]) -> Sizes:
+    """What the launchers' words say, the inner ones first."""
+    found = Sizes()
+    for each in reversed(list(peeled)):
+        reader = _READERS.get(each.name)
+        found = found.over(reader(each.words)) if reader else found
+    return found
+
+
+def slurm_sizes(words: Sequence[str]) -> Sizes:
+    """What words of srun, sbatch or an #SBATCH line say."""
+    said = dict(_options(words))
+    tasks, per_node = _number(said, "--ntasks", "-n"), _number(said, "--ntasks-per-node")
+    nodes = _number(said, "--nodes", "-N")
+    gres = _GRES.match(said.get("--gres", ""))
+    gpus = _PER_NODE.fullmatch(said.get("--gpus-per-node", ""))
+    matches = [match for match in (gpus, gres) if match]
+    count = next((int(match["count"]) for match in matches if match["count"]), None)
+    gpu = next((match["gpu"] for match in matches if match["gpu"]), None)
+    if nodes is None and tasks and per_node:
+        nodes = tasks // per_node
+    if per_node is None and tasks and nodes:
+        per_node = tasks // nodes
+    return Sizes(
+        nodes=nodes, gpus_per_node=count, tasks_per_node=per_node, tasks=tasks, gpu=gpu or said.get("--constraint")
+    )
+
+
+def _torchrun(words: Sequence[str]) -> Sizes:
+    said = {flag.replace("_", "-"): value for flag, value in _options(words)}
+    nodes = 1 if "--standalone" in words and "--nnodes" not in said else _number(said, "--nnodes")
+    return Sizes(nodes=nodes, gpus_per_node=_number(said, "--nproc-per-node", "--nproc"))
+
+
+def _accelerate(words: Sequence[str]) -> Sizes:
+    said = {flag.replace("_", "-"): value for flag, value in _options(words)}
+    nodes, ranks = _number(said, "--num-machines"), _number(said, "--num-processes")
+    return Sizes(nodes=nodes, gpus_per_node=ranks // (nodes or 1) if ranks else None, tasks=ranks)
+
+
+def _mpirun(words: Sequence[str]) -> Sizes:
+    said = dict(_options(words))
+    per_node = _number(said, "--npernode", "-npernode", "-ppn")
+    tasks = _number(said, "-np", "-n", "--np")
+    return Sizes(tasks=tasks, gpus_per_node=per_node, nodes=tasks // per_node if tasks and per_node else None)
+
+
+def _deepspeed(words: Sequence[str]) -> Sizes:
+    said = dict(_options(words))
+    return Sizes(nodes=_number(said, "--num_nodes"), gpus_per_node=_number(said, "--num_gpus"))
+
+
+_READERS = {
+    "torchrun": _torchrun,
+    "accelerate": _accelerate,
+    "srun": slurm_sizes,
+    "mpirun": _mpirun,
+    "deepspeed": _deepspeed,
+}
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags with their values, however they are written: --nodes=2, --nodes 2, -N2, -N 2."""
+    for index, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        following = words[index + 1] if index + 1 < len(words) else ""
+        if not word.startswith("-"):
+            continue
+        if glued := re.fullmatch(r"(-[A-Za-z])(\d+)", word):
+            yield glued[1], glued[2]
+        else:
+            yield flag, value if equals else following
+
+
+def _number(said: dict[str, str], *flags: str) -> int | None:
+    return next((int(said[flag]) for flag in flags if re.fullmatch(r"\d+", said.get(flag, ""))), None)

@@ -1,0 +1,130 @@
+"""Tests, cases, lists and loops of a script: the branch that would be run, or a gap for what it would set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from trainer.command_line.shell.conditions import holds
+from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.syntax import Node, inside, text_of
+from trainer.command_line.shell.words import Gap, Variable, missing, word_of
+
+
+class Reader(Protocol):
+    """Who reads the statements of a branch."""
+
+    scope: Scope
+    sure: bool
+
+    def statements(self, nodes: list[Node]) -> None: ...
+    def note(self, line: int, what: str) -> None: ...
+    def line(self, node: Node) -> int: ...
+
+
+def _if(reading: Reader, node: Node) -> None:
+    branches = [node, *(child for child in node.named_children if child.type in ("elif_clause", "else_clause"))]
+    for index, branch in enumerate(branches):
+        verdict = True if branch.type == "else_clause" else _condition(reading, branch)
+        if verdict is None:
+            for undecided in branches[index:]:
+                _maybe(reading, _body(undecided), node, "if")
+            return
+        if verdict:
+            reading.statements(_body(branch))
+            return
+
+
+def _condition(reading: Reader, branch: Node) -> bool | None:
+    if (asked := reading.scope.given.get(f"if@{reading.line(branch)}")) is not None:
+        return asked.lower() in ("yes", "true", "1")
+    tests = _tests(branch)
+    return holds(tests[-1], reading.scope) if tests else None
+
+
+def _case(reading: Reader, node: Node) -> None:
+    value = word_of(reading.scope.value(node.child_by_field_name("value"), empty=True))
+    items = [child for child in node.named_children if child.type == "case_item"]
+    if value.gaps:
+        for item in items:
+            _maybe(reading, _commands_of_case(item), node, "case")
+        return
+    for item in items:
+        patterns = [word_of(reading.scope.value(each)).text for each in item.children_by_field_name("value")]
+        if any(fnmatchcase(value.text, pattern) for pattern in patterns):
+            reading.statements(_commands_of_case(item))
+            return
+
+
+def _list(reading: Reader, node: Node) -> None:
+    left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
+    is_test = left.type in ("test_command", "negated_command") or text_of(left).startswith("test ")
+    verdict = holds(left, reading.scope) if is_test else True
+    if not is_test:
+        reading.statements([left])
+    if verdict is None:
+        _maybe(reading, [right], node, "test")
+    elif verdict is (sign == "&&"):
+        reading.statements([right])
+
+
+def _loop(reading: Reader, node: Node) -> None:
+    reading.note(reading.line(node), "a loop was not followed")
+    _maybe(reading, [node.child_by_field_name("body")], node, "loop")
+
+
+def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str) -> None:
+    """Statements that may or may not be run: what they set is a gap, what they start is not sure."""
+    line = reading.line(whole)
+    names = {name for node in nodes for name in _assigned(node)}
+    commands = [node for node in nodes if inside(node, "command")]
+    if (names or commands) and what != "loop":
+        reading.note(line, f"the {what} could not be decided")
+    held, reading.sure, variables = reading.sure, False, dict(reading.scope.variables)
+    reading.statements(nodes if what != "loop" else [])
+    reading.sure, reading.scope.variables = held, variables
+    for name in names - set(reading.scope.given):
+        gap = Gap(name=name, line=line, text=f"${name}", why=f"set in the {what} of line {line}, which is undecided")
+        before = reading.scope.variables.get(name)
+        if before is not None and before.is_array:
+            gap = Gap(name=f"if@{line}", line=line, text=f"({what} of line {line})", why="undecided: yes or no?")
+        reading.scope.variables[name] = Variable(
+            values=(*(before.values if before and before.is_array else ()), (missing(gap),)),
+            is_array=before is not None and before.is_array,
+        )
+
+
+def _tests(branch: Node) -> list[Node]:
+    """What stands between `if` and `then`."""
+    words = [child.type for child in branch.children]
+    end = words.index("then") if "then" in words else 0
+    return [child for child in branch.children[1:end] if child.is_named]
+
+
+def _body(branch: Node) -> list[Node]:
+    words = [child.type for child in branch.children]
+    start = words.index("then") if "then" in words else 0
+    clauses = ("elif_clause", "else_clause")
+    return [child for child in branch.children[start + 1 :] if child.is_named and child.type not in clauses]
+
+
+def _commands_of_case(item: Node) -> list[Node]:
+    values = {(each.start_byte, each.end_byte) for each in item.children_by_field_name("value")}
+    return [child for child in item.named_children if (child.start_byte, child.end_byte) not in values]
+
+
+def _assigned(node: Node) -> set[str]:
+    """Names that a statement would set, also behind export."""
+    found = (each.child_by_field_name("name") for each in inside(node, "variable_assignment"))
+    return {text_of(name) for name in found if name.type == "variable_name"}
+
+
+BRANCHES: dict[str, Callable[[Reader, Node], None]] = {
+    "if_statement": _if,
+    "case_statement": _case,
+    "list": _list,
+    "for_statement": _loop,
+    "c_style_for_statement": _loop,
+    "while_statement": _loop,
+}

@@ -1,0 +1,110 @@
+"""Whether a test of a script holds: true, false, or None where only running it could tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.syntax import Node, parse, text_of
+from trainer.command_line.shell.words import word_of
+
+COMPARISONS: dict[str, Callable[[str, str], bool]] = {
+    "=": lambda left, right: left == right,
+    "==": fnmatchcase,
+    "!=": lambda left, right: not fnmatchcase(left, right),
+    "=~": lambda left, right: re.search(right, left) is not None,
+    "-eq": lambda left, right: int(left) == int(right),
+    "-ne": lambda left, right: int(left) != int(right),
+    "-gt": lambda left, right: int(left) > int(right),
+    "-ge": lambda left, right: int(left) >= int(right),
+    "-lt": lambda left, right: int(left) < int(right),
+    "-le": lambda left, right: int(left) <= int(right),
+}
+UNARY: dict[str, Callable[[str], bool]] = {"-z": lambda text: not text, "-n": bool}
+
+
+def holds(node: Node, scope: Scope) -> bool | None:
+    """The value of a condition: `[ … ]`, `[[ … ]]`, `(( … ))`, `test …`, joined by && || ! in any depth."""
+    handler = _KINDS.get(node.type)
+    return None if handler is None else handler(node, scope)
+
+
+def _test(node: Node, scope: Scope) -> bool | None:
+    text = text_of(node)
+    if text.startswith("(("):
+        value = calculate(text.removeprefix("((").removesuffix("))"), scope.whole_number)
+        return None if value is None else bool(value)
+    inner = node.named_children
+    return holds(inner[0], scope) if len(inner) == 1 else None
+
+
+def _binary(node: Node, scope: Scope) -> bool | None:
+    sign = text_of(node.child_by_field_name("operator"))
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    if sign in ("&&", "||", "-a", "-o"):
+        return _joined(sign in ("&&", "-a"), holds(left, scope), holds(right, scope))
+    values = _text(left, scope), _text(right, scope)
+    if sign not in COMPARISONS or values[0] is None or values[1] is None:
+        return None
+    try:
+        return COMPARISONS[sign](values[0], values[1])
+    except (ValueError, re.error):  # -eq of what is no number
+        return None
+
+
+def _joined(both: bool, left: bool | None, right: bool | None) -> bool | None:
+    decisive = not both
+    if decisive in (left, right):
+        return decisive
+    return None if None in (left, right) else both
+
+
+def _unary(node: Node, scope: Scope) -> bool | None:
+    sign, operand = text_of(node.children[0]), node.children[-1]
+    if sign == "!":
+        inner = holds(operand, scope)
+        return None if inner is None else not inner
+    value = _text(operand, scope)
+    return UNARY[sign](value) if sign in UNARY and value is not None else None
+
+
+def _list(node: Node, scope: Scope) -> bool | None:
+    left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
+    return _joined(sign == "&&", holds(left, scope), holds(right, scope))
+
+
+def _command(node: Node, scope: Scope) -> bool | None:
+    name, _, rest = text_of(node).partition(" ")
+    if name in ("true", ":"):
+        return True
+    if name == "false":
+        return False
+    return holds(parse(f"[ {rest} ]").named_children[0], scope) if name == "test" else None
+
+
+def _text(node: Node, scope: Scope) -> str | None:
+    """A word; what is not set counts as empty, as it would if the script were started in an empty environment."""
+    word = word_of(scope.value(node, empty=True))
+    return None if word.gaps else word.text
+
+
+def _plain(node: Node, scope: Scope) -> bool | None:
+    value = _text(node, scope)
+    return None if value is None else bool(value)
+
+
+_KINDS: dict[str, Callable[[Node, Scope], bool | None]] = {
+    "test_command": _test,
+    "binary_expression": _binary,
+    "unary_expression": _unary,
+    "negated_command": _unary,
+    "parenthesized_expression": lambda node, scope: holds(node.named_children[0], scope),
+    "list": _list,
+    "command": _command,
+    "string": _plain,
+    "simple_expansion": _plain,
+    "expansion": _plain,
+}

@@ -1,0 +1,323 @@
+"""A script read from top to bottom, as bash would run it, without running anything.
+
+Assignments fill the scope; decided branches are taken; commands are collected with the environment they would see.
+What cannot be decided is noted, and what it would have set becomes a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from trainer.command_line.shell.branches import BRANCHES
+from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.script import Command, Script, headers_of, slurm_variables
+from trainer.command_line.shell.syntax import Node, first_error, inside, line_of, parse, text_of
+from trainer.command_line.shell.words import Gap, Piece, Pieces, Variable, Word, missing, plain, word_of, words_of
+
+MOST_DEPTH = 5  # files and texts that start each other
+SHELLS = frozenset({"bash", "sh", "zsh"})
+ReadBeside = Callable[[str], str | None]
+
+
+class _Exit(Exception):
+    """The script ends here."""
+
+
+def read_script(text: str, *, given: Mapping[str, str] | None = None, beside: ReadBeside = lambda name: None) -> Script:
+    """What a bash script would start. `given`: values of `--set`; `beside`: the text of a file named in it, or None."""
+    scope = Scope(given=dict(given or {}))
+    headers = headers_of(text)
+    for name, value in slurm_variables(headers).items():
+        scope.variables[name] = plain(value)
+    reading = _Reading(scope=scope, beside=beside)
+    reading.read(text)
+    for name, line in scope.notes.items():
+        reading.note(line, f"${name} is not set in the script: taken as empty")
+    return Script(commands=tuple(reading.commands), notes=tuple(reading.notes), headers=headers or reading.headers)
+
+
+@dataclass(kw_only=True)
+class _Reading:
+    scope: Scope
+    beside: ReadBeside
+    commands: list[Command] = field(default_factory=list)
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    functions: dict[str, Node] = field(default_factory=dict)
+    exported: dict[str, None] = field(default_factory=dict)
+    before: tuple[Word, ...] = ()  # words in front of `bash -c`
+    depth: int = 0
+    sure: bool = True
+    all_exported: bool = False
+    headers: tuple[str, ...] = ()  # of a job that is submitted from here
+
+    def read(self, text: str) -> None:
+        root = parse(text)
+        if wrong := first_error(root):
+            self.note(self.line(wrong), f"not understood: {text_of(wrong).strip()[:40] or 'something is missing'}")
+        try:
+            self.statements(root.named_children)
+        except _Exit:
+            if self.depth:
+                raise
+
+    def note(self, line: int, what: str) -> None:
+        self.notes.append((line, what))
+
+    def line(self, node: Node) -> int:
+        return line_of(node) + self.scope.first_line - 1
+
+    def statements(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            if handler := _STATEMENTS.get(node.type):
+                handler(self, node)
+
+    # --- assignments ------------------------------------------------------------------------------------
+    def _assignment(self, node: Node, *, scope: Scope | None = None) -> str | None:
+        """The name that is set; None for `A[3]=x`, which is not followed."""
+        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if target.type != "variable_name":
+            self.note(self.line(node), f"{text_of(target)}=… was not followed")
+            return None
+        name, into = text_of(target), scope or self.scope
+        held = self._value(value, name)
+        if name not in self.scope.given:
+            adds = text_of(node)[len(name) :].startswith("+=")
+            (into.append if adds else into.assign)(name, held)
+        if self.all_exported:
+            self.exported[name] = None
+        return name
+
+    def _value(self, node: Node | None, name: str) -> Variable:
+        if node is None:
+            return plain("")
+        if node.type == "array":
+            words = []
+            for child in node.named_children:
+                if child.type != "comment":
+                    words += words_and_gaps(self.scope, child)
+            return Variable(values=tuple(words), is_array=True)
+        pieces = self.scope.value(node)
+        itself = [p for p in pieces if p.gap and p.gap.name == name and p.gap.why.startswith("not set")]
+        if itself and len(pieces) > 1:  # PYTHONPATH=/here:$PYTHONPATH
+            self.note(self.line(node), f"${name} is what it was before the script: taken as empty")
+            pieces = tuple(piece for piece in pieces if piece not in itself)
+        return Variable(values=(pieces,))
+
+    def _declaration(self, node: Node) -> None:
+        exports = text_of(node.children[0]) == "export" or " -x" in text_of(node)
+        for child in node.named_children:
+            name = self._assignment(child) if child.type == "variable_assignment" else None
+            name = text_of(child) if child.type == "variable_name" else name
+            if name and exports:
+                self.exported[name] = None
+
+    def _unset(self, node: Node) -> None:
+        for child in node.named_children:
+            self.scope.variables.pop(text_of(child), None)
+
+    # --- commands ---------------------------------------------------------------------------------------
+    def _command(self, node: Node) -> None:
+        own: dict[str, Word] = {}
+        words: list[Word] = []
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                local = Scope(given=self.scope.given)
+                name = self._assignment(child, scope=local)
+                if name and (value := local.get(name)):
+                    own[name] = word_of(value.values[0])
+            elif "redirect" not in child.type:
+                words += words_of(self.scope.pieces(child))
+        self._run(tuple(words), own, node)
+
+    def _redirected(self, node: Node) -> None:
+        """A here-document of a shell or of sbatch is a script; of any other command it is data."""
+        body = node.child_by_field_name("body")
+        if body is not None:
+            self.statements([body])
+        document = next((each for each in inside(node, "heredoc_body")), None)
+        name = text_of(body).split()[0] if body is not None and body.type == "command" else ""
+        if document is None or name not in SHELLS | {"sbatch"}:
+            return
+        text = text_of(document).replace("\\$", "$")
+        self.headers = headers_of(text)
+        self._nested(_nested(self, (), {}, line=self.line(document)), text, ())
+
+    def _run(self, words: tuple[Word, ...], own: Mapping[str, Word], node: Node) -> None:
+        if not words:
+            return
+        name = words[0].text
+        if name in self.functions:
+            self._call(words, node)
+        elif handler := _BUILTINS.get(name):
+            handler(self, words, node)
+        else:
+            self._external(words, own, node)
+
+    def _external(self, words: tuple[Word, ...], own: Mapping[str, Word], node: Node) -> None:
+        for index, word in enumerate(words):
+            if word.text.rpartition("/")[2] in SHELLS and index + 1 < len(words):
+                self._shell(words[:index], words[index + 1 :], own, node)
+                return
+        self.commands.append(
+            Command(
+                line=self.line(node), words=(*self.before, *words), env={**self._environment(), **own}, sure=self.sure
+            )
+        )
+
+    def _shell(self, before: tuple[Word, ...], rest: tuple[Word, ...], own: Mapping[str, Word], node: Node) -> None:
+        """`bash -c TEXT`, or `bash FILE` of a file that lies beside the script."""
+        options = 0
+        while options < len(rest) and rest[options].text.startswith("-"):
+            options += 1
+        is_text = any("c" in word.text and not word.text.startswith("--") for word in rest[:options])
+        if options == len(rest):
+            return
+        first, arguments = rest[options], rest[options + 1 :]
+        text = first.text if is_text else self.beside(first.text)
+        if text is None:
+            self.note(self.line(node), f"{first.text} is started and was not read: it does not lie beside the script")
+            return
+        inner = _nested(self, before, own, line=self.line(node) if is_text else 1)
+        inner.scope.positional = tuple(_pieces(word) for word in arguments[1 if is_text else 0 :])
+        self._nested(inner, text, first.gaps)
+
+    def _nested(self, inner: _Reading, text: str, gaps: tuple[Gap, ...]) -> None:
+        if inner.depth > MOST_DEPTH:
+            return
+        for gap in gaps:  # they stand in the text as they were written, and are gaps again there
+            if gap.has_own_name:
+                inner.scope.variables.pop(gap.name, None)
+        with suppress(_Exit):
+            inner.read(text)
+
+    def _environment(self) -> dict[str, Word]:
+        held = ((name, self.scope.get(name)) for name in self.exported)
+        return {name: word_of(value.values[0]) for name, value in held if value and value.values}
+
+    def _call(self, words: tuple[Word, ...], node: Node) -> None:
+        if self.depth >= MOST_DEPTH:
+            return
+        held, self.scope.positional = self.scope.positional, tuple(_pieces(word) for word in words[1:])
+        self.depth += 1
+        self.statements(self.functions[words[0].text].named_children)
+        self.depth -= 1
+        self.scope.positional = held
+
+    def _source(self, words: tuple[Word, ...], node: Node) -> None:
+        name = words[1].text if len(words) > 1 else ""
+        beside = name.rpartition("/")[2] if name and words[1].gaps else name  # $(dirname "$0")/env.sh
+        text = self.beside(beside) if name and self.depth < MOST_DEPTH else None
+        if text is None:
+            self.note(self.line(node), f"source {name} was not read: what it sets is not known")
+            return
+        outer, self.scope.first_line = self.scope.first_line, 1
+        self.depth += 1
+        with suppress(_Exit):
+            self.read(text)
+        self.depth -= 1
+        self.scope.first_line = outer
+
+    def _eval(self, words: tuple[Word, ...], node: Node) -> None:
+        if self.depth >= MOST_DEPTH:
+            return
+        outer, self.scope.first_line = self.scope.first_line, self.line(node)
+        self.depth += 1
+        self.read(" ".join(word.text for word in words[1:]))
+        self.depth -= 1
+        self.scope.first_line = outer
+
+    def _exec(self, words: tuple[Word, ...], node: Node) -> None:
+        self._run(words[1:], {}, node)
+
+    def _cd(self, words: tuple[Word, ...], node: Node) -> None:
+        if len(words) > 1:
+            self.note(
+                self.line(node), f"cd {words[1].text}: start moe-autotune there, the command is run where you are"
+            )
+
+    def _exit(self, words: tuple[Word, ...], node: Node) -> None:
+        if self.sure:
+            raise _Exit
+
+    def _set(self, words: tuple[Word, ...], node: Node) -> None:
+        texts = [word.text for word in words]
+        if "-a" in texts or "allexport" in texts:
+            self.all_exported = "+a" not in texts
+
+    def _skip(self, words: tuple[Word, ...], node: Node) -> None:
+        """A command that starts nothing."""
+
+    def _subshell(self, node: Node) -> None:
+        self.statements(node.named_children)
+
+    def _function(self, node: Node) -> None:
+        self.functions[text_of(node.child_by_field_name("name"))] = node.child_by_field_name("body")
+
+
+def words_and_gaps(scope: Scope, node: Node) -> list[Pieces]:
+    """The elements that one word of an array literal gives."""
+    return [_pieces(word) for word in words_of(scope.pieces(node))]
+
+
+def _pieces(word: Word) -> Pieces:
+    """A word as pieces again: each gap apart, so that it is still known to be one."""
+    found: list[Piece] = []
+    rest = word.text
+    for gap in word.gaps:
+        before, _, rest = rest.partition(gap.text)
+        found += [Piece(text=before), missing(gap)] if before else [missing(gap)]
+    return (*found, Piece(text=rest)) if rest or not found else tuple(found)
+
+
+def _nested(outer: _Reading, before: tuple[Word, ...], own: Mapping[str, Word], *, line: int) -> _Reading:
+    scope = Scope(
+        given=outer.scope.given, variables=dict(outer.scope.variables), notes=outer.scope.notes, first_line=line
+    )
+    for name, word in own.items():
+        scope.variables[name] = Variable(values=(_pieces(word),))
+    return _Reading(
+        scope=scope,
+        beside=outer.beside,
+        commands=outer.commands,
+        notes=outer.notes,
+        exported={**outer.exported, **dict.fromkeys(own)},
+        before=(*outer.before, *before),
+        depth=outer.depth + 1,
+        sure=outer.sure,
+    )
+
+
+Handler = Callable[[_Reading, Node], None]
+_STATEMENTS: dict[str, Handler] = {
+    **BRANCHES,
+    "variable_assignment": lambda reading, node: void(reading._assignment(node)),
+    "variable_assignments": lambda reading, node: reading.statements(node.named_children),
+    "declaration_command": _Reading._declaration,
+    "unset_command": _Reading._unset,
+    "command": _Reading._command,
+    "redirected_statement": _Reading._redirected,
+    "pipeline": lambda reading, node: reading.statements(node.named_children),
+    "subshell": _Reading._subshell,
+    "compound_statement": _Reading._subshell,
+    "do_group": _Reading._subshell,
+    "function_definition": _Reading._function,
+    "negated_command": lambda reading, node: reading.statements(node.named_children),
+}
+_BUILTINS: dict[str, Callable[[_Reading, tuple[Word, ...], Node], None]] = {
+    "source": _Reading._source,
+    ".": _Reading._source,
+    "eval": _Reading._eval,
+    "exec": _Reading._exec,
+    "cd": _Reading._cd,
+    "pushd": _Reading._cd,
+    "exit": _Reading._exit,
+    "set": _Reading._set,
+    "echo": _Reading._skip,
+    "printf": _Reading._skip,
+}
+
+
+def void(_: object) -> None:
+    """Takes a value that nobody asked for."""

@@ -1,0 +1,224 @@
+"""What a script's variables hold while it is read, and how a word of it expands."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
+from trainer.command_line.shell.words import (
+    BREAK,
+    Gap,
+    Piece,
+    Pieces,
+    Variable,
+    missing,
+    plain,
+    split_pieces,
+)
+
+_EXPANSION = re.compile(
+    r"\$\{(?P<size>#)?(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<operator>:?[-=+?])?(?P<rest>.*)\}",
+    re.DOTALL,
+)
+_TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
+_ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
+_ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\})"')
+NOT_SET = "not set in the script"
+NOT_UNDERSTOOD = "not understood"
+NOT_RUN = "a command that is not run"
+
+
+@dataclass(kw_only=True)
+class Scope:
+    """Variables by name. `given` are those of `--set`: they win over what the script assigns."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    positional: tuple[Pieces, ...] | None = None  # None: the script's own, which nobody knows
+    notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
+    first_line: int = 1  # of the text that is read, in the file
+
+    def get(self, name: str) -> Variable | None:
+        if name in self.given:
+            return plain(self.given[name])
+        if name.isdigit() and self.positional is not None:
+            index = int(name) - 1
+            return Variable(values=(self.positional[index],)) if 0 <= index < len(self.positional) else plain("")
+        return self.variables.get(name)
+
+    def assign(self, name: str, value: Variable) -> None:
+        """A gap that is the whole value is asked for by this variable's name from now on."""
+        only = value.values[0] if not value.is_array and len(value.values) == 1 else ()
+        if len(only) == 1 and only[0].gap and not only[0].gap.has_own_name:
+            value = Variable(values=((replace(only[0], gap=replace(only[0].gap, name=name)),),))
+        self.variables[name] = value
+
+    def append(self, name: str, value: Variable) -> None:
+        held = self.variables.get(name, Variable(values=(), is_array=value.is_array))
+        if value.is_array or held.is_array:
+            self.assign(name, Variable(values=(*held.values, *value.values), is_array=True))
+        else:
+            joined = (*(held.values[0] if held.values else ()), *value.values[0])
+            self.assign(name, Variable(values=(joined,)))
+
+    # --- expansion --------------------------------------------------------------------------------------
+    def pieces(self, node: Node, *, quoted: bool = False, empty: bool = False) -> Iterator[Piece]:
+        """A word's node as pieces. `empty`: what is not set counts as empty, as in tests."""
+        kind = node.type
+        if kind in LITERAL:
+            yield Piece(text=LITERAL[kind](text_of(node)), quoted=kind in QUOTED)
+        elif kind in ("string", "translated_string"):
+            if not _ALL_WORDS.fullmatch(text_of(node)):  # an empty array gives no word at all
+                yield Piece(text="")
+            yield from self._string(node, empty)
+        elif kind in ("concatenation", "command_name"):
+            for child in node.children:
+                yield from self.pieces(child, quoted=quoted, empty=empty)
+        elif kind in ("simple_expansion", "expansion"):
+            yield from self._expansion(node, quoted, empty)
+        elif kind == "arithmetic_expansion":
+            yield self._arithmetic(node)
+        else:
+            yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
+
+    def value(self, node: Node, *, empty: bool = False) -> Pieces:
+        """A word as it is assigned: one value, never split."""
+        found = self.pieces(node, quoted=True, empty=empty)
+        return tuple(Piece(text=" ") if piece is BREAK else replace(piece, quoted=True) for piece in found)
+
+    def whole_number(self, name: str) -> int | None:
+        variable = self.get(name)
+        text = variable.known if variable else None
+        return int(text) if text is not None and re.fullmatch(r"\s*-?\d+\s*", text) else None
+
+    def _string(self, node: Node, empty: bool) -> Iterator[Piece]:
+        """White space between expansions belongs to no child: it is what lies between their bytes."""
+        end = node.children[0].end_byte
+        source: bytes = node.text
+        for child in [*node.children[1:-1], node.children[-1]]:
+            between = source[end - node.start_byte : child.start_byte - node.start_byte].decode()
+            if between:
+                yield Piece(text=between)
+            end = child.end_byte
+            if child.type == "string_content":
+                yield Piece(text=_unescaped(text_of(child)))
+            elif child.is_named:
+                yield from self.pieces(child, quoted=True, empty=empty)
+            elif child is not node.children[-1]:
+                yield Piece(text=text_of(child))
+
+    def _expansion(self, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
+        text = text_of(node)
+        braced = text if text.startswith("${") else "${" + text[1:] + "}"
+        match = _EXPANSION.fullmatch(braced)
+        if match is None or (match["rest"] and not match["operator"]):
+            yield self._gap(node, match["name"] if match and match["name"].isidentifier() else text, NOT_UNDERSTOOD)
+            return
+        variable = self._named(match["name"])
+        if match["size"]:
+            yield Piece(text=str(len(variable.values)) if variable else "0")
+        elif match["operator"]:
+            yield from self._with_operator(node, match, variable, quoted, empty)
+        elif variable is None and match["index"] in ("@", "*"):  # no environment holds arrays
+            self.notes.setdefault(match["name"], self._line(node))
+        elif variable is None:
+            yield from self._unset(node, match["name"], text, empty)
+        else:
+            yield from _spread(variable, match["index"] or match["name"], quoted)
+
+    def _with_operator(
+        self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool
+    ) -> Iterator[Piece]:
+        sign, name = match["operator"], match["name"]
+        holds = variable is not None and not (sign.startswith(":") and variable.known == "" and not variable.is_array)
+        if sign.endswith("+"):
+            if holds:
+                yield from self._reread(match["rest"], node, quoted, empty)
+        elif holds and variable is not None:
+            yield from _spread(variable, match["index"] or name, quoted)
+        elif sign.endswith("?"):
+            yield from self._unset(node, name, text_of(node), empty)
+        else:
+            found = tuple(self._reread(match["rest"], node, quoted, empty))
+            if sign.endswith("="):
+                self.assign(name, Variable(values=(found,)))
+            yield from found
+
+    def _reread(self, rest: str, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
+        """The word behind an operator, which the tree holds in pieces."""
+        has_quotes = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "\"'"
+        read = parse("x=" + (rest if has_quotes else '"' + rest.replace('"', "") + '"')).named_children[0]
+        value = read.child_by_field_name("value")
+        found = () if value is None else tuple(self.pieces(value, quoted=True, empty=empty))
+        yield from found if quoted or has_quotes else split_pieces(found)
+
+    def _named(self, name: str) -> Variable | None:
+        if name in "@*":
+            return Variable(values=self.positional or (), is_array=True)
+        if name == "#" and self.positional is not None:
+            return plain(str(len(self.positional)))
+        return self.get(name)
+
+    def _unset(self, node: Node, name: str, text: str, empty: bool) -> Iterator[Piece]:
+        if empty and name not in "#?$!-":
+            self.notes.setdefault(name, self._line(node))
+            yield Piece(text="")
+        else:
+            yield self._gap(node, name, NOT_SET if name.isidentifier() else "given when it is started", text)
+
+    def _arithmetic(self, node: Node) -> Piece:
+        text = text_of(node)
+        inner = text.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
+        value = calculate(inner, self.whole_number)
+        return Piece(text=str(value)) if value is not None else self._gap(node, text, "arithmetic on what is not known")
+
+    def _gap(self, node: Node, name: str, why: str, text: str = "") -> Piece:
+        if name in self.given:
+            return Piece(text=self.given[name])
+        return missing(Gap(name=name, line=self._line(node), text=text or text_of(node), why=why))
+
+    def _line(self, node: Node) -> int:
+        return line_of(node) + self.first_line - 1
+
+
+def _spread(variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
+    """The values an index names: all of them for @ and *, else one."""
+    if index in ("@", "*") and (variable.is_array or index == "@"):
+        chosen = variable.values
+    else:
+        number = int(index) if index.isdigit() and variable.is_array else 0
+        chosen = variable.values[number : number + 1]
+    for position, value in enumerate(chosen):
+        if position:
+            yield Piece(text=" ") if quoted and index == "*" else BREAK
+        yield from ([Piece(text=""), *value] if quoted else split_pieces(value))
+
+
+def _unescaped(text: str) -> str:
+    return _TWICE_QUOTED.sub(lambda match: "" if match[1] == "\n" else match[1], text)
+
+
+def _bare(text: str) -> str:
+    return _ESCAPED.sub(lambda match: "" if match[1] == "\n" else match[1], text)
+
+
+def _ansi(text: str) -> str:
+    return codecs.decode(text[2:-1].encode("latin-1", "backslashreplace"), "unicode_escape")
+
+
+LITERAL: dict[str, Callable[[str], str]] = {
+    "word": _bare,
+    "number": str,
+    "variable_name": str,
+    "special_variable_name": str,
+    "test_operator": str,
+    "regex": str,
+    "extglob_pattern": str,
+    "raw_string": lambda text: text[1:-1],
+    "ansi_c_string": _ansi,
+}
+QUOTED = frozenset({"raw_string", "ansi_c_string"})

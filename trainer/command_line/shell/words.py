@@ -1,0 +1,99 @@
+"""Words of a shell command after expansion, and the gaps in them: pieces that only running the script could tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A piece that cannot be read. `name` is what `--set` fills: a variable, `1`, or the text itself."""
+
+    name: str
+    line: int
+    text: str  # as written: "$(date +%F)", "$DATA_PATH"
+    why: str
+
+    @property
+    def has_own_name(self) -> bool:
+        """Whether it is a variable's name that people know it by."""
+        return re.fullmatch(r"[A-Za-z_]\w*", self.name) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A part of a word. Unquoted text splits at white space, quoted text and gaps do not."""
+
+    text: str
+    quoted: bool = True
+    gap: Gap | None = None
+
+
+BREAK = Piece(text="", quoted=False)  # between two words
+Pieces = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """One word of a command: its text, in which gaps stand as they were written."""
+
+    text: str
+    gaps: tuple[Gap, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """What a variable holds: one value, or those of an array."""
+
+    values: tuple[Pieces, ...]
+    is_array: bool = False
+
+    @property
+    def known(self) -> str | None:
+        """The text of a plain value without gaps; None for anything else."""
+        first = self.values[0] if self.values else ()
+        return None if any(piece.gap for piece in first) else "".join(piece.text for piece in first)
+
+
+def plain(text: str) -> Variable:
+    return Variable(values=((Piece(text=text),),))
+
+
+def missing(gap: Gap) -> Piece:
+    return Piece(text=gap.text, gap=gap)
+
+
+def split_pieces(value: Pieces) -> Iterator[Piece]:
+    """What an unquoted expansion gives: its text broken at white space."""
+    for piece in value:
+        if piece.gap:
+            yield replace(piece, quoted=True)
+            continue
+        for index, part in enumerate(re.split(r"[ \t\n]+", piece.text)):
+            if index:
+                yield BREAK
+            if part:
+                yield Piece(text=part, quoted=False)
+
+
+def words_of(pieces: Iterable[Piece]) -> tuple[Word, ...]:
+    """Pieces as words: what stands between two breaks, if anything does."""
+    words: list[list[Piece]] = [[]]
+    for piece in pieces:
+        if piece is BREAK:
+            words.append([])
+        else:
+            words[-1].append(piece)
+    return tuple(word_of(each) for each in words if any(piece.quoted or piece.text for piece in each))
+
+
+def word_of(pieces: Iterable[Piece]) -> Word:
+    """All pieces as one word."""
+    held = list(pieces)
+    gaps = tuple(piece.gap for piece in held if piece.gap)
+    return Word(text="".join(" " if piece is BREAK else piece.text for piece in held), gaps=gaps)
