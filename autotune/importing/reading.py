@@ -11,8 +11,9 @@ from typing import Any
 from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts
 from autotune.importing.found import Asked, Found, Started, refused
 from autotune.importing.recipe import Imported, built, check_given, with_changes
-from trainer.command_line.megatron_lm.agreement import differences, recipe_words
+from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
+from trainer.command_line.megatron_lm.words import with_recipe
 
 
 def imported(asked: Asked) -> Imported:
@@ -69,7 +70,7 @@ def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
 
 def _lost(imported: Imported, started: Started, world: int | None) -> dict[str, tuple[Any, Any]]:
     stayed = imported.found.command[len(started.program) :]
-    return dict(differences(started.argv, [*stayed, *recipe_words(imported.recipe)], world_size=world))
+    return dict(differences(started.argv, with_recipe(stayed, imported.recipe), world_size=world))
 
 
 def _text(file: str) -> str:

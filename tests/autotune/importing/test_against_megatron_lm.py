@@ -15,10 +15,11 @@ from benchmarks.exports.ask import CAPABILITIES, answers, options
 from benchmarks.exports.checkout import checkout, tree_of, versions_there
 from tests.autotune.importing.starts import STARTS, asked_of
 from trainer.command_line.argv import join, split
-from trainer.command_line.megatron_lm.agreement import SPELLINGS, recipe_words
+from trainer.command_line.megatron_lm.agreement import SPELLINGS
 from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.command_line.megatron_lm.settle import settled
 from trainer.command_line.megatron_lm.spelling import environment
+from trainer.command_line.megatron_lm.words import with_recipe
 from trainer.recipe import Recipe
 
 MEGATRON_LM = checkout()
@@ -48,7 +49,7 @@ def test_a_command_and_what_was_made_of_it_give_the_parser_the_same_arguments(tr
     for name in STARTS:
         started, recipe, rest = _started(asked_of(name)), *_made(asked_of(name))
         requests.append(_request(2 * len(worlds), started.argv, recipe))
-        requests.append(_request(2 * len(worlds) + 1, [*rest, *recipe_words(recipe, version)], recipe))
+        requests.append(_request(2 * len(worlds) + 1, list(with_recipe(rest, recipe, version)), recipe))
         worlds.append(recipe.world_size)
     said = answers(folder, requests)
     for name, world, before, after in zip(STARTS, worlds, said[::2], said[1::2], strict=True):

@@ -19,8 +19,9 @@ from autotune.importing.scripts import started
 from tests.autotune.importing.starts import LAUNCH, STARTS, asked_of
 from tests.places import FACTS, TRACES
 from tests.trainer.recipe import tuned_recipes
-from trainer.command_line.megatron_lm.agreement import differences, recipe_words
+from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.model import model_words
+from trainer.command_line.megatron_lm.words import with_recipe
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.identity import effective
@@ -240,7 +241,7 @@ def test_words_that_a_recipe_would_not_say_again_stay_in_the_command() -> None:
     rest = list(made.recipe.trainer.command[3:])
     asked = asked_of("latent_slurm.sh")
     argv = started(Path(asked.file).read_text(), asked).argv
-    assert differences(argv, [*rest, *recipe_words(made.recipe)], world_size=made.recipe.world_size) == {}
+    assert differences(argv, with_recipe(rest, made.recipe), world_size=made.recipe.world_size) == {}
 
 
 def test_what_the_recipes_words_would_alter_is_said_aloud(tmp_path: Path) -> None:

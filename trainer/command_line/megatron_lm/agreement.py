@@ -6,11 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.command_line.megatron_lm.arguments import read_arguments
-from trainer.command_line.megatron_lm.flags import HEAD
-from trainer.command_line.megatron_lm.model import model_spellings
 from trainer.command_line.megatron_lm.settle import settled
-from trainer.command_line.megatron_lm.spelling import knob_spellings
-from trainer.recipe import Recipe
 
 # Names that say one thing in two ways: only what they are settled to counts
 SPELLINGS = {
@@ -28,12 +24,6 @@ SPELLINGS = {
     "moe_enable_deepep",
     "moe_flex_dispatcher_num_sms",
 }
-
-
-def recipe_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
-    """The model and every knob, in the words of a version; nothing of what stands beside a recipe."""
-    spellings = [*model_spellings(recipe, version), *knob_spellings(recipe, version)]
-    return tuple(word for spelling in spellings for word in spelling.words)
 
 
 def differences(

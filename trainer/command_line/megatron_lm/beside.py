@@ -22,11 +22,13 @@ class Beside:
 
     words: tuple[str, ...]
     because: str
+    demanded: bool = True  # what the recipe asks for does not go without, also in a command of the user's own
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     asked: Callable[[Recipe], bool]
+    demanded: bool = True
     until: str | None = None  # the first version that does not ask for it
     words: Callable[[Recipe], tuple[str, ...]]
     because: str
@@ -58,6 +60,7 @@ def _local_graphs_of_experts(recipe: Recipe) -> bool:
 _ROWS = (
     _Row(
         asked=lambda recipe: True,
+        demanded=False,  # of a command that starts it is said already
         words=lambda recipe: ("--max-position-embeddings", str(recipe.training.seq_length)),
         because="not shorter than the sequences",
     ),
@@ -89,6 +92,7 @@ _ROWS = (
     ),
     _Row(
         asked=_masks_itself,
+        demanded=False,
         words=lambda recipe: ("--no-create-attention-mask-in-dataloader",),
         because="the kernels mask by themselves, and a dense mask takes sequence times sequence bytes of host memory",
     ),
@@ -121,7 +125,11 @@ _DEMANDED = (
 def words_beside(recipe: Recipe, version: str = HEAD) -> list[Beside]:
     """What this version asks for; it knows every one of these flags."""
     asking = (row for row in _ROWS if row.until is None or not since(version, row.until))
-    return [Beside(words=row.words(recipe), because=row.because) for row in asking if row.asked(recipe)]
+    return [
+        Beside(words=row.words(recipe), because=row.because, demanded=row.demanded)
+        for row in asking
+        if row.asked(recipe)
+    ]
 
 
 def environment_beside(recipe: Recipe) -> dict[str, Beside]:

@@ -1,36 +1,76 @@
-"""The recipe as words of an argument list that is the user's own: what it decides, and nothing else."""
+"""The recipe in an argument list that is the user's own: what it decides is edited, all else stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from trainer.command_line.argv import Words, join, split
 from trainer.command_line.megatron_lm.beside import words_beside
-from trainer.command_line.megatron_lm.flags import FLAGS, version_of
+from trainer.command_line.megatron_lm.flags import BY_NAME, HEAD, Flag
 from trainer.command_line.megatron_lm.model import model_spellings
-from trainer.command_line.megatron_lm.spelling import knob_spellings
+from trainer.command_line.megatron_lm.spelling import knob_spellings, worded
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 
-# The user's tokenizer decides these; the recipe's own vocab_size is for estimates
-VOCABULARY = frozenset({"--vocab-size", "--make-vocab-size-divisible-by"})
-
-
-def spelled_flags() -> frozenset[str]:
-    """Every flag that a recipe decides: its words replace the user's."""
-    return frozenset(flag.flag for flag in FLAGS if flag.part != "beside") - VOCABULARY
+PLACE = "{args}"
 
 
-def recipe_words(recipe: Recipe, *, version: str | None = None, said: Collection[str] = ()) -> tuple[str, ...]:
-    """Model, layout, batch, precision and knobs as flags with their values, in the words of a version (None: the
-    newest), and what Megatron-LM asks for beside them, unless it is among the flags `said`."""
-    groups = _groups(recipe, version_of(version), said)
-    return tuple(word for words in groups if words and words[0] not in VOCABULARY for word in words)
+def recipe_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
+    """The model and every knob, in the words of a version; nothing of what stands beside a recipe. Nor the vocabulary:
+    the user's tokenizer decides it."""
+    spellings = [*model_spellings(recipe, version), *knob_spellings(recipe, version)]
+    return tuple(word for spelling in spellings for word in spelling.words)
 
 
-def _groups(recipe: Recipe, version: str, said: Collection[str]) -> Iterator[tuple[str, ...]]:
-    for spelling in (*model_spellings(recipe, version), *knob_spellings(recipe, version)):
-        yield spelling.words
-    for beside in words_beside(recipe, version):
-        if beside.words[0] not in said:
-            yield beside.words
-    if recipe.hardware.is_cpu:
-        yield ("--transformer-impl", "local")  # Megatron-LM's default needs a GPU
+def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
+    """The command with the recipe's words behind it, or where it says {args}.
+
+    Of the user's own words those go that come again, or that contradict what the recipe mentions: most switches have
+    no off-flag. What the recipe does not mention stays as the command has it.
+    """
+    words = recipe_words(recipe, version)
+    written = {each.flag for each in split(words)}
+    kept = [each for each in split(command) if not (each.flag in written or _contradicts(each, recipe))]
+    flags = {each.flag for each in kept}
+    demanded = (beside.words for beside in words_beside(recipe, version) if beside.demanded)
+    added = (*words, *(word for each in demanded if each[0] not in flags for word in each))
+    left = join(kept)
+    at = left.index(PLACE) if PLACE in left else len(left)
+    return (*left[:at], *added, *left[at + 1 :])
+
+
+def unmentioned(command: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """(field, flag) of the user's words that set something the recipe has a place for and does not mention."""
+    for each in split(command):
+        flag = BY_NAME.get(each.flag or "")
+        if flag and flag.field and flag.part in ("model", "knob") and not _mentions(recipe, flag.field):
+            yield flag.field, flag.flag
+
+
+def _contradicts(each: Words, recipe: Recipe) -> bool:
+    flag = BY_NAME.get(each.flag or "")
+    if flag is None or flag.part == "beside":
+        return False
+    if flag.part == "precision" or flag.field is None:
+        return flag.part == "precision"
+    if not _mentions(recipe, flag.field):
+        return False
+    value = _value(recipe, flag)
+    if flag.form == "switch":
+        return bool(flag.means is not None and value != flag.means)
+    return value is None or tuple(worded(flag, value))[1:] != each.values
+
+
+def _value(recipe: Recipe, flag: Flag) -> Any:
+    assert flag.field is not None
+    return recipe.knob(flag.field) if flag.field in KNOBS else getattr(recipe.architecture, flag.field, None)
+
+
+def _mentions(recipe: Recipe, field: str) -> bool:
+    """Whether the recipe says it: every field of a preset, of a model those that are written, layout and batch."""
+    if field in KNOBS:
+        return KNOBS[field].section != "knobs" or field in recipe.knobs
+    if field in ("vocab_size", "make_vocab_size_divisible_by"):
+        return False
+    return isinstance(recipe.model, str) or field in recipe.architecture.model_fields_set

@@ -46,11 +46,18 @@ def test_what_is_the_users_own_stays_as_it_is_and_nothing_is_saved() -> None:
 
 
 def test_a_switch_of_the_users_command_is_off_when_the_recipe_says_so() -> None:
-    words = argv(cpu_recipe(), command=[*MINE, "--use-distributed-optimizer", "--micro-batch-size", "64"])
+    mine = [*MINE, "--use-distributed-optimizer", "--micro-batch-size", "64"]
+    words = argv(cpu_recipe().replace({"use_distributed_optimizer": False}), command=mine)
     assert "--use-distributed-optimizer" not in words
     assert words.count("--micro-batch-size") == 1
     on = argv(cpu_recipe().replace({"use_distributed_optimizer": True}))
     assert on.count("--use-distributed-optimizer") == 1
+
+
+def test_a_switch_that_the_recipe_does_not_mention_stays() -> None:
+    assert "--moe-router-padding-for-quantization" in argv(
+        cpu_recipe(), command=[*MINE, "--moe-router-padding-for-quantization"]
+    )
 
 
 def test_a_burst_is_bounded_by_its_exit_not_by_its_schedule() -> None:

@@ -7,6 +7,7 @@ a word `{out}` is a folder for what the trainer writes, `{iterations}` how many 
 
 from __future__ import annotations
 
+from trainer.command_line.megatron_lm.flags import version_of
 from trainer.command_line.megatron_lm.spelling import environment
 from trainer.command_line.megatron_lm.words import recipe_words
 from trainer.engines.command.kinds.asked import Asked
@@ -14,7 +15,7 @@ from trainer.engines.command.kinds.asked import Asked
 
 def argv(asked: Asked) -> tuple[str, ...]:
     many = {
-        "{args}": recipe_words(asked.recipe, version=asked.trainer.version),
+        "{args}": recipe_words(asked.recipe, version_of(asked.trainer.version)),
         "{env}": tuple(f"{name}={value}" for name, value in environment(asked.recipe).items()),
     }
     one = {

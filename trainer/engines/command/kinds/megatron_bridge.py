@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainer.command_line.megatron_bridge.overrides import overrides
+from trainer.command_line.megatron_bridge.command import with_recipe
+from trainer.command_line.megatron_bridge.hydra import literal
+from trainer.command_line.megatron_bridge.versions import version_of
 from trainer.engines.command.kinds.asked import Asked
 
 
 def argv(asked: Asked) -> tuple[str, ...]:
-    return (*asked.trainer.command, *overrides(asked.recipe), *_of_the_burst(asked))
+    command = with_recipe(asked.trainer.command, asked.recipe, version_of(asked.trainer.version))
+    return (*command, *_of_the_burst(asked))
 
 
 def _of_the_burst(asked: Asked) -> Iterator[str]:
@@ -22,9 +25,13 @@ def _of_the_burst(asked: Asked) -> Iterator[str]:
     yield from ("checkpoint.save=null", "checkpoint.load=null", "checkpoint.pretrained_checkpoint=null")
     if not asked.torch_trace and not asked.nsys_trace:
         return
-    profiler = "use_pytorch_profiler" if asked.torch_trace else "use_nsys_profiler"
-    start = bounds.profile_start - asked.nsys_trace
-    yield from (f"++profiling.{profiler}=true", f"++profiling.profile_step_start={start}")
-    yield f"++profiling.profile_step_end={bounds.profile_end}"
-    yield f"++profiling.profile_ranks=[{','.join(map(str, asked.ranks))}]"
-    yield f"logger.tensorboard_dir={asked.folder / 'tensorboard'}"
+    profiling = {
+        "_target_": "megatron.bridge.training.config.ProfilingConfig",
+        "use_pytorch_profiler": asked.torch_trace,
+        "use_nsys_profiler": asked.nsys_trace,
+        "profile_step_start": bounds.profile_start - asked.nsys_trace,
+        "profile_step_end": bounds.profile_end,
+        "profile_ranks": list(asked.ranks),
+    }
+    yield from ("profiling=null", f"++profiling={literal(profiling)}")  # a recipe may have none, or one of its own
+    yield f"logger.tensorboard_dir={literal(str(asked.folder / 'tensorboard'))}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainer.command_line.argv import split, without
-from trainer.command_line.megatron_lm.words import recipe_words, spelled_flags
+from trainer.command_line.argv import without
+from trainer.command_line.megatron_lm.flags import version_of
+from trainer.command_line.megatron_lm.words import with_recipe
 from trainer.engines.command.kinds.asked import Asked
 
 # Of the user's command and none of a burst: it saves nothing, loads nothing, evaluates nothing and reports to nobody
@@ -36,11 +37,8 @@ DATA = frozenset(
 
 
 def argv(asked: Asked) -> tuple[str, ...]:
-    dropped = LEFT_OUT | spelled_flags() | (DATA if asked.trainer.mock_data else frozenset())
-    kept = without(asked.trainer.command, dropped)
-    said = {words.flag for words in split(kept) if words.flag}
-    words = recipe_words(asked.recipe, version=asked.trainer.version, said=said)
-    return (*kept, *words, *_of_the_burst(asked))
+    kept = without(asked.trainer.command, LEFT_OUT | (DATA if asked.trainer.mock_data else frozenset()))
+    return (*with_recipe(kept, asked.recipe, version_of(asked.trainer.version)), *_of_the_burst(asked))
 
 
 def _of_the_burst(asked: Asked) -> Iterator[str]:
