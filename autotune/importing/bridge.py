@@ -58,8 +58,9 @@ def from_command(started: Started, asked: Asked, *, what: str) -> Found:
         headers=started.headers,
         notes=(
             *started.notes,
-            f"what the Bridge recipe {recipe} sets and the line does not is not known here: the recipe says its own "
-            "defaults for it. Import the configuration that a run of yours dumped to have all of it",
+            f"what the Bridge recipe {recipe} sets and the line does not is not known here. Bursts leave its knobs "
+            "alone, but write layout, batch and precision as the recipe has them: correct those that the line does not "
+            "name, or import the configuration that a run of yours dumped",
         ),
     )
 

@@ -22,6 +22,8 @@ from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
 from trainer.recipe.source import Source, near, nearest
 
+BRIDGE = "megatron-bridge"  # its own recipe may say otherwise: a default that is named stays named
+
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
@@ -44,7 +46,7 @@ def built(found: Found, asked: Asked) -> Imported:
     }
     for name, value in knobs.items():
         section = data.setdefault(KNOBS[name].section, {})
-        if value != KNOBS[name].default or KNOBS[name].section != "knobs":
+        if value != KNOBS[name].default or KNOBS[name].section != "knobs" or found.kind == BRIDGE:
             section[name] = list(value) if isinstance(value, tuple) else value
     if found.kind is not None:
         data["burst"] = {"engine": "command"}

@@ -16,6 +16,15 @@ from trainer.recipe.identity import effective
 
 TARGET = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 
+# Bridge's own objects by name (0.3.1 to 0.6.2); there is none for fp32
+NAMES = {
+    "bf16": "bf16_mixed",
+    "fp8_delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp8_current": "bf16_with_fp8_current_scaling_mixed",
+    "fp8_blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
 # What Megatron-Core trains in by precision; the amax history of delayed scaling is that of Bridge's own recipe.
 FORMATS: dict[str, dict[str, Any]] = {
     "fp32": {},

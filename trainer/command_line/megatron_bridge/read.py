@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from trainer.command_line.megatron_bridge.overrides import ALSO, UNSET
+from trainer.command_line.megatron_bridge.precision import NAMES
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
@@ -38,15 +39,7 @@ OTHER_PATHS = {
     "dataset.sequence_length": "seq_length",
     "model.moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
 }
-# Bridge's own mixed precision recipes by name (src/megatron/bridge/training/mixed_precision.py, 0.3.1)
-_PRECISION_OF = {
-    "bf16_mixed": "bf16",
-    "bf16_with_fp8_delayed_scaling_mixed": "fp8_delayed",
-    "bf16_with_fp8_current_scaling_mixed": "fp8_current",
-    "bf16_with_fp8_subchannel_scaling_mixed": "fp8_blockwise",
-    "bf16_with_mxfp8_mixed": "mxfp8",
-    "bf16_with_nvfp4_mixed": "nvfp4",
-}
+_PRECISION_OF = {name: precision for precision, name in NAMES.items()}
 _FP8 = {"delayed": "fp8_delayed", "tensorwise": "fp8_current", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "quick_gelu": "quick_gelu", "squared_relu": "squared_relu"}
 
