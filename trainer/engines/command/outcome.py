@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
+from trainer.engines.command.acting import Plain, acting_knobs
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.follow import Followed
 from trainer.engines.command.job import Job
 from trainer.engines.command.lines import Iteration, Reading
 from trainer.engines.command.usage import Usage, read_usage
 from trainer.failures import Evidence, classify
+from trainer.launchers import mailbox
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
 
@@ -54,9 +56,16 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
         reported_tflops_per_gpu=statistics.median(reported) if reported else None,
         attainable_tflops_per_gpu=recipe.peak_tflops,
         cores_per_rank=(os.cpu_count() or 1) / recipe.ranks_per_node if recipe.burst.launcher == "local" else None,
+        acting=_acting(job),
         versions=usage[min(usage)].versions if usage else {},
         warnings=[*unknown, *_warnings(reading, ended.followed)],
     )
+
+
+def _acting(job: Job) -> dict[str, Plain]:
+    """As the first rank that prints its arguments says; Megatron-LM's rank 0 does."""
+    log = mailbox.log_path(job.folder, 0)
+    return acting_knobs(job.burst.recipe, log.read_text(errors="replace")) if log.exists() else {}
 
 
 def _tflops(recipe: Recipe, rate: float) -> float:
