@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from autotune.importing.checkout import version_beside
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found, refused
 from trainer.command_line.megatron_lm.model import model_words
@@ -50,7 +51,12 @@ def built(found: Found, asked: Asked) -> Imported:
             section[name] = list(value) if isinstance(value, tuple) else value
     if found.kind is not None:
         data["burst"] = {"engine": "command"}
-        trainer = {"kind": found.kind, "command": list(found.command), "env": dict(environment.trainer)}
+        trainer = {
+            "kind": found.kind,
+            "version": version_beside(found.command) if found.kind == "megatron-lm" else None,
+            "command": list(found.command),
+            "env": dict(environment.trainer),
+        }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))
     return Imported(recipe=recipe, found=found, environment=environment, changed={})

@@ -36,13 +36,16 @@ NOT_NEEDED = {
 
 def started(text: str, asked: Asked) -> Started:
     """The training command of a script. BadInputError names everything that has to be told beside it."""
-    script = read_script(text, given=asked.given, beside=_beside(Path(asked.file).parent))
+    script = read_script(
+        text, given=asked.given, beside=_beside(Path(asked.file).parent), path=str(Path(asked.file).resolve())
+    )
     command, start = _training(script, asked)
     words = [command.words[index] for index in start.command]
     python = (start.python or "").split()
     split = _program_end(words) if not python[1:] else 1
     argv = words[split:]
-    _refuse_gaps([*_needed(argv), *_needed_env(command)], script, asked)
+    program = [gap for word in words[:split] for gap in word.gaps]
+    _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
     notes = [*script.notes_in_order(), *_as_written(argv)]
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:

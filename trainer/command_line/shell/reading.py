@@ -25,9 +25,16 @@ class _Exit(Exception):
     """The script ends here."""
 
 
-def read_script(text: str, *, given: Mapping[str, str] | None = None, beside: ReadBeside = lambda name: None) -> Script:
-    """What a bash script would start. `given`: values of `--set`; `beside`: the text of a file named in it, or None."""
-    scope = Scope(given=dict(given or {}))
+def read_script(
+    text: str,
+    *,
+    given: Mapping[str, str] | None = None,
+    beside: ReadBeside = lambda name: None,
+    path: str | None = None,
+) -> Script:
+    """What a bash script would start. `given`: values of `--set`; `beside`: the text of a file named in it, or None;
+    `path`: the script's own, absolute."""
+    scope = Scope(given=dict(given or {}), path=path)
     headers = headers_of(text)
     for name, value in slurm_variables(headers).items():
         scope.variables[name] = plain(value)

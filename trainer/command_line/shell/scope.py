@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
 from trainer.command_line.shell.words import (
     BREAK,
@@ -41,6 +42,7 @@ class Scope:
     positional: tuple[Pieces, ...] | None = None  # None: the script's own, which nobody knows
     notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
     first_line: int = 1  # of the text that is read, in the file
+    path: str | None = None  # of the script, absolute: what it finds its own folder by
 
     def get(self, name: str) -> Variable | None:
         if name in self.given:
@@ -82,6 +84,8 @@ class Scope:
             yield from self._expansion(node, quoted, empty)
         elif kind == "arithmetic_expansion":
             yield self._arithmetic(node)
+        elif kind == "command_substitution" and (path := path_of(text_of(node), self._known_word)) is not None:
+            yield Piece(text=path)
         else:
             yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
 
@@ -156,7 +160,16 @@ class Scope:
         found = () if value is None else tuple(self.pieces(value, quoted=True, empty=empty))
         yield from found if quoted or has_quotes else split_pieces(found)
 
+    def _known_word(self, text: str) -> str | None:
+        """The text of a word of the script, as in a substitution; None while a part of it is not known."""
+        nodes = parse("x=" + text).named_children
+        value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
+        pieces = () if value is None else self.value(value)
+        return None if value is None or any(piece.gap for piece in pieces) else "".join(p.text for p in pieces)
+
     def _named(self, name: str) -> Variable | None:
+        if name in ("0", "BASH_SOURCE") and self.path is not None:
+            return plain(self.path)
         if name in "@*":
             return Variable(values=self.positional or (), is_array=True)
         if name == "#" and self.positional is not None:

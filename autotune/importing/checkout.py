@@ -1,0 +1,22 @@
+"""Which Megatron-LM a command starts, where its checkout can be seen from here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+PACKAGE = Path("megatron") / "core" / "package_info.py"
+_NUMBER = re.compile(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)\s*$", re.MULTILINE)
+
+
+def version_beside(command: Sequence[str]) -> str | None:
+    """The version of Megatron-Core in the folder of the program that is run, or above it; None where there is none."""
+    program = next((Path(word) for word in command if word.endswith(".py")), None)
+    if program is None:
+        return None
+    for folder in program.resolve().parents[:3]:
+        if (folder / PACKAGE).is_file():
+            found = dict(_NUMBER.findall((folder / PACKAGE).read_text(errors="replace")))
+            return ".".join(found[part] for part in ("MAJOR", "MINOR", "PATCH")) if len(found) == 3 else None
+    return None
