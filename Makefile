@@ -1,14 +1,16 @@
 # `make run` tunes the packaged CPU recipe; `make test` runs the checks and the quick tests, `make test-full` the tests
-# that it leaves out. All of them make .venv first.
+# that it leaves out. All of them make .venv first. `make test-trainers` tunes real Megatron-LM (a checkout that
+# MEGATRON_LM names) and Megatron-Bridge on CPU ranks, in an environment of its own.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TRAINERS := .venv-trainers
 # what waits for `make test-full`: pyproject.toml says what each of these markers means
-LATER  := faults or browser or cold or thorough
+LATER  := faults or browser or cold or thorough or trainers
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-full check lint types layers unit clean
+.PHONY: run test test-full test-trainers check lint types layers unit clean
 
 run: $(STAMP)
 	$(BIN)/moe-autotune run cpu-moe-slow --budget 20
@@ -31,7 +33,10 @@ unit: $(STAMP)
 	$(PYTEST) -m "not ($(LATER))"
 
 test-full: $(STAMP)
-	$(PYTEST) -m "$(LATER)"
+	$(PYTEST) -m "($(LATER)) and not trainers"
+
+test-trainers: $(TRAINERS)/.installed
+	$(TRAINERS)/bin/python -m pytest -m trainers tests/trainers
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,5 +44,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
+$(TRAINERS)/.installed: pyproject.toml constraints.txt tests/trainers/requirements.txt
+	$(PYTHON) -m venv $(TRAINERS)
+	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt torch
+	$(TRAINERS)/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(TRAINERS)/bin/pip install --quiet --requirement tests/trainers/requirements.txt
+	$(TRAINERS)/bin/pip install --quiet --no-deps megatron-bridge==0.3.1 triton
+	touch $(TRAINERS)/.installed
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(TRAINERS) build *.egg-info

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -204,3 +205,20 @@ def test_what_few_models_have_is_spelled_where_they_have_it() -> None:
     assert "--window-size 128,0" in text
     assert "--disable-bias-linear" not in text
     assert "--softmax-type" not in export(recipe(), "megatron-lm")
+
+
+def test_an_export_of_an_imported_script_is_the_users_own_command_with_the_recipe_laid_over_it(tmp_path: Path) -> None:
+    mine = ["python", "pretrain_gpt.py", "--data-path", "/data/my tokens", "--save", "/ckpt", "--micro-batch-size", "8"]
+    recipe = load_recipe("deepseek-v3-1024xh100")
+    data = recipe.model_dump(mode="json", exclude_defaults=True)
+    data["trainer"] = {"command": mine, "env": {"MY_TOKEN_FILE": "/home/me"}}
+    own = Recipe.model_validate(data).replace({"micro_batch_size": 2})
+    words = _words_of_array(export(own, "megatron-lm"), "COMMAND")
+    assert words[:6] == ["python", "pretrain_gpt.py", "--data-path", "/data/my tokens", "--save", "/ckpt"]
+    assert words[words.index("--micro-batch-size") + 1] == "2"
+    assert words.count("--micro-batch-size") == 1
+
+
+def _words_of_array(script: str, name: str) -> list[str]:
+    inside = script.partition(f"{name}=(\n")[2].partition("\n)")[0]
+    return [word for line in inside.splitlines() for word in shlex.split(line)]

@@ -1,0 +1,122 @@
+"""Real Megatron-LM and real Megatron-Bridge, unmodified, tuned end to end on two CPU ranks: `make test-trainers`.
+
+From the user's script to the exported one, which is started once. Minutes each; in an environment of their own, with
+the packages of `requirements.txt`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+
+HERE = Path(__file__).parent
+MEGATRON_LM = os.environ.get("MEGATRON_LM")
+WORTHWHILE = 1.3
+pytestmark = pytest.mark.trainers
+
+
+def tuner(*words: str, cwd: Path, **env: str) -> str:
+    """The program's output. Its exit code has to be 0."""
+    paths = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.cli", *words],
+        cwd=cwd,
+        env={**os.environ, **paths, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def megatron_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training code of core_v0.16.1: the release whose core is installed."""
+    if MEGATRON_LM is None:
+        pytest.skip("MEGATRON_LM names no checkout of Megatron-LM")
+    folder = tmp_path_factory.mktemp("megatron_lm")
+    parts = ("megatron", "gpt_builders.py", "model_provider.py", "pretrain_gpt.py", "mamba_builders.py")
+    archive = subprocess.run(
+        ["git", "-C", MEGATRON_LM, "archive", "core_v0.16.1", *parts], capture_output=True, check=True
+    )
+    subprocess.run(["tar", "x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+def with_memory(recipe: Path, gib: float) -> None:
+    """The recipe with that much memory a rank: the operating system keeps to it."""
+    text = recipe.read_text()
+    recipe.write_text(text.replace("cluster:\n", f"cluster:\n  memory_gib: {gib}\n", 1))
+
+
+def report(study: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((study / "report.json").read_text())
+    return document
+
+
+def test_a_launch_script_of_megatron_lm_from_import_to_the_exported_script(megatron_lm: Path, tmp_path: Path) -> None:
+    script = HERE / "launch_megatron_lm.sh"
+    made = ("-o", "mine.yaml", "--gpu", "cpu", "--set", f"MEGATRON_LM={megatron_lm}")
+    tuner("import", str(script), *made, cwd=tmp_path)
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(recipe.read_text().replace("trainer:\n", "trainer:\n  version: 0.16.1\n"))
+    with_memory(recipe, 0.16)
+
+    tuner("run", "mine.yaml", "--budget", "14", "--study", "night", cwd=tmp_path)
+
+    found = report(tmp_path / "night")
+    assert found["trials"][0]["status"] == "oom"
+    runs = [trial for trial in found["trials"] if trial["status"] == "ok"]
+    assert found["speedup"] >= WORTHWHILE
+    assert all(trial["diagnosis"] for trial in runs)
+    traced = [each for trial in runs for each in trial["diagnosis"]["walls"]]
+    assert traced
+    assert runs[-1]["outcome"]["peak_gib"][1] > 0
+
+    exported = tmp_path / "tuned.sh"
+    tuner("export", "night", "--to", "megatron-lm", "-o", str(exported), cwd=tmp_path)
+    last = ("--exit-interval", "2", "--log-interval", "1", "--eval-iters", "0")
+    assert iterations(["bash", str(exported), *last], tmp_path) == 2
+
+
+def test_a_script_of_megatron_bridge_from_recipe_to_the_exported_overrides(tmp_path: Path) -> None:
+    if find_spec("megatron.bridge") is None:
+        pytest.skip("Megatron-Bridge is not installed")
+    (tmp_path / "mine.yaml").write_text(
+        (HERE / "bridge.yaml").read_text().replace("SCRIPT", str(HERE / "bridge_on_cpu.py"))
+    )
+
+    tuner("run", "mine.yaml", "--budget", "10", "--study", "night", cwd=tmp_path)
+
+    found = report(tmp_path / "night")
+    assert found["speedup"] >= WORTHWHILE
+    assert all(trial["diagnosis"] for trial in found["trials"] if trial["status"] == "ok")
+
+    exported = tuner("export", "night", "--to", "slurm", cwd=tmp_path)
+    command = re.search(r"^COMMAND=\(\n(.*?)^\)", exported, re.DOTALL | re.MULTILINE)
+    assert command is not None
+    job = f'COMMAND=(\n{command[1]})\nexec torchrun --nproc-per-node 2 --no-python "${{COMMAND[@]}}" "$@"\n'
+    (tmp_path / "tuned.sh").write_text(job)
+    last = ("train.exit_interval=2", "logger.log_interval=1")
+    assert iterations(["bash", "tuned.sh", *last], tmp_path) == 2
+
+
+def iterations(command: list[str], cwd: Path) -> int:
+    """How many iterations a script that was exported trains."""
+    paths = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    env = {**os.environ, **paths, "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-3000:]
+    return len(re.findall(r"iteration +\d+/ +\d+ \|", said))
