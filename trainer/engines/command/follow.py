@@ -53,7 +53,7 @@ class Follower:
     patience: Patience
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    _tails: dict[Path, _Tail] = field(default_factory=dict, init=False)
+    _tails: dict[int, list[_Tail]] = field(default_factory=dict, init=False)  # by rank
 
     def follow(self) -> Followed:
         began = moved = self.clock()
@@ -91,8 +91,10 @@ class Follower:
     def read(self) -> None:
         """Every line that has come since the last time."""
         for rank in range(self.processes.world_size):
-            for path in self.processes.outputs(rank):
-                for line in self._tails.setdefault(path, _Tail(path)).lines():
+            if not self._tails.get(rank):
+                self._tails[rank] = [_Tail(path) for path in self.processes.outputs(rank)]
+            for tail in self._tails[rank]:
+                for line in tail.lines():
                     self.reading.feed(line)
 
 
