@@ -41,6 +41,7 @@ CAUSES = (
     Words(_OOM, r"\bMemoryError\b", "Python's allocators and NumPy"),
     Words(_OOM, r"Cannot allocate memory|\bENOMEM\b", "errno 12: fork, mmap, dlopen"),
     Words(_OOM, r"can't start new thread|Thread creation failed", "no room for a stack: Python, libgomp"),
+    Words(_OOM, r"^RuntimeError: Resource temporarily unavailable", "no room for a stack: std::thread, errno 11"),
     Words(_NAN, r"NanLossError|loss is (nan|-?inf)", "our worker"),
     Words(_NAN, r"found (NaN|Inf) in|Unexpected result (nan|-?inf)", "Megatron-Core DDP and rerun_state_machine"),
     Words(_INFRA, r"Address already in use|EADDRINUSE", "errno 98: torch TCPStore, gloo, NCCL"),

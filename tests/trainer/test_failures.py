@@ -35,6 +35,7 @@ SAID = [
     (FailureKind.OOM, "numpy._core._exceptions._ArrayMemoryError: x\nMemoryError: Unable to allocate 8.00 GiB"),
     (FailureKind.OOM, "OSError: [Errno 12] Cannot allocate memory"),
     (FailureKind.OOM, "libgomp: Thread creation failed: Resource temporarily unavailable"),
+    (FailureKind.OOM, "RuntimeError: Resource temporarily unavailable"),
     (FailureKind.NAN, "NanLossError: loss is nan at step 3"),
     (FailureKind.NAN, "RuntimeError: Rank 3: found NaN in local grad norm for bucket #0 in backward pass"),
     (

@@ -13,13 +13,13 @@ DISTRIBUTED_ARGS=(
     --nnodes $NNODES
 )
 MODEL_ARGS=(
-    --num-layers 4 --hidden-size 128 --ffn-hidden-size 256 --num-attention-heads 4
+    --num-layers 4 --hidden-size 256 --ffn-hidden-size 512 --num-attention-heads 4
     --seq-length 128 --max-position-embeddings 128
     --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
     --untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0
 )
 MOE_ARGS=(
-    --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128
+    --num-experts 16 --moe-router-topk 2 --moe-ffn-hidden-size 512
     --moe-token-dispatcher-type allgather --moe-aux-loss-coeff 1e-2
 )
 TRAINING_ARGS=(

@@ -28,6 +28,7 @@ PHASES = (
     ("megatron.core.optimizer.optimizer", "FP32Optimizer", "step", "optimizer"),
 )
 BEGINS = ("megatron.training.initialize", "megatron.bridge.training.initialize")  # loading it begins phase init
+MODEL = ("megatron.core.models.gpt.gpt_model", "GPTModel", "__init__")  # process groups are up when it is built
 STEPS = (("megatron.training.training", "train_step"), ("megatron.bridge.training.train", "train_step"))
 
 
@@ -75,7 +76,8 @@ class Rank:
         """What is resident now is not the recipe's. On CPUs, a rank may take so much more and no more."""
         import resource
 
-        self.enter("init")
+        if self.baseline_kib:
+            return
         self.baseline_kib = status_kib("VmRSS")
         if limit := os.environ.get("MOE_AUTOTUNE_LIMIT_GIB"):
             most = int(status_kib("VmData") * 1024 + float(limit) * 2**30)
@@ -142,6 +144,7 @@ class Touch:
         self.touched = {
             *(module for module, *_ in (*PHASES, *STEPS)),
             *BEGINS,
+            MODEL[0],
             *self.ranges.MODULES,
             "torch.profiler.profiler",
         }
@@ -164,11 +167,13 @@ class Touch:
         if not self.rank.claim():
             return
         if name in BEGINS:
-            self.rank.begin()
+            self.rank.enter("init")
         self.ranges.name_ranges(module, when=recording)
         for owner, class_name, attribute, phase in PHASES:
             if owner == name:
                 patch(module, class_name, attribute, lambda f, phase=phase: entering(self.rank, phase, f))
+        if name == MODEL[0]:
+            patch(module, MODEL[1], MODEL[2], lambda f: counting_memory(self.rank, f))
         for owner, attribute in STEPS:
             if owner == name:
                 patch(module, None, attribute, lambda f: counted(self.rank, f))
@@ -208,6 +213,17 @@ def entering(rank: Rank, phase: str, function: Function) -> Function:
         return function(*args, **kwargs)
 
     return inside
+
+
+def counting_memory(rank: Rank, function: Function) -> Function:
+    import functools
+
+    @functools.wraps(function)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        rank.begin()
+        return function(*args, **kwargs)
+
+    return build
 
 
 def counted(rank: Rank, function: Function) -> Function:
