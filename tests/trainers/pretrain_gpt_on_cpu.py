@@ -16,7 +16,7 @@ import torch
 
 
 class Properties:
-    major, minor, total_memory, multi_processor_count, name = 9, 0, 80 * 2**30, 132, "cpu"
+    major, minor, total_memory, multi_processor_count, name = 10, 0, 80 * 2**30, 132, "cpu"
 
 
 def compiled_helpers() -> None:
@@ -35,7 +35,7 @@ def main(checkout: Path) -> None:
     for name, value in (
         ("is_available", lambda: True),
         ("device_count", lambda: 8),
-        ("get_device_capability", lambda *_: (9, 0)),
+        ("get_device_capability", lambda *_: (10, 0)),
         ("get_device_properties", lambda *_: Properties()),
     ):
         setattr(torch.cuda, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,12 @@ def test_a_custom_trainer_gets_the_recipe_where_its_template_says(tmp_path: Path
     words = (tmp_path / "0001" / "command.txt").read_text()
     assert "--num-layers" in words
     assert f"--out={tmp_path / '0001' / 'trainer'}" in words
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(shutil.which("py-spy") is None, reason="py-spy is not installed")
+def test_ranks_without_our_sitecustomize_are_asked_by_py_spy(tmp_path: Path) -> None:
+    failure = run(tmp_path, {"at": {"4": "hang"}, "step_s": 0.01}, inject=False).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.HANG
+    assert "act (" in (tmp_path / "0001" / "log" / "py-spy.txt").read_text()
