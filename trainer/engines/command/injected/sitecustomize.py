@@ -54,6 +54,7 @@ class Rank:
         self.file: int | None = None
         self.acts: bool | None = None  # whether this process is the one that trains; None: not yet known
         self.told = False
+        self.limits: tuple[int, int] | None = None  # of memory, before the recipe's was set
         self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
 
     def claim(self) -> bool:
@@ -81,12 +82,21 @@ class Rank:
         self.baseline_kib = status_kib("VmRSS")
         if limit := os.environ.get("MOE_AUTOTUNE_LIMIT_GIB"):
             most = int(status_kib("VmData") * 1024 + float(limit) * 2**30)
-            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+            self.limits = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, self.limits[1]))
 
     def stepped(self, cpu_s: float) -> None:
         self.cpu_s.append(cpu_s)
         if len(self.cpu_s) == self.last_step:
             self.tell()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """What a profiler takes from here on is not the recipe's."""
+        import resource
+
+        if self.limits is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def tell(self) -> None:
         """Peak memory so far, in GiB: what a GPU's allocator gave out and kept, and the resident set of the process."""
