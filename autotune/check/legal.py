@@ -21,7 +21,7 @@ RANKS_HERE = ("megatron", "command")  # engines whose ranks launcher local start
 
 def refuse_illegal(recipe: Recipe, *, where: str) -> None:
     """Raises BadInputError with every problem at once; `where` is the file the recipe came from."""
-    problems = [*_runners(recipe, where), *_trainer(recipe, where), *_rules(recipe, where)]
+    problems = [*_runners(recipe, where), *_machines(recipe, where), *_trainer(recipe, where), *_rules(recipe, where)]
     if problems:
         raise BadInputError(*problems)
 
@@ -50,6 +50,16 @@ def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
             yield Problem(where=f"{where}: burst.{key}", what=f"{name!r} is no {key} of this version", hint=hint)
 
 
+def _machines(recipe: Recipe, where: str) -> Iterator[Problem]:
+    """Launcher local starts ranks on this machine only."""
+    if recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE and recipe.burst.launcher == "local":
+        yield Problem(
+            where=f"{where}: cluster.nodes",
+            what=f"launcher local starts ranks on this machine only, the recipe asks for {recipe.cluster.nodes} nodes",
+            hint="set cluster.nodes to 1, or burst.engine to simulated to tune on a simulated cluster",
+        )
+
+
 def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
     """Engine command runs a trainer: it has to be named, and what is read of it readable."""
     if recipe.burst.engine != "command":
@@ -61,6 +71,12 @@ def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
             hint="write trainer.command, what one rank runs, or make the recipe with `moe-autotune import YOUR_SCRIPT`",
         )
         return
+    if recipe.trainer.mock_data and recipe.trainer.kind != "megatron-lm":
+        yield Problem(
+            where=f"{where}: trainer.mock_data",
+            what=f"kind {recipe.trainer.kind} is not told to make up data",
+            hint="write its own words for that into trainer.command, and take mock_data out",
+        )
     try:
         patterns_with(recipe.trainer.patterns)
     except BadInputError as error:

@@ -18,6 +18,7 @@ from trainer.command_line.megatron_bridge import overrides as bridge
 from trainer.command_line.megatron_bridge import versions as bridge_versions
 from trainer.command_line.megatron_lm import beside, flags, model, spelling
 from trainer.command_line.megatron_lm.words import recipe_words, with_recipe
+from trainer.command_line.variables import export_line, variables
 from trainer.recipe import Recipe
 
 # A run that ends by itself: what a recipe does not decide and pretrain_gpt.py wants said
@@ -53,17 +54,9 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
     return Command(argv=argv, variables=variables(recipe), lost=lost)
 
 
-def variables(recipe: Recipe) -> dict[str, str]:
-    """The user's variables, the recipe's over them, then those that Megatron-LM demands."""
-    own = {} if recipe.trainer is None else recipe.trainer.env
-    kind = "megatron-lm" if recipe.trainer is None else recipe.trainer.kind
-    demanded = beside.environment_beside(recipe) if kind == "megatron-lm" else {}
-    return {**own, **spelling.environment(recipe), **{name: each.words[0] for name, each in demanded.items()}}
-
-
 def exports(variables: dict[str, str]) -> Iterator[str]:
     """A line of shell a variable."""
-    yield from (f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+    yield from (export_line(name, value) for name, value in variables.items())
 
 
 def array(name: str, words: Iterable[str]) -> Iterator[str]:

@@ -74,6 +74,11 @@ SAID_IN_SETUP = [
     (FailureKind.CONFIG, BurstPhase.INIT, "ValueError: num_attention_heads (6) must be a multiple of tp (4)."),
     (FailureKind.CONFIG, BurstPhase.INIT, "RuntimeError: world_size (2) is not divisible by 4"),
     (FailureKind.CONFIG, BurstPhase.INIT, "pretrain_gpt.py: error: unrecognized arguments: --no-such-flag"),
+    (
+        FailureKind.IMPORT,
+        BurstPhase.START,
+        "python: can't open file '/x/y.py': [Errno 2] No such file or directory",
+    ),
     (FailureKind.IMPORT, BurstPhase.START, "env: ‘/no/python3’: No such file or directory"),
     (FailureKind.IMPORT, BurstPhase.START, "FileNotFoundError: [Errno 2] No such file or directory: '/no/python3'"),
 ]

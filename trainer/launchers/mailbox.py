@@ -50,7 +50,11 @@ def agent_log(control: Path) -> Path:
 
 def tail(path: Path) -> str:
     """The end of a log; empty if there is none."""
-    return path.read_bytes()[-TAIL_BYTES:].decode(errors="replace") if path.exists() else ""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def log_path(burst_folder: Path, rank: int) -> Path:

@@ -14,12 +14,17 @@ from trainer.burst import BurstPhase
 from trainer.failures import Death, RankEvidence
 from trainer.launchers import Processes
 from trainer.launchers.agent import deaths_told
-from trainer.launchers.mailbox import TAIL_BYTES
+from trainer.launchers.mailbox import tail
 from trainer.rank_report import phase_path
 
 _PREFIX = re.compile(r"^\[rank\d+\]:? ?", re.MULTILINE)  # torch's excepthook puts it before every line
+_UNCAUGHT = re.compile(r"^\[rank\d+\]: Traceback \(most recent call last\):$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^\w[\w.]*(Error|Exception|Interrupt)\b", re.MULTILINE)  # the last line of a traceback
+_CHAINED = re.compile(
+    r"^(During handling of the above exception|The above exception was the direct cause)", re.MULTILINE
+)
+_NAN = re.compile(r"Unexpected result (nan|-?inf)|found (NaN|Inf) in", re.IGNORECASE)
 _USAGE = re.compile(r"^\S+: error: ", re.MULTILINE)  # argparse
 # functions of a traceback, innermost meaning first -> the phase they belong to
 _FUNCTIONS = (
@@ -37,21 +42,31 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
     found = []
     for rank in range(processes.world_size):
         paths = processes.outputs(rank)
-        log = "\n".join(_tail(path) for path in paths)
+        written = "\n".join(tail(path) for path in paths)
+        log, uncaught = _PREFIX.sub("", written), _UNCAUGHT.search(written)
         code = named.get(rank)
-        if code is None and (_RAISED.search(_last_traceback(log)) or _USAGE.search(log)):
+        if code is None and (uncaught or (not named and (_RAISED.search(_last_traceback(log)) or _USAGE.search(log)))):
             code = 1
         if code is None and named:
             code = -signal.SIGTERM  # torchrun ends the others when one fails
         at_s = max((path.stat().st_mtime for path in paths), default=0.0)
         death = None if code is None else Death(at_s=at_s, code=code)
         phase = _phase(log, burst_folder, rank, trained=trained)
-        found.append(RankEvidence(rank=rank, phase=phase, death=death, log=log))
+        found.append(RankEvidence(rank=rank, phase=phase, death=death, log=_of_the_end(log) if code == 1 else log))
     return found
 
 
-def _tail(path: Path) -> str:
-    return _PREFIX.sub("", path.read_bytes()[-TAIL_BYTES:].decode(errors="replace"))
+def _of_the_end(log: str) -> str:
+    """What an exception that ended the rank says: its traceback and those it came of; before it, words of a NaN, which
+    ends in an unrelated exception. Other tracebacks were caught: they are not why it ended."""
+    if _TRACEBACK not in log:
+        return log
+    _, *tracebacks = log.split(_TRACEBACK)
+    first = len(tracebacks) - 1
+    while first and _CHAINED.search(tracebacks[first - 1]):
+        first -= 1
+    told = "\n".join(line for line in log.splitlines() if _NAN.search(line))
+    return "\n".join([told, *(_TRACEBACK + text for text in tracebacks[first:])])
 
 
 def _last_traceback(log: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
 
 POLL_S = 0.2
+LAST = 3.0  # medians that a line may still take when the burst's time is over
+BOTH = 2  # files of a rank: stdout and stderr
+FEW = 16  # ranks that are all followed; of more the first and the last, which print, and the others at the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,7 @@ class Patience:
     """How long is waited for a line, in seconds."""
 
     first_s: float  # for the first iteration
-    all_s: float  # from the first iteration to the last
+    all_s: float  # from the first iteration to the last, unless they still come
     medians: float = 20.0
     least_s: float = 60.0  # however short the steps are
     writing_s: float = 600.0  # around the profiled steps
@@ -59,9 +62,11 @@ class Follower:
         began = moved = self.clock()
         first: float | None = None
         seen = 0
+        world = self.processes.world_size
+        printing = range(world) if world <= FEW else (0, world - 1)
         while self.processes.running:
             self.sleep(POLL_S)
-            self.read()
+            self.read(printing)
             now = self.clock()
             if len(self.reading.iterations) != seen:
                 seen, moved = len(self.reading.iterations), now
@@ -80,20 +85,21 @@ class Follower:
         """The next line's limit in seconds, and since when it counts."""
         if first is None:
             return self.patience.first_s, began
-        if self.clock() - first > self.patience.all_s:
-            return self.patience.all_s, first
         steps = self.reading.iterations.values()
-        limit_s = max(self.patience.least_s, self.patience.medians * statistics.median(s.ms for s in steps) / 1e3)
+        median_s = statistics.median(step.ms for step in steps) / 1e3
+        over = self.clock() - first > self.patience.all_s
+        limit_s = max(self.patience.least_s, (LAST if over else self.patience.medians) * median_s)
         if self.bounds.traced and max(self.reading.iterations) + 1 >= self.bounds.measures.stop:
             limit_s = max(limit_s, self.patience.writing_s)
         return limit_s, moved
 
-    def read(self) -> None:
-        """Every line that has come since the last time."""
-        for rank in range(self.processes.world_size):
-            if not self._tails.get(rank):
-                self._tails[rank] = [_Tail(path) for path in self.processes.outputs(rank)]
-            for tail in self._tails[rank]:
+    def read(self, ranks: Iterable[int] | None = None) -> None:
+        """Every line that has come since the last time, of these ranks; of all."""
+        for rank in range(self.processes.world_size) if ranks is None else ranks:
+            if len(self._tails.get(rank, ())) < BOTH and not self.reading.iterations:
+                known = {tail.path: tail for tail in self._tails.get(rank, ())}
+                self._tails[rank] = [known.get(path) or _Tail(path) for path in self.processes.outputs(rank)]
+            for tail in self._tails.get(rank) or [_Tail(path) for path in self.processes.outputs(rank)]:
                 for line in tail.lines():
                     self.reading.feed(line)
 
@@ -102,13 +108,13 @@ class _Tail:
     """The new whole lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._at, self._rest = path, 0, b""
+        self.path, self._at, self._rest = path, 0, b""
 
     def lines(self) -> list[str]:
         try:
-            if self._path.stat().st_size == self._at:
+            if self.path.stat().st_size == self._at:
                 return []
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 file.seek(self._at)
                 new = file.read()
         except OSError:

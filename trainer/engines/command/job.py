@@ -7,16 +7,17 @@ import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from trainer.burst import Burst
-from trainer.command_line.megatron_lm.beside import environment_beside
-from trainer.command_line.megatron_lm.spelling import environment
+from trainer.command_line.variables import expanded, variables
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.kinds import KINDS, Asked
 from trainer.engines.command.traced import traced_ranks
 from trainer.launchers import Processes, mailbox
 from trainer.recipe.sections import TrainerSettings
 
+KEPT_BYTES = 4 << 20  # of a log, at either end
 INJECTED = Path(__file__).parent / "injected"
 
 
@@ -43,12 +44,13 @@ class Job:
 
     def clear(self) -> None:
         """What an earlier attempt at the burst left would be taken for this one's."""
+        shutil.rmtree(self.folder / "trace", ignore_errors=True)
         for folder in (self.written, self.ranks_folder, self.log_folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
 
     def argv(self) -> tuple[str, ...]:
-        """What one rank runs. `env` sets PYTHONPATH for the trainer alone: what starts it has our own packages."""
+        """What one rank runs. `env` sets for the trainer alone what would change the programs that start it."""
         asked = Asked(
             recipe=self.burst.recipe,
             trainer=self.trainer,
@@ -57,14 +59,22 @@ class Job:
             folder=self.written,
         )
         argv = KINDS[self.trainer.kind](asked)
-        (self.folder / "command.txt").write_text(shlex.join(argv) + "\n")
+        text = self.folder / "command.txt"
+        text.touch(mode=0o600)  # a command may hold what is for nobody else
+        text.write_text(shlex.join(argv) + "\n")
         prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
-        return ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={self._pythonpath()}", *prefix, *argv)
+        own = self._variables()
+        apart = [f"{name}={value}" for name, value in own.items() if _of_programs(name) and name != "PYTHONPATH"]
+        path = f"PYTHONPATH={self._pythonpath(own)}"
+        return ("env", "-u", "PYTHONSAFEPATH", path, *apart, *prefix, *argv)
 
-    def _pythonpath(self) -> str:
-        own = self.trainer.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    def _variables(self) -> dict[str, str]:
+        return {name: expanded(name, value, os.environ) for name, value in variables(self.burst.recipe).items()}
+
+    def _pythonpath(self, own: dict[str, str]) -> str:
+        theirs = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         injected = [str(INJECTED)] if self.trainer.inject else []
-        return os.pathsep.join([*injected, *filter(None, own.split(os.pathsep))])
+        return os.pathsep.join([*injected, *filter(None, theirs.split(os.pathsep))])
 
     def environment(self) -> dict[str, str]:
         recipe = self.burst.recipe
@@ -76,17 +86,34 @@ class Job:
             ours["CUDA_VISIBLE_DEVICES"] = ""
             if recipe.memory_limit_gib is not None:
                 ours["MOE_AUTOTUNE_LIMIT_GIB"] = str(recipe.memory_limit_gib)
-        theirs = {name: value for name, value in self.trainer.env.items() if name != "PYTHONPATH"}
-        demanded = {name: beside.words[0] for name, beside in environment_beside(recipe).items()}
-        return {**theirs, **demanded, **environment(recipe), **ours}
+        theirs = {name: value for name, value in self._variables().items() if not _of_programs(name)}
+        return {**theirs, **ours}
 
     def keep_logs(self, processes: Processes) -> None:
-        """Every rank's output and the agent's log, beside the burst."""
+        """Every rank's output and the agent's log, beside the burst: of a long one its start and its end."""
         for rank in range(processes.world_size):
             with mailbox.log_path(self.folder, rank).open("wb") as log:
                 for path in processes.outputs(rank):
-                    log.write(path.read_bytes())
+                    _copy_ends(path, log)
         (self.log_folder / "agent.log").write_text(processes.log)
+        shutil.rmtree(processes.control, ignore_errors=True)
+
+
+def _of_programs(name: str) -> bool:
+    """Whether a variable changes how programs are found or loaded: what starts the ranks goes without."""
+    return name == "PATH" or name.startswith(("PYTHON", "LD_"))
+
+
+def _copy_ends(path: Path, sink: IO[bytes]) -> None:
+    size = path.stat().st_size
+    with path.open("rb") as source:
+        if size <= 2 * KEPT_BYTES:
+            shutil.copyfileobj(source, sink)
+            return
+        sink.write(source.read(KEPT_BYTES))
+        sink.write(f"\n... {size - 2 * KEPT_BYTES} bytes left out ...\n".encode())
+        source.seek(size - KEPT_BYTES)
+        shutil.copyfileobj(source, sink)
 
 
 def _nsys(asked: Asked, folder: Path) -> tuple[str, ...]:

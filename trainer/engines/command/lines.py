@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from trainer.errors import BadInputError, Problem
 
-_NUMBER = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|nan|inf)"
+_NUMBER = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 _MB, _GB = 2**20, 10**9
 
 # name -> pattern; the named groups are what is read

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
@@ -18,6 +19,8 @@ from trainer.failures import Evidence, classify
 from trainer.launchers import mailbox
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
+
+ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +37,9 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
     recipe, bounds = job.burst.recipe, job.bounds
     measured = [reading.iterations[n] for n in bounds.measures if n in reading.iterations]
     usage = read_usage(job.ranks_folder, recipe.world_size)
-    peaks, unknown = _peaks(recipe, reading, usage)
-    failure = _failure(recipe, bounds, reading, ended, peaks)
+    known, unknown = _peaks(recipe, reading, usage)
+    peaks = [known[rank] for rank in sorted(known)]
+    failure = _failure(recipe, bounds, reading, ended, known)
     step_us = [each.ms * 1e3 for each in measured]
     tokens = recipe.training.global_batch_size * recipe.training.seq_length
     rate = tokens / (statistics.median(step_us) / 1e6) / recipe.world_size if step_us and failure is None else None
@@ -44,8 +48,8 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
         failure=failure,
         step_us=step_us,
         cpu_us=_cpu_us(bounds, usage, recipe.world_size) if len(step_us) == len(bounds.measures) else [],
-        loss=[each.loss for each in _in_order(reading) if each.loss is not None],
-        grad_norm=[each.grad_norm for each in _in_order(reading) if each.grad_norm is not None],
+        loss=_finite(each.loss for each in _in_order(reading)),
+        grad_norm=_finite(each.grad_norm for each in _in_order(reading)),
         skipped_steps=sum(each.skipped for each in reading.iterations.values()),
         peak_gib=peaks,
         limit_gib=recipe.memory_limit_gib,
@@ -65,7 +69,10 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
 def _acting(job: Job) -> dict[str, Plain]:
     """As the first rank that prints its arguments says; Megatron-LM's rank 0 does."""
     log = mailbox.log_path(job.folder, 0)
-    return acting_knobs(job.burst.recipe, log.read_text(errors="replace")) if log.exists() else {}
+    if not log.exists():
+        return {}
+    with log.open(errors="replace") as file:
+        return acting_knobs(job.burst.recipe, file.read(ARGUMENTS_WITHIN))
 
 
 def _tflops(recipe: Recipe, rate: float) -> float:
@@ -76,6 +83,11 @@ def _in_order(reading: Reading) -> list[Iteration]:
     return [reading.iterations[number] for number in sorted(reading.iterations)]
 
 
+def _finite(values: Iterable[float | None]) -> list[float]:
+    """JSON has no word for the others: what they mean is the failure's to say."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
 def _cpu_us(bounds: Bounds, usage: dict[int, Usage], ranks: int) -> list[float]:
     """CPU time of each measured step summed over ranks; [] where a rank did not tell."""
     steps = [usage[rank].cpu_s[bounds.warmup : bounds.measures.stop - 1] for rank in usage]
@@ -84,39 +96,46 @@ def _cpu_us(bounds: Bounds, usage: dict[int, Usage], ranks: int) -> list[float]:
     return [1e6 * sum(step) for step in zip(*steps, strict=True)]
 
 
-def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[list[float], list[str]]:
-    """Peak of every rank in GiB; without our sitecustomize the log's, of those ranks that print it."""
+def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[dict[int, float], list[str]]:
+    """Peak in GiB by rank; without our sitecustomize the log's, of those ranks that print it."""
     known = {rank: each.peak_gib for rank, each in usage.items()}
     known = known or {rank: gib for rank, gib in reading.peak_gib.items() if gib}
     silent = recipe.world_size - len(known)
-    if not known or not silent:
-        return [known[rank] for rank in sorted(known)], []
-    return [known[rank] for rank in sorted(known)], [
-        f"memory of {silent} of {recipe.world_size} ranks is not known: the hottest may be among them"
-    ]
+    if not silent:
+        return known, []
+    return known, [f"memory of {silent} of {recipe.world_size} ranks is not known: the hottest may be among them"]
 
 
-def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, peaks: Sequence[float]) -> Failure | None:
+def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, peaks: dict[int, float]) -> Failure | None:
     done = max(reading.iterations, default=0)
-    nan = next((each for each in _in_order(reading) if each.nan), None)
-    if nan is not None:
-        said = f"the trainer counts a NaN iteration at iteration {nan.number}"
-        return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=said)
+    if wrong := next((said for each in _in_order(reading) if (said := _no_number(each))), None):
+        return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
     if done < bounds.last or ended.code not in (0, None):
         found = classify(ended.evidence) if ended.code != 0 or ended.followed.overdue_s is not None else None
         return found or Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_short(bounds, done))
     limit = recipe.memory_limit_gib
-    if limit is not None and peaks and max(peaks) > limit:
-        rank = peaks.index(max(peaks))
-        said = f"rank {rank} took {max(peaks):.2f} GiB of {limit:g} GiB"
-        return Failure(kind=FailureKind.OOM, rank=rank, evidence=said)
+    hottest = max(peaks, key=lambda rank: peaks[rank], default=None)
+    if limit is not None and hottest is not None and peaks[hottest] > limit:
+        said = f"rank {hottest} took {peaks[hottest]:.2f} GiB of {limit:g} GiB"
+        return Failure(kind=FailureKind.OOM, rank=hottest, evidence=said)
+    return None
+
+
+def _no_number(each: Iteration) -> str | None:
+    """Why the iteration is none to go on from. An infinite norm beside a skipped step is the loss scaler's search."""
+    if each.nan:
+        return f"the trainer counts a NaN iteration at iteration {each.number}"
+    if each.loss is not None and not math.isfinite(each.loss):
+        return f"loss of iteration {each.number} is {each.loss}"
+    if each.grad_norm is not None and not math.isfinite(each.grad_norm) and not each.skipped:
+        return f"gradient norm of iteration {each.number} is {each.grad_norm}"
     return None
 
 
 def _short(bounds: Bounds, done: int) -> str:
     if done == 0:
         return "the trainer ended without an iteration line; its log is in the burst's log/"
-    return f"the trainer ended after iteration {done} of {bounds.last}: its --train-iters must allow that many"
+    return f"the trainer ended after iteration {done} of {bounds.last}: its schedule must allow that many"
 
 
 def _warnings(reading: Reading, followed: Followed) -> list[str]:

@@ -10,13 +10,14 @@ import json
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LINE = (
     " [2026-11-22 05:17:18.220966] iteration {i:>8}/     100 | consumed samples:           64 | elapsed time per "
     "iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): 12.5 | learning rate: 3.000000E-04 | "
-    "lm loss: {loss:.6E} | grad norm: 0.700 | number of skipped iterations:   0 | number of nan iterations:   {nan} |"
+    "lm loss: {loss:.6E} | grad norm: {norm} | number of skipped iterations:   0 | number of nan iterations:   {nan} |"
 )
 
 
@@ -35,6 +36,14 @@ def act(what: str | None) -> None:
         sys.exit(0)
 
 
+def handled() -> None:
+    """On every rank: an exception that is caught, and told."""
+    try:
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        traceback.print_exc()
+
+
 def backward_step(what: str | None) -> None:
     act(what)
 
@@ -46,11 +55,16 @@ def main() -> None:
     last, step_s = int(value("--exit-interval")), acts.get("step_s", 0.0)
     for i in range(1, last + 1):
         what = acts.get("at", {}).get(str(i))
+        if what == "handled":
+            handled()
         what = what if what == "hang" or RANK == WORLD - 1 else None
         backward_step(what)
         if RANK == WORLD - 1:
             nan = int(acts.get("at", {}).get(str(i)) == "nan")
-            print(LINE.format(i=i, ms=1e3 * step_s + i, loss=6.0 - i / 100, nan=nan), flush=True)
+            print(
+                LINE.format(i=i, ms=1e3 * step_s + i, loss=6.0 - i / 100, nan=nan, norm="nan" if nan else "0.700"),
+                flush=True,
+            )
         time.sleep(step_s)
     if "--use-pytorch-profiler" in sys.argv:
         folder = Path(value("--tensorboard-dir"))

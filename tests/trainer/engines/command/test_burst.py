@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.policies.drawn import cpu_recipe
@@ -79,7 +80,7 @@ def test_a_trainer_that_ends_early_says_after_which_iteration(tmp_path: Path) ->
     failure = run(tmp_path, {"at": {"4": "short"}}).failure
     assert failure is not None
     assert "after iteration" in failure.evidence
-    assert "--train-iters" in failure.evidence
+    assert "its schedule must allow" in failure.evidence
 
 
 @pytest.mark.faults
@@ -124,3 +125,26 @@ def test_ranks_without_our_sitecustomize_are_asked_by_py_spy(tmp_path: Path) -> 
     assert failure is not None
     assert failure.kind is FailureKind.HANG
     assert "act (" in (tmp_path / "0001" / "log" / "py-spy.txt").read_text()
+
+
+@pytest.mark.faults
+def test_what_is_no_number_is_told_and_does_not_spoil_the_journal(tmp_path: Path) -> None:
+    outcome = run(tmp_path, {"at": {"4": "nan"}})
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.NAN
+    written = (tmp_path / "0001" / "outcome.json").read_bytes()
+    assert msgspec.json.decode(written, type=Outcome) == outcome
+    assert len(outcome.grad_norm) == len(outcome.loss) - 1
+
+
+@pytest.mark.faults
+def test_an_exception_that_was_caught_is_not_why_a_rank_ended(tmp_path: Path) -> None:
+    failure = run(tmp_path, {"at": {"3": "handled", "4": "oom"}}).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.OOM
+
+
+@pytest.mark.faults
+def test_a_variable_that_names_itself_keeps_what_is_inherited(tmp_path: Path) -> None:
+    outcome = run(tmp_path, {}, env={"PATH": "/no/such/folder:${PATH}", "MINE": "x"})
+    assert outcome.failure is None

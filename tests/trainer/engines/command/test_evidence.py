@@ -42,10 +42,12 @@ def recorded(name: str, folder: Path) -> Recorded:
     text = (TRAINER_LOGS / f"{name}.log").read_text(errors="replace")
     agent = "\n".join(line for line in text.splitlines() if "torch/distributed/elastic" in line)
     lines: dict[int, list[str]] = {0: [], 1: []}
+    plain = 0
     for line in text.splitlines():
         if "torch/distributed/elastic" in line or line.startswith(("E1121", "W1121")):
             break
-        lines[1 if line.startswith("[rank1]") else 0].append(line)
+        plain += line == "Traceback (most recent call last):"  # before the process groups, of one rank each
+        lines[1 if line.startswith("[rank1]") or plain > 1 else 0].append(line)
     return Recorded(control=folder, log=agent, texts={rank: "\n".join(each) for rank, each in lines.items()})
 
 

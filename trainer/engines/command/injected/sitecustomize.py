@@ -28,7 +28,11 @@ PHASES = (
     ("megatron.core.optimizer.optimizer", "FP32Optimizer", "step", "optimizer"),
 )
 BEGINS = ("megatron.training.initialize", "megatron.bridge.training.initialize")  # loading it begins phase init
-MODEL = ("megatron.core.models.gpt.gpt_model", "GPTModel", "__init__")  # process groups are up when it is built
+MODELS = (  # process groups are up when one is built
+    ("megatron.core.models.gpt.gpt_model", "GPTModel"),
+    ("megatron.core.models.mamba.mamba_model", "MambaModel"),
+    ("megatron.core.models.hybrid.hybrid_model", "HybridModel"),
+)
 STEPS = (("megatron.training.training", "train_step"), ("megatron.bridge.training.train", "train_step"))
 
 
@@ -59,6 +63,8 @@ class Rank:
 
     def claim(self) -> bool:
         """The first process of the rank to get this far is the one that trains."""
+        if self.acts is None and is_child(self.rank):
+            self.acts = False
         if self.acts is None:
             try:
                 with open(os.path.join(self.out, f"rank{self.rank}.pid"), "x") as file:
@@ -117,6 +123,18 @@ class Rank:
         os.replace(f"{path}.part", path)
 
 
+def is_child(rank: int) -> bool:
+    """Whether Python of the same rank started this process: a helper of the trainer, not the trainer."""
+    parent = os.getppid()
+    try:
+        with open(f"/proc/{parent}/comm") as file:
+            python = file.read().startswith(("python", "pt_"))
+        with open(f"/proc/{parent}/environ", "rb") as file:
+            return python and f"RANK={rank}".encode() in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
 def status_kib(field: str) -> int:
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
@@ -154,7 +172,7 @@ class Touch:
         self.touched = {
             *(module for module, *_ in (*PHASES, *STEPS)),
             *BEGINS,
-            MODEL[0],
+            *(module for module, _ in MODELS),
             *self.ranges.MODULES,
             "torch.profiler.profiler",
         }
@@ -182,8 +200,9 @@ class Touch:
         for owner, class_name, attribute, phase in PHASES:
             if owner == name:
                 patch(module, class_name, attribute, lambda f, phase=phase: entering(self.rank, phase, f))
-        if name == MODEL[0]:
-            patch(module, MODEL[1], MODEL[2], lambda f: counting_memory(self.rank, f))
+        for owner, class_name in MODELS:
+            if owner == name:
+                patch(module, class_name, "__init__", lambda f: counting_memory(self.rank, f))
         for owner, attribute in STEPS:
             if owner == name:
                 patch(module, None, attribute, lambda f: counted(self.rank, f))

@@ -23,6 +23,9 @@ def _of_the_burst(asked: Asked) -> Iterator[str]:
     yield f"train.exit_interval={bounds.last}"
     yield from ("train.eval_iters=0", "logger.log_interval=1", "logger.log_throughput=true")
     yield from ("checkpoint.save=null", "checkpoint.load=null", "checkpoint.pretrained_checkpoint=null")
+    yield from ("logger.wandb_project=null", "logger.wandb_exp_name=null", "train.rampup_batch_size=null")
+    if not asked.torch_trace:
+        yield "logger.tensorboard_dir=null"
     if not asked.torch_trace and not asked.nsys_trace:
         return
     profiling = {
@@ -34,4 +37,5 @@ def _of_the_burst(asked: Asked) -> Iterator[str]:
         "profile_ranks": list(asked.ranks),
     }
     yield from ("profiling=null", f"++profiling={literal(profiling)}")  # a recipe may have none, or one of its own
-    yield f"logger.tensorboard_dir={literal(str(asked.folder / 'tensorboard'))}"
+    if asked.torch_trace:
+        yield f"logger.tensorboard_dir={literal(str(asked.folder / 'tensorboard'))}"

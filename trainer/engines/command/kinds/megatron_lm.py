@@ -20,6 +20,8 @@ LEFT_OUT = frozenset(
         *("save", "save-interval", "save-retain-interval", "async-save", "non-persistent-save-interval"),
         *("load", "pretrained-checkpoint", "ckpt-step", "use-checkpoint-args", "log-progress", "finetune"),
         *("eval-iters", "eval-interval", "exit-interval", "log-interval", "log-throughput", "tensorboard-dir"),
+        *("rampup-batch-size", "step-batch-size-schedule"),  # a burst runs the full batch
+        *("skip-train", "full-validation", "exit-duration-in-mins"),
         *("wandb-project", "wandb-exp-name", "wandb-save-dir", "wandb-entity"),
         *("profile", "use-pytorch-profiler", "profile-step-start", "profile-step-end", "profile-ranks"),
         *("record-memory-history", "memory-snapshot-path", "nvtx-ranges", "pytorch-profiler-collect-shapes"),

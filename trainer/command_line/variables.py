@@ -1,0 +1,56 @@
+"""The environment of a rank: the user's variables, the recipe's, and what Megatron-LM demands; for bursts and exports.
+
+A value may name the variable itself, as `/opt/bin:${PATH}` does: what the job inherits is put there when it starts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from trainer.command_line.megatron_lm.beside import environment_beside
+from trainer.command_line.megatron_lm.spelling import environment
+from trainer.recipe import Recipe
+
+THREADS = "OMP_NUM_THREADS"
+
+
+def variables(recipe: Recipe) -> dict[str, str]:
+    """Name -> value, not yet expanded. Threads a rank are the user's own where the recipe does not mention them."""
+    trainer = recipe.trainer
+    ours = environment(recipe)
+    if trainer is not None and "threads_per_rank" not in recipe.knobs:
+        ours.pop(THREADS, None)
+    demanded = environment_beside(recipe) if trainer is None or trainer.kind != "megatron-bridge" else {}
+    own = {} if trainer is None else trainer.env
+    return {**own, **{name: beside.words[0] for name, beside in demanded.items()}, **ours}
+
+
+def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
+    """The value with what is inherited in it; no empty element, which would name the working folder."""
+    if not _names_itself(name, value):
+        return value
+    filled = re.sub(_reference(name), lambda _: inherited.get(name, ""), value)
+    return ":".join(part for part in filled.split(":") if part)
+
+
+def export_line(name: str, value: str) -> str:
+    """`export NAME=…` for a shell; a reference to itself stays one, and brings no empty element."""
+    if not _names_itself(name, value):
+        return f"export {name}={shlex.quote(value)}"
+    before, _, after = re.sub(_reference(name), "\0", value, count=1).partition("\0")
+    before, after = before.rstrip(":"), after.lstrip(":")
+    own = ":".join(part for part in (before, after) if part)
+    if not before:
+        return f'export {name}="${{{name}:+${name}:}}"{shlex.quote(own)}'
+    tail = f":{shlex.quote(after)}" if after else ""
+    return f'export {name}={shlex.quote(before)}"${{{name}:+:${name}}}"{tail}'
+
+
+def _names_itself(name: str, value: str) -> bool:
+    return re.search(_reference(name), value) is not None
+
+
+def _reference(name: str) -> str:
+    return rf"\$\{{{re.escape(name)}\}}|\${re.escape(name)}\b"
