@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from autotune.export.script import own_command
 from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
 from trainer.command_line.megatron_bridge.overrides import Unsaid, environment, overrides, unsaid
@@ -24,7 +25,9 @@ HELD = (
 
 
 def render(recipe: Recipe, context: Context) -> str:
-    """Environment, a bash array of overrides, each quoted, and the launch line that uses it."""
+    """The user's own command where the recipe has one; else environment, overrides each quoted, and a launch line."""
+    if recipe.trainer is not None and recipe.trainer.kind == "megatron-bridge":
+        return own_command(recipe, context)
     release = version_of(context.version)
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     lines = [

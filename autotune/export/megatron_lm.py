@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from autotune.export.script import array, exports, rank_command
+from autotune.export.script import own_command, torchrun_words
 from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
 from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
@@ -25,7 +25,7 @@ WIDTH = 110
 def render(recipe: Recipe, context: Context) -> str:
     """The whole script; it can be run by bash as it is. BadInputError for a version that is none."""
     if recipe.trainer is not None and recipe.trainer.kind == "megatron-lm":
-        return _own_command(recipe, context)
+        return own_command(recipe, context)
     version = version_of(context.version)
     model, knobs = model_spellings(recipe, version), knob_spellings(recipe, version)
     lines = [
@@ -42,25 +42,6 @@ def render(recipe: Recipe, context: Context) -> str:
         *_not_written(recipe, [*model, *knobs]),
         "",
         *_launch(recipe, version),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _own_command(recipe: Recipe, context: Context) -> str:
-    command = rank_command(recipe, context)
-    lines = [
-        "#!/usr/bin/env bash",
-        f"# {_one_line(recipe.name)}: your own command with the tuned recipe, written by moe-autotune.",
-        *(f"# {line}" for line in context.origin),
-        "# Its data, schedule and checkpoints are as you gave them; start it from the folder where you start yours.",
-        *(f"# NOT EXPRESSED: {_one_line(each)}" for each in command.lost),
-        "",
-        *exports(command.variables),
-        "",
-        *array("COMMAND", command.argv),
-        "",
-        f"torchrun {_ranks(recipe)} \\",
-        '  --no-python "${COMMAND[@]}" "$@"',
     ]
     return "\n".join(lines) + "\n"
 
@@ -130,15 +111,8 @@ def _wrapped(start: str, names: list[str]) -> Iterator[str]:
 
 
 def _launch(recipe: Recipe, version: str) -> Iterator[str]:
-    yield f"torchrun {_ranks(recipe)} \\"
+    yield f"torchrun {torchrun_words(recipe)} \\"
     yield f'  {program(recipe, version)} "${{MODEL_ARGS[@]}}" "${{TUNED_ARGS[@]}}" "${{BESIDE_ARGS[@]}}" "$@"'
-
-
-def _ranks(recipe: Recipe) -> str:
-    where = f"--nnodes {recipe.cluster.nodes} --nproc-per-node {recipe.ranks_per_node}"
-    if recipe.cluster.nodes > 1:
-        where += ' --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
-    return where
 
 
 def _one_line(text: str) -> str:

@@ -59,6 +59,34 @@ def exports(variables: dict[str, str]) -> Iterator[str]:
     yield from (export_line(name, value) for name, value in variables.items())
 
 
+def own_command(recipe: Recipe, context: Context) -> str:
+    """The user's own command with the recipe laid over it, under torchrun: a whole script."""
+    command = rank_command(recipe, context)
+    lines = [
+        "#!/usr/bin/env bash",
+        comment(f"{recipe.name}: your own command with the tuned recipe, written by moe-autotune."),
+        *(comment(line) for line in context.origin),
+        "# Its data, schedule and checkpoints are as you gave them; start it from the folder where you start yours.",
+        *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
+        "",
+        *exports(command.variables),
+        "",
+        *array("COMMAND", command.argv),
+        "",
+        f"torchrun {torchrun_words(recipe)} \\",
+        '  --no-python "${COMMAND[@]}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def torchrun_words(recipe: Recipe) -> str:
+    """Nodes and ranks; on several nodes the shell says which this one is."""
+    where = f"--nnodes {recipe.cluster.nodes} --nproc-per-node {recipe.ranks_per_node}"
+    if recipe.cluster.nodes > 1:
+        where += ' --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+    return where
+
+
 def array(name: str, words: Iterable[str]) -> Iterator[str]:
     """A bash array, a flag with its values a line."""
     yield f"{name}=("

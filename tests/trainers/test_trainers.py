@@ -103,13 +103,10 @@ def test_a_script_of_megatron_bridge_from_recipe_to_the_exported_overrides(tmp_p
     assert found["speedup"] >= WORTHWHILE
     assert all(trial["diagnosis"] for trial in found["trials"] if trial["status"] == "ok")
 
-    exported = tuner("export", "night", "--to", "slurm", cwd=tmp_path)
-    command = re.search(r"^COMMAND=\(\n(.*?)^\)", exported, re.DOTALL | re.MULTILINE)
-    assert command is not None
-    job = f'COMMAND=(\n{command[1]})\nexec torchrun --nproc-per-node 2 --no-python "${{COMMAND[@]}}" "$@"\n'
-    (tmp_path / "tuned.sh").write_text(job)
+    exported = tmp_path / "tuned.sh"
+    tuner("export", "night", "--to", "megatron-bridge", "-o", str(exported), cwd=tmp_path)
     last = ("train.exit_interval=2", "logger.log_interval=1")
-    assert iterations(["bash", "tuned.sh", *last], tmp_path) == 2
+    assert iterations(["bash", str(exported), *last], tmp_path) == 2
 
 
 def iterations(command: list[str], cwd: Path) -> int:

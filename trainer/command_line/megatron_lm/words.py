@@ -48,7 +48,20 @@ def unmentioned(command: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, s
             yield flag.field, flag.flag
 
 
+# Spellings that Megatron-LM keeps beside the flag of a field -> the knob they set: the recipe's word takes their place
+DEPRECATED = {
+    "--recompute-activations": "recompute_granularity",
+    "--enable-cuda-graph": "cuda_graph_impl",
+    "--external-cuda-graph": "cuda_graph_impl",
+    "--moe-enable-deepep": "moe_flex_dispatcher_backend",
+    "--num-layers-per-virtual-pipeline-stage": "virtual_pipeline_model_parallel_size",
+    "--moe-router-padding-for-fp8": "moe_router_padding_for_quantization",
+}
+
+
 def _contradicts(each: Words, recipe: Recipe) -> bool:
+    if each.flag in DEPRECATED:
+        return _mentions(recipe, DEPRECATED[each.flag])
     flag = BY_NAME.get(each.flag or "")
     if flag is None or flag.part == "beside":
         return False
