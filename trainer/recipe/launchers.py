@@ -21,7 +21,7 @@ _RELEASE = re.compile(r"\d+\.\d+")
 def check_for(recipe: Recipe, launcher: Launcher, version: str = NEWEST) -> list[Finding]:
     """Every rule that binds the launcher and holds in the version ("0.16.1", "head"), errors first."""
     bound = (rule for rule in RULES if _binds(rule, launcher, version))
-    found = [_said_by(rule, finding, launcher) for rule in bound if (finding := rule.finding(recipe))]
+    found = [_said_by(rule, finding, launcher, version) for rule in bound if (finding := rule.finding(recipe))]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
@@ -48,7 +48,10 @@ def _minor(version: str) -> int:
     return int(major) * 1000 + int(minor)
 
 
-def _said_by(rule: Rule, finding: Finding, launcher: Launcher) -> Finding:
+def _said_by(rule: Rule, finding: Finding, launcher: Launcher, version: str) -> Finding:
     past = rule.kind is FindingKind.WARNING and rule.versions != "all" and not holds_in(rule.versions, NEWEST)
-    refused = launcher in rule.refuses or (rule.versions.startswith(REFUSED) and launcher not in rule.binds)
+    if rule.versions.startswith(REFUSED):
+        refused = holds_in(rule.versions, version) and (launcher not in rule.binds or launcher in rule.refuses)
+    else:
+        refused = launcher in rule.refuses
     return replace(finding, kind=FindingKind.ERROR) if past or refused else finding
