@@ -14,6 +14,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
 PLACE = "{args}"
+VOCABULARY = ("vocab_size", "make_vocab_size_divisible_by")  # the user's tokenizer decides them
 
 
 def recipe_words(recipe: Recipe, version: str = HEAD) -> tuple[str, ...]:
@@ -44,7 +45,9 @@ def unmentioned(command: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, s
     """(field, flag) of the user's words that set something the recipe has a place for and does not mention."""
     for each in split(command):
         flag = BY_NAME.get(each.flag or "")
-        if flag and flag.field and flag.part in ("model", "knob") and not _mentions(recipe, flag.field):
+        if flag is None or flag.field is None or flag.part not in ("model", "knob"):
+            continue
+        if flag.field not in VOCABULARY and not _mentions(recipe, flag.field):
             yield flag.field, flag.flag
 
 
@@ -84,6 +87,6 @@ def _mentions(recipe: Recipe, field: str) -> bool:
     """Whether the recipe says it: every field of a preset, of a model those that are written, layout and batch."""
     if field in KNOBS:
         return KNOBS[field].section != "knobs" or field in recipe.knobs
-    if field in ("vocab_size", "make_vocab_size_divisible_by"):
+    if field in VOCABULARY:
         return False
     return isinstance(recipe.model, str) or field in recipe.architecture.model_fields_set
