@@ -58,6 +58,7 @@ class Rank:
         self.file: int | None = None
         self.acts: bool | None = None  # whether this process is the one that trains; None: not yet known
         self.told = False
+        self.phase = ""
         self.limits: tuple[int, int] | None = None  # of memory, before the recipe's was set
         self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
 
@@ -76,7 +77,8 @@ class Rank:
         return self.acts
 
     def enter(self, phase: str) -> None:
-        if self.claim() and self.file is not None:
+        if phase != self.phase and self.claim() and self.file is not None:
+            self.phase = phase
             os.pwrite(self.file, f"{phase:<12}".encode(), 0)
 
     def begin(self) -> None:
