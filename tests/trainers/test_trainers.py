@@ -25,8 +25,8 @@ WORTHWHILE = 1.3
 pytestmark = pytest.mark.trainers
 
 
-def tuner(*words: str, cwd: Path, **env: str) -> str:
-    """The program's output. Its exit code has to be 0."""
+def tuner(*words: str, cwd: Path, **env: str) -> None:
+    """Runs the program. Its exit code has to be 0."""
     paths = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [sys.executable, "-m", "autotune.cli", *words],
@@ -36,8 +36,8 @@ def tuner(*words: str, cwd: Path, **env: str) -> str:
         text=True,
         check=False,
     )
+    (cwd / f"{words[0]}.txt").write_text(done.stdout)  # kept beside the study, to be looked at
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_launch_script_of_megatron_lm_from_import_to_the_exported_script(megat
     tuner("import", str(script), *made, cwd=tmp_path)
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(recipe.read_text().replace("trainer:\n", "trainer:\n  version: 0.16.1\n"))
-    with_memory(recipe, 0.5)
+    with_memory(recipe, 0.42)
 
     tuner("run", "mine.yaml", "--budget", "14", "--study", "night", cwd=tmp_path)
 
