@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.importing.found import Asked, Found, Kept, Started, refused
@@ -17,6 +18,12 @@ from trainer.command_line.megatron_bridge.read import (
 from trainer.recipe.models import presets
 
 SECTIONS = frozenset({"model", "train", "optimizer", "ddp", "dataset"})  # of a ConfigContainer
+_NOT_KNOWN = (
+    "what {base} sets and the line does not is not known here. Bursts leave its knobs alone, but write layout, batch and "
+    "precision as the recipe has them: correct those that the line does not name, or import the configuration that a run "
+    "of yours dumped"
+)
+SIZES = frozenset({"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})  # without which there is no model
 RECIPE = ("--recipe", "--recipe_name", "--recipe-name")
 
 
@@ -36,17 +43,9 @@ def from_command(started: Started, asked: Asked, *, what: str) -> Found:
     """What the line says. What its Bridge recipe says beside is not in the file."""
     reading = read_overrides(started.argv)
     recipe = _recipe_name(started.argv)
-    model = asked.given.get("model") or (preset_of(recipe) if recipe else None)
-    if model not in presets():
-        raise refused(
-            asked.file,
-            f"it does not say which model: {recipe or 'no --recipe'} is named after none of the presets",
-            f"--set model=NAME, one of {', '.join(list(presets())[:6])}, …",
-        )
-    fields = {**presets()[model].model_dump(), **reading.model} if reading.model else model
     return Found(
         what=what,
-        model=fields,
+        model=_model(recipe, reading, asked),
         knobs=reading.knobs,
         kind="megatron-bridge",
         command=(*started.program, *reading.rest),
@@ -58,10 +57,22 @@ def from_command(started: Started, asked: Asked, *, what: str) -> Found:
         headers=started.headers,
         notes=(
             *started.notes,
-            f"what the Bridge recipe {recipe} sets and the line does not is not known here. Bursts leave its knobs "
-            "alone, but write layout, batch and precision as the recipe has them: correct those that the line does not "
-            "name, or import the configuration that a run of yours dumped",
+            _NOT_KNOWN.format(base=f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"),
         ),
+    )
+
+
+def _model(recipe: str | None, reading: Reading, asked: Asked) -> str | Mapping[str, Any]:
+    """The preset that the Bridge recipe is named after with the line's own fields, or the line's where it says all."""
+    named = asked.given.get("model") or (preset_of(recipe) if recipe else None)
+    if named in presets():
+        return {**presets()[named].model_dump(), **reading.model} if reading.model else named
+    if reading.model.keys() >= SIZES:
+        return reading.model
+    raise refused(
+        asked.file,
+        f"it does not say which model: {recipe or 'no --recipe'} is named after none of the presets",
+        f"--set model=NAME, one of {', '.join(list(presets())[:6])}, …",
     )
 
 

@@ -90,12 +90,12 @@ def test_a_launch_script_of_megatron_lm_from_import_to_the_exported_script(megat
     assert iterations(["bash", str(exported), *last], tmp_path) == 2
 
 
-def test_a_script_of_megatron_bridge_from_recipe_to_the_exported_overrides(tmp_path: Path) -> None:
+def test_a_launch_script_of_megatron_bridge_from_import_to_the_exported_script(tmp_path: Path) -> None:
     if find_spec("megatron.bridge") is None:
         pytest.skip("Megatron-Bridge is not installed")
-    (tmp_path / "mine.yaml").write_text(
-        (HERE / "bridge.yaml").read_text().replace("SCRIPT", str(HERE / "bridge_on_cpu.py"))
-    )
+    tuner("import", str(HERE / "launch_bridge.sh"), "-o", "mine.yaml", "--gpu", "cpu", cwd=tmp_path)
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(recipe.read_text().replace("trainer:\n", "trainer:\n  version: 0.3.1\n"))
 
     tuner("run", "mine.yaml", "--budget", "10", "--study", "night", cwd=tmp_path)
 

@@ -106,6 +106,7 @@ def _take(path: str, value: Any, model: dict[str, Any], knobs: dict[str, Any], u
     if name == "precision":
         if isinstance(value, dict):
             return _take_precision(value, knobs)
+        value = "fp32" if value is None else value  # the model's own types are float32 then
         value = _PRECISION_OF.get(str(value), value)
     if name is not None:
         value = KNOBS[name].domain.canonical(_plain(value))
