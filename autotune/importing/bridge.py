@@ -19,9 +19,9 @@ from trainer.recipe.models import presets
 
 SECTIONS = frozenset({"model", "train", "optimizer", "ddp", "dataset"})  # of a ConfigContainer
 _NOT_KNOWN = (
-    "what {base} sets and the line does not is not known here. Bursts leave its knobs alone, but write layout, batch and "
-    "precision as the recipe has them: correct those that the line does not name, or import the configuration that a run "
-    "of yours dumped"
+    "what {base} sets and the line does not is not known here. Bursts leave its knobs alone, but write layout, batch "
+    "and precision as the recipe has them: correct those that the line does not name, or import the configuration "
+    "that a run of yours dumped"
 )
 SIZES = frozenset({"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})  # without which there is no model
 RECIPE = ("--recipe", "--recipe_name", "--recipe-name")
