@@ -28,7 +28,7 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
     """Raises ToolError where a recipe would train on GPUs and nothing of theirs is here: neither devices nor driver."""
-    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher != "local" or recipe.cluster.gpu == "cpu":
+    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.cluster.gpu == "cpu":
         return
     if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
         raise ToolError(
@@ -41,7 +41,7 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
     runners: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("engine", recipe.burst.engine, tuple(ENGINES)),
-        ("launcher", recipe.burst.launcher, tuple(LAUNCHERS)),
+        ("launcher", recipe.burst.launcher_kind, tuple(LAUNCHERS)),
     )
     for key, name, known in runners:
         if name not in known:
