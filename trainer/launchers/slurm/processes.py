@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -132,19 +132,23 @@ class SlurmProcesses:
 
     @property
     def code(self) -> int | None:
-        """That of the first agent that ended badly; else of what asked Slurm."""
+        """That of the first agent that ended badly, as soon as it has; else of what asked Slurm."""
+        ends = self._node_ends
+        if bad := _first_bad(ends):
+            return ends[bad[0]].code
         supervise_code = self.supervise.poll()
         if supervise_code is None:
             return None
-        ends = [folder.read(folder.node_end_path(self.control, node), folder.Ended) for node in range(self.nodes)]
-        told = [end for end in ends if end is not None and end.code is not None]
-        bad = sorted((end for end in told if end.code != 0), key=lambda end: end.at_s)
-        if bad:
-            return bad[0].code
-        if len(told) == self.nodes:
+        if [end.code for end in ends.values()] == [0] * self.nodes:
             return 0
         path = exit_path(self.control)
         return int(path.read_text()) or 1 if path.exists() else supervise_code or -signal.SIGTERM
+
+    @property
+    def _node_ends(self) -> dict[int, folder.Ended]:
+        """How the agent of each node ended, of those that have."""
+        ends = {n: folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in range(self.nodes)}
+        return {node: end for node, end in ends.items() if end is not None}
 
     @property
     def log(self) -> str:
@@ -167,13 +171,12 @@ class SlurmProcesses:
 
     @property
     def ended_by(self) -> Failure | None:
-        """Of the lines that Slurm prints and, for a job of its own, the state it gives; nothing where we ended it."""
-        if self._ended_here:
-            return None
-        if found := states.told_by_log(self._slurm_log):
-            return found[0]
+        """Of the lines that Slurm prints and, for a job of its own, the state it gives; that we ended it is no news."""
+        told = states.told_by_log(self._slurm_log)
         queue = self._queue
-        return states.told_by_queue(queue) if queue is not None else None
+        found = told[0] if told else states.told_by_queue(queue) if queue is not None else None
+        ours = self._ended_here and found is not None and found.kind is FailureKind.INTERRUPTED
+        return None if ours else found
 
     def outputs(self, rank: int) -> list[Path]:
         node, local = divmod(rank, self.ranks_per_node)
@@ -195,7 +198,11 @@ class SlurmProcesses:
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
         told = states.told_by_log(self._slurm_log)
-        return told[1] if told and told[0].kind is FailureKind.INFRASTRUCTURE else None
+        if told and told[0].kind is FailureKind.INFRASTRUCTURE and told[1]:
+            return told[1]
+        ends = self._node_ends
+        killed = [node for node in _first_bad(ends) if (ends[node].code or 0) < 0]
+        return hosts.get(killed[0]) if killed else None
 
     # ---- its end
 
@@ -219,3 +226,8 @@ class SlurmProcesses:
                 f"Slurm does not end {', '.join(left)}",
                 hint="see `squeue`; a process held in the kernel keeps its node until the node is restarted",
             )
+
+
+def _first_bad(ends: Mapping[int, folder.Ended]) -> list[int]:
+    """Nodes whose agent ended with an error or was killed, the first first."""
+    return sorted((node for node, end in ends.items() if end.code), key=lambda node: ends[node].at_s)

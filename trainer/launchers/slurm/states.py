@@ -63,7 +63,7 @@ class Said:
         return re.search(self.pattern, line)
 
 
-# the first line that matches counts, row by row: a time limit is told in the words of a cancellation
+# the first row that matches a line counts: a time limit is told in the words of a cancellation
 LINES = (
     Said(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
     Said(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),
@@ -73,8 +73,11 @@ LINES = (
     Said(kind=_INFRA, pattern=r"DUE TO TIME LIMIT"),
     Said(kind=_INFRA, pattern=r"launch failed|Task launch for \S+ failed on node (?P<node>[\w.-]+)"),
     Said(kind=_INFRA, pattern=r"Unable to contact slurm controller|Socket timed out on send/recv"),
-    Said(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON (?P<node>\S+) CANCELLED AT"),
 )
+# A step that somebody cancels, and one that srun cancels because a task of it (our keeper) was killed, print the same
+# two lines: what came first is the cause.
+CANCELLED = Said(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON (?P<node>\S+) CANCELLED AT")
+TASK_DIED = Said(kind=_INFRA, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: (?!Out Of Memory)\w+")
 
 # what srun and sbatch print when no further try can help: the recipe asks for what is not there
 REFUSED = re.compile(
@@ -92,11 +95,12 @@ UNSEEN = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:
     """The failure that Slurm's lines tell, and the node they name; None if they tell none."""
     lines = log.splitlines()
-    for said in LINES:
-        for line in lines:
-            if found := said.match(line):
-                node = found.groupdict().get("node")
-                return Failure(kind=said.kind, evidence=f"Slurm says: {_plain(line)}"), node
+    by_row = ((said, line) for said in LINES for line in lines)
+    by_line = ((said, line) for line in lines for said in (CANCELLED, TASK_DIED))
+    for said, line in (*by_row, *by_line):
+        if found := said.match(line):
+            node = found.groupdict().get("node")
+            return Failure(kind=said.kind, evidence=f"Slurm says: {_plain(line)}"), node
     return None
 
 
