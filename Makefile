@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # what waits for `make test-full`: pyproject.toml says what each of these markers means
-LATER  := faults or browser or cold or thorough
+LATER  := faults or browser or cold or thorough or slurm
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-full check lint types layers unit clean

@@ -106,7 +106,8 @@ def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
 def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
     """Ranks are killed when what started them is killed, by the kernel, or when a scheduler ends them."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0
-    return (killed or evidence.ended_by is not None) and death.code in (None, -signal.SIGKILL)
+    scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM  # that was one rank's
+    return (killed or scheduled) and death.code in (None, -signal.SIGKILL)
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:

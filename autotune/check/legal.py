@@ -10,13 +10,14 @@ from pathlib import Path
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.launchers.open import LAUNCHERS
+from trainer.launchers.slurm.launcher import slurm_launcher
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules import FindingKind
 from trainer.recipe.source import nearest
 
-RANKS_HERE = ("megatron", "command")  # engines whose ranks launcher local starts on this machine
+RANKS_HERE = ("megatron", "command")  # engines whose ranks a launcher starts
 
 
 def refuse_illegal(recipe: Recipe, *, where: str) -> None:
@@ -36,6 +37,13 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
             hint="run it on a node that has them (`moe-autotune doctor` says what is missing), try the tuner on CPUs "
             "with a packaged example, or plan with burst.engine simulated",
         )
+
+
+def refuse_without_slurm(recipe: Recipe) -> None:
+    """Raises ToolError where launcher slurm cannot start the recipe's ranks from here: no Slurm, or no allocation that
+    is large enough."""
+    if recipe.burst.engine in RANKS_HERE and recipe.burst.launcher_kind == "slurm":
+        slurm_launcher(recipe, Path()).allocation(recipe.cluster.nodes)
 
 
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:

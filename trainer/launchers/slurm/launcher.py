@@ -51,7 +51,7 @@ class SlurmLauncher:
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> SlurmProcesses:
         """ToolError where there is no Slurm, or no allocation that is large enough."""
-        job = self._allocation(nodes)
+        job = self.allocation(nodes)
         sweep()
         clients.cancel(self._prefix, job=job)
         control.mkdir(parents=True, exist_ok=True)
@@ -92,8 +92,8 @@ class SlurmLauncher:
     def _python(self) -> str:
         return self.settings.python or sys.executable
 
-    def _allocation(self, nodes: int) -> str | None:
-        """The job that the tuner runs in; None where every burst is a job."""
+    def allocation(self, nodes: int) -> str | None:
+        """The job that the tuner runs in; None where every burst is a job. ToolError where there is neither."""
         if self.settings.job == "per-burst":
             clients.require("sbatch", "scancel", "squeue", "scontrol")
             return None
