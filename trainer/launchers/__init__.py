@@ -91,6 +91,10 @@ class Processes(Protocol):
         """The files that hold a rank's stdout and stderr; empty before it has any."""
         ...
 
+    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+        """Runs a module of ours once on every machine of the ranks, and waits for it, but no longer than that."""
+        ...
+
     def wait(self, timeout_s: float) -> None:
         """Until all have ended, or the time is over."""
         ...

@@ -185,6 +185,10 @@ class LocalProcesses:
     def outputs(self, rank: int) -> list[Path]:
         return outputs_in(self.control, rank)
 
+    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-m", module, *words], timeout=timeout_s, check=False)
+
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.supervisor.wait(timeout_s)

@@ -82,7 +82,7 @@ class CommandEngine:
             followed = follower.follow()
             code = processes.code
             if followed.overdue_s is not None:
-                ask_for_stacks(job.ranks_folder, job.log_folder / "py-spy.txt", injected=job.trainer.inject)
+                ask_for_stacks(processes, job.ranks_folder, job.log_folder, injected=job.trainer.inject)
         finally:
             processes.end()
         follower.read()

@@ -64,6 +64,14 @@ def hostnames(nodes: str, *, ask: Run = run) -> list[str]:
     return (ask(["scontrol", "show", "hostnames", nodes]) or nodes).split()
 
 
+def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
+    """Of the nodes, those that Slurm cannot use: down, failing, or silent (a star behind the state)."""
+    text = ask(["sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"]) or "" if nodes else ""
+    rows = (line.strip().split("|") for line in text.splitlines())
+    bad = {row[0] for row in rows if len(row) == 2 and ("*" in row[1] or row[1].startswith(("down", "fail", "error")))}
+    return [node for node in nodes if node in bad]
+
+
 def named(prefix: str, *, job: str | None, ask: Run = run) -> list[str]:
     """Ids of what runs or waits under a name that begins so: steps of the job, or jobs of this user where it is
     None."""

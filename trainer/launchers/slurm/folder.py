@@ -1,9 +1,10 @@
 """What lies in the control folder of a start on many nodes, beside the ranks' own files (see `mailbox`).
 
-The tuner's side writes `start.json` (what to run), `lease` (a count that goes up while it lives), `stop` (end now)
-and `stacks-<n>.json` (ranks asked for their stacks). The keeper of node n writes `node<n>.json` when it has come,
-`node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each rank it saw end, and `node<n>.end` last; its
-agent's log and the ranks' outputs lie in `node<n>/`. Whoever submitted a job writes `queue.json`.
+The tuner's side writes `start.json` (what to run), `lease` (a count that goes up while it lives), `stop` (end now),
+`stacks-<n>.json` (ranks asked for their stacks) and `beside-<n>.json` (a module to run on every node). The keeper of
+node n writes `node<n>.json` when it has come, `node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each rank
+it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs lie in `node<n>/`. Whoever submitted a job
+writes `queue.json`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class StacksAsked(msgspec.Struct, frozen=True, kw_only=True):
 class StacksAnswer(msgspec.Struct, frozen=True, kw_only=True):
     asked: list[int]
     stopped: list[int]
+
+
+class BesideAsked(msgspec.Struct, frozen=True, kw_only=True):
+    module: str
+    words: list[str]
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +122,14 @@ def stacks_path(control: Path, number: int) -> Path:
 
 def stacks_answer_path(control: Path, number: int, node: int) -> Path:
     return control / f"stacks-{number}.node{node}"
+
+
+def beside_path(control: Path, number: int) -> Path:
+    return control / f"beside-{number}.json"
+
+
+def beside_done_path(control: Path, number: int, node: int) -> Path:
+    return control / f"beside-{number}.node{node}"
 
 
 def write(path: Path, note: msgspec.Struct) -> None:

@@ -144,6 +144,8 @@ class Keeper:
     _looked_at_s: float = field(default_factory=time.time, init=False)
     _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
     _stacks: int = field(default=0, init=False)
+    _besides: int = field(default=0, init=False)
+    _beside: dict[int, int] = field(default_factory=dict, init=False)  # pid -> number
     _kills_before: int = field(default_factory=oom_kills, init=False)
     _kills: int = field(default=0, init=False)
     _fell_at: float | None = field(default=None, init=False)
@@ -164,6 +166,8 @@ class Keeper:
             received = signal.sigtimedwait(_AWAITED, _LOOK_S)
             self._look()
             exited = reap()
+            for pid in exited.keys() & self._beside.keys():
+                write_whole(folder.beside_done_path(self.control, self._beside.pop(pid), self.number), b"")
             if agent in exited:
                 return exited[agent]
             if received is not None and received.si_signo == signal.SIGTERM:
@@ -201,6 +205,7 @@ class Keeper:
 
     def _is_told_to_end(self) -> bool:
         self._answer_stacks()
+        self._start_beside()
         self._count_kills()
         return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
 
@@ -222,6 +227,12 @@ class Keeper:
             if any(end is not None and end.code != 0 for end in ends):
                 self._fell_at = time.monotonic()
         return self._fell_at is not None and time.monotonic() - self._fell_at > _OTHERS_S
+
+    def _start_beside(self) -> None:
+        asked = folder.read(folder.beside_path(self.control, self._besides), folder.BesideAsked)
+        if asked is not None:
+            self._beside[start([self.start.python, "-m", asked.module, *asked.words])] = self._besides
+            self._besides += 1
 
     def _answer_stacks(self) -> None:
         asked = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)

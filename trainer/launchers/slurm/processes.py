@@ -19,9 +19,10 @@ from trainer.errors import ToolError
 from trainer.launchers.agent import deaths_told
 from trainer.launchers.local import outputs_in
 from trainer.launchers.mailbox import agent_log, tail
+from trainer.launchers.processes import POLL_S
 from trainer.launchers.slurm import folder, states
 from trainer.launchers.slurm.avoid import avoid
-from trainer.launchers.slurm.clients import cancel
+from trainer.launchers.slurm.clients import cancel, down
 from trainer.launchers.slurm.sight import SightOfNodes
 from trainer.launchers.supervisor import exit_path
 
@@ -54,6 +55,7 @@ class SlurmProcesses:
     _pending: str | None = field(default=None, init=False)
     _waiting_since: float = field(default_factory=time.monotonic, init=False)
     _waited_s: float = field(default=0.0, init=False)
+    _besides: int = field(default=0, init=False)
 
     @property
     def world_size(self) -> int:
@@ -189,20 +191,31 @@ class SlurmProcesses:
         if node is None:
             return failure
         avoid(self.home, node, failure.evidence)
-        named = failure.evidence if node in failure.evidence.split() else f"node {node}: {failure.evidence}"
-        return msgspec.structs.replace(failure, evidence=named)
+        return msgspec.structs.replace(failure, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """The rank's; else the one that Slurm names, or the only one."""
+        """The rank's; else the one that Slurm names or cannot use any more; else that of an agent that was killed."""
         hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
         told = states.told_by_log(self._slurm_log)
         if told and told[0].kind is FailureKind.INFRASTRUCTURE and told[1]:
             return told[1]
+        if gone := down(list(hosts.values())):
+            return gone[0]
         ends = self._node_ends
         killed = [node for node in _first_bad(ends) if (ends[node].code or 0) < 0]
         return hosts.get(killed[0]) if killed else None
+
+    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+        number, self._besides = self._besides, self._besides + 1
+        folder.write(folder.beside_path(self.control, number), folder.BesideAsked(module=module, words=list(words)))
+        waited = {came.number for came in folder.nodes_that_came(self.control, self.nodes)}
+        give_up = time.monotonic() + timeout_s
+        while self.running and time.monotonic() < give_up:
+            if all(folder.beside_done_path(self.control, number, node).exists() for node in waited):
+                return
+            time.sleep(POLL_S)
 
     # ---- its end
 

@@ -54,7 +54,8 @@ NEVER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """A line that Slurm prints: the group `node`, where there is one, is the node it is about."""
+    """A line that Slurm prints: the group `node`, where there is one, is the node it is about. `STEP … ON n1 …` is
+    about the first node of the step, whichever failed."""
 
     kind: FailureKind
     pattern: str
@@ -68,7 +69,7 @@ LINES = (
     Said(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
     Said(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),
     Said(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
-    Said(kind=_INFRA, pattern=r"ON (?P<node>\S+) CANCELLED AT \S+ DUE TO NODE (?:\S+ )?FAILURE"),
+    Said(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
     Said(kind=_INFRA, pattern=r"DUE TO PREEMPTION"),
     Said(kind=_INFRA, pattern=r"DUE TO TIME LIMIT"),
     Said(kind=_INFRA, pattern=r"launch failed|Task launch for \S+ failed on node (?P<node>[\w.-]+)"),
@@ -76,7 +77,7 @@ LINES = (
 )
 # A step that somebody cancels, and one that srun cancels because a task of it (our keeper) was killed, print the same
 # two lines: what came first is the cause.
-CANCELLED = Said(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON (?P<node>\S+) CANCELLED AT")
+CANCELLED = Said(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
 TASK_DIED = Said(kind=_INFRA, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: (?!Out Of Memory)\w+")
 
 # what srun and sbatch print when no further try can help: the recipe asks for what is not there

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,8 +62,11 @@ class Cluster:
         for node in self.nodes:
             (self.folder / f"spool.{node}").mkdir()
             self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+        self._await(lambda: self._idle() == NODES)
+
+    def _await(self, done: Callable[[], bool]) -> None:
         give_up = time.monotonic() + _UP_S
-        while self._idle() < NODES:
+        while not done():
             assert time.monotonic() < give_up, self.run("sinfo")
             time.sleep(0.1)
 
@@ -122,6 +125,16 @@ class Cluster:
             self.run("scancel", found[1])
             while found[1] in self.run("squeue", "-h", "-o", "%i"):
                 time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def without_slurmd(self, node: str) -> Iterator[None]:
+        """The node's daemon is killed; afterwards the node is as it was."""
+        os.kill(int((self.folder / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+        try:
+            yield
+        finally:
+            self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+            self._await(lambda: "down" not in self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T"))
 
     def stop(self) -> None:
         """Everything that was started, and what slurmd left behind it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.launchers.slurm import folder
 from trainer.launchers.slurm.avoid import avoid, avoided, spared
-from trainer.launchers.slurm.clients import cancel, hostnames, job_record, named, step_states
+from trainer.launchers.slurm.clients import cancel, down, hostnames, job_record, named, step_states
 from trainer.launchers.slurm.job import follow
 
 SHOWN = (
@@ -49,6 +49,13 @@ def test_a_list_of_nodes_is_taken_apart_by_scontrol_where_it_has_to_be() -> None
     assert slurm.asked[-1] == "scontrol show hostnames n[1-2,7]"
     assert hostnames("n1,n2", ask=Slurm()) == ["n1", "n2"]
     assert hostnames("", ask=Slurm()) == []
+
+
+def test_nodes_that_slurm_cannot_use_are_down_or_silent() -> None:
+    slurm = Slurm(sinfo="n1|mixed\nn2|down*\nn3|allocated*\nn4|drained\n")
+    assert down(["n1", "n2", "n3", "n4"], ask=slurm) == ["n2", "n3"]
+    assert slurm.asked[-1] == "sinfo -h -N -n n1,n2,n3,n4 -o %N|%T"
+    assert down([], ask=Slurm()) == []
 
 
 def test_only_what_bears_the_name_is_ours() -> None:

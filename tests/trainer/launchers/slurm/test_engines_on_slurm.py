@@ -81,6 +81,8 @@ def test_a_trainer_that_hangs_is_ended_on_both_nodes(allocated: Cluster, tmp_pat
     failure = trained(tmp_path, with_trainer({"at": {"4": "hang"}})).failure
     assert failure is not None
     assert failure.kind is FailureKind.HANG
+    for rank in range(2):  # asked by the keeper of its node
+        assert "most recent call first" in (tmp_path / f"0001/log/rank{rank}.log").read_text()
 
 
 def test_a_job_a_burst_runs_a_trainer_of_the_users(reachable: Cluster, tmp_path: Path) -> None:

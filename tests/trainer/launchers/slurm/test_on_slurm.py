@@ -280,3 +280,20 @@ def test_a_partition_that_is_not_there_is_refused(
 ) -> None:
     with pytest.raises(ToolError, match="invalid partition"):
         launch_on_nodes(job="per-burst", partition="none").run(make_burst({}), deadline_s=60)
+
+
+def test_a_node_whose_slurmd_is_gone_is_named_and_its_ranks_end_all_the_same(
+    cluster: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its ranks run on when Slurm gives the node up: their keeper is told by the control folder."""
+    with cluster.allocation() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        ranks = launch_on_nodes()
+        assert ranks.run(make_burst({}), deadline_s=60).failure is None
+        with cluster.without_slurmd(cluster.nodes[1]):
+            failure = failed(ranks, make_burst({2: [["hang"]]}), deadline_s=180.0)
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert failure.evidence.startswith(f"node {cluster.nodes[1]}: Slurm says: ")
+    assert "NODE FAILURE" in failure.evidence
+    assert avoided(tmp_path / "home") == [cluster.nodes[1]]

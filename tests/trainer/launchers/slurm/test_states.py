@@ -22,18 +22,19 @@ srun: error: n2: task 1: Out Of Memory
 srun: launch/slurm: _step_signal: Terminating StepId=3.5
 slurmstepd-n1: error: *** STEP 3.5 ON n1 CANCELLED AT 2026-11-22T06:38:43 ***"""
 TIME = "slurmstepd-n1: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-22T06:38:43 DUE TO TIME LIMIT ***"
-NODE = """srun: error: Node failure on n2
-slurmstepd-n1: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-22T06:38:43 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***"""
+NODE = """slurmstepd-n1: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-22T06:38:43 DUE TO NODE FAILURE, SEE …
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish."""
 
 
 @pytest.mark.parametrize(
     ("log", "kind", "node"),
     [
-        (CANCELLED, FailureKind.INTERRUPTED, "n1"),
+        (CANCELLED, FailureKind.INTERRUPTED, None),
         (KEEPER_KILLED, FailureKind.INFRASTRUCTURE, "n2"),
         (MEMORY, FailureKind.OOM, "n2"),
         (TIME, FailureKind.INFRASTRUCTURE, None),
-        (NODE, FailureKind.INFRASTRUCTURE, "n2"),
+        (NODE, FailureKind.INFRASTRUCTURE, None),  # n1 is the first node, n2 failed
+        (f"srun: error: Node failure on n2\n{NODE}", FailureKind.INFRASTRUCTURE, "n2"),
     ],
 )
 def test_lines_tell_what_ended_a_step_and_where(log: str, kind: FailureKind, node: str | None) -> None:
