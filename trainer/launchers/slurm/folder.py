@@ -9,6 +9,7 @@ writes `queue.json`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -137,11 +138,13 @@ def write(path: Path, note: msgspec.Struct) -> None:
 
 
 def read(path: Path, kind: type[Note]) -> Note | None:
-    """None while there is no such note."""
+    """None while there is no such note, or while NFS hands out the one that was replaced."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return None
+        raise
 
 
 def nodes_that_came(control: Path, nodes: int) -> Iterator[Came]:

@@ -28,6 +28,7 @@ from trainer.launchers.supervisor import exit_path
 
 _SUPERVISE_S = 90.0  # for `supervise` to end everything: keepers, then scancel, then Slurm's own KillWait
 _LOOK_S = 1.0  # at Slurm's log and the queue, by whoever polls often
+_SHORT_S = 3.0  # a wait that is not worth a word
 _NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 
 
@@ -53,6 +54,7 @@ class SlurmProcesses:
     _ended_here: bool = field(default=False, init=False)
     _looked_at: float = field(default=-_LOOK_S, init=False)
     _pending: str | None = field(default=None, init=False)
+    _said: str | None = field(default=None, init=False)
     _waiting_since: float = field(default_factory=time.monotonic, init=False)
     _waited_s: float = field(default=0.0, init=False)
     _besides: int = field(default=0, init=False)
@@ -106,7 +108,8 @@ class SlurmProcesses:
         queue = self._queue
         if queue is not None and states.is_pending(queue):
             self._refuse_for_ever(queue)
-            return f"job {queue.job} is pending ({queue.reason or queue.state})"
+            reason = "not looked at yet" if queue.reason in ("", "None") else queue.reason
+            return f"job {queue.job} is pending ({reason})"
         if self.job is not None and (found := list(states.STEP_WAITS.finditer(log))):
             return f"a step of job {self.job} waits ({found[-1]['reason']})"
         return None
@@ -120,10 +123,14 @@ class SlurmProcesses:
             )
 
     def _see_queue(self, waits_for: str | None) -> None:
+        """Says what is waited for, where it lasts, and that it is over."""
         if waits_for is not None:
             self._waited_s = time.monotonic() - self._waiting_since
-        if waits_for != self._pending and (waits_for or self._pending):
+        news = waits_for is not None and waits_for != self._said and self._waited_s > _SHORT_S
+        over = waits_for is None and self._said is not None
+        if news or over:
             self.say(waits_for or f"Slurm started the ranks after {self._waited_s:.0f} s")
+            self._said = waits_for
         self._pending = waits_for
 
     @property
@@ -173,10 +180,10 @@ class SlurmProcesses:
 
     @property
     def ended_by(self) -> Failure | None:
-        """Of the lines that Slurm prints and, for a job of its own, the state it gives; that we ended it is no news."""
-        told = states.told_by_log(self._slurm_log)
+        """By the state of a job of its own, else by the lines that Slurm prints; that we ended it is no news."""
         queue = self._queue
-        found = told[0] if told else states.told_by_queue(queue) if queue is not None else None
+        told = states.told_by_log(self._slurm_log)
+        found = (states.told_by_queue(queue) if queue is not None else None) or (told[0] if told else None)
         ours = self._ended_here and found is not None and found.kind is FailureKind.INTERRUPTED
         return None if ours else found
 

@@ -61,6 +61,15 @@ def test_our_own_worker_trains_two_bursts_on_warm_ranks_of_two_nodes(allocated: 
     assert sorted(path.name for path in (tmp_path / "0002/trace").glob("rank*.json*"))[0].startswith("rank0.")
 
 
+@pytest.mark.megatron
+def test_a_job_a_burst_keeps_no_ranks(reachable: Cluster, tmp_path: Path) -> None:
+    engine = MegatronEngine(tmp_path / "engine")
+    recipe = recipe_on_nodes({"slurm": {"job": "per-burst"}})
+    outcome = engine.run(Burst(number=1, recipe=recipe, folder=tmp_path / "0001"))
+    assert outcome.failure is None
+    assert reachable.run("squeue", "-h") == ""
+
+
 def test_a_trainer_of_the_users_runs_on_two_nodes(allocated: Cluster, tmp_path: Path) -> None:
     outcome = trained(tmp_path, with_trainer({}))
     assert outcome.failure is None

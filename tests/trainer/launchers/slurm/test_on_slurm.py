@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, processes_of
 from trainer.burst import BurstPhase, Failure, FailureKind
@@ -184,6 +186,45 @@ def commands(ranks: WarmRanks) -> list[tuple[int, list[str]]]:
     return found
 
 
+TUNER = """
+import sys
+from pathlib import Path
+from tests.trainer.launchers.slurm.conftest import WORKERS, launcher_at
+from trainer.launchers.warm import start_ranks
+
+folder = Path(sys.argv[1])
+launcher = launcher_at(folder / "home")
+env = {"PYTHONPATH": str(WORKERS)}
+ranks = start_ranks(launcher, nodes=2, ranks_per_node=2, env=env, folder=folder, module="fake_worker")
+ranks.run(folder / "burst", deadline_s=60)
+print(ranks.processes.mark, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ranks_end_with_a_tuner_that_is_killed(allocated: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "burst").mkdir()
+    (tmp_path / "burst/acts.json").write_text("{}")
+    argv = [sys.executable, "-c", TUNER, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tuner:
+        assert tuner.stdout is not None
+        mark = tuner.stdout.readline().strip()
+        assert len(with_mark(mark)) > 4
+        tuner.kill()
+    give_up = time.monotonic() + 30.0
+    while with_mark(mark) or named("moe-", job=os.environ["SLURM_JOB_ID"]):
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+def test_a_node_to_avoid_is_left_out_where_the_allocation_has_others(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    ranks = launch_on_nodes(nodes=1, exclude=allocated.nodes[:1])
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == allocated.nodes[1:]
+
+
 def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
@@ -295,5 +336,5 @@ def test_a_node_whose_slurmd_is_gone_is_named_and_its_ranks_end_all_the_same(
             failure = failed(ranks, make_burst({2: [["hang"]]}), deadline_s=180.0)
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert failure.evidence.startswith(f"node {cluster.nodes[1]}: Slurm says: ")
-    assert "NODE FAILURE" in failure.evidence
+    assert "node failure" in failure.evidence.lower()
     assert avoided(tmp_path / "home") == [cluster.nodes[1]]
