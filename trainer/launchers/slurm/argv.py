@@ -33,12 +33,14 @@ _SHORT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One start: of which name, on how many nodes and not on which, kept by what."""
+    """One start: of which name, on how many nodes and not on which, kept by what. `gpus_per_node`: None where Slurm is
+    not asked for any; a step that does not ask gets one of them in a job with --gpus-per-task or --gpus."""
 
     name: str
     nodes: int
     exclude: Sequence[str]
     keeper: Sequence[str]
+    gpus_per_node: int | None = None
 
 
 def keeper_argv(settings: SlurmSettings, *, python: str, root: Path, control: Path, token: str) -> list[str]:
@@ -57,6 +59,7 @@ def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[st
         "--kill-on-bad-exit=1",
         "--mem=0",  # all that the job has on a node
         "--cpu-bind=none",
+        *_gpus(asked),
         f"--job-name={asked.name}",
         *_exclude(asked.exclude if inside else ()),
         *([f"--container-image={settings.container_image}"] if settings.container_image else []),
@@ -65,16 +68,13 @@ def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[st
     return ["srun", *_unless_theirs(ours, settings.srun), *settings.srun, *asked.keeper]
 
 
-def sbatch_argv(
-    asked: Asked, settings: SlurmSettings, *, minutes: int, gpus_per_node: int | None, control: Path
-) -> list[str]:
+def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
     """A job of its own, which Slurm never starts twice. Nodes are taken whole: a neighbour would be measured too."""
     chosen = {
         "partition": settings.partition,
         "account": settings.account,
         "qos": settings.qos,
         "constraint": settings.constraint,
-        "gpus-per-node": gpus_per_node,
     }
     ours = [
         *("--parsable", "--no-requeue", "--exclusive", "--mem=0"),
@@ -84,6 +84,7 @@ def sbatch_argv(
         f"--time={minutes}",
         f"--output={slurm_log(control)}",
         *(f"--{name}={value}" for name, value in chosen.items() if value is not None),
+        *_gpus(asked),
         *_exclude(asked.exclude),
     ]
     return ["sbatch", *_unless_theirs(ours, settings.sbatch), *settings.sbatch, str(script_path(control))]
@@ -107,6 +108,10 @@ def environment_outside(environ: Mapping[str, str]) -> dict[str, str]:
     """For sbatch: nothing of a job that the tuner may itself be in."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in kept}
+
+
+def _gpus(asked: Asked) -> list[str]:
+    return [f"--gpus-per-node={asked.gpus_per_node}"] if asked.gpus_per_node else []
 
 
 def _exclude(nodes: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trainer.errors import ToolError
 
@@ -48,6 +48,11 @@ def fields_of(text: str) -> dict[str, str]:
     for name, _, value in pairs:
         found.setdefault(name, value)
     return found
+
+
+def has_gpus(record: Mapping[str, str]) -> bool:
+    """Whether Slurm gave the job GPUs: a site without them as GRES lets every program of a node see all."""
+    return any("gpu" in value for name, value in record.items() if "tres" in name.lower())
 
 
 def step_states(job: str, *, ask: Run = run) -> list[str]:

@@ -69,9 +69,9 @@ class SlurmLauncher:
                 interface=self.settings.interface,
             ),
         )
-        asked = self._asked(nodes, control, token, job)
+        asked = self._asked(nodes, ranks_per_node, control, token, job)
         strip = words.environment_inside if job else words.environment_outside
-        supervise = self._supervise(asked, control, strip(variables), job, ranks_per_node)
+        supervise = self._supervise(asked, control, strip(variables), job)
         return SlurmProcesses(
             nodes=nodes,
             ranks_per_node=ranks_per_node,
@@ -113,7 +113,7 @@ class SlurmLauncher:
             )
         return job
 
-    def _asked(self, nodes: int, control: Path, token: str, job: str | None) -> words.Asked:
+    def _asked(self, nodes: int, ranks_per_node: int, control: Path, token: str, job: str | None) -> words.Asked:
         bad = avoided(self.home)
         if job is not None:
             there = clients.hostnames(self.environ.get("SLURM_JOB_NODELIST", ""))
@@ -125,15 +125,17 @@ class SlurmLauncher:
             name=f"{self._prefix}{control.name}",
             nodes=nodes,
             exclude=list(dict.fromkeys(bad)),
+            gpus_per_node=ranks_per_node if self._asks_for_gpus(job) else None,
             keeper=words.keeper_argv(self.settings, python=self._python, root=root, control=control, token=token),
         )
 
+    def _asks_for_gpus(self, job: str | None) -> bool:
+        return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
+
     def _supervise(
-        self, asked: words.Asked, control: Path, env: Mapping[str, str], job: str | None, ranks_per_node: int
+        self, asked: words.Asked, control: Path, env: Mapping[str, str], job: str | None
     ) -> subprocess.Popen[bytes]:
-        command = (
-            words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control, ranks_per_node)
-        )
+        command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
         own = [sys.executable, "-m", "trainer.launchers.slurm.supervise", str(os.getpid()), str(control), asked.name]
         with agent_log(control).open("wb") as log:
             return subprocess.Popen(
@@ -145,14 +147,13 @@ class SlurmLauncher:
                 start_new_session=True,  # Ctrl-C in the terminal is for the tuner alone
             )
 
-    def _job(self, asked: words.Asked, control: Path, ranks_per_node: int) -> list[str]:
+    def _job(self, asked: words.Asked, control: Path) -> list[str]:
         """Writes the job's script: what submits and follows it."""
         words.script_path(control).write_text(words.script(asked, self.settings))
         sbatch = words.sbatch_argv(
             asked,
             self.settings,
             minutes=self.settings.time_limit_minutes or math.ceil(self.limit_s / 60),
-            gpus_per_node=ranks_per_node if self.on_gpus else None,
             control=control,
         )
         return [sys.executable, "-m", "trainer.launchers.slurm.job", str(control), *sbatch]

@@ -86,7 +86,8 @@ REFUSED = re.compile(
     r"|Requested (?:node configuration|partition configuration) .*|(?:sbatch|srun): (?:unrecognized|invalid) option.*"
     r"|More processors requested than permitted|Memory required by task is not available|"
     r"Requested time limit is invalid.*|Job violates accounting/QOS policy.*|User's group not permitted.*|"
-    r"Are required nodes explicitly excluded\?|Invalid node name specified|Expired or invalid job \d+"
+    r"Are required nodes explicitly excluded\?|Invalid node name specified|Expired or invalid job \d+|"
+    r"Step requested GRES but job doesn't have GRES|Invalid generic resource.*"
 )
 # an inner step waits for the resources that another step of the allocation holds
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.launchers.slurm import folder
 from trainer.launchers.slurm.avoid import avoid, avoided, spared
-from trainer.launchers.slurm.clients import cancel, down, hostnames, job_record, named, step_states
+from trainer.launchers.slurm.clients import cancel, down, fields_of, has_gpus, hostnames, job_record, named, step_states
 from trainer.launchers.slurm.job import follow
 
 SHOWN = (
@@ -31,6 +31,13 @@ def test_a_job_is_read_by_field() -> None:
     record = job_record("12", ask=Slurm(scontrol=SHOWN))
     assert record is not None
     assert (record["JobState"], record["Reason"], record["NodeList"]) == ("PENDING", "Resources", "(null)")
+
+
+def test_a_job_has_gpus_however_it_asked_for_them() -> None:
+    """Slurm 22.05 writes them by what they were asked for."""
+    for asked in ("TresPerNode=gres:gpu:4", "TresPerTask=gres:gpu:1", "TresPerJob=gres:gpu:8", "AllocTRES=gres/gpu=8"):
+        assert has_gpus(fields_of(f"JobId=1 TRES=cpu=2,mem=4000M,node=2 {asked}"))
+    assert not has_gpus(fields_of("JobId=1 TRES=cpu=2,mem=4000M,node=2,billing=2 Partition=gpu"))
 
 
 def test_a_controller_that_does_not_answer_says_nothing() -> None:

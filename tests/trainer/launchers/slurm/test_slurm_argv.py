@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from trainer.recipe.launching import SlurmSettings
 
 KEEPER = ["env", "PYTHONPATH=/root", "PYTHONSAFEPATH=1", "python", "-m", "trainer.launchers.slurm.keeper", "/c", "t"]
 ASKED = Asked(name="moe-1", nodes=2, exclude=["n7", "n8"], keeper=KEEPER)
+ON_GPUS = replace(ASKED, gpus_per_node=8)
 
 
 def srun(*, inside: bool = True, **settings: Any) -> list[str]:
     return srun_argv(ASKED, SlurmSettings(**settings), inside=inside)
 
 
-def sbatch(*, gpus: int | None = 8, **settings: Any) -> list[str]:
-    return sbatch_argv(ASKED, SlurmSettings(**settings), minutes=25, gpus_per_node=gpus, control=Path("/c"))
+def sbatch(asked: Asked = ON_GPUS, **settings: Any) -> list[str]:
+    return sbatch_argv(asked, SlurmSettings(**settings), minutes=25, control=Path("/c"))
 
 
 def test_a_step_has_one_task_a_node_beside_the_other_steps_and_all_of_the_jobs_memory() -> None:
@@ -49,7 +51,12 @@ def test_a_job_is_never_requeued_has_its_own_limit_and_whole_nodes() -> None:
 
 
 def test_a_recipe_of_cpus_asks_for_no_gpus() -> None:
-    assert not any("gpu" in word for word in sbatch(gpus=None))
+    assert not any("gpu" in word for word in [*sbatch(ASKED), *srun()])
+
+
+def test_a_step_asks_for_all_gpus_of_a_node_or_gets_one_in_a_job_with_gpus_per_task() -> None:
+    assert "--gpus-per-node=8" in srun_argv(ON_GPUS, SlurmSettings(), inside=True)
+    assert "--gpus-per-node=8" in srun_argv(ON_GPUS, SlurmSettings(sbatch=("--gpus=16",)), inside=False)
 
 
 def test_the_users_words_take_the_place_of_ours() -> None:
