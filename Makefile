@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TRAINERS := .venv-trainers
 # what waits for `make test-full`: pyproject.toml says what each of these markers means
-LATER  := faults or browser or cold or thorough or trainers
+LATER  := faults or browser or cold or thorough or slurm or trainers
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-full test-trainers check lint types layers unit clean

@@ -23,6 +23,8 @@ TOGETHER = {
         "test_local_ranks",
         "test_processes",
         "test_tuner_killed",
+        "test_on_slurm",
+        "test_engines_on_slurm",
     ),
     # Megatron-Core in the process of the tests: one worker imports it
     "megatron": (

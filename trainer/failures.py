@@ -43,6 +43,7 @@ class Evidence:
     launcher_code: int | None = None  # exit code of what started the ranks, if it ended by itself
     launcher_log: str = ""
     overdue_s: float | None = None  # the deadline that passed, in seconds
+    ended_by: Failure | None = None  # what a scheduler says ended the ranks
     oom_kills: int = 0  # processes the kernel killed for memory during the burst
 
 
@@ -87,7 +88,7 @@ def classify(evidence: Evidence) -> Failure | None:
     causes = [t for t in troubles if not t.is_witness and not t.was_terminated]
     if causes:
         return causes[0].as_failure()
-    rules = (_launcher_killed, _overdue, _bad_result, _witnessed, _launcher_failed, _terminated)
+    rules = (_scheduled, _launcher_killed, _overdue, _bad_result, _witnessed, _launcher_failed, _terminated)
     return next((failure for rule in rules if (failure := rule(evidence, troubles))), None)
 
 
@@ -103,9 +104,10 @@ def _troubles(evidence: Evidence) -> Iterator[_Trouble]:
 
 
 def _fell_with_launcher(death: Death, evidence: Evidence) -> bool:
-    """Ranks are killed by the kernel when what started them is killed."""
+    """Ranks are killed when what started them is killed, by the kernel, or when a scheduler ends them."""
     killed = evidence.launcher_code is not None and evidence.launcher_code < 0
-    return killed and death.code in (None, -signal.SIGKILL)
+    scheduled = evidence.ended_by is not None and evidence.ended_by.kind is not FailureKind.OOM  # that was one rank's
+    return (killed or scheduled) and death.code in (None, -signal.SIGKILL)
 
 
 def _words_of_error(error: RankError, log: str) -> tuple[Words | None, str]:
@@ -139,6 +141,11 @@ def _ending(code: int | None) -> str:
 
 
 # ---- no rank failed by itself
+
+
+def _scheduled(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
+    """Nobody here ended the ranks: a scheduler did, and says why."""
+    return evidence.ended_by
 
 
 def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.launchers.open import LAUNCHERS
+from trainer.launchers.slurm.launcher import slurm_launcher
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules import FindingKind
 from trainer.recipe.source import nearest
 
-RANKS_HERE = ("megatron", "command")  # engines whose ranks launcher local starts on this machine
+RANKS_HERE = ("megatron", "command")  # engines whose ranks a launcher starts
 
 
 def refuse_illegal(recipe: Recipe, *, where: str) -> None:
@@ -28,7 +29,7 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
     """Raises ToolError where a recipe would train on GPUs and nothing of theirs is here: neither devices nor driver."""
-    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher != "local" or recipe.cluster.gpu == "cpu":
+    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.cluster.gpu == "cpu":
         return
     if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
         raise ToolError(
@@ -38,10 +39,17 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
         )
 
 
+def refuse_without_slurm(recipe: Recipe) -> None:
+    """Raises ToolError where launcher slurm cannot start the recipe's ranks from here: no Slurm, or no allocation that
+    is large enough."""
+    if recipe.burst.engine in RANKS_HERE and recipe.burst.launcher_kind == "slurm":
+        slurm_launcher(recipe, Path()).allocation(recipe.cluster.nodes)
+
+
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
     runners: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("engine", recipe.burst.engine, tuple(ENGINES)),
-        ("launcher", recipe.burst.launcher, tuple(LAUNCHERS)),
+        ("launcher", recipe.burst.launcher_kind, tuple(LAUNCHERS)),
     )
     for key, name, known in runners:
         if name not in known:
@@ -56,7 +64,7 @@ def _machines(recipe: Recipe, where: str) -> Iterator[Problem]:
         yield Problem(
             where=f"{where}: cluster.nodes",
             what=f"launcher local starts ranks on this machine only, the recipe asks for {recipe.cluster.nodes} nodes",
-            hint="set cluster.nodes to 1, or burst.engine to simulated to tune on a simulated cluster",
+            hint="set burst.launcher to slurm, cluster.nodes to 1, or burst.engine to simulated",
         )
 
 

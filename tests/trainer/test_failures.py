@@ -199,6 +199,19 @@ def test_ranks_killed_with_the_agent_are_not_to_blame() -> None:
     assert failure(*ranks, launcher_code=-signal.SIGTERM).kind is FailureKind.INTERRUPTED
 
 
+def test_what_a_scheduler_ended_is_not_the_ranks_fault() -> None:
+    said = Failure(kind=FailureKind.INFRASTRUCTURE, evidence="Slurm says: Node failure on n2")
+    ranks = [died(0, 1.0, -signal.SIGKILL), died(1, 1.0, -signal.SIGTERM), RankEvidence(rank=2)]
+    assert failure(*ranks, ended_by=said, launcher_code=1) == said
+    assert failure(died(0, 1.0, 3), ended_by=said).kind is FailureKind.CRASH
+
+
+def test_a_rank_killed_for_memory_is_named_where_the_scheduler_says_only_that_memory_was_out() -> None:
+    said = Failure(kind=FailureKind.OOM, evidence="Slurm says: n2: task 1: Out Of Memory")
+    assert failure(died(3, 1.0, -signal.SIGKILL), oom_kills=1, ended_by=said).rank == 3
+    assert failure(RankEvidence(rank=3), ended_by=said) == said
+
+
 def stacks(*innermost: str) -> str:
     return "".join(
         f'Thread 0x1 (most recent call first):\n  {frame}\n  File "w.py", line 1 in f\n' for frame in innermost

@@ -1,4 +1,4 @@
-"""Where ranks run. A launcher is one file here; `local` is torchrun on this machine.
+"""Where ranks run. `local` is torchrun on this machine, `slurm` torchrun's agents on Slurm's nodes.
 
 A launcher starts any command as ranks; `warm` keeps ranks of our own worker up between bursts on top of one.
 """
@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.burst import Failure
+from trainer.launchers.sight import Sight
 from trainer.rank_report import RankReport
 
 
 class Launcher(Protocol):
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether ranks may wait for the next burst where they run."""
+        ...
+
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
     ) -> Processes:
@@ -33,6 +39,21 @@ class Processes(Protocol):
     def control(self) -> Path: ...
 
     @property
+    def sight(self) -> Sight:
+        """What can be seen of the ranks themselves."""
+        ...
+
+    @property
+    def pending(self) -> str | None:
+        """Why the ranks do not run yet, where a queue decides; None once they do. No deadline counts meanwhile."""
+        ...
+
+    @property
+    def queued_s(self) -> float:
+        """How long a queue kept the ranks from running, in seconds."""
+        ...
+
+    @property
     def running(self) -> bool:
         """Whether what started the ranks still runs."""
         ...
@@ -47,8 +68,31 @@ class Processes(Protocol):
         """The end of what it wrote itself."""
         ...
 
+    @property
+    def deaths_told(self) -> dict[int, int]:
+        """Exit code of each rank whose death what started it names, by rank."""
+        ...
+
+    @property
+    def ended_by(self) -> Failure | None:
+        """What a scheduler says ended the ranks, where it was neither they nor us: call it when they have ended."""
+        ...
+
+    def check(self) -> None:
+        """Raises ToolError where the ranks can never run: a queue that will not take them, a control folder that a
+        node does not see."""
+        ...
+
+    def blame(self, failure: Failure) -> Failure:
+        """The failure, and where it is the machine's the node named; the launcher avoids that node from now on."""
+        ...
+
     def outputs(self, rank: int) -> list[Path]:
         """The files that hold a rank's stdout and stderr; empty before it has any."""
+        ...
+
+    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+        """Runs a module of ours once on every machine of the ranks, and waits for it, but no longer than that."""
         ...
 
     def wait(self, timeout_s: float) -> None:
@@ -77,6 +121,11 @@ class Ranks(Protocol):
     @property
     def alive(self) -> bool:
         """Whether another burst can be run on them."""
+        ...
+
+    @property
+    def queued_s(self) -> float:
+        """How long a queue kept them from running, in seconds."""
         ...
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:

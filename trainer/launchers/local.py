@@ -13,25 +13,32 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import trainer
+from trainer.burst import Failure
 from trainer.errors import ToolError
+from trainer.launchers.agent import deaths_told
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.processes import MARK, OWNER, end_all, owner_text, sweep, this_process, with_mark
+from trainer.launchers.sight import Sight, SightHere
 from trainer.launchers.supervisor import exit_path
 
 # How often torchrun looks for dead ranks. Until it does, `watch.py` can read how a rank ended: seldom, so that our
 # own polling nearly always comes first.
 MONITOR_S = "0.5"
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}  # unless told otherwise: a host name that resolves to nowhere would stop gloo
 _SUPERVISOR_S = 10.0  # for the supervisor to end everything; after that it is done from here
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalLauncher:
     """Starts ranks on this machine. See `trainer.launchers.Launcher`."""
+
+    keeps_ranks: bool = field(default=True, init=False)
 
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
@@ -40,35 +47,47 @@ class LocalLauncher:
         if nodes > 1:
             raise ToolError(
                 f"launcher local starts ranks on this machine only, and the recipe asks for {nodes} nodes",
-                hint="set cluster.nodes to 1, or burst.engine to simulated to plan without the cluster",
+                hint="set burst.launcher to slurm or cluster.nodes to 1; burst.engine simulated needs no cluster",
             )
         sweep()
         mark = uuid.uuid4().hex
         control.mkdir(parents=True, exist_ok=True)
         command = torchrun_command(argv, ranks=ranks_per_node, port=free_port(), control=control)
-        supervisor = _start_supervisor(command, control, rank_environment(env, mark=mark))
+        supervisor = _start_supervisor(command, control, rank_environment(env, mark=mark, defaults=LOOPBACK))
         return LocalProcesses(world_size=ranks_per_node, control=control, mark=mark, supervisor=supervisor)
 
 
-def torchrun_command(argv: Sequence[str], *, ranks: int, port: int, control: Path) -> list[str]:
-    """One node with static rendezvous: no c10d backend, which would resolve host names and keep threads alive."""
+def torchrun_command(
+    argv: Sequence[str],
+    *,
+    ranks: int,
+    port: int,
+    control: Path,
+    nodes: int = 1,
+    node: int = 0,
+    address: str = "127.0.0.1",
+    python: str = sys.executable,
+) -> list[str]:
+    """The agent of one node, with static rendezvous: no c10d backend, which would resolve host names, keep threads
+    alive and, on several nodes, put rank 0 wherever it likes."""
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--node-rank", "0"),
-        *("--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1", "--master-port", str(port)),
+        *(python, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node-rank", str(node)),
+        *("--nproc-per-node", str(ranks), "--master-addr", address, "--master-port", str(port)),
         *("--max-restarts", "0", "--monitor-interval", MONITOR_S),
-        *("--log-dir", str(_torchrun_logs(control)), "--redirects", "3"),
+        *("--log-dir", str(torchrun_logs(control)), "--redirects", "3"),
         *("--no-python", *argv),
     ]
 
 
-def rank_environment(env: dict[str, str], *, mark: str) -> dict[str, str]:
+def rank_environment(
+    env: dict[str, str], *, mark: str, defaults: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Our environment, the additions, and the marks by which a process of ours is known.
 
-    torchrun and the supervisor import the packages this process runs, wherever they are started from. gloo listens on
-    loopback unless told otherwise: a host name that resolves to nowhere would stop it.
+    torchrun and the supervisor import the packages this process runs, wherever they are started from.
     """
     root = str(Path(trainer.__file__).parents[1])
-    merged = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, **env}
+    merged = {**defaults, **os.environ, **env}
     paths = [root, *filter(None, merged.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **merged,
@@ -100,8 +119,14 @@ def _start_supervisor(command: list[str], control: Path, env: dict[str, str]) ->
         )
 
 
-def _torchrun_logs(control: Path) -> Path:
+def torchrun_logs(control: Path) -> Path:
     return control / "torchrun"
+
+
+def outputs_in(control: Path, local_rank: int) -> list[Path]:
+    """The files of a rank of the node whose agent logs to `control`."""
+    found = torchrun_logs(control).glob(f"*/attempt_0/{local_rank}/std*.log")
+    return sorted(found, reverse=True)  # stdout, then stderr: the last line is that of the exception
 
 
 @dataclass(kw_only=True)
@@ -113,6 +138,18 @@ class LocalProcesses:
     mark: str
     supervisor: subprocess.Popen[bytes]
     _ended: bool = field(default=False, init=False)
+
+    @property
+    def sight(self) -> Sight:
+        return SightHere(control=self.control)
+
+    @property
+    def pending(self) -> str | None:
+        return None
+
+    @property
+    def queued_s(self) -> float:
+        return 0.0
 
     @property
     def running(self) -> bool:
@@ -131,9 +168,26 @@ class LocalProcesses:
     def log(self) -> str:
         return tail(agent_log(self.control))
 
+    @property
+    def deaths_told(self) -> dict[int, int]:
+        return deaths_told(self.log)
+
+    @property
+    def ended_by(self) -> Failure | None:
+        return None
+
+    def check(self) -> None:
+        """This machine is always there."""
+
+    def blame(self, failure: Failure) -> Failure:
+        return failure
+
     def outputs(self, rank: int) -> list[Path]:
-        found = _torchrun_logs(self.control).glob(f"*/attempt_0/{rank}/std*.log")
-        return sorted(found, reverse=True)  # stdout, then stderr: the last line is that of the exception
+        return outputs_in(self.control, rank)
+
+    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-m", module, *words], timeout=timeout_s, check=False)
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):

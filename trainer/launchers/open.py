@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 from trainer.errors import ToolError
 from trainer.launchers import Launcher
 from trainer.launchers.local import LocalLauncher
+from trainer.launchers.slurm.launcher import slurm_launcher
 from trainer.recipe import Recipe
 
-LAUNCHERS = {"local": LocalLauncher}
+# kind -> how it is opened: by what the recipe says, and a folder of this study alone
+LAUNCHERS: dict[str, Callable[[Recipe, Path], Launcher]] = {
+    "local": lambda recipe, home: LocalLauncher(),
+    "slurm": slurm_launcher,
+}
 
 
-def open_launcher(recipe: Recipe) -> Launcher:
-    """ToolError for a launcher that does not exist."""
-    name = recipe.burst.launcher
-    if name not in LAUNCHERS:
-        raise ToolError(f"there is no launcher {name}", hint=f"set burst.launcher to {' or '.join(LAUNCHERS)}")
-    return LAUNCHERS[name]()
+def open_launcher(recipe: Recipe, home: Path) -> Launcher:
+    """ToolError for a launcher that does not exist. `home`: where it keeps what it learns about machines."""
+    kind = recipe.burst.launcher_kind
+    if kind not in LAUNCHERS:
+        raise ToolError(f"there is no launcher {kind}", hint=f"set burst.launcher to {' or '.join(LAUNCHERS)}")
+    return LAUNCHERS[kind](recipe, home)

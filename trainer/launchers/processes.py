@@ -77,20 +77,26 @@ def is_alive(process: Process) -> bool:
 
 
 def owner_text(process: Process) -> str:
-    """The value of `OWNER`. It names the pid namespace too: pids of another container mean nothing here."""
-    return f"{process.pid}:{process.started}:{_pid_namespace('self')}"
+    """The value of `OWNER`. It names the pid namespace and the boot too: pids of another container or of another
+    machine mean nothing here, and the first namespace has the same number on every machine."""
+    return f"{process.pid}:{process.started}:{_pid_namespace('self')}:{_boot()}"
 
 
 def owner_from(text: str) -> Process | None:
-    """The process an `OWNER` value names; None if it is malformed or of another pid namespace."""
-    pid, started, namespace = (*text.split(":"), "", "")[:3]
-    if not (pid.isdecimal() and started.isdecimal()) or namespace != _pid_namespace("self"):
+    """The process an `OWNER` value names; None if it is malformed, of another pid namespace or of another machine."""
+    pid, started, *where = (*text.split(":"), "")
+    if not (pid.isdecimal() and started.isdecimal()) or where[:2] != [_pid_namespace("self"), _boot()]:
         return None
     return Process(pid=int(pid), started=int(started))
 
 
 def _pid_namespace(pid: str) -> str:
     return os.readlink(PROC / pid / "ns" / "pid").removeprefix("pid:")
+
+
+def _boot() -> str:
+    """Of this machine, since it was started: the kernel's own number, the same in every container."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def marked() -> Iterator[tuple[Process, dict[str, str]]]:

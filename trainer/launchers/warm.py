@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.errors import ToolError
 from trainer.failures import Evidence, classify
 from trainer.launchers import Launcher, Processes, RankResult, mailbox
 from trainer.launchers.control import new_control
-from trainer.launchers.oom_kills import oom_kills
-from trainer.launchers.processes import POLL_S, is_alive
+from trainer.launchers.processes import POLL_S
 from trainer.launchers.watch import Watch
 
 STARTUP_S = 300.0  # how long ranks may take to import
@@ -62,10 +62,14 @@ class WarmRanks:
         return self.processes.control
 
     @property
+    def queued_s(self) -> float:
+        return self.processes.queued_s
+
+    @property
     def alive(self) -> bool:
         """Whether another burst can be run: nothing was ended, and no rank that had arrived is gone."""
-        arrived = (mailbox.arrived(self.control, rank) for rank in range(self.world_size))
-        return not self._ended and self.processes.running and all(is_alive(p) for p in arrived if p)
+        deaths = (self.processes.sight.death(rank, seen_at_s=0.0) for rank in range(self.world_size))
+        return not self._ended and self.processes.running and not any(deaths)
 
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
         """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
@@ -73,10 +77,14 @@ class WarmRanks:
             raise RuntimeError("these ranks were ended: start others")
         self._idle = False
         watch = Watch(self.processes, burst_folder.resolve())
-        kills_before = oom_kills()
+        kills_before = self.processes.sight.oom_kills()
         watch.clear()
         self._ask(mailbox.Request(burst=str(burst_folder.resolve())))
-        overdue_s = self._wait(watch, deadline_s)
+        try:
+            overdue_s = self._wait(watch, deadline_s)
+        except ToolError:
+            self.end()
+            raise
         self._idle = watch.all_replied and not watch.in_trouble
         launcher_code = self.processes.code
         if not self._idle:
@@ -88,10 +96,12 @@ class WarmRanks:
                 launcher_code=launcher_code,
                 launcher_log=self.processes.log,
                 overdue_s=overdue_s,
-                oom_kills=oom_kills() - kills_before,
+                ended_by=None if self._idle else self.processes.ended_by,
+                oom_kills=self.processes.sight.oom_kills() - kills_before,
             )
         )
         if failure is not None:
+            failure = self.processes.blame(failure)
             watch.keep_logs()
             self.end()
         return RankResult(reports=tuple(watch.reports[rank] for rank in sorted(watch.reports)), failure=failure)
@@ -104,12 +114,16 @@ class WarmRanks:
         """Until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it passed."""
         limit_s, since, starting = self.startup_s, time.monotonic(), True
         while not (watch.all_replied or watch.troubled_for_s > _GRACE_S or not self.processes.running):
+            self.processes.check()
+            if self.processes.pending is not None:
+                since = time.monotonic()
             if starting and watch.all_ready:
                 limit_s, since, starting = deadline_s, time.monotonic(), False
             if time.monotonic() - since > limit_s:
                 return limit_s
             time.sleep(POLL_S)
             watch.look()
+        self.processes.check()
         watch.look()  # what the ranks did before the supervisor ended
         return None
 

@@ -1,13 +1,11 @@
 """What is seen of the ranks while a burst runs: who arrived, who replied, who died, in which order.
 
-Polled, some 50 times a second: a dead rank can be read (with its exit code) until torchrun's agent waits for it,
-which it does ten times a second; after that the agent's log says how it ended.
+Polled, some 50 times a second: see `trainer.launchers.sight` for what can be seen; where it does not tell how a rank
+ended, the log of torchrun's agent does.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -16,8 +14,6 @@ from pathlib import Path
 from trainer.burst import BurstPhase
 from trainer.failures import STACK, Death, RankEvidence
 from trainer.launchers import Processes, mailbox
-from trainer.launchers.agent import deaths_told
-from trainer.launchers.processes import send, status_of
 from trainer.rank_report import RankReport, phase_path, report_path
 
 _STACKS_S = 1.0  # a rank that has not written its stacks by then will not
@@ -51,22 +47,14 @@ class Watch:
             self._trouble_began = time.monotonic()
 
     def _look_at(self, rank: int) -> None:
-        death = self._death(rank)  # before the report: a rank may reply and then end
+        death = self._processes.sight.death(
+            rank, seen_at_s=self._looked_at_s
+        )  # before the report: a rank may reply and then end
         if report := mailbox.report_of(self._burst, rank):
             self.reports[rank] = report
             self.deaths.pop(rank, None)
         elif death is not None:
             self.deaths.setdefault(rank, death)
-
-    def _death(self, rank: int) -> Death | None:
-        process = mailbox.arrived(self._control, rank)
-        if process is None:
-            return None
-        status = status_of(process.pid)
-        if status is None or status.process != process:
-            return Death(at_s=self._looked_at_s, code=None)
-        code = os.waitstatus_to_exitcode(status.wait_status)
-        return Death(at_s=self._looked_at_s, code=code) if status.dead else None
 
     @property
     def all_ready(self) -> bool:
@@ -88,15 +76,9 @@ class Watch:
 
     def ask_for_stacks(self) -> None:
         """Has every silent rank write its threads' stacks to its log, and waits until it has."""
-        asked = []
-        for rank in set(self._ranks) - set(self.reports) - set(self.deaths):
-            process = mailbox.arrived(self._control, rank)
-            status = status_of(process.pid) if process else None
-            if process and status and status.process == process:
-                self._stopped |= {rank} if status.stopped else set()
-                send(process, mailbox.STACKS)
-                asked.append(rank)
-        self._await_stacks([rank for rank in asked if rank not in self._stopped])
+        asked = self._processes.sight.ask_for_stacks(set(self._ranks) - set(self.reports) - set(self.deaths))
+        self._stopped |= asked.stopped
+        self._await_stacks(sorted(asked.ranks - asked.stopped))
 
     def _await_stacks(self, ranks: list[int]) -> None:
         """Until every rank has written and no more comes; a rank that has not begun by `_STACKS_S` will not."""
@@ -116,11 +98,11 @@ class Watch:
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self._output(rank))
-        shutil.copyfile(mailbox.agent_log(self._control), mailbox.log_path(self._burst, 0).with_name("agent.log"))
+        mailbox.log_path(self._burst, 0).with_name("agent.log").write_text(self._processes.log)
 
     def evidence(self) -> list[RankEvidence]:
         """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""
-        named = deaths_told(self._processes.log)
+        named = self._processes.deaths_told
         return [
             RankEvidence(
                 rank=rank,

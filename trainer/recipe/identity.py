@@ -178,7 +178,7 @@ def canonical(recipe: Settings) -> dict[str, Any]:
         "world_size": recipe.world_size,
         "memory_limit_gib": recipe.memory_limit_gib,
         "engine": recipe.burst.engine,
-        "launcher": recipe.burst.launcher,
+        "launcher": recipe.burst.launcher_kind,
         "knobs": {name: effective(recipe, name) for name in KNOBS},
     }
 

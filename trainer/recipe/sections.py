@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from trainer.recipe.architecture import Section
 from trainer.recipe.hardware import Precision, known_hardware
 from trainer.recipe.knobs import KNOBS, Numerics
+from trainer.recipe.launching import Launcher, kind_of
 from trainer.recipe.machine import Machine
 
 KnobValue = bool | int | float | str | tuple[str, ...] | None
@@ -47,12 +48,16 @@ class Parallelism(Section):
 
 class BurstSettings(Section):
     engine: str = "megatron"
-    launcher: str = "local"
+    launcher: Launcher = "local"
     machine: Machine | None = None  # of engine simulated; None: as published. Read from a packaged name or a file
     warmup_steps: int = Field(default=3, ge=0)
     measure_steps: int = Field(default=8, gt=0)
     trace_steps: int = Field(default=2, ge=0)
     deadline_s: float = Field(default=900.0, gt=0)
+
+    @property
+    def launcher_kind(self) -> str:
+        return kind_of(self.launcher)
 
     @field_validator("machine")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -179,18 +179,32 @@ def _path_in(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
 def _problem(source: Source, path: KeyPath, error: ErrorDetails, model: type[Section]) -> Problem:
     key = str(path[-1]) if path else ""
     section = str(path[0]) if len(path) > 1 else ""
-    known = _fields(model, section)
+    known = _fields(model, path[:-1])
     what, hint = MESSAGES.get(error["type"], _other)(error, key, section, known)
     return Problem(where=source.where(path), what=what, hint=hint)
 
 
-def _fields(model: type[Section], section: str) -> Known:
-    """The keys that may stand in a section of the model, or at its top."""
-    inside = model.model_fields[section].annotation if section in model.model_fields else None
-    written_out = SECTIONS.get(section) or inside
-    if isinstance(written_out, type) and issubclass(written_out, Section):
-        return written_out.model_fields
-    return model.model_fields
+def _fields(model: type[Section], path: KeyPath) -> Known:
+    """The keys that may stand where the path leads, as deep as it goes through sections."""
+    found = model
+    for key in path:
+        field = found.model_fields.get(str(key))
+        inside = SECTIONS.get(str(key)) if found is model else None
+        inside = inside or (_section_in(field.annotation) if field else None)
+        if inside is None:
+            break
+        found = inside
+    return found.model_fields
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """The section that a field holds, where it is one or may be one."""
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and issubclass(each, Section):
+            return each
+        if each is not annotation and (inside := _section_in(each)):
+            return inside
+    return None
 
 
 Message = Callable[[ErrorDetails, str, str, Known], tuple[str, str]]

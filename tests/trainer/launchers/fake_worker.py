@@ -80,6 +80,12 @@ def allocate(folder: Path, rank: int) -> None:
     bytearray(1 << 60)
 
 
+def fill(folder: Path, rank: int, mib: int) -> None:
+    """Memory that is really used, until somebody says no."""
+    kept = [b"\1" * (1 << 20) for _ in range(mib)]
+    raise RuntimeError(f"{len(kept)} MiB were there")
+
+
 def meet(folder: Path, rank: int) -> None:
     """A real gloo collective with all ranks."""
     import torch
@@ -92,7 +98,7 @@ def meet(folder: Path, rank: int) -> None:
 
 ACTS = {
     act.__name__: act
-    for act in (phase, say, fail, kill, leave, hang, ignore_term, grandchild, allocate, meet, kill_above)
+    for act in (phase, say, fail, kill, leave, hang, ignore_term, grandchild, allocate, fill, meet, kill_above)
 }
 
 

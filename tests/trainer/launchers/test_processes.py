@@ -111,6 +111,11 @@ def test_an_owner_survives_being_written_down() -> None:
     assert owner_from(owner_text(this_process())) == this_process()
 
 
+def test_an_owner_on_another_machine_is_nobody_although_namespaces_have_the_same_numbers_everywhere() -> None:
+    here, _, boot = owner_text(this_process()).rpartition(":")
+    assert owner_from(f"{here}:{boot[::-1]}") is None
+
+
 @pytest.mark.parametrize("text", ["", "12", "12:34", "a:b:c", "12:34:[1]"])
 def test_an_owner_that_is_malformed_or_of_another_container_is_nobody(text: str) -> None:
     assert owner_from(text) is None

@@ -5,6 +5,7 @@ Every burst starts cold: the trainer is the user's, and knows nothing of bursts.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,6 @@ from trainer.engines.command.traces import collect
 from trainer.errors import ToolError
 from trainer.failures import Evidence
 from trainer.launchers.control import new_control
-from trainer.launchers.oom_kills import oom_kills
 from trainer.launchers.open import open_launcher
 from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
@@ -50,8 +50,14 @@ class CommandEngine:
         job.clear()
         reading = Reading(patterns=patterns)
         ended = self._run(job, reading)
-        outcome = msgspec.structs.replace(outcome_of(job, reading, ended), cost_s=round(self._clock() - began, 3))
+        outcome = outcome_of(job, reading, ended)
+        outcome = msgspec.structs.replace(
+            outcome,
+            failure=outcome.failure and ended.processes.blame(outcome.failure),
+            cost_s=round(self._clock() - began - ended.processes.queued_s, 3),
+        )
         write_outcome(burst.folder, outcome)
+        shutil.rmtree(ended.processes.control, ignore_errors=True)  # its logs are with the burst
         return outcome
 
     def close(self) -> None:
@@ -59,8 +65,7 @@ class CommandEngine:
 
     def _run(self, job: Job, reading: Reading) -> Ended:
         recipe = job.burst.recipe
-        launcher = open_launcher(recipe)
-        kills_before = oom_kills()
+        launcher = open_launcher(recipe, self._state_dir)
         processes = launcher.start(
             job.argv(),
             env=job.environment(),
@@ -68,6 +73,7 @@ class CommandEngine:
             ranks_per_node=recipe.ranks_per_node,
             control=new_control(self._state_dir),
         )
+        kills_before = processes.sight.oom_kills()
         follower = Follower(
             processes=processes,
             reading=reading,
@@ -78,7 +84,7 @@ class CommandEngine:
             followed = follower.follow()
             code = processes.code
             if followed.overdue_s is not None:
-                ask_for_stacks(job.ranks_folder, job.log_folder / "py-spy.txt", injected=job.trainer.inject)
+                ask_for_stacks(processes, job.ranks_folder, job.log_folder, injected=job.trainer.inject)
         finally:
             processes.end()
         follower.read()
@@ -87,11 +93,12 @@ class CommandEngine:
             launcher_code=code,
             launcher_log=processes.log,
             overdue_s=followed.overdue_s,
-            oom_kills=oom_kills() - kills_before,
+            ended_by=processes.ended_by if code is not None else None,
+            oom_kills=processes.sight.oom_kills() - kills_before,
         )
         job.keep_logs(processes)
         collect(job.written, job.folder / "trace")
-        return Ended(followed=followed, code=code, evidence=evidence)
+        return Ended(processes=processes, followed=followed, code=code, evidence=evidence)
 
 
 def trainer_of(recipe: Recipe) -> TrainerSettings:

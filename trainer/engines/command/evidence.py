@@ -13,7 +13,6 @@ from pathlib import Path
 from trainer.burst import BurstPhase
 from trainer.failures import Death, RankEvidence
 from trainer.launchers import Processes
-from trainer.launchers.agent import deaths_told
 from trainer.launchers.mailbox import tail
 from trainer.rank_report import phase_path
 
@@ -38,7 +37,7 @@ _SETTING_UP = re.compile(r"using world size|initializ\w+ torch distributed|-- ar
 
 def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> list[RankEvidence]:
     """Of every rank, once all have ended. `trained`: an iteration was done."""
-    named = deaths_told(processes.log)
+    named = processes.deaths_told
     found = []
     for rank in range(processes.world_size):
         paths = processes.outputs(rank)

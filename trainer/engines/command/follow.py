@@ -66,8 +66,11 @@ class Follower:
         printing = range(world) if world <= FEW else (0, world - 1)
         while self.processes.running:
             self.sleep(POLL_S)
+            self.processes.check()
             self.read(printing)
             now = self.clock()
+            if self.processes.pending is not None:
+                began = now
             if len(self.reading.iterations) != seen:
                 seen, moved = len(self.reading.iterations), now
                 first = now if first is None else first
@@ -78,6 +81,7 @@ class Follower:
             limit_s, since = self._limit(began, first, moved)
             if now - since > limit_s:
                 return Followed(overdue_s=round(limit_s, 1))
+        self.processes.check()
         self.read()
         return Followed()
 

@@ -96,7 +96,6 @@ class Job:
                 for path in processes.outputs(rank):
                     _copy_ends(path, log)
         (self.log_folder / "agent.log").write_text(processes.log)
-        shutil.rmtree(processes.control, ignore_errors=True)
 
 
 def _of_programs(name: str) -> bool:

@@ -16,7 +16,7 @@ from trainer.engines.command.job import Job
 from trainer.engines.command.lines import Iteration, Reading
 from trainer.engines.command.usage import Usage, read_usage
 from trainer.failures import Evidence, classify
-from trainer.launchers import mailbox
+from trainer.launchers import Processes, mailbox
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
 
@@ -27,6 +27,7 @@ ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 class Ended:
     """How the job ended: `code` of what started it, None where it had to be ended."""
 
+    processes: Processes
     followed: Followed
     code: int | None
     evidence: Evidence
@@ -59,7 +60,7 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
         model_tflops_per_gpu=None if rate is None else _tflops(recipe, rate),
         reported_tflops_per_gpu=statistics.median(reported) if reported else None,
         attainable_tflops_per_gpu=recipe.peak_tflops,
-        cores_per_rank=(os.cpu_count() or 1) / recipe.ranks_per_node if recipe.burst.launcher == "local" else None,
+        cores_per_rank=(os.cpu_count() or 1) / recipe.ranks_per_node if recipe.burst.launcher_kind == "local" else None,
         acting=_acting(job),
         versions=usage[min(usage)].versions if usage else {},
         warnings=[*unknown, *_warnings(reading, ended.followed)],

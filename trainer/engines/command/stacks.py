@@ -1,28 +1,41 @@
-"""Asks the ranks of a job that hangs where they are, before they are ended."""
+"""Asks the ranks of a job that hangs where they are, before they are ended.
+
+`python -m trainer.engines.command.stacks <ranks' folder> <log folder> injected|bare` asks those of this machine; every
+machine of the job runs it.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+from trainer.launchers import Processes
 from trainer.launchers.mailbox import STACKS
 from trainer.launchers.processes import Process, marked, send, status_of
 
 _WRITING_S = 1.0
 _PY_SPY_S = 20.0  # for one process
+_ALL_S = 60.0  # for the ranks of a machine
 
 
-def ask_for_stacks(ranks_folder: Path, log: Path, *, injected: bool) -> None:
+def ask_for_stacks(processes: Processes, ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
+    """Of the job's ranks on every machine. See `stacks_here`."""
+    how = "injected" if injected else "bare"
+    processes.beside("trainer.engines.command.stacks", str(ranks_folder), str(log_folder), how, timeout_s=_ALL_S)
+
+
+def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None:
     """Ranks of this machine that carry our sitecustomize write them to their own stderr; of others py-spy tells, where
-    it is installed, into `log`."""
+    it is installed, into `log_folder`."""
     ranks = _ranks(ranks_folder)
     for rank, process in ranks.items():
         if injected:
             send(process, STACKS)
         else:
-            _py_spy(process, rank, log)
+            _py_spy(process, rank, log_folder / f"py-spy-rank{rank}.txt")
     if injected and ranks:
         time.sleep(_WRITING_S)
 
@@ -55,5 +68,8 @@ def _py_spy(process: Process, rank: str, log: Path) -> None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return
-    with log.open("a") as file:
-        file.write(f"rank {rank}\n{found.stdout}\n")
+    log.write_text(f"rank {rank}\n{found.stdout}\n")
+
+
+if __name__ == "__main__":
+    stacks_here(Path(sys.argv[1]), Path(sys.argv[2]), injected=sys.argv[3] == "injected")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,7 @@ class MegatronEngine:
     ) -> None:
         self._state_dir, self._worker, self._clock = state_dir, worker, clock
         self._ranks: Ranks | None = None
-        self._started_with: tuple[int, Mapping[str, str]] | None = None
+        self._started_with: tuple[object, ...] | None = None
         self._starts = 0
 
     def run(self, burst: Burst) -> Outcome:
@@ -39,10 +39,11 @@ class MegatronEngine:
         began = self._clock()
         ranks, warm = self._ranks_for(burst.recipe)
         result = ranks.run(burst.folder, deadline_s=burst.recipe.burst.deadline_s)
-        if result.failure is not None:
+        queued_s = 0.0 if warm else ranks.queued_s
+        if result.failure is not None or not open_launcher(burst.recipe, self._state_dir).keeps_ranks:
             self.close()
         outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
-        outcome = msgspec.structs.replace(outcome, cost_s=round(self._clock() - began, 3))
+        outcome = msgspec.structs.replace(outcome, cost_s=round(self._clock() - began - queued_s, 3))
         write_outcome(burst.folder, outcome)
         return outcome
 
@@ -53,18 +54,18 @@ class MegatronEngine:
 
     def _ranks_for(self, recipe: Recipe) -> tuple[Ranks, bool]:
         """Ranks that fit the recipe, and whether they had been up before. ToolError if it asks for other machines."""
-        launcher = open_launcher(recipe)
-        wanted = (recipe.world_size, environment_of(recipe))
+        environment = environment_of(recipe)
+        wanted = (recipe.cluster.nodes, recipe.world_size, environment, recipe.burst.launcher)
         if self._ranks is not None and self._ranks.alive and self._started_with == wanted:
             return self._ranks, True
         self.close()
         self._starts += 1
         folder = self._state_dir / f"ranks-{self._starts}"
         self._ranks = start_ranks(
-            launcher,
+            open_launcher(recipe, self._state_dir),
             nodes=recipe.cluster.nodes,
             ranks_per_node=recipe.ranks_per_node,
-            env=dict(wanted[1]),
+            env=environment,
             folder=folder,
             module=self._worker,
         )

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.places import TRAINER_LOGS, WITHOUT_SHARED
-from trainer.burst import BurstPhase, FailureKind
+from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.engines.command.evidence import evidence_of
 from trainer.failures import Evidence, classify
+from trainer.launchers.agent import deaths_told
+from trainer.launchers.sight import Sight, SightHere
 
 pytestmark = pytest.mark.skipif(not TRAINER_LOGS.is_dir(), reason=WITHOUT_SHARED)
 
@@ -26,11 +28,29 @@ class Recorded:
     running: bool = False
     code: int | None = 1
     paths: dict[int, Path] = field(default_factory=dict)
+    pending: None = None
+    ended_by: None = None
+    queued_s: float = 0.0
+
+    @property
+    def sight(self) -> Sight:
+        return SightHere(control=self.control)
+
+    @property
+    def deaths_told(self) -> dict[int, int]:
+        return deaths_told(self.log)
+
+    def check(self) -> None: ...
+
+    def blame(self, failure: Failure) -> Failure:
+        return failure
 
     def outputs(self, rank: int) -> list[Path]:
         path = self.control / f"rank{rank}.log"
         path.write_text(self.texts.get(rank, ""))
         return [path]
+
+    def beside(self, module: str, *words: str, timeout_s: float) -> None: ...
 
     def wait(self, timeout_s: float) -> None: ...
 

@@ -1,0 +1,199 @@
+"""A real Slurm of two nodes on this machine: munged, slurmctld and two slurmd on loopback, started as root.
+
+Up in a second. Ports, names and folders are its own, so that several may run beside each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
+NODES = 2
+_UP_S = 30.0
+_MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1: v2 needs systemd or a delegated tree
+
+
+def why_not() -> str | None:
+    """Why no Slurm can be started here; None if it can."""
+    missing = [name for name in PROGRAMS if _program(name) is None]
+    if missing:
+        return f"without Slurm ({', '.join(missing)})"
+    return None if os.geteuid() == 0 else "without root, which slurmd needs"
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    folder: Path
+    name: str = field(default_factory=lambda: f"t{os.getpid()}n")
+    limits_memory: bool = field(default_factory=_MEMORY.is_dir)
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"{self.name}{number}" for number in range(1, NODES + 1)]
+
+    def run(self, *argv: str, timeout_s: float = 30.0) -> str:
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=True)
+        return done.stdout + done.stderr
+
+    def start(self) -> None:
+        self._munge()
+        self.conf.write_text(self._slurm_conf())
+        (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
+        self._daemon("slurmctld", "-f", str(self.conf))
+        for node in self.nodes:
+            (self.folder / f"spool.{node}").mkdir()
+            self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+        self._await(lambda: self._idle() == NODES)
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        give_up = time.monotonic() + _UP_S
+        while not done():
+            assert time.monotonic() < give_up, self.run("sinfo")
+            time.sleep(0.1)
+
+    def _idle(self) -> int:
+        try:
+            return self.run("sinfo", "-h", "-N", "-o", "%t", timeout_s=5.0).split().count("idle")
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            return 0
+
+    def _munge(self) -> None:
+        key, socket_path = self.folder / "munge.key", self.folder / "m"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        self._daemon(
+            *("munged", "--force", f"--key-file={key}", f"--socket={socket_path}", "--num-threads=2"),
+            *(f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log"),
+            f"--seed-file={self.folder}/munged.seed",
+        )
+
+    def _daemon(self, name: str, *words: str) -> None:
+        program = _program(name)
+        assert program is not None
+        env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        subprocess.run([program, *words], env=env, check=True, timeout=_UP_S, stderr=subprocess.DEVNULL)
+
+    def _slurm_conf(self) -> str:
+        host, track = socket.gethostname().split(".")[0], _CGROUPS if self.limits_memory else _NO_CGROUPS
+        here, ports = self.folder, [_free_port() for _ in range(NODES + 1)]
+        nodes = "\n".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000 State=UNKNOWN"
+            for node, port in zip(self.nodes, ports[1:], strict=True)
+        )
+        return (
+            f"ClusterName=moetest\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={ports[0]}\n"
+            f"AuthInfo=socket={here}/m\nSlurmctldPidFile={here}/slurmctld.pid\nSlurmdPidFile={here}/slurmd.%n.pid\n"
+            f"SlurmdSpoolDir={here}/spool.%n\nStateSaveLocation={here}/state\nSlurmctldLogFile={here}/slurmctld.log\n"
+            f"SlurmdLogFile={here}/slurmd.%n.log\nFirstJobId={os.getpid()}\n{track}{_SETTINGS}{nodes}\n"
+            f"PartitionName=debug Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
+        )
+
+    @contextlib.contextmanager
+    def allocation(self, *, memory_mib: int = 4000) -> Iterator[dict[str, str]]:
+        """Both nodes, as salloc gives them: the variables that a program in it has."""
+        said = self.run("salloc", f"--nodes={NODES}", f"--mem={memory_mib}", "--no-shell")
+        found = re.search(r"Granted job allocation (\d+)", said)
+        assert found, said
+        nodes = f"{self.name}[1-{NODES}]"
+        try:
+            yield {
+                "SLURM_CONF": str(self.conf),
+                "SLURM_JOB_ID": found[1],
+                "SLURM_JOB_NODELIST": nodes,
+                "SLURM_JOB_NUM_NODES": str(NODES),
+            }
+        finally:
+            self.run("scancel", found[1])
+            while found[1] in self.run("squeue", "-h", "-o", "%i"):
+                time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def without_slurmd(self, node: str) -> Iterator[None]:
+        """The node's daemon is killed; afterwards the node is as it was."""
+        os.kill(int((self.folder / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+        try:
+            yield
+        finally:
+            self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+            self._await(lambda: "down" not in self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T"))
+
+    def stop(self) -> None:
+        """Everything that was started, and what slurmd left behind it."""
+        with contextlib.suppress(subprocess.SubprocessError):
+            self.run("scancel", "--me")
+        for path in sorted(self.folder.glob("*.pid"), reverse=True):  # slurmd, slurmctld, munged
+            _end(int(path.read_text()))
+        for path in _MEMORY.parent.glob(f"*/slurm_{self.name}*") if _MEMORY.is_dir() else ():
+            for folder, _, _ in os.walk(path, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        give_up = time.monotonic() + 10.0
+        while time.monotonic() < give_up:
+            os.kill(pid, 0)
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+_CGROUP_CONF = """CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+CgroupAutomount=no
+ConstrainCores=no
+ConstrainRAMSpace=yes
+ConstrainSwapSpace=no
+ConstrainDevices=no
+"""
+_CGROUPS = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\n"
+_NO_CGROUPS = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n"
+_SETTINGS = """SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+MailProg=/bin/true
+ReturnToService=2
+SlurmdTimeout=10
+InactiveLimit=0
+KillWait=5
+MinJobAge=300
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmdParameters=config_overrides
+MpiDefault=none
+PropagateResourceLimits=NONE
+JobRequeue=0
+DefMemPerNode=1000
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+"""

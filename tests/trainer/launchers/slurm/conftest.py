@@ -1,0 +1,84 @@
+"""A real Slurm for the tests that want one, and nothing of ours left on it at the end of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.launchers.slurm.cluster import Cluster, why_not
+from trainer.launchers.processes import with_mark
+from trainer.launchers.slurm.launcher import SlurmLauncher
+from trainer.launchers.slurm.processes import SlurmProcesses
+from trainer.launchers.warm import WarmRanks, start_ranks
+from trainer.recipe.launching import SlurmSettings
+
+WORKERS = Path(__file__).parents[1]  # where fake_worker is
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    slurm = Cluster(folder=tmp_path_factory.mktemp("slurm"))
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
+
+
+@pytest.fixture
+def allocated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """This process is inside an allocation of both nodes."""
+    with cluster.allocation() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield cluster
+
+
+@pytest.fixture
+def reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """This process is on a login node."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return cluster
+
+
+@pytest.fixture
+def launch_on_nodes(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., WarmRanks]]:
+    """Starts ranks of the fake worker, two on each of two nodes."""
+    started: list[WarmRanks] = []
+
+    def start(*, nodes: int = 2, **settings: Any) -> WarmRanks:
+        ranks = start_ranks(
+            launcher_at(tmp_path / "home", **settings),
+            nodes=nodes,
+            ranks_per_node=2,
+            env={"PYTHONPATH": str(WORKERS)},
+            folder=tmp_path / "ranks",
+            module="fake_worker",
+        )
+        started.append(ranks)
+        return ranks
+
+    yield start
+    for ranks in started:
+        ranks.end()
+        assert left_of(ranks) == []
+
+
+def launcher_at(home: Path, **settings: Any) -> SlurmLauncher:
+    return SlurmLauncher(settings=SlurmSettings(**settings), home=home, limit_s=600.0, on_gpus=False)
+
+
+def processes_of(ranks: WarmRanks) -> SlurmProcesses:
+    assert isinstance(ranks.processes, SlurmProcesses)
+    return ranks.processes
+
+
+def left_of(ranks: WarmRanks) -> list[object]:
+    """Processes of the start on either node: both are this machine."""
+    return list(with_mark(processes_of(ranks).mark))

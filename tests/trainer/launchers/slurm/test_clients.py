@@ -1,0 +1,122 @@
+"""What Slurm's programs print, read; and a job followed by an invented clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.launchers.slurm import folder
+from trainer.launchers.slurm.avoid import avoid, avoided, spared
+from trainer.launchers.slurm.clients import cancel, down, fields_of, has_gpus, hostnames, job_record, named, step_states
+from trainer.launchers.slurm.job import follow
+
+SHOWN = (
+    "JobId=12 JobName=moe-1 UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 Nice=0 Account=(null) "
+    "QOS=(null) JobState=PENDING Reason=Resources Dependency=(null) NodeList=(null) Command=/c/job.sh"
+)
+
+
+class Slurm:
+    """Answers by the program's name and remembers what it was asked."""
+
+    def __init__(self, **answers: str | None) -> None:
+        self.answers, self.asked = answers, [""]
+
+    def __call__(self, argv: Sequence[str]) -> str | None:
+        self.asked.append(" ".join(argv))
+        return self.answers.get(argv[0])
+
+
+def test_a_job_is_read_by_field() -> None:
+    record = job_record("12", ask=Slurm(scontrol=SHOWN))
+    assert record is not None
+    assert (record["JobState"], record["Reason"], record["NodeList"]) == ("PENDING", "Resources", "(null)")
+
+
+def test_a_job_has_gpus_however_it_asked_for_them() -> None:
+    """Slurm 22.05 writes them by what they were asked for."""
+    for asked in ("TresPerNode=gres:gpu:4", "TresPerTask=gres:gpu:1", "TresPerJob=gres:gpu:8", "AllocTRES=gres/gpu=8"):
+        assert has_gpus(fields_of(f"JobId=1 TRES=cpu=2,mem=4000M,node=2 {asked}"))
+    assert not has_gpus(fields_of("JobId=1 TRES=cpu=2,mem=4000M,node=2,billing=2 Partition=gpu"))
+
+
+def test_a_controller_that_does_not_answer_says_nothing() -> None:
+    assert job_record("12", ask=Slurm()) is None
+
+
+def test_states_of_steps_are_those_of_accounting_without_the_job_itself() -> None:
+    slurm = Slurm(sacct="12|FAILED\n12.batch|FAILED\n12.0|OUT_OF_MEMORY\n12.1|CANCELLED by 0\n")
+    assert step_states("12", ask=slurm) == ["FAILED", "OUT_OF_MEMORY", "CANCELLED"]
+    assert step_states("12", ask=Slurm()) == []
+
+
+def test_a_list_of_nodes_is_taken_apart_by_scontrol_where_it_has_to_be() -> None:
+    slurm = Slurm(scontrol="n1\nn2\nn7\n")
+    assert hostnames("n[1-2,7]", ask=slurm) == ["n1", "n2", "n7"]
+    assert slurm.asked[-1] == "scontrol show hostnames n[1-2,7]"
+    assert hostnames("n1,n2", ask=Slurm()) == ["n1", "n2"]
+    assert hostnames("", ask=Slurm()) == []
+
+
+def test_nodes_that_slurm_cannot_use_are_down_or_silent() -> None:
+    slurm = Slurm(sinfo="n1|mixed\nn2|down*\nn3|allocated*\nn4|drained\n")
+    assert down(["n1", "n2", "n3", "n4"], ask=slurm) == ["n2", "n3"]
+    assert slurm.asked[-1] == "sinfo -h -N -n n1,n2,n3,n4 -o %N|%T"
+    assert down([], ask=Slurm()) == []
+
+
+def test_only_what_bears_the_name_is_ours() -> None:
+    slurm = Slurm(squeue="5.0|moe-ab-1\n5.batch|batch\n5.1|moe-cd-1\n")
+    assert named("moe-ab-", job="5", ask=slurm) == ["5.0"]
+    assert slurm.asked[-1] == "squeue -h -s -j 5 -o %i|%j"
+    named("moe-ab-", job=None, ask=slurm)
+    assert slurm.asked[-1] == "squeue -h --me -o %i|%j"
+
+
+def test_cancelling_ends_with_the_name_gone_from_the_queue() -> None:
+    there = ["7|moe-ab-1\n", "7|moe-ab-1\n", ""]
+    asked: list[str] = []
+
+    def slurm(argv: Sequence[str]) -> str | None:
+        asked.append(argv[0])
+        return there.pop(0) if argv[0] == "squeue" else ""
+
+    assert cancel("moe-ab-", job=None, ask=slurm) == ["7"]
+    assert asked == ["squeue", "scancel", "squeue", "scancel", "squeue"]
+
+
+def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:
+    """The controller is silent once: the job goes on."""
+    now = [0.0]
+    states: list[dict[str, str] | None] = [
+        {"JobState": "PENDING", "Reason": "Resources", "NodeList": "(null)"},
+        {"JobState": "PENDING", "Reason": "Priority", "NodeList": "(null)"},
+        {"JobState": "RUNNING", "Reason": "None", "NodeList": "n[1-2]"},
+        None,
+        {"JobState": "FAILED", "Reason": "NonZeroExitCode", "NodeList": "n[1-2]"},
+    ]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 10.0
+
+    code = follow(
+        "12",
+        tmp_path,
+        ask=lambda job: states.pop(0),
+        steps=lambda job: ["OUT_OF_MEMORY"],
+        clock=lambda: now[0],
+        sleep=sleep,
+    )
+    assert code == 1
+    assert folder.read(folder.queue_path(tmp_path), folder.Queue) == folder.Queue(
+        job="12", state="FAILED", reason="NonZeroExitCode", nodes="n[1-2]", waited_s=10.0, steps=["OUT_OF_MEMORY"]
+    )
+
+
+def test_nodes_that_failed_are_remembered_and_spared_as_far_as_the_allocation_allows(tmp_path: Path) -> None:
+    assert avoided(tmp_path) == []
+    for node in ("n2", "n3", "n2"):
+        avoid(tmp_path / "home", node, "ECC")
+    assert avoided(tmp_path / "home") == ["n2", "n3"]
+    assert spared(["n2", "n3", "n9"], ["n1", "n2", "n3", "n4"], 3) == ["n3"]
+    assert spared(["n2", "n3"], ["n1", "n2"], 2) == []

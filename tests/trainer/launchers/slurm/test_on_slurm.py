@@ -1,0 +1,340 @@
+"""Ranks on two nodes of a real Slurm: warm between bursts, every fault named, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+from tests.trainer.launchers.slurm.cluster import Cluster
+from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, processes_of
+from trainer.burst import BurstPhase, Failure, FailureKind
+from trainer.errors import ToolError
+from trainer.launchers.processes import with_mark
+from trainer.launchers.slurm import folder as notes
+from trainer.launchers.slurm import keeper
+from trainer.launchers.slurm.avoid import avoided
+from trainer.launchers.slurm.clients import named
+from trainer.launchers.warm import WarmRanks
+
+pytestmark = pytest.mark.slurm
+
+Launch = Callable[..., WarmRanks]
+MakeBurst = Callable[..., Path]
+FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]
+
+
+def failed(ranks: WarmRanks, folder: Path, *, deadline_s: float = 60.0) -> Failure:
+    failure = ranks.run(folder, deadline_s=deadline_s).failure
+    assert failure is not None
+    assert left_of(ranks) == []
+    return failure
+
+
+def test_ranks_of_two_nodes_stay_up_between_bursts(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    ranks = launch_on_nodes()
+    for number in range(3):
+        folder = make_burst({rank: [["meet"], ["say", f"burst {number}"]] for rank in range(4)})
+        result = ranks.run(folder, deadline_s=60)
+        assert result.failure is None
+        assert [report.rank for report in result.reports] == [0, 1, 2, 3]
+        assert (folder / "log" / "rank3.log").read_text().endswith(f"burst {number}\n")
+        assert ranks.alive
+    came = list(notes.nodes_that_came(ranks.control, 2))
+    assert [each.host for each in came] == allocated.nodes
+    assert all(path.parts[-5] == "torchrun" and "node1" in path.parts for path in ranks.processes.outputs(2))
+
+    ranks.end()
+
+    assert left_of(ranks) == []
+    assert named("moe-", job=os.environ["SLURM_JOB_ID"]) == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    acts: dict[int, list[list[Any]]]
+    kind: FailureKind
+    evidence: str
+    rank: int | None = None
+    phase: BurstPhase | None = None
+    deadline_s: float = 60.0
+    avoids: int | None = None  # the node, from 0, that is not used again
+
+
+CASES = {
+    "a rank of the second node is killed": Case(
+        acts={0: [FORWARD, ["hang"]], 3: [BACKWARD, ["grandchild", "wiped"], ["kill", "SIGKILL"]]},
+        kind=FailureKind.CRASH,
+        rank=3,
+        phase=BurstPhase.BACKWARD,
+        evidence="rank 3 was ended by SIGKILL in backward",
+    ),
+    "a rank of the second node hangs, its stacks say where": Case(
+        acts={3: [BACKWARD, ["hang"]]},
+        kind=FailureKind.HANG,
+        rank=3,
+        phase=BurstPhase.BACKWARD,
+        evidence="no end after 2 s: rank 3 in backward at File",
+        deadline_s=2.0,
+    ),
+    "a rank of the second node is stopped": Case(
+        acts={2: [FORWARD, ["kill", "SIGSTOP"]]},
+        kind=FailureKind.HANG,
+        rank=2,
+        evidence="rank 2 is stopped in forward",
+        deadline_s=2.0,
+    ),
+    "the agent of the second node is killed": Case(
+        acts={2: [FORWARD, ["kill_above", 1]], 0: [["hang"]]},
+        kind=FailureKind.INFRASTRUCTURE,
+        evidence="what started the ranks was ended by SIGKILL",
+        avoids=1,
+    ),
+    "the keeper of the second node is killed": Case(
+        acts={2: [FORWARD, ["kill_above", 2]], 0: [["hang"]]},
+        kind=FailureKind.INFRASTRUCTURE,
+        evidence="Slurm says: srun: error:",
+        avoids=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_a_fault_on_a_node_is_named_and_leaves_nothing(
+    case: Case, allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, tmp_path: Path
+) -> None:
+    ranks = launch_on_nodes()
+    failure = failed(ranks, make_burst(case.acts), deadline_s=case.deadline_s)
+    assert failure.kind is case.kind, failure
+    assert case.evidence in failure.evidence
+    assert case.rank is None or failure.rank == case.rank
+    assert case.phase is None or failure.phase is case.phase
+    assert avoided(tmp_path / "home") == ([] if case.avoids is None else [allocated.nodes[case.avoids]])
+    assert case.avoids is None or allocated.nodes[case.avoids] in failure.evidence
+
+
+def test_memory_that_the_job_does_not_have_is_an_oom(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    if not allocated.limits_memory:
+        pytest.skip("without memory cgroups (v1)")
+    failure = failed(launch_on_nodes(), make_burst({3: [BACKWARD, ["fill", 5000]], 0: [FORWARD, ["hang"]]}))
+    assert (failure.kind, failure.rank, failure.phase) == (FailureKind.OOM, 3, BurstPhase.BACKWARD)
+
+
+def test_a_step_that_somebody_cancels_is_an_interruption(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    ranks = launch_on_nodes()
+    folder = make_burst({rank: [["hang"]] for rank in range(4)})
+    cancelling = threading.Timer(0.0, lambda: cancel_when_up(ranks, folder))
+    cancelling.start()
+    failure = failed(ranks, folder)
+    cancelling.join()
+    assert failure.kind is FailureKind.INTERRUPTED
+    assert "CANCELLED AT" in failure.evidence
+
+
+def cancel_when_up(ranks: WarmRanks, folder: Path) -> None:
+    while not (folder / "log" / "rank3.log").exists():
+        time.sleep(0.05)
+    subprocess.run(["scancel", *named(processes_of(ranks).name, job=os.environ["SLURM_JOB_ID"])], check=True)
+
+
+def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst) -> None:
+    ranks = launch_on_nodes()
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    for process, argv in commands(ranks):
+        if argv[0] == "srun":
+            os.kill(process, 9)
+    failure = failed(ranks, make_burst({0: [["hang"]]}))
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert "SIGKILL" in failure.evidence
+
+
+def test_ranks_end_when_nobody_of_the_tuner_is_left(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    """The supervisor and srun are killed at once: the kernel, Slurm and at last the lease see to the rest."""
+    ranks = launch_on_nodes()
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    processes = processes_of(ranks)
+    processes.supervise.kill()
+    processes.supervise.wait()
+    give_up = time.monotonic() + keeper.LEASE_S + 30.0
+    while with_mark(processes.mark):
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+def commands(ranks: WarmRanks) -> list[tuple[int, list[str]]]:
+    found = []
+    for process in with_mark(processes_of(ranks).mark):
+        argv = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
+        found.append((process.pid, argv))
+    return found
+
+
+TUNER = """
+import sys
+from pathlib import Path
+from tests.trainer.launchers.slurm.conftest import WORKERS, launcher_at
+from trainer.launchers.warm import start_ranks
+
+folder = Path(sys.argv[1])
+launcher = launcher_at(folder / "home")
+env = {"PYTHONPATH": str(WORKERS)}
+ranks = start_ranks(launcher, nodes=2, ranks_per_node=2, env=env, folder=folder, module="fake_worker")
+ranks.run(folder / "burst", deadline_s=60)
+print(ranks.processes.mark, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ranks_end_with_a_tuner_that_is_killed(allocated: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "burst").mkdir()
+    (tmp_path / "burst/acts.json").write_text("{}")
+    argv = [sys.executable, "-c", TUNER, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tuner:
+        assert tuner.stdout is not None
+        mark = tuner.stdout.readline().strip()
+        assert len(with_mark(mark)) > 4
+        tuner.kill()
+    give_up = time.monotonic() + 30.0
+    while with_mark(mark) or named("moe-", job=os.environ["SLURM_JOB_ID"]):
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+def test_a_node_to_avoid_is_left_out_where_the_allocation_has_others(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    ranks = launch_on_nodes(nodes=1, exclude=allocated.nodes[:1])
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == allocated.nodes[1:]
+
+
+def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    left = launch_on_nodes()
+    assert left.run(make_burst({}), deadline_s=60).failure is None
+    ranks = launch_on_nodes()
+    assert left_of(left) == []
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+
+
+def test_a_folder_that_the_nodes_do_not_share_is_refused(
+    allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another token is in it: that is how a folder of the same name on another disk looks."""
+    write = notes.write
+
+    def elsewhere(path: Path, note: Any) -> None:
+        write(path, notes.Start(**{**_fields(note), "token": "another"}) if isinstance(note, notes.Start) else note)
+
+    monkeypatch.setattr(notes, "write", elsewhere)
+    with pytest.raises(ToolError, match="does not see"):
+        launch_on_nodes().run(make_burst({}), deadline_s=60)
+
+
+def _fields(note: Any) -> dict[str, Any]:
+    return {name: getattr(note, name) for name in note.__struct_fields__}
+
+
+def test_more_nodes_than_the_allocation_has_are_refused(allocated: Cluster, launch_on_nodes: Launch) -> None:
+    with pytest.raises(ToolError, match="asks for 3 nodes, and job"):
+        launch_on_nodes(nodes=3)
+
+
+def test_a_job_a_burst_is_submitted_followed_and_gone(
+    reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, tmp_path: Path
+) -> None:
+    ranks = launch_on_nodes(job="per-burst")
+    folder = make_burst({rank: [["meet"]] for rank in range(4)})
+    assert ranks.run(folder, deadline_s=60).failure is None
+    assert not launcher_at(tmp_path, job="per-burst").keeps_ranks
+    processes = processes_of(ranks)
+    assert named(processes.name, job=None) != []
+
+    ranks.end()
+
+    queue = notes.read(notes.queue_path(ranks.control), notes.Queue)
+    assert queue is not None
+    assert queue.state == "COMPLETED"
+    assert named(processes.name, job=None) == []
+
+
+def test_a_job_that_waits_has_no_deadline_and_can_be_taken_back(
+    reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    with reachable.allocation():
+        ranks = launch_on_nodes(job="per-burst")
+        ranks.startup_s = 2.0
+        processes = processes_of(ranks)
+        give_up = time.monotonic() + 30.0
+        while processes.pending is None:
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+        assert "is pending (Resources" in processes.pending or "is pending (Priority" in processes.pending
+        running = threading.Thread(target=lambda: ranks.run(make_burst({}), deadline_s=60), daemon=True)
+        running.start()
+        running.join(4.0)
+        assert running.is_alive()  # longer than startup_s
+        ranks.end()
+        running.join(30.0)
+        assert named(processes.name, job=None) == []
+    assert processes.queued_s > 0
+
+
+def test_a_job_that_somebody_cancels_is_an_interruption(
+    reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    ranks = launch_on_nodes(job="per-burst")
+    folder = make_burst({rank: [["hang"]] for rank in range(4)})
+
+    def cancel() -> None:
+        while not (folder / "log" / "rank3.log").exists():
+            time.sleep(0.05)
+        subprocess.run(["scancel", *named(processes_of(ranks).name, job=None)], check=True)
+
+    cancelling = threading.Thread(target=cancel)
+    cancelling.start()
+    failure = failed(ranks, folder)
+    cancelling.join()
+    assert failure.kind is FailureKind.INTERRUPTED
+
+
+def test_a_partition_that_is_not_there_is_refused(
+    reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
+) -> None:
+    with pytest.raises(ToolError, match="invalid partition"):
+        launch_on_nodes(job="per-burst", partition="none").run(make_burst({}), deadline_s=60)
+
+
+def test_a_node_whose_slurmd_is_gone_is_named_and_its_ranks_end_all_the_same(
+    cluster: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its ranks run on when Slurm gives the node up: their keeper is told by the control folder."""
+    with cluster.allocation() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        ranks = launch_on_nodes()
+        assert ranks.run(make_burst({}), deadline_s=60).failure is None
+        with cluster.without_slurmd(cluster.nodes[1]):
+            failure = failed(ranks, make_burst({2: [["hang"]]}), deadline_s=180.0)
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert failure.evidence.startswith(f"node {cluster.nodes[1]}: Slurm says: ")
+    assert "node failure" in failure.evidence.lower()
+    assert avoided(tmp_path / "home") == [cluster.nodes[1]]

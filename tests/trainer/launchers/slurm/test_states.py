@@ -1,0 +1,102 @@
+"""What Slurm prints, as failures: lines of real runs (Slurm 22.05) and the states of its manual."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.burst import FailureKind
+from trainer.launchers.slurm.folder import Queue
+from trainer.launchers.slurm.states import STATES, never, refusal, told_by_log, told_by_queue
+
+CANCELLED = """slurmstepd-n1: error: *** STEP 3.10 ON n1 CANCELLED AT 2026-11-22T06:40:13 ***
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+srun: error: n1: task 0: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=3.10
+srun: error: n2: task 1: Killed"""
+KEEPER_KILLED = """srun: error: n2: task 1: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=3.7
+slurmstepd-n1: error: *** STEP 3.7 ON n1 CANCELLED AT 2026-11-22T06:38:54 ***
+srun: Force Terminated StepId=3.7"""
+MEMORY = """slurmstepd-n2: error: Detected 1 oom-kill event(s) in StepId=3.5. Some of your processes may have been
+srun: error: n2: task 1: Out Of Memory
+srun: launch/slurm: _step_signal: Terminating StepId=3.5
+slurmstepd-n1: error: *** STEP 3.5 ON n1 CANCELLED AT 2026-11-22T06:38:43 ***"""
+TIME = "slurmstepd-n1: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-22T06:38:43 DUE TO TIME LIMIT ***"
+NODE = """slurmstepd-n1: error: *** STEP 9.0 ON n1 CANCELLED AT 2026-11-22T06:38:43 DUE TO NODE FAILURE, SEE …
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish."""
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "node"),
+    [
+        (CANCELLED, FailureKind.INTERRUPTED, None),
+        (KEEPER_KILLED, FailureKind.INFRASTRUCTURE, "n2"),
+        (MEMORY, FailureKind.OOM, "n2"),
+        (TIME, FailureKind.INFRASTRUCTURE, None),
+        (NODE, FailureKind.INFRASTRUCTURE, None),  # n1 is the first node, n2 failed
+        (f"srun: error: Node failure on n2\n{NODE}", FailureKind.INFRASTRUCTURE, "n2"),
+    ],
+)
+def test_lines_tell_what_ended_a_step_and_where(log: str, kind: FailureKind, node: str | None) -> None:
+    found = told_by_log(log)
+    assert found is not None
+    assert (found[0].kind, found[1]) == (kind, node)
+    assert found[0].evidence.startswith("Slurm says: ")
+
+
+def test_ordinary_lines_tell_nothing() -> None:
+    assert told_by_log("srun: job 3 queued and waiting for resources\nrank 0 is up") is None
+
+
+def test_the_state_of_a_step_goes_before_that_of_its_job() -> None:
+    found = told_by_queue(Queue(job="7", state="FAILED", nodes="n[1-2]", steps=["COMPLETED", "OUT_OF_MEMORY"]))
+    assert found is not None
+    assert found.kind is FailureKind.OOM
+    assert found.evidence == "Slurm says: job 7 ended OUT_OF_MEMORY on n[1-2]"
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "RUNNING", "PENDING"])
+def test_states_that_tell_nothing_are_no_failure(state: str) -> None:
+    assert told_by_queue(Queue(job="7", state=state)) is None
+
+
+@pytest.mark.parametrize("state", list(STATES))
+def test_every_other_state_names_itself(state: str) -> None:
+    found = told_by_queue(Queue(job="7", state=state))
+    assert found is not None
+    assert state in found.evidence
+
+
+def test_a_time_limit_says_what_to_raise() -> None:
+    found = told_by_queue(Queue(job="7", state="TIMEOUT"))
+    assert found is not None
+    assert "time_limit_minutes" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "srun: error: Only allocated 2 nodes asked for 3",
+            "Only allocated 2 nodes asked for 3",
+        ),
+        (
+            "sbatch: error: invalid partition specified: none\nsbatch: error: Batch job submission failed: Invalid "
+            "partition name specified",
+            "invalid partition specified: none",
+        ),
+        (
+            "srun: error: Unable to create step for job 5: Memory required by task is not available",
+            "Memory required by task is not available",
+        ),
+        ("srun: error: Unable to contact slurm controller (connect failure)", None),
+    ],
+)
+def test_what_another_try_cannot_help_is_a_refusal(log: str, said: str | None) -> None:
+    assert refusal(log) == said
+
+
+def test_a_job_waits_for_ever_for_what_is_not_there_and_not_for_resources() -> None:
+    assert never(Queue(job="7", state="PENDING", reason="PartitionNodeLimit"))
+    assert not never(Queue(job="7", state="PENDING", reason="Resources"))
+    assert not never(Queue(job="7", state="RUNNING", reason="None"))

@@ -1,0 +1,129 @@
+"""The words that start ranks under Slurm: srun inside a job, sbatch for a job. Pure.
+
+One task a node: our keeper, which starts torchrun's agent there. Sources: srun(1), sbatch(1) of Slurm 22.05 and 24.05.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.launchers.slurm.folder import slurm_log
+from trainer.recipe.launching import SlurmSettings
+
+KEEPER = "trainer.launchers.slurm.keeper"
+# Variables of the job around the tuner that a step of ours would obey: one GPU a task, a memory that --mem contradicts
+OBEYED = (
+    *("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_NTASKS", "SLURM_NPROCS"),
+    *("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_SOCKET", "SLURM_NTASKS_PER_CORE"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_CPU_BIND", "SLURM_CPUS_PER_GPU", "SLURM_GPUS"),
+    *("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_GPUS_PER_NODE", "SLURM_DISTRIBUTION", "SLURM_EXCLUSIVE"),
+)
+_SHORT = {
+    "-p": "--partition",
+    "-A": "--account",
+    "-q": "--qos",
+    "-C": "--constraint",
+    "-x": "--exclude",
+    "-t": "--time",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One start: of which name, on how many nodes and not on which, kept by what. `gpus_per_node`: None where Slurm is
+    not asked for any; a step that does not ask gets one of them in a job with --gpus-per-task or --gpus."""
+
+    name: str
+    nodes: int
+    exclude: Sequence[str]
+    keeper: Sequence[str]
+    gpus_per_node: int | None = None
+
+
+def keeper_argv(settings: SlurmSettings, *, python: str, root: Path, control: Path, token: str) -> list[str]:
+    """What runs on each node: inside the container's prefix, with our own packages."""
+    imports = ["env", f"PYTHONPATH={root}", "PYTHONSAFEPATH=1"]
+    return [*settings.prefix, *imports, python, "-m", KEEPER, str(control), token]
+
+
+def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[str]:
+    """A step with one task a node. `inside`: an allocation whose other steps (the tuner's own) hold its resources."""
+    ours = [
+        *(["--overlap"] if inside else []),
+        f"--nodes={asked.nodes}",
+        f"--ntasks={asked.nodes}",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+        "--mem=0",  # all that the job has on a node
+        "--cpu-bind=none",
+        *_gpus(asked),
+        f"--job-name={asked.name}",
+        *_exclude(asked.exclude if inside else ()),
+        *([f"--container-image={settings.container_image}"] if settings.container_image else []),
+        *([f"--container-mounts={','.join(settings.container_mounts)}"] if settings.container_mounts else []),
+    ]
+    return ["srun", *_unless_theirs(ours, settings.srun), *settings.srun, *asked.keeper]
+
+
+def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
+    """A job of its own, which Slurm never starts twice. Nodes are taken whole: a neighbour would be measured too."""
+    chosen = {
+        "partition": settings.partition,
+        "account": settings.account,
+        "qos": settings.qos,
+        "constraint": settings.constraint,
+    }
+    ours = [
+        *("--parsable", "--no-requeue", "--exclusive", "--mem=0"),
+        f"--nodes={asked.nodes}",
+        "--ntasks-per-node=1",
+        f"--job-name={asked.name}",
+        f"--time={minutes}",
+        f"--output={slurm_log(control)}",
+        *(f"--{name}={value}" for name, value in chosen.items() if value is not None),
+        *_gpus(asked),
+        *_exclude(asked.exclude),
+    ]
+    return ["sbatch", *_unless_theirs(ours, settings.sbatch), *settings.sbatch, str(script_path(control))]
+
+
+def script_path(control: Path) -> Path:
+    return control / "job.sh"
+
+
+def script(asked: Asked, settings: SlurmSettings) -> str:
+    """The job's script: the step, free of what sbatch's own words would tell srun."""
+    return f"#!/bin/sh\nunset {' '.join(OBEYED)}\nexec {shlex.join(srun_argv(asked, settings, inside=False))}\n"
+
+
+def environment_inside(environ: Mapping[str, str]) -> dict[str, str]:
+    """Of an allocation, for a step of ours."""
+    return {name: value for name, value in environ.items() if name not in OBEYED}
+
+
+def environment_outside(environ: Mapping[str, str]) -> dict[str, str]:
+    """For sbatch: nothing of a job that the tuner may itself be in."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+    return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in kept}
+
+
+def _gpus(asked: Asked) -> list[str]:
+    return [f"--gpus-per-node={asked.gpus_per_node}"] if asked.gpus_per_node else []
+
+
+def _exclude(nodes: Sequence[str]) -> list[str]:
+    return [f"--exclude={','.join(nodes)}"] if nodes else []
+
+
+def _unless_theirs(ours: Iterable[str], theirs: Sequence[str]) -> list[str]:
+    """Our words without those that the user writes too; GPUs are asked for in one way, by them or by us."""
+    said = {_SHORT.get(word, word.partition("=")[0]) for word in theirs}
+    said |= (
+        {"--gpus-per-node"} if any(name.startswith(("--gpus", "--gres")) or name == "-G" for name in said) else set()
+    )
+    said |= {"--mem"} if {"--mem-per-cpu", "--mem-per-gpu"} & said else set()
+    said |= {"--exclusive"} if {"--oversubscribe", "-s"} & said else set()
+    return [word for word in ours if word.partition("=")[0] not in said]

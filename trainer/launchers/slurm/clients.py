@@ -1,0 +1,97 @@
+"""Slurm's own programs, each with a time limit: a controller that does not answer must not hang the tuner."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from trainer.errors import ToolError
+
+CLIENT_S = 20.0
+_GONE_S = 60.0  # KillWait (30 s by default) and the epilogue
+_POLL_S = 0.5
+
+Run = Callable[[Sequence[str]], str | None]
+
+
+def run(argv: Sequence[str]) -> str | None:
+    """What the program prints; None where it fails or does not answer in time."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=CLIENT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def require(*programs: str) -> None:
+    """ToolError where a program of Slurm is not on the path."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        raise ToolError(
+            f"launcher slurm needs {' and '.join(missing)}, and this machine has none",
+            hint="run on a node of the cluster with Slurm's programs on the path, or set burst.launcher to local",
+        )
+
+
+def job_record(job: str, *, ask: Run = run) -> dict[str, str] | None:
+    """`scontrol show job`, by field; None where it does not answer or no longer knows the job."""
+    text = ask(["scontrol", "show", "job", job, "-o"])
+    return None if text is None else fields_of(text)
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """One line of `scontrol -o`. Values may hold spaces and equals signs: the fields asked for here do not."""
+    pairs = (word.partition("=") for word in text.split())
+    found: dict[str, str] = {}
+    for name, _, value in pairs:
+        found.setdefault(name, value)
+    return found
+
+
+def has_gpus(record: Mapping[str, str]) -> bool:
+    """Whether Slurm gave the job GPUs: a site without them as GRES lets every program of a node see all."""
+    return any("gpu" in value for name, value in record.items() if "tres" in name.lower())
+
+
+def step_states(job: str, *, ask: Run = run) -> list[str]:
+    """States of the job's steps, where accounting is kept: only they tell OUT_OF_MEMORY."""
+    text = ask(["sacct", "-n", "-P", "-j", job, "-o", "JobIDRaw,State"])
+    rows = (line.split("|") for line in (text or "").splitlines())
+    return [row[1].split()[0] for row in rows if len(row) == 2 and "." in row[0] and row[1]]
+
+
+def hostnames(nodes: str, *, ask: Run = run) -> list[str]:
+    """The nodes of a list as Slurm writes it: n[1-2,7] → n1, n2, n7; the list itself where scontrol does not tell."""
+    if not nodes or "[" not in nodes:
+        return [name for name in nodes.split(",") if name]
+    return (ask(["scontrol", "show", "hostnames", nodes]) or nodes).split()
+
+
+def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
+    """Of the nodes, those that Slurm cannot use: down, failing, or silent (a star behind the state)."""
+    text = ask(["sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T"]) or "" if nodes else ""
+    rows = (line.strip().split("|") for line in text.splitlines())
+    bad = {row[0] for row in rows if len(row) == 2 and ("*" in row[1] or row[1].startswith(("down", "fail", "error")))}
+    return [node for node in nodes if node in bad]
+
+
+def named(prefix: str, *, job: str | None, ask: Run = run) -> list[str]:
+    """Ids of what runs or waits under a name that begins so: steps of the job, or jobs of this user where it is
+    None."""
+    which = ["-s", "-j", job] if job else ["--me"]
+    text = ask(["squeue", "-h", *which, "-o", "%i|%j"]) or ""
+    rows = (line.strip().split("|", 1) for line in text.splitlines())
+    return [row[0] for row in rows if len(row) == 2 and row[1].startswith(prefix)]
+
+
+def cancel(prefix: str, *, job: str | None, ask: Run = run, gone_s: float = _GONE_S) -> list[str]:
+    """Ends what runs under the name, and waits until Slurm no longer lists it: the ids that were there."""
+    give_up = time.monotonic() + gone_s
+    ended: list[str] = []
+    while (left := named(prefix, job=job, ask=ask)) and time.monotonic() < give_up:
+        ended += [each for each in left if each not in ended]
+        ask(["scancel", *left])
+        time.sleep(_POLL_S)
+    return ended

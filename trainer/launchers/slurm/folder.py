@@ -1,0 +1,153 @@
+"""What lies in the control folder of a start on many nodes, beside the ranks' own files (see `mailbox`).
+
+The tuner's side writes `start.json` (what to run), `lease` (a count that goes up while it lives), `stop` (end now),
+`stacks-<n>.json` (ranks asked for their stacks) and `beside-<n>.json` (a module to run on every node). The keeper of
+node n writes `node<n>.json` when it has come, `node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each rank
+it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs lie in `node<n>/`. Whoever submitted a job
+writes `queue.json`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from trainer.launchers.mailbox import write_whole
+
+Note = TypeVar("Note", bound=msgspec.Struct)
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What the keeper of every node runs. `token` proves that it reads this very folder."""
+
+    token: str
+    nodes: int
+    ranks_per_node: int
+    argv: list[str]
+    env: dict[str, str]
+    python: str
+    interface: str | None = None
+
+
+class Came(msgspec.Struct, frozen=True, kw_only=True):
+    """A keeper is up. `address` and `port` are what ranks of other nodes reach the node by."""
+
+    number: int
+    host: str
+    job: str
+    step: str
+    address: str
+    port: int
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """`code`: of a rank, or of a node's agent; negative is a signal. None: unknown, or we ended it."""
+
+    code: int | None
+    at_s: float  # time.time() of the node when it was last seen alive
+
+
+class StacksAsked(msgspec.Struct, frozen=True, kw_only=True):
+    ranks: list[int]
+
+
+class StacksAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    asked: list[int]
+    stopped: list[int]
+
+
+class BesideAsked(msgspec.Struct, frozen=True, kw_only=True):
+    module: str
+    words: list[str]
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a submitted job stands: Slurm's own words. `waited_s`: how long it has been, or was, pending."""
+
+    job: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    waited_s: float = 0.0
+    steps: list[str] = []  # states of its steps, where accounting tells
+
+
+def start_path(control: Path) -> Path:
+    return control / "start.json"
+
+
+def lease_path(control: Path) -> Path:
+    return control / "lease"
+
+
+def stop_path(control: Path) -> Path:
+    return control / "stop"
+
+
+def queue_path(control: Path) -> Path:
+    return control / "queue.json"
+
+
+def came_path(control: Path, node: int) -> Path:
+    return control / f"node{node}.json"
+
+
+def node_end_path(control: Path, node: int) -> Path:
+    return control / f"node{node}.end"
+
+
+def oom_path(control: Path, node: int) -> Path:
+    return control / f"node{node}.oom"
+
+
+def rank_end_path(control: Path, rank: int) -> Path:
+    return control / f"rank{rank}.end"
+
+
+def node_folder(control: Path, node: int) -> Path:
+    return control / f"node{node}"
+
+
+def slurm_log(control: Path) -> Path:
+    """What a submitted job itself writes: its script's srun and Slurm's own words."""
+    return control / "slurm.log"
+
+
+def stacks_path(control: Path, number: int) -> Path:
+    return control / f"stacks-{number}.json"
+
+
+def stacks_answer_path(control: Path, number: int, node: int) -> Path:
+    return control / f"stacks-{number}.node{node}"
+
+
+def beside_path(control: Path, number: int) -> Path:
+    return control / f"beside-{number}.json"
+
+
+def beside_done_path(control: Path, number: int, node: int) -> Path:
+    return control / f"beside-{number}.node{node}"
+
+
+def write(path: Path, note: msgspec.Struct) -> None:
+    write_whole(path, msgspec.json.encode(note))
+
+
+def read(path: Path, kind: type[Note]) -> Note | None:
+    """None while there is no such note, or while NFS hands out the one that was replaced."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return None
+        raise
+
+
+def nodes_that_came(control: Path, nodes: int) -> Iterator[Came]:
+    for number in range(nodes):
+        if (came := read(came_path(control, number), Came)) is not None:
+            yield came

@@ -1,0 +1,84 @@
+"""Submits one job and follows it until it has ended: what `supervise` runs where every burst is a job.
+
+`python -m trainer.launchers.slurm.job <control folder> <sbatch …>`. Where the job stands is in `queue.json`, asked of
+slurmctld seldom: every burst of every user's tuner asks it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.launchers.slurm import folder
+from trainer.launchers.slurm.clients import CLIENT_S, job_record, step_states
+from trainer.launchers.slurm.states import PENDING, RUNNING
+
+SOON_S, LATE_S = 0.5, 5.0  # between two questions: the first ones, those after a minute
+_SUBMIT_S = 3 * CLIENT_S
+
+
+def main(control: Path, command: list[str]) -> int:
+    job = submit(command)
+    if job is None:
+        return 1
+    print(f"job {job}", flush=True)
+    return follow(job, control)
+
+
+def submit(command: list[str]) -> str | None:
+    """The job's id; None, with sbatch's words in our own log, where it was not taken."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_SUBMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        print("sbatch: error: Socket timed out on send/recv operation", flush=True)  # the words of its own time limit
+        return None
+    return done.stdout.strip().split(";")[0] if done.returncode == 0 else None
+
+
+def follow(
+    job: str,
+    control: Path,
+    *,
+    ask: Callable[[str], dict[str, str] | None] = job_record,
+    steps: Callable[[str], list[str]] = step_states,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Exit code: 0 for a job that completed. A controller that does not answer is asked again: the job goes on."""
+    began = clock()
+    waited_s = 0.0
+    told = None
+    while True:
+        record = ask(job)
+        state = (record or {}).get("JobState", "")
+        if state in PENDING:
+            waited_s = clock() - began
+        if state and (state, (record or {}).get("Reason")) != told:
+            told = (state, (record or {}).get("Reason"))
+            print(f"job {job} {state} {told[1]}", flush=True)
+        if record is not None:
+            over = bool(state) and state not in PENDING + RUNNING
+            found = _queue(job, record, waited_s, steps(job) if over else [])
+            folder.write(folder.queue_path(control), found)
+            if over:
+                return 0 if state == "COMPLETED" else 1
+        sleep(SOON_S if clock() - began < 60 else LATE_S)
+
+
+def _queue(job: str, record: dict[str, str], waited_s: float, steps: list[str]) -> folder.Queue:
+    nodes = record.get("NodeList", "")
+    return folder.Queue(
+        job=job,
+        state=record.get("JobState", ""),
+        reason=record.get("Reason", ""),
+        nodes="" if nodes == "(null)" else nodes,
+        waited_s=round(waited_s, 3),
+        steps=steps,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,248 @@
+"""What Slurm runs on every node of a start: keeps torchrun's agent and the ranks of the node, and tells of them.
+
+`python -m trainer.launchers.slurm.keeper <control folder> <token>`. It proves that it sees the control folder, tells by
+which address the node is reached, runs the agent, watches the ranks with the kernel's help (a pid means nothing on
+another node) and writes down how each ended. It ends everything of its node when the agent has ended, when it is told
+to (by a file, by Slurm's TERM), when the agent of another node failed, when Slurm's own process above it is gone, and
+when the tuner's lease is no longer renewed: then nobody is left who could tell it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.failures import Death
+from trainer.launchers.local import torchrun_command
+from trainer.launchers.mailbox import agent_log, write_whole
+from trainer.launchers.oom_kills import oom_kills
+from trainer.launchers.processes import OWNER, Process, descendants, end_all, owner_text, this_process
+from trainer.launchers.sight import SightHere
+from trainer.launchers.slurm import folder
+from trainer.launchers.slurm.network import address_of, address_towards, free_port, interface_with
+from trainer.launchers.supervisor import reap, start
+
+UNSEEN = 79  # exit code of a keeper that does not see the control folder
+_SEEN_S = 30.0  # for a file to show on another node: NFS keeps what it knows of a folder for up to 30 s
+_MEET_S = 120.0  # for the first node to come
+_LOOK_S = 0.02  # at the ranks: more often than the agent, which takes the dead away
+_NOTES_S = 0.1  # at the control folder
+LEASE_S = 30.0  # without a sign of the tuner's side
+_OTHERS_S = 3.0  # after another node's agent failed: time for our ranks to say what they saw
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
+
+
+def main(control: Path, token: str) -> int:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    number = int(os.environ["SLURM_PROCID"])
+    asked = _await_start(control, token)
+    if asked is None:
+        print(unseen(host(), control), file=sys.stderr, flush=True)
+        return UNSEEN
+    came = _come(control, number, asked)
+    first = _await_first(control, parent)
+    if first is None:
+        return 1
+    keeper = Keeper(control=control, number=number, start=asked, parent=parent)
+    _write_to(agent_log(folder.node_folder(control, number)))
+    os.environ.update(environment(asked, came, first))
+    command = torchrun_command(
+        asked.argv,
+        ranks=asked.ranks_per_node,
+        nodes=asked.nodes,
+        node=number,
+        address=first.address,
+        port=first.port,
+        control=folder.node_folder(control, number),
+        python=asked.python,
+    )
+    keeper.keep(start(command))
+    return 0
+
+
+def host() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def unseen(node: str, control: Path) -> str:
+    """What is said of a node that does not share the folder."""
+    return f"moe-autotune: node {node} does not see {control}"
+
+
+def _await_start(control: Path, token: str) -> folder.Start | None:
+    give_up = time.monotonic() + _SEEN_S
+    while time.monotonic() < give_up:
+        found = folder.read(folder.start_path(control), folder.Start)
+        if found is not None and found.token == token:
+            return found
+        time.sleep(_NOTES_S)
+    return None
+
+
+def _come(control: Path, number: int, asked: folder.Start) -> folder.Came:
+    """Says that this node is there, and by which address."""
+    folder.node_folder(control, number).mkdir(exist_ok=True)
+    own = address_of(asked.interface) if asked.interface else None
+    came = folder.Came(
+        number=number,
+        host=host(),
+        job=os.environ.get("SLURM_JOB_ID", ""),
+        step=os.environ.get("SLURM_STEP_ID", ""),
+        address=own or address_towards(os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")),
+        port=free_port(),
+    )
+    folder.write(folder.came_path(control, number), came)
+    return came
+
+
+def _await_first(control: Path, parent: int) -> folder.Came | None:
+    give_up = time.monotonic() + _MEET_S
+    while time.monotonic() < give_up and os.getppid() == parent:
+        if (found := folder.read(folder.came_path(control, 0), folder.Came)) is not None:
+            return found
+        time.sleep(_NOTES_S)
+    return None
+
+
+def environment(asked: folder.Start, came: folder.Came, first: folder.Came) -> dict[str, str]:
+    """What the agent and its ranks get: what was asked, who owns them on this machine, and the network between the
+    nodes, which gloo would else take from a host name that may resolve to nowhere."""
+    own = came.address if came.number == first.number or asked.interface else address_towards(first.address)
+    interface = asked.interface or interface_with(own)
+    network = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    network |= {"NCCL_SOCKET_IFNAME": asked.interface} if asked.interface else {}
+    theirs = {name: value for name, value in os.environ.items() if name in network}
+    return {**network, **theirs, **asked.env, OWNER: owner_text(this_process())}
+
+
+def _write_to(path: Path) -> None:
+    """stdout and stderr of this process and of the agent."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    os.close(number)
+
+
+@dataclass(kw_only=True)
+class Keeper:
+    """`parent`: Slurm's process above this one."""
+
+    control: Path
+    number: int
+    start: folder.Start
+    parent: int
+    lease_s: float = LEASE_S
+    _ended: dict[int, Death] = field(default_factory=dict, init=False)
+    _looked_at_s: float = field(default_factory=time.time, init=False)
+    _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
+    _stacks: int = field(default=0, init=False)
+    _besides: int = field(default=0, init=False)
+    _beside: dict[int, int] = field(default_factory=dict, init=False)  # pid -> number
+    _kills_before: int = field(default_factory=oom_kills, init=False)
+    _kills: int = field(default=0, init=False)
+    _fell_at: float | None = field(default=None, init=False)
+
+    def keep(self, agent: int) -> None:
+        """Until all of this node is to end; then nothing of it is left."""
+        code = self._wait(agent)
+        at_s = self._looked_at_s
+        self._look()
+        end_all(self._family)
+        self._count_kills()
+        folder.write(folder.node_end_path(self.control, self.number), folder.Ended(code=code, at_s=at_s))
+
+    def _wait(self, agent: int) -> int | None:
+        """The agent's exit code if it ended by itself."""
+        notes_at = 0.0
+        while os.getppid() == self.parent:
+            received = signal.sigtimedwait(_AWAITED, _LOOK_S)
+            self._look()
+            exited = reap()
+            for pid in exited.keys() & self._beside.keys():
+                write_whole(folder.beside_done_path(self.control, self._beside.pop(pid), self.number), b"")
+            if agent in exited:
+                return exited[agent]
+            if received is not None and received.si_signo == signal.SIGTERM:
+                return None
+            if time.monotonic() - notes_at > _NOTES_S:
+                notes_at = time.monotonic()
+                if self._is_told_to_end():
+                    return None
+        return None
+
+    def _family(self) -> list[Process]:
+        reap()
+        return descendants(os.getpid())
+
+    @property
+    def _ranks(self) -> range:
+        return range(self.number * self.start.ranks_per_node, (self.number + 1) * self.start.ranks_per_node)
+
+    def _look(self) -> None:
+        """Writes down every rank of this node that has ended since the last look."""
+        here, now_s = SightHere(control=self.control), time.time()
+        for rank in self._ranks:
+            death = None if rank in self._ended else here.death(rank, seen_at_s=self._looked_at_s)
+            if death is not None:
+                self._ended[rank] = death
+                self._count_kills()
+                folder.write(folder.rank_end_path(self.control, rank), folder.Ended(code=death.code, at_s=death.at_s))
+        self._looked_at_s = now_s
+
+    def _count_kills(self) -> None:
+        kills = oom_kills() - self._kills_before
+        if kills != self._kills:
+            self._kills = kills
+            write_whole(folder.oom_path(self.control, self.number), str(kills).encode())
+
+    def _is_told_to_end(self) -> bool:
+        self._answer_stacks()
+        self._start_beside()
+        self._count_kills()
+        return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
+
+    def _is_forsaken(self) -> bool:
+        """Whether nobody has renewed the lease for long, by this node's own clock."""
+        try:
+            count = folder.lease_path(self.control).read_text()
+        except OSError:
+            count = self._lease[0]
+        if count != self._lease[0]:
+            self._lease = (count, time.monotonic())
+        return time.monotonic() - self._lease[1] > self.lease_s
+
+    def _others_fell(self) -> bool:
+        """Whether an agent of another node has ended badly, or by itself, a while ago."""
+        if self._fell_at is None:
+            others = (n for n in range(self.start.nodes) if n != self.number)
+            ends = (folder.read(folder.node_end_path(self.control, n), folder.Ended) for n in others)
+            if any(end is not None and end.code != 0 for end in ends):
+                self._fell_at = time.monotonic()
+        return self._fell_at is not None and time.monotonic() - self._fell_at > _OTHERS_S
+
+    def _start_beside(self) -> None:
+        asked = folder.read(folder.beside_path(self.control, self._besides), folder.BesideAsked)
+        if asked is not None:
+            self._beside[start([self.start.python, "-m", asked.module, *asked.words])] = self._besides
+            self._besides += 1
+
+    def _answer_stacks(self) -> None:
+        asked = folder.read(folder.stacks_path(self.control, self._stacks), folder.StacksAsked)
+        if asked is None:
+            return
+        found = SightHere(control=self.control).ask_for_stacks([rank for rank in asked.ranks if rank in self._ranks])
+        answer = folder.StacksAnswer(asked=sorted(found.ranks), stopped=sorted(found.stopped))
+        folder.write(folder.stacks_answer_path(self.control, self._stacks, self.number), answer)
+        self._stacks += 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

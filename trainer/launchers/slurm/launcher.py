@@ -1,0 +1,170 @@
+"""Launcher `slurm`: one step of the allocation around the tuner for each start, or one job for each burst.
+
+Inside an allocation (salloc, sbatch) the queue is paid once for the whole study. Outside, on a login node, every burst
+is a job (`job: per-burst`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trainer
+from trainer.errors import ToolError
+from trainer.launchers.local import rank_environment
+from trainer.launchers.mailbox import agent_log
+from trainer.launchers.processes import sweep
+from trainer.launchers.slurm import argv as words
+from trainer.launchers.slurm import clients, folder
+from trainer.launchers.slurm.avoid import avoided, spared
+from trainer.launchers.slurm.processes import SlurmProcesses
+from trainer.recipe import Recipe
+from trainer.recipe.launching import SlurmSettings, slurm_settings
+
+_SPARE_S = 900.0  # of a job's time limit above what the burst's deadlines add up to: start, trace, end
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmLauncher:
+    """See `trainer.launchers.Launcher`. `home` is a folder of this study alone: what still runs by its name when
+    something is started was left by a tuner that is gone. `limit_s`: what a job may take at most."""
+
+    settings: SlurmSettings
+    home: Path
+    limit_s: float
+    on_gpus: bool
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @property
+    def keeps_ranks(self) -> bool:
+        """A job a burst keeps no nodes while the tuner thinks."""
+        return self.settings.job == "allocation"
+
+    def start(
+        self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
+    ) -> SlurmProcesses:
+        """ToolError where there is no Slurm, or no allocation that is large enough."""
+        job = self.allocation(nodes)
+        sweep()
+        clients.cancel(self._prefix, job=job)
+        control.mkdir(parents=True, exist_ok=True)
+        mark, token = uuid.uuid4().hex, uuid.uuid4().hex
+        variables = rank_environment(env, mark=mark)
+        folder.write(
+            folder.start_path(control),
+            folder.Start(
+                token=token,
+                nodes=nodes,
+                ranks_per_node=ranks_per_node,
+                argv=list(argv),
+                env={**env, **{name: variables[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH")}},
+                python=self._python,
+                interface=self.settings.interface,
+            ),
+        )
+        asked = self._asked(nodes, ranks_per_node, control, token, job)
+        strip = words.environment_inside if job else words.environment_outside
+        supervise = self._supervise(asked, control, strip(variables), job)
+        return SlurmProcesses(
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            control=control,
+            home=self.home,
+            name=asked.name,
+            mark=mark,
+            job=job,
+            queue_s=None if self.settings.queue_minutes is None else 60.0 * self.settings.queue_minutes,
+            supervise=supervise,
+        )
+
+    @property
+    def _prefix(self) -> str:
+        return f"moe-{hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:8]}-"
+
+    @property
+    def _python(self) -> str:
+        return self.settings.python or sys.executable
+
+    def allocation(self, nodes: int) -> str | None:
+        """The job that the tuner runs in; None where every burst is a job. ToolError where there is neither."""
+        if self.settings.job == "per-burst":
+            clients.require("sbatch", "scancel", "squeue", "scontrol")
+            return None
+        job = self.environ.get("SLURM_JOB_ID")
+        if not job:
+            raise ToolError(
+                "launcher slurm runs in an allocation, and there is none here",
+                hint=f"start the tuner inside `salloc --nodes={nodes}` or a batch script, or write "
+                "burst.launcher: {slurm: {job: per-burst}}",
+            )
+        clients.require("srun", "scancel", "squeue", "scontrol")
+        held = int(self.environ.get("SLURM_JOB_NUM_NODES", nodes))
+        if held < nodes:
+            raise ToolError(
+                f"the recipe asks for {nodes} nodes, and job {job} has {held}",
+                hint=f"allocate {nodes} nodes, or set cluster.nodes to {held}",
+            )
+        return job
+
+    def _asked(self, nodes: int, ranks_per_node: int, control: Path, token: str, job: str | None) -> words.Asked:
+        bad = avoided(self.home)
+        if job is not None:
+            there = clients.hostnames(self.environ.get("SLURM_JOB_NODELIST", ""))
+            bad = spared([*self.settings.exclude, *bad], there, nodes)
+        else:
+            bad = [*self.settings.exclude, *bad]
+        root = Path(trainer.__file__).parents[1]
+        return words.Asked(
+            name=f"{self._prefix}{control.name}",
+            nodes=nodes,
+            exclude=list(dict.fromkeys(bad)),
+            gpus_per_node=ranks_per_node if self._asks_for_gpus(job) else None,
+            keeper=words.keeper_argv(self.settings, python=self._python, root=root, control=control, token=token),
+        )
+
+    def _asks_for_gpus(self, job: str | None) -> bool:
+        return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
+
+    def _supervise(
+        self, asked: words.Asked, control: Path, env: Mapping[str, str], job: str | None
+    ) -> subprocess.Popen[bytes]:
+        command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
+        own = [sys.executable, "-m", "trainer.launchers.slurm.supervise", str(os.getpid()), str(control), asked.name]
+        with agent_log(control).open("wb") as log:
+            return subprocess.Popen(
+                [*own, job or "-", *command],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal is for the tuner alone
+            )
+
+    def _job(self, asked: words.Asked, control: Path) -> list[str]:
+        """Writes the job's script: what submits and follows it."""
+        words.script_path(control).write_text(words.script(asked, self.settings))
+        sbatch = words.sbatch_argv(
+            asked,
+            self.settings,
+            minutes=self.settings.time_limit_minutes or math.ceil(self.limit_s / 60),
+            control=control,
+        )
+        return [sys.executable, "-m", "trainer.launchers.slurm.job", str(control), *sbatch]
+
+
+def slurm_launcher(recipe: Recipe, home: Path) -> SlurmLauncher:
+    """As the recipe asks for it."""
+    first_s = recipe.trainer.first_step_s if recipe.trainer is not None else 0.0
+    return SlurmLauncher(
+        settings=slurm_settings(recipe.burst.launcher),
+        home=home,
+        limit_s=first_s + recipe.burst.deadline_s + _SPARE_S,
+        on_gpus=not recipe.hardware.is_cpu,
+    )

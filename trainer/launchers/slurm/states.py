@@ -1,0 +1,143 @@
+"""What Slurm says became of a step or a job, as a failure. Pure.
+
+A job's own state classifies little: a rank killed for memory leaves the job FAILED 1:0, and only the step, or a line
+that srun and slurmstepd print, says so. Seen with Slurm 22.05; words of 24.05's sources beside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.burst import Failure, FailureKind
+from trainer.launchers.slurm.folder import Queue
+
+_OOM, _INFRA, _INTERRUPTED = FailureKind.OOM, FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED
+
+# states of squeue(1) and sacct(1) -> what they mean; others tell nothing that the ranks do not tell better
+STATES = {
+    "NODE_FAIL": _INFRA,
+    "BOOT_FAIL": _INFRA,
+    "LAUNCH_FAILED": _INFRA,
+    "RECONFIG_FAIL": _INFRA,
+    "REVOKED": _INFRA,
+    "OUT_OF_MEMORY": _OOM,
+    "PREEMPTED": _INFRA,
+    "TIMEOUT": _INFRA,
+    "DEADLINE": _INTERRUPTED,
+    "CANCELLED": _INTERRUPTED,
+}
+PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
+
+# Reasons for which a job waits for ever, from squeue(1): what it asks for is not there, or not for this user
+NEVER = (
+    "BadConstraints",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "PartitionInactive",
+    "PartitionDown",
+    "InvalidAccount",
+    "InvalidQOS",
+    "AccountNotAllowed",
+    "QOSNotAllowed",
+    "JobHeldUser",
+    "JobHeldAdmin",
+    "AssocMaxJobsLimit",
+    "AssocMaxNodePerJobLimit",
+    "QOSMaxNodePerJobLimit",
+    "QOSMaxWallDurationPerJobLimit",
+    "AssocMaxWallDurationPerJobLimit",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A line that Slurm prints: the group `node`, where there is one, is the node it is about. `STEP … ON n1 …` is
+    about the first node of the step, whichever failed."""
+
+    kind: FailureKind
+    pattern: str
+
+    def match(self, line: str) -> re.Match[str] | None:
+        return re.search(self.pattern, line)
+
+
+# the first row that matches a line counts: a time limit is told in the words of a cancellation
+LINES = (
+    Said(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
+    Said(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),
+    Said(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
+    Said(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
+    Said(kind=_INFRA, pattern=r"DUE TO PREEMPTION"),
+    Said(kind=_INFRA, pattern=r"DUE TO TIME LIMIT"),
+    Said(kind=_INFRA, pattern=r"launch failed|Task launch for \S+ failed on node (?P<node>[\w.-]+)"),
+    Said(kind=_INFRA, pattern=r"Unable to contact slurm controller|Socket timed out on send/recv"),
+)
+# A step that somebody cancels, and one that srun cancels because a task of it (our keeper) was killed, print the same
+# two lines: what came first is the cause.
+CANCELLED = Said(kind=_INTERRUPTED, pattern=r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
+TASK_DIED = Said(kind=_INFRA, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: (?!Out Of Memory)\w+")
+
+# what srun and sbatch print when no further try can help: the recipe asks for what is not there
+REFUSED = re.compile(
+    r"Only allocated \d+ nodes asked for \d+|[Ii]nvalid (?:partition|account|qos|feature|constraint|wckey)\b.*"
+    r"|Requested (?:node configuration|partition configuration) .*|(?:sbatch|srun): (?:unrecognized|invalid) option.*"
+    r"|More processors requested than permitted|Memory required by task is not available|"
+    r"Requested time limit is invalid.*|Job violates accounting/QOS policy.*|User's group not permitted.*|"
+    r"Are required nodes explicitly excluded\?|Invalid node name specified|Expired or invalid job \d+|"
+    r"Step requested GRES but job doesn't have GRES|Invalid generic resource.*"
+)
+# an inner step waits for the resources that another step of the allocation holds
+STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
+UNSEEN = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)")
+
+
+def told_by_log(log: str) -> tuple[Failure, str | None] | None:
+    """The failure that Slurm's lines tell, and the node they name; None if they tell none."""
+    lines = log.splitlines()
+    by_row = ((said, line) for said in LINES for line in lines)
+    by_line = ((said, line) for line in lines for said in (CANCELLED, TASK_DIED))
+    for said, line in (*by_row, *by_line):
+        if found := said.match(line):
+            node = found.groupdict().get("node")
+            return Failure(kind=said.kind, evidence=f"Slurm says: {_plain(line)}"), node
+    return None
+
+
+def told_by_queue(queue: Queue) -> Failure | None:
+    """The failure that the states of the job and its steps tell; a step's before the job's."""
+    for state in [*queue.steps, queue.state]:
+        kind = STATES.get(state)
+        if kind is not None:
+            where = f" on {queue.nodes}" if queue.nodes else ""
+            return Failure(kind=kind, evidence=f"Slurm says: job {queue.job} ended {state}{where}{_advice(state)}")
+    return None
+
+
+def is_pending(queue: Queue) -> bool:
+    return queue.state in PENDING
+
+
+def never(queue: Queue) -> bool:
+    """Whether the job will wait for ever."""
+    return queue.state in PENDING and queue.reason in NEVER
+
+
+def refusal(log: str) -> str | None:
+    """Why Slurm will not start this, in its own words; None where another try may help."""
+    found = REFUSED.search(log)
+    return found[0].strip() if found else None
+
+
+def first_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in lines if line.strip()), "")
+
+
+def _advice(state: str) -> str:
+    return ": raise burst.launcher.slurm.time_limit_minutes" if state == "TIMEOUT" else ""
+
+
+def _plain(line: str) -> str:
+    return " ".join(line.replace("*", " ").split())

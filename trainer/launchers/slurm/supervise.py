@@ -1,0 +1,91 @@
+"""The process between a tuner and what it asked of Slurm; it outlives the tuner, so that nothing else does.
+
+`python -m trainer.launchers.slurm.supervise <tuner's pid> <control folder> <name> <job or -> <command…>` runs the
+command (srun, or what submits a job) until it ends, until it is told to end it (TERM) or until the tuner is gone. It
+renews the lease that the keepers on the nodes live by. At the end it asks them to end, then has Slurm cancel what is
+left under the name. If this process is killed itself, the kernel kills the command, and the lease runs out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from trainer.launchers.mailbox import write_whole
+from trainer.launchers.processes import Process, descendants, end_all
+from trainer.launchers.slurm import folder
+from trainer.launchers.slurm.clients import cancel
+from trainer.launchers.supervisor import exit_path, reap, start
+
+POLITE_S = 8.0  # for the keepers to end everything on their nodes, and for the command to see it
+_RENEW_S = 1.0
+_LOOK_S = 0.1
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
+
+
+def main(owner: int, control: Path, name: str, job: str | None, command: list[str]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    if os.getppid() != owner:
+        return
+    lease = Lease(control)
+    lease.renew()
+    agent = start(command)
+    code = _wait(agent, owner, lease)
+    write_whole(folder.stop_path(control), b"")
+    if code is None and folder.came_path(control, 0).exists():
+        _let_end(agent)
+    end_all(_family)
+    cancel(name, job=job)
+    if code is not None:
+        write_whole(exit_path(control), str(code).encode())
+
+
+class Lease:
+    """A count that goes up while this process lives."""
+
+    def __init__(self, control: Path) -> None:
+        self._path, self._count, self._renewed_at = folder.lease_path(control), 0, -_RENEW_S
+
+    def renew(self) -> None:
+        """Once a second, however often it is called; a disk that is full for a while must not end the ranks."""
+        if time.monotonic() - self._renewed_at < _RENEW_S:
+            return
+        self._renewed_at, self._count = time.monotonic(), self._count + 1
+        try:
+            write_whole(self._path, str(self._count).encode())
+        except OSError as error:
+            print(f"the lease cannot be renewed: {error}", flush=True)
+
+
+def _wait(agent: int, owner: int, lease: Lease) -> int | None:
+    """The command's exit code once it has ended; None if it is to be ended."""
+    while os.getppid() == owner:
+        received = signal.sigtimedwait(_AWAITED, _LOOK_S)
+        lease.renew()
+        exited = reap()
+        if agent in exited:
+            return exited[agent]
+        if received is not None and received.si_signo == signal.SIGTERM:
+            return None
+    return None
+
+
+def _let_end(agent: int) -> None:
+    give_up = time.monotonic() + POLITE_S
+    while agent not in reap() and time.monotonic() < give_up:
+        signal.sigtimedwait(_AWAITED, _LOOK_S)
+
+
+def _family() -> list[Process]:
+    reap()
+    return descendants(os.getpid())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], None if sys.argv[4] == "-" else sys.argv[4], sys.argv[5:])

@@ -1,0 +1,58 @@
+"""Where a recipe's ranks are started: `burst.launcher`, its kind and what the kind is told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from trainer.recipe.architecture import Section
+
+Words = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class SlurmSettings(Section):
+    """Launcher slurm: a step of the allocation that the tuner runs in, or a job of its own for each burst.
+
+    `srun` and `sbatch` are further words for either, passed on as they are; a word of theirs for what is set by us
+    takes its place.
+    """
+
+    job: Literal["allocation", "per-burst"] = "allocation"  # allocation: of the salloc or sbatch around the tuner
+    partition: str | None = None  # this and the next five: of job per-burst
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    time_limit_minutes: int | None = Field(default=None, gt=0)  # None: what the burst's own deadlines add up to
+    queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: as long as it takes
+    exclude: Words = ()  # nodes never to use
+    interface: str | None = None  # network of gloo and NCCL between nodes; None: that by which nodes reach the first
+    srun: Words = ()
+    sbatch: Words = ()
+    container_image: str | None = None  # of pyxis: srun --container-image
+    container_mounts: Words = ()
+    prefix: Words = ()  # before what runs on each node: [apptainer, exec, --nv, image.sif]
+    python: str | None = None  # the interpreter on the nodes; None: that of the tuner
+
+
+class Launching(Section):
+    """`{slurm: {…}}`: a launcher with settings."""
+
+    slurm: SlurmSettings
+
+
+def _form(value: Any) -> str:
+    return "name" if isinstance(value, str) else "settings"
+
+
+Launcher = Annotated[Annotated[str, Tag("name")] | Annotated[Launching, Tag("settings")], Discriminator(_form)]
+
+
+def kind_of(launcher: str | Launching) -> str:
+    """local, slurm, …: all of a launcher that a measurement can depend on."""
+    return launcher if isinstance(launcher, str) else "slurm"
+
+
+def slurm_settings(launcher: str | Launching) -> SlurmSettings:
+    """What launcher slurm is told; the defaults where only its name is written."""
+    return SlurmSettings() if isinstance(launcher, str) else launcher.slurm
