@@ -10,7 +10,7 @@ from autotune.importing.environment import LAUNCHERS, SECRET, is_knob
 from autotune.importing.found import Asked, Started, refused
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_sizes
 from trainer.command_line.shell import Command, Gap, ReadBeside, Script, Word, read_script
-from trainer.command_line.shell.scope import NOT_UNDERSTOOD
+from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
 
 MOST_SHOWN = 60  # characters
@@ -50,17 +50,29 @@ def started(text: str, asked: Asked) -> Started:
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
-    left_out = [name for name, word in command.env.items() if word.gaps and name not in LAUNCHERS]
-    notes += [f"{name} was left out: {command.env[name].text} is not known" for name in left_out]
+    env = {**command.env, **_launcher_env(command, start)}
+    left_out = [name for name, word in env.items() if word.gaps and name not in LAUNCHERS]
+    notes += [f"{name} was left out: {env[name].text} is not known" for name in left_out]
     return Started(
         program=(*python, *(word.text for word in words[:split])),
         argv=tuple(word.text for word in argv),
-        env={name: word.text for name, word in command.env.items() if not word.gaps} | dict(start.env),
+        env={name: word.text for name, word in env.items() if not word.gaps},
         sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
         launchers=start.peeled,
         headers=script.headers,
         notes=tuple(notes),
     )
+
+
+def _launcher_env(command: Command, start: Start) -> dict[str, Word]:
+    """Variables in a launcher's words, as of `env PATH=/here:$PATH`: its own value is kept as ${PATH}."""
+    gaps = [gap for word in command.words for gap in word.gaps]
+    found = {}
+    for name, text in start.env:
+        for gap in gaps:
+            text = text.replace(gap.text, f"${{{name}}}") if gap.name == name and gap.why == NOT_SET else text
+        found[name] = Word(text=text, gaps=tuple(gap for gap in gaps if gap.name != name and gap.text in text))
+    return found
 
 
 def _sizes(start: Start, script: Script) -> Sizes:

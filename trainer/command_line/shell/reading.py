@@ -11,10 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.command_line.shell.branches import BRANCHES
-from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.scope import NOT_SET, Scope
 from trainer.command_line.shell.script import Command, Script, headers_of, slurm_variables
 from trainer.command_line.shell.syntax import Node, first_error, inside, line_of, parse, text_of
-from trainer.command_line.shell.words import Gap, Piece, Pieces, Variable, Word, missing, plain, word_of, words_of
+from trainer.command_line.shell.words import (
+    Gap,
+    Piece,
+    Pieces,
+    Variable,
+    Word,
+    exported_word,
+    missing,
+    plain,
+    words_of,
+)
 
 MOST_DEPTH = 5  # files and texts that start each other
 SHELLS = frozenset({"bash", "sh", "zsh"})
@@ -91,6 +101,13 @@ class _Reading:
         held = self._value(value, name)
         if name not in self.scope.given:
             adds = text_of(node)[len(name) :].startswith("+=")
+            if (
+                adds
+                and value is not None
+                and self.scope.get(name) is None
+                and text_of(value)[:2].strip("\"'").startswith(":")
+            ):
+                held = Variable(values=((Piece(text="", inherits=name), *held.values[0]),))  # PATH+=:/here
             (into.append if adds else into.assign)(name, held)
         if self.all_exported:
             self.exported[name] = None
@@ -105,12 +122,18 @@ class _Reading:
                 if child.type != "comment":
                     words += words_and_gaps(self.scope, child)
             return Variable(values=tuple(words), is_array=True)
-        pieces = self.scope.value(node)
-        itself = [p for p in pieces if p.gap and p.gap.name == name and p.gap.why.startswith("not set")]
-        if itself and len(pieces) > 1:  # PYTHONPATH=/here:$PYTHONPATH
-            self.note(self.line(node), f"${name} is what it was before the script: taken as empty")
-            pieces = tuple(piece for piece in pieces if piece not in itself)
-        return Variable(values=(pieces,))
+        return Variable(values=(self._inheriting(self.scope.value(node, assigned=name), name, node),))
+
+    def _inheriting(self, pieces: Pieces, name: str, node: Node) -> Pieces:
+        """PYTHONPATH=/here:$PYTHONPATH holds what it held before the script too."""
+        itself = [p for p in pieces if p.inherits == name or (p.gap and p.gap.name == name and p.gap.why == NOT_SET)]
+        if not itself or not any(piece.text or piece.gap for piece in pieces if piece not in itself):
+            return tuple(piece for piece in pieces if piece.inherits != name)
+        if self.scope.get(name) is None:
+            self.note(
+                self.line(node), f"${name} is what it was before the script: ${{{name}}} in the environment, else empty"
+            )
+        return tuple(Piece(text="", inherits=name) if piece in itself else piece for piece in pieces)
 
     def _declaration(self, node: Node) -> None:
         exports = text_of(node.children[0]) == "export" or " -x" in text_of(node)
@@ -133,7 +156,7 @@ class _Reading:
                 local = Scope(given=self.scope.given)
                 name = self._assignment(child, scope=local)
                 if name and (value := local.get(name)):
-                    own[name] = word_of(value.values[0])
+                    own[name] = exported_word(name, value.values[0], line=self.line(child))
             elif "redirect" not in child.type:
                 words += words_of(self.scope.pieces(child))
         self._run(tuple(words), own, node)
@@ -169,7 +192,10 @@ class _Reading:
                 return
         self.commands.append(
             Command(
-                line=self.line(node), words=(*self.before, *words), env={**self._environment(), **own}, sure=self.sure
+                line=self.line(node),
+                words=(*self.before, *words),
+                env={**self._environment(self.line(node)), **own},
+                sure=self.sure,
             )
         )
 
@@ -199,9 +225,9 @@ class _Reading:
         with suppress(_Exit):
             inner.read(text)
 
-    def _environment(self) -> dict[str, Word]:
+    def _environment(self, line: int) -> dict[str, Word]:
         held = ((name, self.scope.get(name)) for name in self.exported)
-        return {name: word_of(value.values[0]) for name, value in held if value and value.values}
+        return {name: exported_word(name, value.values[0], line=line) for name, value in held if value and value.values}
 
     def _call(self, words: tuple[Word, ...], node: Node) -> None:
         if self.depth >= MOST_DEPTH:

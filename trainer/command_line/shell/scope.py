@@ -43,6 +43,7 @@ class Scope:
     notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
     first_line: int = 1  # of the text that is read, in the file
     path: str | None = None  # of the script, absolute: what it finds its own folder by
+    assigned: str | None = None  # the variable whose new value is being read
 
     def get(self, name: str) -> Variable | None:
         if name in self.given:
@@ -89,9 +90,11 @@ class Scope:
         else:
             yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
 
-    def value(self, node: Node, *, empty: bool = False) -> Pieces:
-        """A word as it is assigned: one value, never split."""
-        found = self.pieces(node, quoted=True, empty=empty)
+    def value(self, node: Node, *, empty: bool = False, assigned: str | None = None) -> Pieces:
+        """A word as it is assigned: one value, never split. `assigned`: the variable that gets it."""
+        held, self.assigned = self.assigned, assigned
+        found = tuple(self.pieces(node, quoted=True, empty=empty))
+        self.assigned = held
         return tuple(Piece(text=" ") if piece is BREAK else replace(piece, quoted=True) for piece in found)
 
     def whole_number(self, name: str) -> int | None:
@@ -138,6 +141,13 @@ class Scope:
         self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool
     ) -> Iterator[Piece]:
         sign, name = match["operator"], match["name"]
+        if variable is None and name == self.assigned:  # PATH=/here${PATH:+:$PATH}, PATH=/here:${PATH:-}
+            if sign.endswith("+") and re.search(rf"\$\{{?{name}\b", match["rest"]):
+                yield from self._reread(match["rest"], node, quoted, empty)
+                return
+            if sign.endswith("-") and match["rest"] in ("", '""', "''"):
+                yield Piece(text="", inherits=name)
+                return
         holds = variable is not None and not (sign.startswith(":") and variable.known == "" and not variable.is_array)
         if sign.endswith("+"):
             if holds:

@@ -24,11 +24,16 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A part of a word. Unquoted text splits at white space, quoted text and gaps do not."""
+    """A part of a word. Unquoted text splits at white space, quoted text and gaps do not.
+
+    `inherits`: a variable's value from before the script, as in PATH=/here:$PATH: empty in a command's words, kept as
+    ${PATH} in its environment.
+    """
 
     text: str
     quoted: bool = True
     gap: Gap | None = None
+    inherits: str | None = None
 
 
 BREAK = Piece(text="", quoted=False)  # between two words
@@ -71,8 +76,8 @@ def missing(gap: Gap) -> Piece:
 def split_pieces(value: Pieces) -> Iterator[Piece]:
     """What an unquoted expansion gives: its text broken at white space."""
     for piece in value:
-        if piece.gap:
-            yield replace(piece, quoted=True)
+        if piece.gap or piece.inherits:
+            yield replace(piece, quoted=piece.gap is not None)
             continue
         for index, part in enumerate(re.split(r"[ \t\n]+", piece.text)):
             if index:
@@ -97,3 +102,16 @@ def word_of(pieces: Iterable[Piece]) -> Word:
     held = list(pieces)
     gaps = tuple(piece.gap for piece in held if piece.gap)
     return Word(text="".join(" " if piece is BREAK else piece.text for piece in held), gaps=gaps)
+
+
+def exported_word(name: str, value: Pieces, *, line: int) -> Word:
+    """A variable's value in the environment of a command: what it inherits stands in it as ${NAME}."""
+    return word_of(_exported(piece, name, line) if piece.inherits else piece for piece in value)
+
+
+def _exported(piece: Piece, name: str, line: int) -> Piece:
+    """Only its own name is filled in a burst."""
+    reference = f"${{{piece.inherits}}}"
+    if piece.inherits == name:
+        return Piece(text=reference)
+    return missing(Gap(name=piece.inherits or name, line=line, text=reference, why="what it was before the script"))

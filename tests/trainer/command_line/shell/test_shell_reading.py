@@ -52,6 +52,28 @@ def test_exported_variables_and_those_before_a_command_are_its_environment() -> 
     assert {name: word.text for name, word in second.env.items()} == {"A": "1", "B": "2", "E": "5"}
 
 
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("export P=/here:$P", "/here:${P}"),
+        ("export P=$P:/here", "${P}:/here"),
+        ('export P="/here:${P:-}"', "/here:${P}"),
+        ("export P=/here${P:+:$P}", "/here:${P}"),
+        ("export P; P+=:/here", "${P}:/here"),
+        ("export P=/a:$P; P=/b:$P", "/b:/a:${P}"),
+        ("export P=${P:-}", ""),
+        ("export P=${P:-/here}", "/here"),
+    ],
+)
+def test_what_a_variable_held_before_the_script_stays_in_the_environment_by_its_name(line: str, kept: str) -> None:
+    (command,) = [each for each in read_script(f"{line}\ngo $P\n").commands if each.words[0].text == "go"]
+    assert (command.env["P"].text, command.env["P"].gaps) == (kept, ())
+    assert not any("{" in word.text for word in command.words)
+    prefixed = read_script("P=/here:$P go\nexport P=/a:$P Q=$P:/b\ngo\n").commands
+    assert prefixed[0].env["P"].text == "/here:${P}"
+    assert [gap.name for gap in prefixed[1].env["Q"].gaps] == ["P"]
+
+
 def test_what_only_running_could_tell_is_a_gap_with_its_line() -> None:
     script = read_script('DATE=$(date +%F)\nOUT="run-$DATE"\ngo $1 "$OUT" $HERE\n')
     gaps = {gap.name: gap.line for word in script.commands[-1].words for gap in word.gaps}
