@@ -11,6 +11,8 @@ from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
+YES = ("yes", "true", "1")
+
 
 class Reader(Protocol):
     """Who reads the statements of a branch."""
@@ -38,7 +40,7 @@ def _if(reading: Reader, node: Node) -> None:
 
 def _condition(reading: Reader, branch: Node) -> bool | None:
     if (asked := reading.scope.given.get(f"if@{reading.line(branch)}")) is not None:
-        return asked.lower() in ("yes", "true", "1")
+        return asked.lower() in YES
     tests = _tests(branch)
     return holds(tests[-1], reading.scope) if tests else None
 
@@ -58,15 +60,33 @@ def _case(reading: Reader, node: Node) -> None:
 
 
 def _list(reading: Reader, node: Node) -> None:
+    _status(reading, node)
+
+
+def _status(reading: Reader, node: Node) -> bool | None:
+    """Reads a statement as the shell would run it, and says whether it succeeds; a command that is not run does."""
+    if node.type == "list":
+        return _status_of_list(reading, node)
+    if node.type == "command" and text_of(node) in ("true", "false", ":"):
+        return text_of(node) != "false"
+    if not (node.type in ("test_command", "negated_command") or text_of(node).startswith("test ")):
+        reading.statements([node])
+        return True
+    if (asked := reading.scope.given.get(f"if@{reading.line(node)}")) is not None:
+        return asked.lower() in YES
+    if node.type == "negated_command" and node.named_children[0].type == "command":
+        reading.statements(node.named_children)
+    return holds(node, reading.scope)
+
+
+def _status_of_list(reading: Reader, node: Node) -> bool | None:
+    """`a && b || c` is read as `(a && b) || c`."""
     left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
-    is_test = left.type in ("test_command", "negated_command") or text_of(left).startswith("test ")
-    verdict = holds(left, reading.scope) if is_test else True
-    if not is_test:
-        reading.statements([left])
-    if verdict is None:
+    status = _status(reading, left)
+    if status is None:
         _maybe(reading, [right], node, "test")
-    elif verdict is (sign == "&&"):
-        reading.statements([right])
+        return None
+    return _status(reading, right) if status is (sign == "&&") else status
 
 
 def _loop(reading: Reader, node: Node) -> None:

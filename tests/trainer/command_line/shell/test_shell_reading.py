@@ -25,6 +25,8 @@ EXPANSIONS = [
     'A="x y"; B=" --lead $A --trail "; show pre$B post',
     'A=(); show "${A[@]}" ${A[@]} "" end',
     'show "$((2 > 1))" "a  b" "${HOME_OF_NOBODY:=made}" $HOME_OF_NOBODY',
+    '[ "$F" = 1 ] && A=2 || A=3; [ -z "$F" ] && B=2 || B=3; false && C=1 || C=2; show $A $B $C',
+    '[ "$F" = 1 ] || [ -z "$F" ] && A=2 || A=3; true || B=1 && B=2; show $A $B',
     "bash -c 'show \"$1\" end' zero 'one two'",
 ]
 
@@ -90,6 +92,12 @@ def test_an_undecided_branch_leaves_what_it_sets_open_until_it_is_decided() -> N
     for answer, expected in (("yes", ["--always", "--then"]), ("no", ["--always"])):
         script = read_script(text, given={"if@2": answer})
         assert [word.text for word in script.commands[-1].words[1:]] == expected
+
+
+def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
+    text = "A=0\n[ -f /a ] && A=1 || A=2\ngo $A\n"
+    assert [gap.name for gap in read_script(text).commands[-1].words[1].gaps] == ["A"]
+    assert read_script(text, given={"if@2": "no"}).commands[-1].words[1].text == "2"
 
 
 def test_commands_of_an_undecided_branch_are_not_sure() -> None:
