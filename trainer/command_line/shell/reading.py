@@ -35,6 +35,10 @@ class _Exit(Exception):
     """The script ends here."""
 
 
+class _Return(Exception):
+    """The function, or the file that is read, ends here."""
+
+
 def read_script(
     text: str,
     *,
@@ -234,7 +238,8 @@ class _Reading:
             return
         held, self.scope.positional = self.scope.positional, tuple(_pieces(word) for word in words[1:])
         self.depth += 1
-        self.statements(self.functions[words[0].text].named_children)
+        with suppress(_Return):
+            self.statements(self.functions[words[0].text].named_children)
         self.depth -= 1
         self.scope.positional = held
 
@@ -247,7 +252,7 @@ class _Reading:
             return
         outer, self.scope.first_line = self.scope.first_line, 1
         self.depth += 1
-        with suppress(_Exit):
+        with suppress(_Exit, _Return):
             self.read(text)
         self.depth -= 1
         self.scope.first_line = outer
@@ -274,8 +279,26 @@ class _Reading:
         if self.sure:
             raise _Exit
 
+    def _return(self, words: tuple[Word, ...], node: Node) -> None:
+        if self.sure:
+            raise _Return
+
+    def _shift(self, words: tuple[Word, ...], node: Node) -> None:
+        by = words[1].text if len(words) > 1 else "1"
+        if not by.isdigit():
+            self.note(self.line(node), f"shift {by} was not followed: what $1 and $@ are is not known")
+        elif not self.sure:
+            self.note(self.line(node), "a shift depends on an undecided test and was not followed")
+        elif self.scope.positional is None:
+            self.scope.shifted += int(by)
+        elif int(by) <= len(self.scope.positional):
+            self.scope.positional = self.scope.positional[int(by) :]
+
     def _set(self, words: tuple[Word, ...], node: Node) -> None:
         texts = [word.text for word in words]
+        if "--" in texts:
+            self.scope.positional = tuple(_pieces(word) for word in words[texts.index("--") + 1 :])
+            return
         if "-a" in texts or "allexport" in texts:
             self.all_exported = "+a" not in texts
 
@@ -346,6 +369,8 @@ _BUILTINS: dict[str, Callable[[_Reading, tuple[Word, ...], Node], None]] = {
     "cd": _Reading._cd,
     "pushd": _Reading._cd,
     "exit": _Reading._exit,
+    "return": _Reading._return,
+    "shift": _Reading._shift,
     "set": _Reading._set,
     "echo": _Reading._skip,
     "printf": _Reading._skip,

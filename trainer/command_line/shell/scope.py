@@ -40,18 +40,25 @@ class Scope:
     given: Mapping[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     positional: tuple[Pieces, ...] | None = None  # None: the script's own, which nobody knows
+    shifted: int = 0  # how many of the script's own arguments were shifted away
     notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
     first_line: int = 1  # of the text that is read, in the file
     path: str | None = None  # of the script, absolute: what it finds its own folder by
     assigned: str | None = None  # the variable whose new value is being read
 
     def get(self, name: str) -> Variable | None:
-        if name in self.given:
+        if name.isdigit() and self.positional is None:
+            name = self._argument(name)
+        if name in self.given and not (name.isdigit() and self.positional is not None):
             return plain(self.given[name])
         if name.isdigit() and self.positional is not None:
             index = int(name) - 1
             return Variable(values=(self.positional[index],)) if 0 <= index < len(self.positional) else plain("")
         return self.variables.get(name)
+
+    def _argument(self, name: str) -> str:
+        """The number of `$1` among the arguments the script was started with."""
+        return str(int(name) + self.shifted) if name.isdigit() and name != "0" else name
 
     def assign(self, name: str, value: Variable) -> None:
         """A gap that is the whole value is asked for by this variable's name from now on."""
@@ -191,7 +198,8 @@ class Scope:
             self.notes.setdefault(name, self._line(node))
             yield Piece(text="")
         else:
-            yield self._gap(node, name, NOT_SET if name.isidentifier() else "given when it is started", text)
+            told = name if name.isidentifier() else self._argument(name)
+            yield self._gap(node, told, NOT_SET if name.isidentifier() else "given when it is started", text)
 
     def _arithmetic(self, node: Node) -> Piece:
         text = text_of(node)

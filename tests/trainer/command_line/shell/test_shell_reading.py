@@ -27,6 +27,9 @@ EXPANSIONS = [
     'show "$((2 > 1))" "a  b" "${HOME_OF_NOBODY:=made}" $HOME_OF_NOBODY',
     '[ "$F" = 1 ] && A=2 || A=3; [ -z "$F" ] && B=2 || B=3; false && C=1 || C=2; show $A $B $C',
     '[ "$F" = 1 ] || [ -z "$F" ] && A=2 || A=3; true || B=1 && B=2; show $A $B',
+    'f() { local n=$1; shift; show $n "$@"; shift 2; show $# "$@"; return; show never; }; f one \'a b\' c d',
+    'set -- a \'b c\'; show $# "$@"; set -- "$@" d; shift; show "$1" $2; set --; show $#',
+    'f() { if [ "$1" = x ]; then show x; return; fi; show y; }; f x; f z',
     "bash -c 'show \"$1\" end' zero 'one two'",
 ]
 
@@ -92,6 +95,13 @@ def test_an_undecided_branch_leaves_what_it_sets_open_until_it_is_decided() -> N
     for answer, expected in (("yes", ["--always", "--then"]), ("no", ["--always"])):
         script = read_script(text, given={"if@2": answer})
         assert [word.text for word in script.commands[-1].words[1:]] == expected
+
+
+def test_the_arguments_of_a_script_are_asked_for_by_the_number_they_were_given_under() -> None:
+    text = "A=${1:-8b}; shift || true\nf() { go $1 $A; }\nf $1\n"
+    (gap,) = read_script(text).commands[-1].words[1].gaps
+    assert (gap.name, gap.line) == ("2", 3)
+    assert [w.text for w in read_script(text, given={"1": "a", "2": "b"}).commands[-1].words] == ["go", "b", "a"]
 
 
 def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
