@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+from trainer.command_line.shell.arithmetic import changed_names
 from trainer.command_line.shell.conditions import holds
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.syntax import Node, inside, text_of
@@ -69,7 +70,8 @@ def _status(reading: Reader, node: Node) -> bool | None:
         return _status_of_list(reading, node)
     if node.type == "command" and text_of(node) in ("true", "false", ":"):
         return text_of(node) != "false"
-    if not (node.type in ("test_command", "negated_command") or text_of(node).startswith("test ")):
+    is_test = node.type in ("test_command", "negated_command") or _is_arithmetic_test(node)
+    if not (is_test or text_of(node).startswith("test ")):
         reading.statements([node])
         return True
     if (asked := reading.scope.given.get(f"if@{reading.line(node)}")) is not None:
@@ -77,6 +79,11 @@ def _status(reading: Reader, node: Node) -> bool | None:
     if node.type == "negated_command" and node.named_children[0].type == "command":
         reading.statements(node.named_children)
     return holds(node, reading.scope)
+
+
+def _is_arithmetic_test(node: Node) -> bool:
+    text = text_of(node)
+    return text.startswith("((") and not changed_names(text)
 
 
 def _status_of_list(reading: Reader, node: Node) -> bool | None:
@@ -103,6 +110,7 @@ def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str) -> None:
         reading.note(line, f"the {what} could not be decided")
     held, reading.sure, variables = reading.sure, False, dict(reading.scope.variables)
     reading.statements(nodes if what != "loop" else [])
+    names |= {name for name, value in reading.scope.variables.items() if value is not variables.get(name)}
     reading.sure, reading.scope.variables = held, variables
     for name in names - set(reading.scope.given):
         gap = Gap(name=name, line=line, text=f"${name}", why=f"set in the {what} of line {line}, which is undecided")
@@ -137,7 +145,9 @@ def _commands_of_case(item: Node) -> list[Node]:
 def _assigned(node: Node) -> set[str]:
     """Names that a statement would set, also behind export."""
     found = (each.child_by_field_name("name") for each in inside(node, "variable_assignment"))
-    return {text_of(name) for name in found if name.type == "variable_name"}
+    arithmetic = (text_of(each) for each in inside(node, "compound_statement"))
+    by_arithmetic = {name for text in arithmetic if text.startswith("((") for name in changed_names(text)}
+    return {text_of(name) for name in found if name.type == "variable_name"} | by_arithmetic
 
 
 BRANCHES: dict[str, Callable[[Reader, Node], None]] = {

@@ -37,6 +37,8 @@ def _test(node: Node, scope: Scope) -> bool | None:
     if text.startswith("(("):
         value = calculate(text.removeprefix("((").removesuffix("))"), scope.whole_number)
         return None if value is None else bool(value)
+    if not text.startswith("["):
+        return None
     inner = node.named_children
     return holds(inner[0], scope) if len(inner) == 1 else None
 
@@ -98,6 +100,7 @@ def _plain(node: Node, scope: Scope) -> bool | None:
 
 _KINDS: dict[str, Callable[[Node, Scope], bool | None]] = {
     "test_command": _test,
+    "compound_statement": _test,
     "binary_expression": _binary,
     "unary_expression": _unary,
     "negated_command": _unary,

@@ -6,10 +6,11 @@ What cannot be decided is noted, and what it would have set becomes a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from trainer.command_line.shell.arithmetic import assignments, calculate, changed_names
 from trainer.command_line.shell.branches import BRANCHES
 from trainer.command_line.shell.scope import NOT_SET, Scope
 from trainer.command_line.shell.script import Command, Script, headers_of, slurm_variables
@@ -29,6 +30,24 @@ from trainer.command_line.shell.words import (
 MOST_DEPTH = 5  # files and texts that start each other
 SHELLS = frozenset({"bash", "sh", "zsh"})
 ReadBeside = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """A builtin that fills variables: its options with a value, its words before the names, the name without any."""
+
+    valued: frozenset[str]
+    without: str
+    first: int = 0
+
+
+# bash(1) 5.2
+FILLING = {
+    "read": Filling(valued=frozenset({"-d", "-i", "-n", "-N", "-p", "-t", "-u"}), without="REPLY"),
+    "mapfile": Filling(valued=frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}), without="MAPFILE"),
+    "readarray": Filling(valued=frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}), without="MAPFILE"),
+    "getopts": Filling(valued=frozenset(), without="OPTARG", first=1),
+}
 
 
 class _Exit(Exception):
@@ -302,11 +321,64 @@ class _Reading:
         if "-a" in texts or "allexport" in texts:
             self.all_exported = "+a" not in texts
 
+    # --- what sets variables by other means -------------------------------------------------------------
+    def _arithmetic(self, text: str, node: Node) -> None:
+        """`(( N *= 2 ))`: calculated where it is plain, else what it would set is open."""
+        plainly = assignments(text)
+        if plainly is None:
+            self._open(changed_names(text), node, "arithmetic that was not followed")
+        for each in plainly or ():
+            value = calculate(each.expression, self._number)
+            if value is None:
+                self._open([each.name], node, "arithmetic on what is not known")
+            elif each.name not in self.scope.given:
+                self.scope.assign(each.name, plain(str(value)))
+
+    def _number(self, name: str) -> int | None:
+        """A name without a value counts as 0."""
+        return 0 if self.scope.get(name) is None else self.scope.whole_number(name)
+
+    def _open(self, names: Iterable[str], node: Node, why: str) -> None:
+        for name in names:
+            if name.isidentifier() and name not in self.scope.given:
+                gap = Gap(name=name, line=self.line(node), text=f"${name}", why=why)
+                self.scope.variables[name] = Variable(values=((missing(gap),),))
+                if self.all_exported:
+                    self.exported[name] = None
+
+    def _let(self, words: tuple[Word, ...], node: Node) -> None:
+        for word in words[1:]:
+            self._arithmetic(word.text, node)
+
+    def _reads(self, words: tuple[Word, ...], node: Node) -> None:
+        """read, mapfile and their like: the names they fill."""
+        name = words[0].text
+        names, skip = [], False
+        for word in words[1:]:
+            if skip or word.text.startswith("-"):
+                skip = not skip and word.text in FILLING[name].valued
+            else:
+                names.append(word.text)
+        self._open(names[FILLING[name].first :] or [FILLING[name].without], node, f"filled by {name}, which is not run")
+
+    def _printf(self, words: tuple[Word, ...], node: Node) -> None:
+        if len(words) > 2 and words[1].text == "-v":
+            self._open([words[2].text], node, "filled by printf, which is not run")
+
     def _skip(self, words: tuple[Word, ...], node: Node) -> None:
         """A command that starts nothing."""
 
     def _subshell(self, node: Node) -> None:
+        held = dict(self.scope.variables)
         self.statements(node.named_children)
+        self.scope.variables = held
+
+    def _group(self, node: Node) -> None:
+        text = text_of(node)
+        if text.startswith("(("):
+            self._arithmetic(text.removeprefix("((").removesuffix("))"), node)
+        else:
+            self.statements(node.named_children)
 
     def _function(self, node: Node) -> None:
         self.functions[text_of(node.child_by_field_name("name"))] = node.child_by_field_name("body")
@@ -356,8 +428,8 @@ _STATEMENTS: dict[str, Handler] = {
     "redirected_statement": _Reading._redirected,
     "pipeline": lambda reading, node: reading.statements(node.named_children),
     "subshell": _Reading._subshell,
-    "compound_statement": _Reading._subshell,
-    "do_group": _Reading._subshell,
+    "compound_statement": _Reading._group,
+    "do_group": _Reading._group,
     "function_definition": _Reading._function,
     "negated_command": lambda reading, node: reading.statements(node.named_children),
 }
@@ -373,7 +445,9 @@ _BUILTINS: dict[str, Callable[[_Reading, tuple[Word, ...], Node], None]] = {
     "shift": _Reading._shift,
     "set": _Reading._set,
     "echo": _Reading._skip,
-    "printf": _Reading._skip,
+    "printf": _Reading._printf,
+    "let": _Reading._let,
+    **dict.fromkeys(FILLING, _Reading._reads),
 }
 
 

@@ -30,6 +30,8 @@ EXPANSIONS = [
     'f() { local n=$1; shift; show $n "$@"; shift 2; show $# "$@"; return; show never; }; f one \'a b\' c d',
     'set -- a \'b c\'; show $# "$@"; set -- "$@" d; shift; show "$1" $2; set --; show $#',
     'f() { if [ "$1" = x ]; then show x; return; fi; show y; }; f x; f z',
+    "N=4; ((N=N*2)); let W=3 V=W+1; X=1; let X=9; ((X++)); ((N+=X, --W)); show $N $W $V $X",
+    "N=3; (( N > 2 )) && A=1 || A=2; (( N == 4 )) && B=1 || B=2; show $A $B; (A=9); show $A; { A=8; }; show $A",
     "bash -c 'show \"$1\" end' zero 'one two'",
 ]
 
@@ -102,6 +104,25 @@ def test_the_arguments_of_a_script_are_asked_for_by_the_number_they_were_given_u
     (gap,) = read_script(text).commands[-1].words[1].gaps
     assert (gap.name, gap.line) == ("2", 3)
     assert [w.text for w in read_script(text, given={"1": "a", "2": "b"}).commands[-1].words] == ["go", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("((A=U<<3))", ["A"]),
+        ("B=$(nproc); ((A=B*2))", ["A"]),
+        ("((A = B > 1 ? A++ : 3))", ["A"]),
+        ("read -r -p ask A B <<< 'x y'", ["A", "B"]),
+        ("printf -v A %s x", ["A"]),
+        ("mapfile -t A < file", ["A"]),
+        ("getopts ab: A", ["A"]),
+        ("if some_test; then let A=3; fi", ["A"]),
+    ],
+)
+def test_what_a_variable_is_filled_with_by_a_command_is_asked_for(line: str, names: list[str]) -> None:
+    words = read_script(f"A=old; B=old\n{line}\ngo $A {'$B' if 'B' in names else ''}\n").commands[-1].words[1:]
+    assert [gap.name for word in words for gap in word.gaps] == names
+    assert {gap.line for word in words for gap in word.gaps} == {2}
 
 
 def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
