@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import glob
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from trainer.command_line.shell.arithmetic import calculate
 from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
+from trainer.command_line.shell.transforms import transformed
 from trainer.command_line.shell.words import (
     BREAK,
     Gap,
@@ -25,6 +27,7 @@ _EXPANSION = re.compile(
     r"\$\{(?P<size>#)?(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<operator>:?[-=+?])?(?P<rest>.*)\}",
     re.DOTALL,
 )
+_PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\\.|.""", re.DOTALL)
 _TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\})"')
@@ -104,6 +107,24 @@ class Scope:
         self.assigned = held
         return tuple(Piece(text=" ") if piece is BREAK else replace(piece, quoted=True) for piece in found)
 
+    def pattern(self, node: Node, *, regex: bool = False) -> str | None:
+        """A word as a pattern (regex: a regular expression) in which what is quoted is text; None while it has gaps."""
+        pieces = [*self._of_regex(node, regex)] if node.type == "regex" else [*self.pieces(node, empty=True)]
+        if any(piece.gap for piece in pieces):
+            return None
+        text = re.escape if regex else glob.escape
+        return "".join(text(piece.text) if piece.quoted else piece.text or " " * (piece is BREAK) for piece in pieces)
+
+    def _of_regex(self, node: Node, regex: bool) -> Iterator[Piece]:
+        """The parser leaves quotes and variables in it as they are."""
+        for part in _PARTS_OF_REGEX.findall(text_of(node)):
+            if part[0] in "\"'$" and len(part) > 1:
+                value = parse("x=" + part).named_children[0].child_by_field_name("value")
+                yield from self.pieces(value, empty=True)
+            else:
+                escaped = part[0] == "\\" and not regex
+                yield Piece(text=part[escaped:], quoted=escaped)
+
     def whole_number(self, name: str) -> int | None:
         variable = self.get(name)
         text = variable.known if variable else None
@@ -114,7 +135,8 @@ class Scope:
         end = node.children[0].end_byte
         source: bytes = node.text
         for child in [*node.children[1:-1], node.children[-1]]:
-            between = source[end - node.start_byte : child.start_byte - node.start_byte].decode()
+            begin = child.end_byte - 1 if child is node.children[-1] else child.start_byte  # `" "` ends in ` "`
+            between = source[end - node.start_byte : begin - node.start_byte].decode()
             if between:
                 yield Piece(text=between)
             end = child.end_byte
@@ -130,11 +152,11 @@ class Scope:
         braced = text if text.startswith("${") else "${" + text[1:] + "}"
         match = _EXPANSION.fullmatch(braced)
         if match is None or (match["rest"] and not match["operator"]):
-            yield self._gap(node, match["name"] if match and match["name"].isidentifier() else text, NOT_UNDERSTOOD)
+            yield from self._transformed(node, match, quoted)
             return
         variable = self._named(match["name"])
         if match["size"]:
-            yield Piece(text=str(len(variable.values)) if variable else "0")
+            yield self._size(node, match, variable)
         elif match["operator"]:
             yield from self._with_operator(node, match, variable, quoted, empty)
         elif variable is None and match["index"] in ("@", "*"):  # no environment holds arrays
@@ -143,6 +165,27 @@ class Scope:
             yield from self._unset(node, match["name"], text, empty)
         else:
             yield from _spread(variable, match["index"] or match["name"], quoted)
+
+    def _size(self, node: Node, match: re.Match[str], variable: Variable | None) -> Piece:
+        """${#A[@]} counts values, ${#A} letters."""
+        if variable is None:
+            return Piece(text="0")
+        if (match["index"] or match["name"]) in ("@", "*"):
+            return Piece(text=str(len(variable.values)))
+        known = None if match["index"] else variable.known
+        return self._gap(node, text_of(node), NOT_UNDERSTOOD) if known is None else Piece(text=str(len(known)))
+
+    def _transformed(self, node: Node, match: re.Match[str] | None, quoted: bool) -> Iterator[Piece]:
+        """${NAME##*/} and its like; a gap of its own, which NAME's value would not fill, where that is not known."""
+        variable = self._named(match["name"]) if match and not match["index"] and not match["size"] else None
+        text = variable.known if variable and not variable.is_array else None
+        found = None
+        if match and text is not None:
+            found = transformed(text, match["rest"], pattern=self._known_pattern, word=self._known_word)
+        if found is None:
+            yield self._gap(node, text_of(node), "it takes apart what is not known" if match else NOT_UNDERSTOOD)
+        else:
+            yield from [Piece(text=found)] if quoted else split_pieces((Piece(text=found),))
 
     def _with_operator(
         self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool
@@ -171,14 +214,32 @@ class Scope:
 
     def _reread(self, rest: str, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
         """The word behind an operator, which the tree holds in pieces."""
+        if not quoted and re.search("[\"']", rest):  # ${N:+--flag "a b"}
+            yield from self._words(parse(f"x=({rest})"), empty)
+            return
         has_quotes = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "\"'"
         read = parse("x=" + (rest if has_quotes else '"' + rest.replace('"', "") + '"')).named_children[0]
         value = read.child_by_field_name("value")
         found = () if value is None else tuple(self.pieces(value, quoted=True, empty=empty))
         yield from found if quoted or has_quotes else split_pieces(found)
 
+    def _words(self, root: Node, empty: bool) -> Iterator[Piece]:
+        array = root.named_children[0].child_by_field_name("value") if root.named_children else None
+        for index, child in enumerate(array.named_children if array is not None else ()):
+            if index:
+                yield BREAK
+            yield from self.pieces(child, empty=empty)
+
+    def _known_pattern(self, text: str) -> str | None:
+        spaced = text if re.search(r"[\"'\\]", text) else text.replace(" ", '" "')
+        nodes = parse("x=" + spaced).named_children
+        value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
+        return None if value is None or "\\" in text else self.pattern(value)
+
     def _known_word(self, text: str) -> str | None:
         """The text of a word of the script, as in a substitution; None while a part of it is not known."""
+        if not text:
+            return ""
         nodes = parse("x=" + text).named_children
         value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
         pieces = () if value is None else self.value(value)

@@ -32,6 +32,14 @@ EXPANSIONS = [
     'f() { if [ "$1" = x ]; then show x; return; fi; show y; }; f x; f z',
     "N=4; ((N=N*2)); let W=3 V=W+1; X=1; let X=9; ((X++)); ((N+=X, --W)); show $N $W $V $X",
     "N=3; (( N > 2 )) && A=1 || A=2; (( N == 4 )) && B=1 || B=2; show $A $B; (A=9); show $A; { A=8; }; show $A",
+    'G=h100-sxm; [[ $G = h100* ]] && A=1 || A=2; [[ $G = "h100*" ]] && B=1 || B=2; show $A $B',
+    "G='a[1]'; if [[ $G == \"a[1]\" ]]; then A=1; else A=2; fi; P='a*'; [[ $G == $P ]] && B=1 || B=2; show $A $B",
+    "G=h100; [[ $G =~ ^h[0-9]+$ ]] && A=1 || A=2; [[ $G == h* && $G =~ 'h.' ]] && B=1 || B=2; show $A $B",
+    "G='a*'; [ \"$G\" = 'a*' ] && A=1 || A=2; [ ab = 'a*' ] && B=1 || B=2; [[ ab != 'a*' ]] && C=1; show $A $B $C",
+    'G=h100x; [[ $G = \'h\'"100"* ]] && A=1 || A=2; [[ $G == "h1"*x && -n $G ]] && B=1 || B=2; show $A $B',
+    "P=/a/b/c.tar.gz; show ${P##*/} ${P#*/} ${P%%.*} ${P%.*} ${P/a/z} ${P//[ac]/_} ${P^^} ${P:1:3} ${P: -2} ${#P}",
+    'P=\'One two\'; E=two; show "${P% *}" ${P,,} "${P/$E/3}" ${P/ /-} ${P//o} "${P#one}" ${P,} "${P/\'*\'/x}"',
+    'N=1; show ${N:+--flag "a b" \'c  d\'} ${M:-"x y" z} end',
     "bash -c 'show \"$1\" end' zero 'one two'",
 ]
 
@@ -123,6 +131,15 @@ def test_what_a_variable_is_filled_with_by_a_command_is_asked_for(line: str, nam
     words = read_script(f"A=old; B=old\n{line}\ngo $A {'$B' if 'B' in names else ''}\n").commands[-1].words[1:]
     assert [gap.name for word in words for gap in word.gaps] == names
     assert {gap.line for word in words for gap in word.gaps} == {2}
+
+
+def test_a_part_of_what_is_not_known_is_a_gap_of_its_own() -> None:
+    text = "go $P ${P##*/} ${P/a/b} ${P/#a/b}\n"
+    (command,) = read_script(text).commands
+    assert [gap.name for word in command.words for gap in word.gaps] == ["P", "${P##*/}", "${P/a/b}", "${P/#a/b}"]
+    (filled,) = read_script(text, given={"P": "/x/a"}).commands
+    assert [word.text for word in filled.words] == ["go", "/x/a", "a", "/x/b", "${P/#a/b}"]
+    assert [gap.name for word in filled.words for gap in word.gaps] == ["${P/#a/b}"]
 
 
 def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
