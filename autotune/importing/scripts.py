@@ -32,6 +32,13 @@ NOT_NEEDED = {
     "--one-logger-run-name",
     "--data-cache-path",
 }
+# their values are written with * and [ and name no files
+PATTERNS = {
+    "--moe-layer-freq",
+    "--pipeline-model-parallel-layout",
+    "--hybrid-override-pattern",
+    "--linear-attention-freq",
+}
 
 
 def started(text: str, asked: Asked) -> Started:
@@ -46,7 +53,7 @@ def started(text: str, asked: Asked) -> Started:
     argv = words[split:]
     program = [gap for word in words[:split] for gap in word.gaps]
     _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
-    notes = [*script.notes_in_order(), *_as_written(argv)]
+    notes = [*script.notes_in_order(), *_as_written(argv, command.line)]
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
@@ -168,8 +175,8 @@ def _needed(argv: list[Word]) -> list[Gap]:
     return gaps
 
 
-def _as_written(argv: list[Word]) -> list[str]:
-    """A note a word that stays although only running the script could tell it."""
+def _as_written(argv: list[Word], line: int) -> list[str]:
+    """A note a word that stays although only running the script could tell it, or a shell would replace it."""
     flag, notes = "", []
     for word in argv:
         if word.text.startswith("--"):
@@ -177,6 +184,9 @@ def _as_written(argv: list[Word]) -> list[str]:
         if word.gaps:
             value = word.text.partition("=")[2] if word.text.startswith("--") else word.text
             notes.append(f"line {word.gaps[0].line}: {flag} {value} stays as it was written")
+        elif word.pattern and flag not in PATTERNS:
+            shown = word.text if word.text.startswith("--") else f"{flag} {word.text}"
+            notes.append(f"line {line}: {shown} stays as written; no shell looks for such files in a burst")
     return notes
 
 

@@ -6,8 +6,8 @@ What cannot be decided is noted, and what it would have set becomes a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from trainer.command_line.shell.arithmetic import assignments, calculate, changed_names
@@ -24,7 +24,6 @@ from trainer.command_line.shell.words import (
     exported_word,
     missing,
     plain,
-    words_of,
 )
 
 MOST_DEPTH = 5  # files and texts that start each other
@@ -159,11 +158,18 @@ class _Reading:
         return tuple(Piece(text="", inherits=name) if piece in itself else piece for piece in pieces)
 
     def _declaration(self, node: Node) -> None:
-        exports = text_of(node.children[0]) == "export" or " -x" in text_of(node)
+        options = [text_of(child) for child in node.named_children if child.type == "word"]
+        flags = "".join(option[1:] for option in options if option.startswith("-"))
+        is_export = text_of(node.children[0]) == "export"
+        exports, keeps = (is_export or "x" in flags), (is_export and "n" in flags) or "+x" in options
         for child in node.named_children:
-            name = self._assignment(child) if child.type == "variable_assignment" else None
-            name = text_of(child) if child.type == "variable_name" else name
-            if name and exports:
+            is_set = child.type == "variable_assignment"
+            name = self._assignment(child) if is_set else text_of(child) if child.type == "variable_name" else None
+            if name and "A" in flags:
+                self._open([name], node, "an array with names for keys, which was not followed")
+            if name and keeps:
+                self.exported.pop(name, None)
+            elif name and exports:
                 self.exported[name] = None
 
     def _unset(self, node: Node) -> None:
@@ -181,7 +187,7 @@ class _Reading:
                 if name and (value := local.get(name)):
                     own[name] = exported_word(name, value.values[0], line=self.line(child))
             elif "redirect" not in child.type:
-                words += words_of(self.scope.pieces(child))
+                words += self.scope.words(child)
         self._run(tuple(words), own, node)
 
     def _redirected(self, node: Node) -> None:
@@ -202,11 +208,28 @@ class _Reading:
             return
         name = words[0].text
         if name in self.functions:
-            self._call(words, node)
+            with self._beside(own):
+                self._call(words, node)
         elif handler := _BUILTINS.get(name):
-            handler(self, words, node)
+            with self._beside(own):
+                handler(self, words, node)
         else:
             self._external(words, own, node)
+
+    @contextmanager
+    def _beside(self, own: Mapping[str, Word]) -> Iterator[None]:
+        """`VAR=1 train`: what is set and exported while a function or a builtin runs."""
+        held = {name: (self.scope.variables.get(name), name in self.exported) for name in own}
+        for name, word in own.items():
+            self.scope.variables[name] = Variable(values=(_pieces(word),))
+            self.exported[name] = None
+        yield
+        for name, (value, exported) in held.items():
+            self.scope.variables.pop(name, None)
+            if value is not None:
+                self.scope.variables[name] = value
+            if not exported:
+                self.exported.pop(name, None)
 
     def _external(self, words: tuple[Word, ...], own: Mapping[str, Word], node: Node) -> None:
         for index, word in enumerate(words):
@@ -318,8 +341,10 @@ class _Reading:
         if "--" in texts:
             self.scope.positional = tuple(_pieces(word) for word in words[texts.index("--") + 1 :])
             return
-        if "-a" in texts or "allexport" in texts:
-            self.all_exported = "+a" not in texts
+        for index, text in enumerate(texts[1:], start=1):
+            by_name = text[1:].endswith("o") and texts[index + 1 : index + 2] == ["allexport"]
+            if text[:1] in "-+" and ("a" in text[1:] or by_name):
+                self.all_exported = text[0] == "-"
 
     # --- what sets variables by other means -------------------------------------------------------------
     def _arithmetic(self, text: str, node: Node) -> None:
@@ -386,11 +411,13 @@ class _Reading:
 
 def words_and_gaps(scope: Scope, node: Node) -> list[Pieces]:
     """The elements that one word of an array literal gives."""
-    return [_pieces(word) for word in words_of(scope.pieces(node))]
+    return [_pieces(word) for word in scope.words(node)]
 
 
 def _pieces(word: Word) -> Pieces:
     """A word as pieces again: each gap apart, so that it is still known to be one."""
+    if word.pattern and not word.gaps and " " not in word.text:  # files are looked for where it is used
+        return (Piece(text=word.text, quoted=False),)
     found: list[Piece] = []
     rest = word.text
     for gap in word.gaps:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.braces import alternatives
 from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
 from trainer.command_line.shell.transforms import transformed
@@ -18,9 +19,11 @@ from trainer.command_line.shell.words import (
     Piece,
     Pieces,
     Variable,
+    Word,
     missing,
     plain,
     split_pieces,
+    words_of,
 )
 
 _EXPANSION = re.compile(
@@ -31,6 +34,7 @@ _PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\
 _TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\})"')
+_HOME = re.compile(r"^(~)(?=/|$|:)")
 NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
 NOT_RUN = "a command that is not run"
@@ -83,7 +87,7 @@ class Scope:
         """A word's node as pieces. `empty`: what is not set counts as empty, as in tests."""
         kind = node.type
         if kind in LITERAL:
-            yield Piece(text=LITERAL[kind](text_of(node)), quoted=kind in QUOTED)
+            yield from self._literal(node)
         elif kind in ("string", "translated_string"):
             if not _ALL_WORDS.fullmatch(text_of(node)):  # an empty array gives no word at all
                 yield Piece(text="")
@@ -99,6 +103,36 @@ class Scope:
             yield Piece(text=path)
         else:
             yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
+
+    def words(self, node: Node) -> tuple[Word, ...]:
+        """The words that one word of a command or of an array gives."""
+        text = text_of(node)
+        choices = (
+            alternatives(text) if "{" in text and node.type in ("word", "concatenation", "brace_expression") else []
+        )
+        if len(choices) < 2:
+            return words_of(self.pieces(node))
+        held, self.first_line = self.first_line, self._line(node)
+        values = [parse("x=" + choice).named_children[0].child_by_field_name("value") for choice in choices]
+        found = [word for value in values if value is not None for word in words_of(self.pieces(value))]
+        self.first_line = held
+        return tuple(found)
+
+    def _literal(self, node: Node) -> Iterator[Piece]:
+        """Text; `~` at the start of a word, or behind a colon of an assignment, is the home folder."""
+        kind, text = node.type, text_of(node)
+        for part in _HOME.split(text) if kind == "word" and _is_start(node) else [text]:
+            if part == "~":
+                yield from self._home(node)
+            elif part:
+                yield Piece(text=LITERAL[kind](part), quoted=kind in QUOTED or (kind == "word" and "\\" in part))
+        if not text:
+            yield Piece(text="")
+
+    def _home(self, node: Node) -> Iterator[Piece]:
+        home = self.get("HOME")
+        gap = Gap(name="HOME", line=self._line(node), text="~", why="the home folder of whoever runs it")
+        yield from home.values[0] if home and home.values else [missing(gap)]
 
     def value(self, node: Node, *, empty: bool = False, assigned: str | None = None) -> Pieces:
         """A word as it is assigned: one value, never split. `assigned`: the variable that gets it."""
@@ -163,8 +197,18 @@ class Scope:
             self.notes.setdefault(match["name"], self._line(node))
         elif variable is None:
             yield from self._unset(node, match["name"], text, empty)
+        elif (index := self._index(match)) is None:
+            yield self._gap(node, text, NOT_UNDERSTOOD)
         else:
-            yield from _spread(variable, match["index"] or match["name"], quoted)
+            yield from _spread(variable, index, quoted)
+
+    def _index(self, match: re.Match[str]) -> str | None:
+        """`@`, `*` or the number of an element; None for what is no number, as the keys of `declare -A`."""
+        index = match["index"]
+        if index is None or index in ("@", "*") or index.isdigit():
+            return index or match["name"]
+        number = calculate(index, self.whole_number) if index not in self.variables else self.whole_number(index)
+        return None if number is None or number < 0 else str(number)
 
     def _size(self, node: Node, match: re.Match[str], variable: Variable | None) -> Piece:
         """${#A[@]} counts values, ${#A} letters."""
@@ -288,6 +332,11 @@ def _spread(variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
         if position:
             yield Piece(text=" ") if quoted and index == "*" else BREAK
         yield from ([Piece(text=""), *value] if quoted else split_pieces(value))
+
+
+def _is_start(node: Node) -> bool:
+    """Whether a word's node is the first of its word."""
+    return node.parent is None or node.parent.type != "concatenation" or node.parent.children[0] == node
 
 
 def _unescaped(text: str) -> str:

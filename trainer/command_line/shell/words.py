@@ -42,10 +42,14 @@ Pieces = tuple[Piece, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """One word of a command: its text, in which gaps stand as they were written."""
+    """One word of a command: its text, in which gaps stand as they were written.
+
+    `pattern`: it holds * ? or [ outside quotes, for which a shell would look for files.
+    """
 
     text: str
     gaps: tuple[Gap, ...] = ()
+    pattern: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -94,7 +98,12 @@ def words_of(pieces: Iterable[Piece]) -> tuple[Word, ...]:
             words.append([])
         else:
             words[-1].append(piece)
-    return tuple(word_of(each) for each in words if any(piece.quoted or piece.text for piece in each))
+    held = (each for each in words if any(piece.quoted or piece.text for piece in each))
+    return tuple(replace(word_of(each), pattern=any(map(_is_pattern, each))) for each in held)
+
+
+def _is_pattern(piece: Piece) -> bool:
+    return not piece.quoted and re.search(r"[*?]|\[.+\]", piece.text) is not None
 
 
 def word_of(pieces: Iterable[Piece]) -> Word:

@@ -142,6 +142,32 @@ def test_a_part_of_what_is_not_known_is_a_gap_of_its_own() -> None:
     assert [gap.name for word in filled.words for gap in word.gaps] == ["${P/#a/b}"]
 
 
+def test_what_stands_before_a_function_or_exec_is_its_environment() -> None:
+    text = "train() { go; }\nA=1 train\nB=2 exec go\nC=3 eval go\ngo\n"
+    found = [{name: word.text for name, word in each.env.items()} for each in read_script(text).commands]
+    assert found == [{"A": "1"}, {"B": "2"}, {"C": "3"}, {}]
+
+
+@pytest.mark.parametrize(
+    "line", ["set -a; A=1; set +a", "set -o allexport; A=1; set +o allexport", "declare -x A=1", "declare -rx A=1"]
+)
+def test_export_of_everything_is_switched_off_again(line: str) -> None:
+    both = read_script(f"{line}\nB=2\ngo\nexport -n A\ngo\n").commands
+    assert [sorted(each.env) for each in both] == [["A"], []]
+
+
+def test_files_a_shell_would_look_for_and_the_home_folder_are_marked() -> None:
+    (command,) = read_script("A=(/y/*.c)\ngo ~/a /x/*.b 'c*' \"d?\" ${A[@]}\n").commands
+    assert [word.text for word in command.words if word.pattern] == ["/x/*.b", "/y/*.c"]
+    assert [gap.name for word in command.words for gap in word.gaps] == ["HOME"]
+    assert read_script("go ~/a\n", given={"HOME": "/h"}).commands[0].words[1].text == "/h/a"
+
+
+def test_what_a_key_of_an_array_holds_is_asked_for() -> None:
+    (command,) = read_script("declare -A M=([a]=1 [b]=2)\ngo ${M[a]} ${M[$K]}\n").commands
+    assert [gap.name for word in command.words for gap in word.gaps] == ["${M[a]}", "${M[$K]}"]
+
+
 def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
     text = "A=0\n[ -f /a ] && A=1 || A=2\ngo $A\n"
     assert [gap.name for gap in read_script(text).commands[-1].words[1].gaps] == ["A"]
