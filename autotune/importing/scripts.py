@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.importing.environment import LAUNCHERS, SECRET, is_knob
+from autotune.importing.environment import LAUNCHERS, is_knob
 from autotune.importing.found import Asked, Started, refused
-from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_sizes
+from autotune.importing.secrets import is_secret, is_secret_flag
+from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.shell import Command, Gap, ReadBeside, Script, Word, read_script
 from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
@@ -57,7 +58,8 @@ def started(text: str, asked: Asked) -> Started:
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
-    env = {**command.env, **_launcher_env(command, start)}
+    sbatch = {name: Word(text=text) for name, text in slurm_environment(script.headers).items()}
+    env = {**sbatch, **command.env, **_launcher_env(command, start)}
     left_out = [name for name, word in env.items() if word.gaps and name not in LAUNCHERS]
     notes += [f"{name} was left out: {env[name].text} is not known" for name in left_out]
     return Started(
@@ -171,7 +173,7 @@ def _needed(argv: list[Word]) -> list[Gap]:
     for word in argv:
         if word.text.startswith("--"):
             flag = word.text.partition("=")[0]
-        gaps += [gap for gap in word.gaps if flag not in NOT_NEEDED]
+        gaps += [gap for gap in word.gaps if flag not in NOT_NEEDED and not is_secret_flag(flag)]
     return gaps
 
 
@@ -181,6 +183,8 @@ def _as_written(argv: list[Word], line: int) -> list[str]:
     for word in argv:
         if word.text.startswith("--"):
             flag = word.text.partition("=")[0]
+        if is_secret_flag(flag):
+            continue
         if word.gaps:
             value = word.text.partition("=")[2] if word.text.startswith("--") else word.text
             notes.append(f"line {word.gaps[0].line}: {flag} {value} stays as it was written")
@@ -191,7 +195,7 @@ def _as_written(argv: list[Word], line: int) -> list[str]:
 
 
 def _needed_env(command: Command) -> list[Gap]:
-    return [gap for name, word in command.env.items() if is_knob(name) and not SECRET.search(name) for gap in word.gaps]
+    return [gap for name, word in command.env.items() if is_knob(name) and not is_secret(name) for gap in word.gaps]
 
 
 def _refuse_gaps(gaps: list[Gap], script: Script, asked: Asked) -> None:

@@ -57,6 +57,13 @@ VERBS = {
 }
 TAKES_ONE = frozenset({"singularity", "docker", "timeout"})  # an image or a time stands before the command
 TWO_VALUES = frozenset({"--mca", "-mca"})
+# options that set variables, and what stands between several of them; sources as above
+SETTING: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "srun": (("--export",), r","),
+    "mpirun": (("-x",), None),
+    "singularity": (("--env",), r",(?=[A-Za-z_]\w*=)"),
+    "docker": (("-e", "--env"), None),
+}
 PYTHON = re.compile(r"(.*/)?(python[\d.]*|pypy3?)$")
 
 
@@ -155,11 +162,14 @@ def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
 
 
 def _environment(name: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Variables that a launcher's own options set: mpirun -x NAME=VALUE, --env NAME=VALUE."""
+    """Variables that a launcher's own options set: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE."""
+    flags, comma = SETTING.get(name, ((), None))
     for flag, value in _options(words):
-        if flag in ("-x", "--env", "-e") and re.match(r"[A-Za-z_]\w*=", value):
-            key, _, text = value.partition("=")
-            yield key, text
+        if flag in flags:
+            for pair in re.split(comma, value) if comma else [value]:
+                if re.match(r"[A-Za-z_]\w*=", pair):
+                    key, _, text = pair.partition("=")
+                    yield key, text
 
 
 # --- what they say of the cluster -----------------------------------------------------------------------
@@ -174,6 +184,11 @@ def sizes(peeled: Iterable[Peeled]) -> Sizes:
         reader = _READERS.get(each.name)
         found = found.over(reader(each.words)) if reader else found
     return found
+
+
+def slurm_environment(words: Sequence[str]) -> dict[str, str]:
+    """Variables that an #SBATCH line sets."""
+    return dict(_environment("srun", words))
 
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:

@@ -72,6 +72,13 @@ def test_variables_that_a_launcher_sets_are_found() -> None:
 
 
 @pytest.mark.parametrize(
+    "words", ["srun --export=ALL,A=1,B,C=3", "srun --export ALL,A=1,C=3", "apptainer exec --env A=1,C=3 img"]
+)
+def test_variables_between_commas_are_found(words: str) -> None:
+    assert dict(peel(shlex.split(f"{words} python train.py")).env) == {"A": "1", "C": "3"}
+
+
+@pytest.mark.parametrize(
     ("words", "gpu", "count"),
     [
         ("--gres=gpu:h100:8", "h100", 8),
