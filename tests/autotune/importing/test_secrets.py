@@ -30,12 +30,12 @@ srun --export=ALL,WANDB_API_KEY=sekrit6,NCCL_DEBUG=INFO --ntasks-per-node=8 \\
 
 
 def test_no_secret_reaches_the_recipe_its_header_or_the_account(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
     script.write_text(SCRIPT)
     assert main(["import", str(script), "-o", str(target), "--json"]) == 0
-    said, text = capsys.readouterr(), target.read_text()
+    said, text = capfd.readouterr(), target.read_text()
     assert "sekrit" not in text + said.out + said.err
     assert f"WANDB_API_KEY={LEFT_OUT}" in text
     trainer = load_recipe(str(target)).trainer
