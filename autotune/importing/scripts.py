@@ -47,14 +47,14 @@ def started(text: str, asked: Asked) -> Started:
     script = read_script(
         text, given=asked.given, beside=_beside(Path(asked.file).parent), path=str(Path(asked.file).resolve())
     )
-    command, start = _training(script, asked)
+    command, start, others = _training(script, asked)
     words = [command.words[index] for index in start.command]
     python = (start.python or "").split()
     split = _program_end(words) if not python[1:] else 1
     argv = words[split:]
     program = [gap for word in words[:split] for gap in word.gaps]
     _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
-    notes = [*script.notes_in_order(), *_as_written(argv, command.line)]
+    notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
@@ -96,8 +96,8 @@ def _sizes(start: Start, script: Script) -> Sizes:
     return found
 
 
-def _training(script: Script, asked: Asked) -> tuple[Command, Start]:
-    """The command that trains: named like one, then the one with the most flags."""
+def _training(script: Script, asked: Asked) -> tuple[Command, Start, list[str]]:
+    """The command that trains: named like one, then the one with the most flags; a note of each other one."""
     known = [replace(command, words=_from_first_known(command.words)) for command in script.commands]
     starts = [(command, peel([word.text for word in command.words])) for command in known]
     trains = [pair for pair in starts if _is_python(*pair)]
@@ -114,7 +114,23 @@ def _training(script: Script, asked: Asked) -> tuple[Command, Start]:
         raise refused(
             asked.file, f"which of the lines {lines} is run depends on an undecided test", _decide(script, asked)
         )
-    return best
+    others = {pair[0].line: _program_of(*pair) for pair in trains if _is_another(pair, best)}
+    notes = [
+        f"line {line}: {program} is started too: line {best[0].line} is what was imported, as it has the most flags"
+        for line, program in others.items()
+    ]
+    return *best, notes
+
+
+def _program_of(command: Command, start: Start) -> str:
+    words = _texts(command, start)
+    return next((word for word in words if word.endswith(".py")), words[0])
+
+
+def _is_another(pair: tuple[Command, Start], best: tuple[Command, Start]) -> bool:
+    """A second training command of the same script."""
+    trains = _named(*pair) or _flags(*pair) * 2 > _flags(*best)
+    return trains and pair[0] is not best[0] and _texts(*pair) != _texts(*best)
 
 
 def _from_first_known(words: tuple[Word, ...]) -> tuple[Word, ...]:

@@ -46,6 +46,18 @@ CASES = [
         Sizes(),
     ),
     ("uv run --no-sync python train.py --lr 1", f"python {TRAIN}", Sizes()),
+    ("torchrun --nproc_per_node 4 --use_env train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
+    ("torchrun --nproc_per_node 4 --no_python python train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
+    ("torchrun --nproc_per_node 4 --new-switch train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
+    ("srun --exact -lu -O -N 2 python train.py --lr 1", f"python {TRAIN}", Sizes(nodes=2)),
+    ("srun -lN 2 -pgpu -J torchrun --overcommit python train.py --lr 1", f"python {TRAIN}", Sizes()),
+    ("mpirun -allow-run-as-root -np 4 python train.py --lr 1", f"python {TRAIN}", Sizes(tasks=4)),
+    (
+        "python -W ignore -X dev -uB -m torch.distributed.run --nproc_per_node 8 train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(gpus_per_node=8),
+    ),
+    ("time A=1 torchrun --nproc_per_node 8 train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=8)),
     ("singularity exec --nv -B /a:/b image.sif env A=1 python train.py --lr 1", f"python {TRAIN}", Sizes()),
 ]
 

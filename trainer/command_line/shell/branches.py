@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
+# a loop or a test without any of these words starts no training
+_STARTS = re.compile(r"\b(python[\d.]*|torchrun|srun|mpirun|mpiexec|accelerate|deepspeed|bash|sh|ssh)\b")
 YES = ("yes", "true", "1")
 
 
@@ -43,6 +46,8 @@ def _condition(reading: Reader, branch: Node) -> bool | None:
     if (asked := reading.scope.given.get(f"if@{reading.line(branch)}")) is not None:
         return asked.lower() in YES
     tests = _tests(branch)
+    if any(_starts(test) for test in tests):  # if ! torchrun …; then
+        reading.statements(tests)
     return holds(tests[-1], reading.scope) if tests else None
 
 
@@ -97,19 +102,30 @@ def _status_of_list(reading: Reader, node: Node) -> bool | None:
 
 
 def _loop(reading: Reader, node: Node) -> None:
+    """What a loop sets is open behind it; what it starts is read as of one turn, its own variable open."""
     reading.note(reading.line(node), "a loop was not followed")
-    _maybe(reading, [node.child_by_field_name("body")], node, "loop")
+    body, name = node.child_by_field_name("body"), node.child_by_field_name("variable")
+    if condition := node.child_by_field_name("condition"):
+        reading.statements([condition] if _starts(condition) else [])
+    if name is not None and text_of(name) not in reading.scope.given:
+        gap = Gap(name=text_of(name), line=reading.line(node), text=f"${text_of(name)}", why="set by a loop")
+        reading.scope.variables[text_of(name)] = Variable(values=((missing(gap),),))
+    _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=_assigned(body))
 
 
-def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str) -> None:
+def _starts(node: Node) -> bool:
+    return bool(inside(node, "command")) and _STARTS.search(text_of(node)) is not None
+
+
+def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str, sets: Collection[str] = ()) -> None:
     """Statements that may or may not be run: what they set is a gap, what they start is not sure."""
     line = reading.line(whole)
-    names = {name for node in nodes for name in _assigned(node)}
+    names = {*sets, *(name for node in nodes for name in _assigned(node))}
     commands = [node for node in nodes if inside(node, "command")]
     if (names or commands) and what != "loop":
         reading.note(line, f"the {what} could not be decided")
     held, reading.sure, variables = reading.sure, False, dict(reading.scope.variables)
-    reading.statements(nodes if what != "loop" else [])
+    reading.statements(nodes)
     names |= {name for name, value in reading.scope.variables.items() if value is not variables.get(name)}
     reading.sure, reading.scope.variables = held, variables
     for name in names - set(reading.scope.given):

@@ -26,6 +26,7 @@ from trainer.command_line.shell.words import (
     plain,
 )
 
+NO_ARGUMENTS = "what the script is started with ($@) is not known: taken as nothing"
 MOST_DEPTH = 5  # files and texts that start each other
 SHELLS = frozenset({"bash", "sh", "zsh"})
 ReadBeside = Callable[[str], str | None]
@@ -73,7 +74,7 @@ def read_script(
     reading = _Reading(scope=scope, beside=beside)
     reading.read(text)
     for name, line in scope.notes.items():
-        reading.note(line, f"${name} is not set in the script: taken as empty")
+        reading.note(line, NO_ARGUMENTS if name in "@*" else f"${name} is not set in the script: taken as empty")
     return Script(commands=tuple(reading.commands), notes=tuple(reading.notes), headers=headers or reading.headers)
 
 
@@ -260,6 +261,7 @@ class _Reading:
             return
         inner = _nested(self, before, own, line=self.line(node) if is_text else 1)
         inner.scope.positional = tuple(_pieces(word) for word in arguments[1 if is_text else 0 :])
+        inner.scope.path = arguments[0].text if is_text and arguments and not arguments[0].gaps else None
         self._nested(inner, text, first.gaps)
 
     def _nested(self, inner: _Reading, text: str, gaps: tuple[Gap, ...]) -> None:

@@ -33,7 +33,7 @@ _EXPANSION = re.compile(
 _PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\\.|.""", re.DOTALL)
 _TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
-_ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\})"')
+_ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
 _HOME = re.compile(r"^(~)(?=/|$|:)")
 NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
@@ -189,6 +189,8 @@ class Scope:
             yield from self._transformed(node, match, quoted)
             return
         variable = self._named(match["name"])
+        if match["name"] in "@*" and self.positional is None and not empty:
+            self.notes.setdefault(match["name"], self._line(node))
         if match["size"]:
             yield self._size(node, match, variable)
         elif match["operator"]:
@@ -221,6 +223,9 @@ class Scope:
 
     def _transformed(self, node: Node, match: re.Match[str] | None, quoted: bool) -> Iterator[Piece]:
         """${NAME##*/} and its like; a gap of its own, which NAME's value would not fill, where that is not known."""
+        if match and match["name"] in "@*" and re.fullmatch(r":\s*[1-9]\d*", match["rest"]):  # "${@:2}"
+            yield from self._arguments_from(node, int(match["rest"][1:]), match["name"], quoted)
+            return
         variable = self._named(match["name"]) if match and not match["index"] and not match["size"] else None
         text = variable.known if variable and not variable.is_array else None
         found = None
@@ -230,6 +235,11 @@ class Scope:
             yield self._gap(node, text_of(node), "it takes apart what is not known" if match else NOT_UNDERSTOOD)
         else:
             yield from [Piece(text=found)] if quoted else split_pieces((Piece(text=found),))
+
+    def _arguments_from(self, node: Node, first: int, name: str, quoted: bool) -> Iterator[Piece]:
+        if self.positional is None:
+            self.notes.setdefault(name, self._line(node))
+        yield from _spread(Variable(values=(self.positional or ())[first - 1 :], is_array=True), name, quoted)
 
     def _with_operator(
         self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool

@@ -168,6 +168,29 @@ def test_what_a_key_of_an_array_holds_is_asked_for() -> None:
     assert [gap.name for word in command.words for gap in word.gaps] == ["${M[a]}", "${M[$K]}"]
 
 
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [
+        ("if ! torchrun $X; then exit 1; fi", True),
+        ("until torchrun $X; do sleep 1; done", True),
+        ("for X in 1 2; do torchrun $X; done", False),
+        ("while some_test; do torchrun $X; done", False),
+    ],
+)
+def test_what_a_test_or_a_loop_starts_is_read(text: str, sure: bool) -> None:
+    (command,) = [each for each in read_script(text + "\n").commands if each.words[0].text == "torchrun"]
+    assert (command.sure, [gap.name for gap in command.words[1].gaps]) == (sure, ["X"])
+
+
+def test_arguments_of_the_script_that_nobody_knows_are_said() -> None:
+    for word in ('"$@"', "$*", '"${@:2}"'):
+        script = read_script(f"go {word} end\n")
+        assert [each.text for each in script.commands[0].words] == ["go", "end"]
+        assert script.notes_in_order() == [
+            "line 1: what the script is started with ($@) is not known: taken as nothing"
+        ]
+
+
 def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
     text = "A=0\n[ -f /a ] && A=1 || A=2\ngo $A\n"
     assert [gap.name for gap in read_script(text).commands[-1].words[1].gaps] == ["A"]
