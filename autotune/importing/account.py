@@ -67,7 +67,13 @@ def header(imported: Imported, *, name: str) -> str:
     lines += [f"Kept in the command: {each.words} ({each.why})" for each in found.kept]
     lines += [f"CHANGED: {line}" for line in _changes(imported)]
     lines += found.notes
-    return "".join(f"# {' '.join(line.split()) if not line.startswith('  ') else line}\n" for line in lines)
+    return "".join(f"# {_one_line(line)}\n" for line in lines)
+
+
+def _one_line(text: str) -> str:
+    """A word of the file may hold a line's end, behind which the comment would be YAML."""
+    words = "".join(letter if letter.isprintable() else " " for letter in text).split()
+    return "  " * text.startswith("  ") + " ".join(words)
 
 
 def yaml_of(recipe: Recipe) -> str:

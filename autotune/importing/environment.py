@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.importing.secrets import is_secret
 from trainer.recipe.knobs import KNOBS
 
 # Set by whatever starts the ranks
@@ -24,7 +25,6 @@ LAUNCHERS = {
     "GROUP_RANK",
     "CUDA_VISIBLE_DEVICES",
 }
-SECRET = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -45,9 +45,9 @@ def sorted_out(env: Mapping[str, str]) -> Environment:
         value = _value(knob, text)
         if value is not None:
             knobs[knob] = value
-        elif name not in LAUNCHERS and not SECRET.search(name):
+        elif name not in LAUNCHERS and not is_secret(name, text):
             trainer[name] = text
-    secret = tuple(name for name in env if SECRET.search(name) and name not in knobs)
+    secret = tuple(name for name, text in env.items() if is_secret(name, text) and name not in knobs)
     launcher = tuple(name for name in env if name in LAUNCHERS)
     return Environment(knobs=knobs, trainer=trainer, launcher=launcher, secret=secret)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts
+from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts, secrets
 from autotune.importing.found import Asked, Found, Started, refused
 from autotune.importing.recipe import Imported, built, check_given, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
@@ -44,6 +44,7 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
 
 
 def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
+    started = secrets.without(started)
     if bridge.is_bridge(started):
         return bridge.from_command(started, asked, what=f"{what} of Megatron-Bridge"), None
     if not megatron_lm.is_megatron_lm(started):

@@ -6,11 +6,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.importing.environment import LAUNCHERS, SECRET, is_knob
+from autotune.importing.environment import LAUNCHERS, is_knob
 from autotune.importing.found import Asked, Started, refused
-from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_sizes
+from autotune.importing.secrets import is_secret, is_secret_flag
+from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.shell import Command, Gap, ReadBeside, Script, Word, read_script
-from trainer.command_line.shell.scope import NOT_UNDERSTOOD
+from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
 
 MOST_SHOWN = 60  # characters
@@ -32,6 +33,13 @@ NOT_NEEDED = {
     "--one-logger-run-name",
     "--data-cache-path",
 }
+# their values are written with * and [ and name no files
+PATTERNS = {
+    "--moe-layer-freq",
+    "--pipeline-model-parallel-layout",
+    "--hybrid-override-pattern",
+    "--linear-attention-freq",
+}
 
 
 def started(text: str, asked: Asked) -> Started:
@@ -39,28 +47,41 @@ def started(text: str, asked: Asked) -> Started:
     script = read_script(
         text, given=asked.given, beside=_beside(Path(asked.file).parent), path=str(Path(asked.file).resolve())
     )
-    command, start = _training(script, asked)
+    command, start, others = _training(script, asked)
     words = [command.words[index] for index in start.command]
     python = (start.python or "").split()
     split = _program_end(words) if not python[1:] else 1
     argv = words[split:]
     program = [gap for word in words[:split] for gap in word.gaps]
     _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
-    notes = [*script.notes_in_order(), *_as_written(argv)]
+    notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
-    left_out = [name for name, word in command.env.items() if word.gaps and name not in LAUNCHERS]
-    notes += [f"{name} was left out: {command.env[name].text} is not known" for name in left_out]
+    sbatch = {name: Word(text=text) for name, text in slurm_environment(script.headers).items()}
+    env = {**sbatch, **command.env, **_launcher_env(command, start)}
+    left_out = [name for name, word in env.items() if word.gaps and name not in LAUNCHERS]
+    notes += [f"{name} was left out: {env[name].text} is not known" for name in left_out]
     return Started(
         program=(*python, *(word.text for word in words[:split])),
         argv=tuple(word.text for word in argv),
-        env={name: word.text for name, word in command.env.items() if not word.gaps} | dict(start.env),
+        env={name: word.text for name, word in env.items() if not word.gaps},
         sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
         launchers=start.peeled,
         headers=script.headers,
         notes=tuple(notes),
     )
+
+
+def _launcher_env(command: Command, start: Start) -> dict[str, Word]:
+    """Variables in a launcher's words, as of `env PATH=/here:$PATH`: its own value is kept as ${PATH}."""
+    gaps = [gap for word in command.words for gap in word.gaps]
+    found = {}
+    for name, text in start.env:
+        for gap in gaps:
+            text = text.replace(gap.text, f"${{{name}}}") if gap.name == name and gap.why == NOT_SET else text
+        found[name] = Word(text=text, gaps=tuple(gap for gap in gaps if gap.name != name and gap.text in text))
+    return found
 
 
 def _sizes(start: Start, script: Script) -> Sizes:
@@ -75,8 +96,8 @@ def _sizes(start: Start, script: Script) -> Sizes:
     return found
 
 
-def _training(script: Script, asked: Asked) -> tuple[Command, Start]:
-    """The command that trains: named like one, then the one with the most flags."""
+def _training(script: Script, asked: Asked) -> tuple[Command, Start, list[str]]:
+    """The command that trains: named like one, then the one with the most flags; a note of each other one."""
     known = [replace(command, words=_from_first_known(command.words)) for command in script.commands]
     starts = [(command, peel([word.text for word in command.words])) for command in known]
     trains = [pair for pair in starts if _is_python(*pair)]
@@ -93,7 +114,23 @@ def _training(script: Script, asked: Asked) -> tuple[Command, Start]:
         raise refused(
             asked.file, f"which of the lines {lines} is run depends on an undecided test", _decide(script, asked)
         )
-    return best
+    others = {pair[0].line: _program_of(*pair) for pair in trains if _is_another(pair, best)}
+    notes = [
+        f"line {line}: {program} is started too: line {best[0].line} is what was imported, as it has the most flags"
+        for line, program in others.items()
+    ]
+    return *best, notes
+
+
+def _program_of(command: Command, start: Start) -> str:
+    words = _texts(command, start)
+    return next((word for word in words if word.endswith(".py")), words[0])
+
+
+def _is_another(pair: tuple[Command, Start], best: tuple[Command, Start]) -> bool:
+    """A second training command of the same script."""
+    trains = _named(*pair) or _flags(*pair) * 2 > _flags(*best)
+    return trains and pair[0] is not best[0] and _texts(*pair) != _texts(*best)
 
 
 def _from_first_known(words: tuple[Word, ...]) -> tuple[Word, ...]:
@@ -152,24 +189,29 @@ def _needed(argv: list[Word]) -> list[Gap]:
     for word in argv:
         if word.text.startswith("--"):
             flag = word.text.partition("=")[0]
-        gaps += [gap for gap in word.gaps if flag not in NOT_NEEDED]
+        gaps += [gap for gap in word.gaps if flag not in NOT_NEEDED and not is_secret_flag(flag)]
     return gaps
 
 
-def _as_written(argv: list[Word]) -> list[str]:
-    """A note a word that stays although only running the script could tell it."""
+def _as_written(argv: list[Word], line: int) -> list[str]:
+    """A note a word that stays although only running the script could tell it, or a shell would replace it."""
     flag, notes = "", []
     for word in argv:
         if word.text.startswith("--"):
             flag = word.text.partition("=")[0]
+        if is_secret_flag(flag):
+            continue
         if word.gaps:
             value = word.text.partition("=")[2] if word.text.startswith("--") else word.text
             notes.append(f"line {word.gaps[0].line}: {flag} {value} stays as it was written")
+        elif word.pattern and flag not in PATTERNS:
+            shown = word.text if word.text.startswith("--") else f"{flag} {word.text}"
+            notes.append(f"line {line}: {shown} stays as written; no shell looks for such files in a burst")
     return notes
 
 
 def _needed_env(command: Command) -> list[Gap]:
-    return [gap for name, word in command.env.items() if is_knob(name) and not SECRET.search(name) for gap in word.gaps]
+    return [gap for name, word in command.env.items() if is_knob(name) and not is_secret(name) for gap in word.gaps]
 
 
 def _refuse_gaps(gaps: list[Gap], script: Script, asked: Asked) -> None:

@@ -15,11 +15,15 @@ from dataclasses import dataclass, fields
 ALONE: dict[str, frozenset[str]] = {
     name: frozenset(flags.split())
     for name, flags in {
-        "torchrun": "--standalone -m --module --no-python --run-path",
+        "torchrun": "--standalone -m --module --no-python --run-path --use-env",
         "srun": "-l --label -u --unbuffered -K --kill-on-bad-exit --exclusive --overlap --pty -v --verbose -Q --quiet "
         "-X --disable-status -s -k --no-kill --no-container-mount-home --container-mount-home --container-writable "
-        "--container-remap-root --no-container-remap-root --no-container-entrypoint --mpi-combine --wait-all",
-        "mpirun": "--allow-run-as-root --oversubscribe --report-bindings --tag-output -q -v --bind-to-none",
+        "--container-remap-root --no-container-remap-root --no-container-entrypoint --mpi-combine --wait-all --exact "
+        "-O --overcommit -E --preserve-env -H --hold -Z --no-allocate --contiguous --multi-prog --spread-job "
+        "--use-min-nodes --test-only --container-readonly",
+        "mpirun": "--allow-run-as-root --oversubscribe --report-bindings --tag-output -q -v --bind-to-none "
+        "--timestamp-output --display-map --display-allocation --display-topo --use-hwthread-cpus --nooversubscribe "
+        "--quiet --verbose --merge-stderr-to-stdout --pernode --nolocal",
         "accelerate": "--multi_gpu --multi-gpu --cpu --use_fsdp --use_deepspeed --use_megatron_lm -m --module "
         "--no_python --same_network --debug -q --quiet",
         "deepspeed": "--no_ssh --no_local_rank --no_python --module --force_multi",
@@ -56,7 +60,20 @@ VERBS = {
     "conda": ("run",),
 }
 TAKES_ONE = frozenset({"singularity", "docker", "timeout"})  # an image or a time stands before the command
-TWO_VALUES = frozenset({"--mca", "-mca"})
+TWO_VALUES = frozenset({"mca"})
+GLUES = frozenset({"srun"})  # -pgpu, -N2: every option with one dash is one letter
+# words behind these are names that people give, also that of a program
+NAMES = frozenset({"J", "job_name", "comment", "name", "o", "output", "e", "error", "rdzv_id", "run_id", "log_dir"})
+SETS_BEFORE = frozenset({"env", "time"})  # NAME=VALUE may stand before the command
+PYTHON_ALONE = re.compile(r"-[uOBIsSEqvbP]+$")
+PYTHON_VALUED = frozenset({"-W", "-X"})
+# options that set variables, and what stands between several of them; sources as above
+SETTING: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "srun": (("--export",), r","),
+    "mpirun": (("-x",), None),
+    "singularity": (("--env",), r",(?=[A-Za-z_]\w*=)"),
+    "docker": (("-e", "--env"), None),
+}
 PYTHON = re.compile(r"(.*/)?(python[\d.]*|pypy3?)$")
 
 
@@ -102,7 +119,7 @@ def peel(words: Sequence[str]) -> Start:
     while at < len(words):
         name, begin = _launcher(words, at)
         if name is None:
-            if "=" in words[at] and re.match(r"[A-Za-z_]\w*=", words[at]) and peeled and peeled[-1].name == "env":
+            if "=" in words[at] and re.match(r"[A-Za-z_]\w*=", words[at]) and peeled and peeled[-1].name in SETS_BEFORE:
                 key, _, value = words[at].partition("=")
                 env.append((key, value))
                 at += 1
@@ -123,8 +140,8 @@ def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
     word = words[at].rpartition("/")[2]
     if PYTHON.fullmatch(words[at]):
         options = at + 1
-        while options < len(words) and words[options] in ("-u", "-O", "-B"):
-            options += 1
+        while options < len(words) and (words[options] in PYTHON_VALUED or PYTHON_ALONE.match(words[options])):
+            options += 1 + (words[options] in PYTHON_VALUED)
         if options + 1 < len(words) and words[options] == "-m" and words[options + 1] in SAME:
             return SAME[words[options + 1]], options + 2
         return None, at
@@ -138,28 +155,56 @@ def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
 def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
     """Where the launcher's own words end, whether it starts a module, and whether it starts Python at all."""
     module, python = False, True
-    alone = ALONE.get(name, frozenset())
     while at < len(words) and words[at].startswith("-"):
-        word = words[at]
-        flag = word.partition("=")[0]
-        module = module or flag in ("-m", "--module")
-        python = python and flag not in ("--no-python", "--no_python")
+        word, flag = words[at], _plain(words[at].partition("=")[0])
+        module = module or flag in ("m", "module")
+        python = python and flag != "no_python"
         at += 1
         if word == "--":
             break
-        glued = not flag.startswith("--") and len(flag) > 2 and re.match(r"-[A-Za-z]\d", flag)
-        if flag in alone or "=" in word or glued or (name in PLAIN and flag != "-n"):
+        if _stands_alone(name, word) or (flag not in NAMES and at < len(words) and _is_program(words[at])):
             continue
         at += 2 if flag in TWO_VALUES else 1
     return min(len(words), at + (name in TAKES_ONE)), module, python
 
 
+def _plain(flag: str) -> str:
+    """A flag's name: --no-python, --no_python and -no_python are one."""
+    return flag.lstrip("-").replace("-", "_")
+
+
+def _stands_alone(name: str, word: str) -> bool:
+    """Whether no value follows: a switch, several switches of one letter, or a value in the word itself."""
+    flag = word.partition("=")[0]
+    if "=" in word or _plain(flag) in _PLAIN_ALONE.get(name, ()) or (name in PLAIN and flag != "-n"):
+        return True
+    if flag.startswith("--") or len(flag) < 3:
+        return False
+    letters = [letter in _PLAIN_ALONE.get(name, ()) for letter in flag[1:]]
+    if all(letters[:-1]):
+        return letters[-1]
+    return name in GLUES or re.match(r"-[A-Za-z]\d", flag) is not None
+
+
+def _is_program(word: str) -> bool:
+    """Python, a script of it, or a launcher: no value of an option that is not known."""
+    name = word.rpartition("/")[2]
+    known = name in ALONE or name in SAME or name in PLAIN
+    return known or PYTHON.fullmatch(word) is not None or word.endswith(".py")
+
+
+_PLAIN_ALONE = {name: frozenset(map(_plain, flags)) for name, flags in ALONE.items()}
+
+
 def _environment(name: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Variables that a launcher's own options set: mpirun -x NAME=VALUE, --env NAME=VALUE."""
+    """Variables that a launcher's own options set: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE."""
+    flags, comma = SETTING.get(name, ((), None))
     for flag, value in _options(words):
-        if flag in ("-x", "--env", "-e") and re.match(r"[A-Za-z_]\w*=", value):
-            key, _, text = value.partition("=")
-            yield key, text
+        if flag in flags:
+            for pair in re.split(comma, value) if comma else [value]:
+                if re.match(r"[A-Za-z_]\w*=", pair):
+                    key, _, text = pair.partition("=")
+                    yield key, text
 
 
 # --- what they say of the cluster -----------------------------------------------------------------------
@@ -174,6 +219,11 @@ def sizes(peeled: Iterable[Peeled]) -> Sizes:
         reader = _READERS.get(each.name)
         found = found.over(reader(each.words)) if reader else found
     return found
+
+
+def slurm_environment(words: Sequence[str]) -> dict[str, str]:
+    """Variables that an #SBATCH line sets."""
+    return dict(_environment("srun", words))
 
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:

@@ -125,6 +125,16 @@ def test_everything_that_only_running_could_tell_is_asked_for_at_once_with_its_l
     assert all(re.search(r"mixture_torchrun\.sh:\d+$", problem.where) for problem in refused.value.problems)
 
 
+def test_a_second_training_command_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "two.sh"
+    line = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8"
+    file.write_text(f"{line} --seed 1\npython tools/count.py --a 1\n{line} --seed 2 --load /first\n")
+    found = started(file.read_text(), Asked(file=str(file)))
+    assert found.argv[-1] == "/first"
+    (note,) = found.notes
+    assert note.startswith("line 1: pretrain_gpt.py is started too: line 3 is what was imported")
+
+
 def test_what_a_script_does_not_say_is_asked_for() -> None:
     asked = asked_of("mixture_torchrun.sh")
     without_gpu = Asked(file=asked.file, given=asked.given)

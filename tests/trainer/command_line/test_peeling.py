@@ -46,6 +46,18 @@ CASES = [
         Sizes(),
     ),
     ("uv run --no-sync python train.py --lr 1", f"python {TRAIN}", Sizes()),
+    ("torchrun --nproc_per_node 4 --use_env train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
+    ("torchrun --nproc_per_node 4 --no_python python train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
+    ("torchrun --nproc_per_node 4 --new-switch train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
+    ("srun --exact -lu -O -N 2 python train.py --lr 1", f"python {TRAIN}", Sizes(nodes=2)),
+    ("srun -lN 2 -pgpu -J torchrun --overcommit python train.py --lr 1", f"python {TRAIN}", Sizes()),
+    ("mpirun -allow-run-as-root -np 4 python train.py --lr 1", f"python {TRAIN}", Sizes(tasks=4)),
+    (
+        "python -W ignore -X dev -uB -m torch.distributed.run --nproc_per_node 8 train.py --lr 1",
+        f"python {TRAIN}",
+        Sizes(gpus_per_node=8),
+    ),
+    ("time A=1 torchrun --nproc_per_node 8 train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=8)),
     ("singularity exec --nv -B /a:/b image.sif env A=1 python train.py --lr 1", f"python {TRAIN}", Sizes()),
 ]
 
@@ -69,6 +81,13 @@ def test_every_word_of_the_line_is_in_a_launcher_or_in_the_command() -> None:
 def test_variables_that_a_launcher_sets_are_found() -> None:
     start = peel(shlex.split("mpirun -np 2 -x A=1 -x B env C=3 python train.py"))
     assert dict(start.env) == {"A": "1", "C": "3"}
+
+
+@pytest.mark.parametrize(
+    "words", ["srun --export=ALL,A=1,B,C=3", "srun --export ALL,A=1,C=3", "apptainer exec --env A=1,C=3 img"]
+)
+def test_variables_between_commas_are_found(words: str) -> None:
+    assert dict(peel(shlex.split(f"{words} python train.py")).env) == {"A": "1", "C": "3"}
 
 
 @pytest.mark.parametrize(

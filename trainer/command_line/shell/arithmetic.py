@@ -1,4 +1,4 @@
-"""Whole-number arithmetic of `$(( … ))`."""
+"""Whole-number arithmetic of `$(( … ))`, and what `(( … ))` and `let` assign."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -21,6 +22,41 @@ OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.NotEq: lambda left, right: int(left != right),
 }
 _NAME = re.compile(r"\$\{(\w+)\}|\$(\w+)|([A-Za-z_]\w*)")
+_ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.DOTALL)
+_STEPS = re.compile(
+    r"\s*(?:(?P<after>[A-Za-z_]\w*)\s*(?P<sign>\+\+|--)|(?P<first>\+\+|--)\s*(?P<before>[A-Za-z_]\w*))\s*"
+)
+_CHANGES = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assigned:
+    """What an arithmetic command sets: a name and the expression of its new value."""
+
+    name: str
+    expression: str
+
+
+def assignments(text: str) -> list[Assigned] | None:
+    """What `N=N*2, X++` sets, in order; None where it is not that plain."""
+    found = []
+    for part in text.split(","):
+        if match := _ASSIGNS.fullmatch(part):
+            name, sign, value = match.groups()
+            found.append(Assigned(name=name, expression=f"{name} {sign} ({value})" if sign else value))
+        elif match := _STEPS.fullmatch(part):
+            name = match["after"] or match["before"]
+            found.append(Assigned(name=name, expression=f"{name} {(match['sign'] or match['first'])[0]} 1"))
+        else:
+            return None
+    return None if any(_CHANGES.search(each.expression) for each in found) else found
+
+
+def changed_names(text: str) -> list[str]:
+    """Every name that an arithmetic command may set."""
+    return [first or second for first, second in _CHANGES.findall(text)]
 
 
 def calculate(text: str, value_of: Callable[[str], int | None]) -> int | None:

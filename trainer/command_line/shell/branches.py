@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+from trainer.command_line.shell.arithmetic import changed_names
 from trainer.command_line.shell.conditions import holds
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
+
+# a loop or a test without any of these words starts no training
+_STARTS = re.compile(r"\b(python[\d.]*|torchrun|srun|mpirun|mpiexec|accelerate|deepspeed|bash|sh|ssh)\b")
+YES = ("yes", "true", "1")
 
 
 class Reader(Protocol):
@@ -38,8 +44,10 @@ def _if(reading: Reader, node: Node) -> None:
 
 def _condition(reading: Reader, branch: Node) -> bool | None:
     if (asked := reading.scope.given.get(f"if@{reading.line(branch)}")) is not None:
-        return asked.lower() in ("yes", "true", "1")
+        return asked.lower() in YES
     tests = _tests(branch)
+    if any(_starts(test) for test in tests):  # if ! torchrun …; then
+        reading.statements(tests)
     return holds(tests[-1], reading.scope) if tests else None
 
 
@@ -58,31 +66,67 @@ def _case(reading: Reader, node: Node) -> None:
 
 
 def _list(reading: Reader, node: Node) -> None:
+    _status(reading, node)
+
+
+def _status(reading: Reader, node: Node) -> bool | None:
+    """Reads a statement as the shell would run it, and says whether it succeeds; a command that is not run does."""
+    if node.type == "list":
+        return _status_of_list(reading, node)
+    if node.type == "command" and text_of(node) in ("true", "false", ":"):
+        return text_of(node) != "false"
+    is_test = node.type in ("test_command", "negated_command") or _is_arithmetic_test(node)
+    if not (is_test or text_of(node).startswith("test ")):
+        reading.statements([node])
+        return True
+    if (asked := reading.scope.given.get(f"if@{reading.line(node)}")) is not None:
+        return asked.lower() in YES
+    if node.type == "negated_command" and node.named_children[0].type == "command":
+        reading.statements(node.named_children)
+    return holds(node, reading.scope)
+
+
+def _is_arithmetic_test(node: Node) -> bool:
+    text = text_of(node)
+    return text.startswith("((") and not changed_names(text)
+
+
+def _status_of_list(reading: Reader, node: Node) -> bool | None:
+    """`a && b || c` is read as `(a && b) || c`."""
     left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
-    is_test = left.type in ("test_command", "negated_command") or text_of(left).startswith("test ")
-    verdict = holds(left, reading.scope) if is_test else True
-    if not is_test:
-        reading.statements([left])
-    if verdict is None:
+    status = _status(reading, left)
+    if status is None:
         _maybe(reading, [right], node, "test")
-    elif verdict is (sign == "&&"):
-        reading.statements([right])
+        return None
+    return _status(reading, right) if status is (sign == "&&") else status
 
 
 def _loop(reading: Reader, node: Node) -> None:
+    """What a loop sets is open behind it; what it starts is read as of one turn, its own variable open."""
     reading.note(reading.line(node), "a loop was not followed")
-    _maybe(reading, [node.child_by_field_name("body")], node, "loop")
+    body, name = node.child_by_field_name("body"), node.child_by_field_name("variable")
+    if condition := node.child_by_field_name("condition"):
+        reading.statements([condition] if _starts(condition) else [])
+    if name is not None and text_of(name) not in reading.scope.given:
+        gap = Gap(name=text_of(name), line=reading.line(node), text=f"${text_of(name)}", why="set by a loop")
+        reading.scope.variables[text_of(name)] = Variable(values=((missing(gap),),))
+    _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=_assigned(body))
 
 
-def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str) -> None:
+def _starts(node: Node) -> bool:
+    return bool(inside(node, "command")) and _STARTS.search(text_of(node)) is not None
+
+
+def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str, sets: Collection[str] = ()) -> None:
     """Statements that may or may not be run: what they set is a gap, what they start is not sure."""
     line = reading.line(whole)
-    names = {name for node in nodes for name in _assigned(node)}
+    names = {*sets, *(name for node in nodes for name in _assigned(node))}
     commands = [node for node in nodes if inside(node, "command")]
     if (names or commands) and what != "loop":
         reading.note(line, f"the {what} could not be decided")
     held, reading.sure, variables = reading.sure, False, dict(reading.scope.variables)
-    reading.statements(nodes if what != "loop" else [])
+    reading.statements(nodes)
+    names |= {name for name, value in reading.scope.variables.items() if value is not variables.get(name)}
     reading.sure, reading.scope.variables = held, variables
     for name in names - set(reading.scope.given):
         gap = Gap(name=name, line=line, text=f"${name}", why=f"set in the {what} of line {line}, which is undecided")
@@ -117,7 +161,9 @@ def _commands_of_case(item: Node) -> list[Node]:
 def _assigned(node: Node) -> set[str]:
     """Names that a statement would set, also behind export."""
     found = (each.child_by_field_name("name") for each in inside(node, "variable_assignment"))
-    return {text_of(name) for name in found if name.type == "variable_name"}
+    arithmetic = (text_of(each) for each in inside(node, "compound_statement"))
+    by_arithmetic = {name for text in arithmetic if text.startswith("((") for name in changed_names(text)}
+    return {text_of(name) for name in found if name.type == "variable_name"} | by_arithmetic
 
 
 BRANCHES: dict[str, Callable[[Reader, Node], None]] = {

@@ -13,15 +13,21 @@ from trainer.command_line.shell.words import word_of
 
 COMPARISONS: dict[str, Callable[[str, str], bool]] = {
     "=": lambda left, right: left == right,
-    "==": fnmatchcase,
-    "!=": lambda left, right: not fnmatchcase(left, right),
-    "=~": lambda left, right: re.search(right, left) is not None,
+    "==": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
     "-eq": lambda left, right: int(left) == int(right),
     "-ne": lambda left, right: int(left) != int(right),
     "-gt": lambda left, right: int(left) > int(right),
     "-ge": lambda left, right: int(left) >= int(right),
     "-lt": lambda left, right: int(left) < int(right),
     "-le": lambda left, right: int(left) <= int(right),
+}
+# Between [[ and ]] the right side is a pattern; what is quoted in it is text.
+MATCHES: dict[str, Callable[[str, str], bool]] = {
+    "=": fnmatchcase,
+    "==": fnmatchcase,
+    "!=": lambda left, right: not fnmatchcase(left, right),
+    "=~": lambda left, right: re.search(right, left) is not None,
 }
 UNARY: dict[str, Callable[[str], bool]] = {"-z": lambda text: not text, "-n": bool}
 
@@ -37,6 +43,8 @@ def _test(node: Node, scope: Scope) -> bool | None:
     if text.startswith("(("):
         value = calculate(text.removeprefix("((").removesuffix("))"), scope.whole_number)
         return None if value is None else bool(value)
+    if not text.startswith("["):
+        return None
     inner = node.named_children
     return holds(inner[0], scope) if len(inner) == 1 else None
 
@@ -46,13 +54,30 @@ def _binary(node: Node, scope: Scope) -> bool | None:
     left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
     if sign in ("&&", "||", "-a", "-o"):
         return _joined(sign in ("&&", "-a"), holds(left, scope), holds(right, scope))
-    values = _text(left, scope), _text(right, scope)
-    if sign not in COMPARISONS or values[0] is None or values[1] is None:
+    if sign == "=~" and left.type == "binary_expression":  # the parser takes `a && b =~ c` for `(a && b) =~ c`
+        first, joint = left.child_by_field_name("left"), text_of(left.child_by_field_name("operator"))
+        last = _compared(sign, left.child_by_field_name("right"), right, scope)
+        return _joined(joint == "&&", holds(first, scope), last)
+    return _compared(sign, left, right, scope)
+
+
+def _compared(sign: str, left: Node, right: Node, scope: Scope) -> bool | None:
+    matches = sign in MATCHES and _between_double_brackets(right)
+    compare = (MATCHES if matches else COMPARISONS).get(sign)
+    text = _text(left, scope)
+    other = scope.pattern(right, regex=sign == "=~") if matches else _text(right, scope)
+    if compare is None or text is None or other is None:
         return None
     try:
-        return COMPARISONS[sign](values[0], values[1])
+        return compare(text, other)
     except (ValueError, re.error):  # -eq of what is no number
         return None
+
+
+def _between_double_brackets(node: Node) -> bool:
+    while node is not None and node.type != "test_command":
+        node = node.parent
+    return node is not None and text_of(node).startswith("[[")
 
 
 def _joined(both: bool, left: bool | None, right: bool | None) -> bool | None:
@@ -98,6 +123,7 @@ def _plain(node: Node, scope: Scope) -> bool | None:
 
 _KINDS: dict[str, Callable[[Node, Scope], bool | None]] = {
     "test_command": _test,
+    "compound_statement": _test,
     "binary_expression": _binary,
     "unary_expression": _unary,
     "negated_command": _unary,

@@ -6,23 +6,56 @@ What cannot be decided is noted, and what it would have set becomes a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from trainer.command_line.shell.arithmetic import assignments, calculate, changed_names
 from trainer.command_line.shell.branches import BRANCHES
-from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.scope import NOT_SET, Scope
 from trainer.command_line.shell.script import Command, Script, headers_of, slurm_variables
 from trainer.command_line.shell.syntax import Node, first_error, inside, line_of, parse, text_of
-from trainer.command_line.shell.words import Gap, Piece, Pieces, Variable, Word, missing, plain, word_of, words_of
+from trainer.command_line.shell.words import (
+    Gap,
+    Piece,
+    Pieces,
+    Variable,
+    Word,
+    exported_word,
+    missing,
+    plain,
+)
 
+NO_ARGUMENTS = "what the script is started with ($@) is not known: taken as nothing"
 MOST_DEPTH = 5  # files and texts that start each other
 SHELLS = frozenset({"bash", "sh", "zsh"})
 ReadBeside = Callable[[str], str | None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """A builtin that fills variables: its options with a value, its words before the names, the name without any."""
+
+    valued: frozenset[str]
+    without: str
+    first: int = 0
+
+
+# bash(1) 5.2
+FILLING = {
+    "read": Filling(valued=frozenset({"-d", "-i", "-n", "-N", "-p", "-t", "-u"}), without="REPLY"),
+    "mapfile": Filling(valued=frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}), without="MAPFILE"),
+    "readarray": Filling(valued=frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}), without="MAPFILE"),
+    "getopts": Filling(valued=frozenset(), without="OPTARG", first=1),
+}
+
+
 class _Exit(Exception):
     """The script ends here."""
+
+
+class _Return(Exception):
+    """The function, or the file that is read, ends here."""
 
 
 def read_script(
@@ -41,7 +74,7 @@ def read_script(
     reading = _Reading(scope=scope, beside=beside)
     reading.read(text)
     for name, line in scope.notes.items():
-        reading.note(line, f"${name} is not set in the script: taken as empty")
+        reading.note(line, NO_ARGUMENTS if name in "@*" else f"${name} is not set in the script: taken as empty")
     return Script(commands=tuple(reading.commands), notes=tuple(reading.notes), headers=headers or reading.headers)
 
 
@@ -91,6 +124,13 @@ class _Reading:
         held = self._value(value, name)
         if name not in self.scope.given:
             adds = text_of(node)[len(name) :].startswith("+=")
+            if (
+                adds
+                and value is not None
+                and self.scope.get(name) is None
+                and text_of(value)[:2].strip("\"'").startswith(":")
+            ):
+                held = Variable(values=((Piece(text="", inherits=name), *held.values[0]),))  # PATH+=:/here
             (into.append if adds else into.assign)(name, held)
         if self.all_exported:
             self.exported[name] = None
@@ -105,19 +145,32 @@ class _Reading:
                 if child.type != "comment":
                     words += words_and_gaps(self.scope, child)
             return Variable(values=tuple(words), is_array=True)
-        pieces = self.scope.value(node)
-        itself = [p for p in pieces if p.gap and p.gap.name == name and p.gap.why.startswith("not set")]
-        if itself and len(pieces) > 1:  # PYTHONPATH=/here:$PYTHONPATH
-            self.note(self.line(node), f"${name} is what it was before the script: taken as empty")
-            pieces = tuple(piece for piece in pieces if piece not in itself)
-        return Variable(values=(pieces,))
+        return Variable(values=(self._inheriting(self.scope.value(node, assigned=name), name, node),))
+
+    def _inheriting(self, pieces: Pieces, name: str, node: Node) -> Pieces:
+        """PYTHONPATH=/here:$PYTHONPATH holds what it held before the script too."""
+        itself = [p for p in pieces if p.inherits == name or (p.gap and p.gap.name == name and p.gap.why == NOT_SET)]
+        if not itself or not any(piece.text or piece.gap for piece in pieces if piece not in itself):
+            return tuple(piece for piece in pieces if piece.inherits != name)
+        if self.scope.get(name) is None:
+            self.note(
+                self.line(node), f"${name} is what it was before the script: ${{{name}}} in the environment, else empty"
+            )
+        return tuple(Piece(text="", inherits=name) if piece in itself else piece for piece in pieces)
 
     def _declaration(self, node: Node) -> None:
-        exports = text_of(node.children[0]) == "export" or " -x" in text_of(node)
+        options = [text_of(child) for child in node.named_children if child.type == "word"]
+        flags = "".join(option[1:] for option in options if option.startswith("-"))
+        is_export = text_of(node.children[0]) == "export"
+        exports, keeps = (is_export or "x" in flags), (is_export and "n" in flags) or "+x" in options
         for child in node.named_children:
-            name = self._assignment(child) if child.type == "variable_assignment" else None
-            name = text_of(child) if child.type == "variable_name" else name
-            if name and exports:
+            is_set = child.type == "variable_assignment"
+            name = self._assignment(child) if is_set else text_of(child) if child.type == "variable_name" else None
+            if name and "A" in flags:
+                self._open([name], node, "an array with names for keys, which was not followed")
+            if name and keeps:
+                self.exported.pop(name, None)
+            elif name and exports:
                 self.exported[name] = None
 
     def _unset(self, node: Node) -> None:
@@ -133,9 +186,9 @@ class _Reading:
                 local = Scope(given=self.scope.given)
                 name = self._assignment(child, scope=local)
                 if name and (value := local.get(name)):
-                    own[name] = word_of(value.values[0])
+                    own[name] = exported_word(name, value.values[0], line=self.line(child))
             elif "redirect" not in child.type:
-                words += words_of(self.scope.pieces(child))
+                words += self.scope.words(child)
         self._run(tuple(words), own, node)
 
     def _redirected(self, node: Node) -> None:
@@ -156,11 +209,28 @@ class _Reading:
             return
         name = words[0].text
         if name in self.functions:
-            self._call(words, node)
+            with self._beside(own):
+                self._call(words, node)
         elif handler := _BUILTINS.get(name):
-            handler(self, words, node)
+            with self._beside(own):
+                handler(self, words, node)
         else:
             self._external(words, own, node)
+
+    @contextmanager
+    def _beside(self, own: Mapping[str, Word]) -> Iterator[None]:
+        """`VAR=1 train`: what is set and exported while a function or a builtin runs."""
+        held = {name: (self.scope.variables.get(name), name in self.exported) for name in own}
+        for name, word in own.items():
+            self.scope.variables[name] = Variable(values=(_pieces(word),))
+            self.exported[name] = None
+        yield
+        for name, (value, exported) in held.items():
+            self.scope.variables.pop(name, None)
+            if value is not None:
+                self.scope.variables[name] = value
+            if not exported:
+                self.exported.pop(name, None)
 
     def _external(self, words: tuple[Word, ...], own: Mapping[str, Word], node: Node) -> None:
         for index, word in enumerate(words):
@@ -169,7 +239,10 @@ class _Reading:
                 return
         self.commands.append(
             Command(
-                line=self.line(node), words=(*self.before, *words), env={**self._environment(), **own}, sure=self.sure
+                line=self.line(node),
+                words=(*self.before, *words),
+                env={**self._environment(self.line(node)), **own},
+                sure=self.sure,
             )
         )
 
@@ -188,6 +261,7 @@ class _Reading:
             return
         inner = _nested(self, before, own, line=self.line(node) if is_text else 1)
         inner.scope.positional = tuple(_pieces(word) for word in arguments[1 if is_text else 0 :])
+        inner.scope.path = arguments[0].text if is_text and arguments and not arguments[0].gaps else None
         self._nested(inner, text, first.gaps)
 
     def _nested(self, inner: _Reading, text: str, gaps: tuple[Gap, ...]) -> None:
@@ -199,16 +273,17 @@ class _Reading:
         with suppress(_Exit):
             inner.read(text)
 
-    def _environment(self) -> dict[str, Word]:
+    def _environment(self, line: int) -> dict[str, Word]:
         held = ((name, self.scope.get(name)) for name in self.exported)
-        return {name: word_of(value.values[0]) for name, value in held if value and value.values}
+        return {name: exported_word(name, value.values[0], line=line) for name, value in held if value and value.values}
 
     def _call(self, words: tuple[Word, ...], node: Node) -> None:
         if self.depth >= MOST_DEPTH:
             return
         held, self.scope.positional = self.scope.positional, tuple(_pieces(word) for word in words[1:])
         self.depth += 1
-        self.statements(self.functions[words[0].text].named_children)
+        with suppress(_Return):
+            self.statements(self.functions[words[0].text].named_children)
         self.depth -= 1
         self.scope.positional = held
 
@@ -221,7 +296,7 @@ class _Reading:
             return
         outer, self.scope.first_line = self.scope.first_line, 1
         self.depth += 1
-        with suppress(_Exit):
+        with suppress(_Exit, _Return):
             self.read(text)
         self.depth -= 1
         self.scope.first_line = outer
@@ -248,16 +323,89 @@ class _Reading:
         if self.sure:
             raise _Exit
 
+    def _return(self, words: tuple[Word, ...], node: Node) -> None:
+        if self.sure:
+            raise _Return
+
+    def _shift(self, words: tuple[Word, ...], node: Node) -> None:
+        by = words[1].text if len(words) > 1 else "1"
+        if not by.isdigit():
+            self.note(self.line(node), f"shift {by} was not followed: what $1 and $@ are is not known")
+        elif not self.sure:
+            self.note(self.line(node), "a shift depends on an undecided test and was not followed")
+        elif self.scope.positional is None:
+            self.scope.shifted += int(by)
+        elif int(by) <= len(self.scope.positional):
+            self.scope.positional = self.scope.positional[int(by) :]
+
     def _set(self, words: tuple[Word, ...], node: Node) -> None:
         texts = [word.text for word in words]
-        if "-a" in texts or "allexport" in texts:
-            self.all_exported = "+a" not in texts
+        if "--" in texts:
+            self.scope.positional = tuple(_pieces(word) for word in words[texts.index("--") + 1 :])
+            return
+        for index, text in enumerate(texts[1:], start=1):
+            by_name = text[1:].endswith("o") and texts[index + 1 : index + 2] == ["allexport"]
+            if text[:1] in "-+" and ("a" in text[1:] or by_name):
+                self.all_exported = text[0] == "-"
+
+    # --- what sets variables by other means -------------------------------------------------------------
+    def _arithmetic(self, text: str, node: Node) -> None:
+        """`(( N *= 2 ))`: calculated where it is plain, else what it would set is open."""
+        plainly = assignments(text)
+        if plainly is None:
+            self._open(changed_names(text), node, "arithmetic that was not followed")
+        for each in plainly or ():
+            value = calculate(each.expression, self._number)
+            if value is None:
+                self._open([each.name], node, "arithmetic on what is not known")
+            elif each.name not in self.scope.given:
+                self.scope.assign(each.name, plain(str(value)))
+
+    def _number(self, name: str) -> int | None:
+        """A name without a value counts as 0."""
+        return 0 if self.scope.get(name) is None else self.scope.whole_number(name)
+
+    def _open(self, names: Iterable[str], node: Node, why: str) -> None:
+        for name in names:
+            if name.isidentifier() and name not in self.scope.given:
+                gap = Gap(name=name, line=self.line(node), text=f"${name}", why=why)
+                self.scope.variables[name] = Variable(values=((missing(gap),),))
+                if self.all_exported:
+                    self.exported[name] = None
+
+    def _let(self, words: tuple[Word, ...], node: Node) -> None:
+        for word in words[1:]:
+            self._arithmetic(word.text, node)
+
+    def _reads(self, words: tuple[Word, ...], node: Node) -> None:
+        """read, mapfile and their like: the names they fill."""
+        name = words[0].text
+        names, skip = [], False
+        for word in words[1:]:
+            if skip or word.text.startswith("-"):
+                skip = not skip and word.text in FILLING[name].valued
+            else:
+                names.append(word.text)
+        self._open(names[FILLING[name].first :] or [FILLING[name].without], node, f"filled by {name}, which is not run")
+
+    def _printf(self, words: tuple[Word, ...], node: Node) -> None:
+        if len(words) > 2 and words[1].text == "-v":
+            self._open([words[2].text], node, "filled by printf, which is not run")
 
     def _skip(self, words: tuple[Word, ...], node: Node) -> None:
         """A command that starts nothing."""
 
     def _subshell(self, node: Node) -> None:
+        held = dict(self.scope.variables)
         self.statements(node.named_children)
+        self.scope.variables = held
+
+    def _group(self, node: Node) -> None:
+        text = text_of(node)
+        if text.startswith("(("):
+            self._arithmetic(text.removeprefix("((").removesuffix("))"), node)
+        else:
+            self.statements(node.named_children)
 
     def _function(self, node: Node) -> None:
         self.functions[text_of(node.child_by_field_name("name"))] = node.child_by_field_name("body")
@@ -265,11 +413,13 @@ class _Reading:
 
 def words_and_gaps(scope: Scope, node: Node) -> list[Pieces]:
     """The elements that one word of an array literal gives."""
-    return [_pieces(word) for word in words_of(scope.pieces(node))]
+    return [_pieces(word) for word in scope.words(node)]
 
 
 def _pieces(word: Word) -> Pieces:
     """A word as pieces again: each gap apart, so that it is still known to be one."""
+    if word.pattern and not word.gaps and " " not in word.text:  # files are looked for where it is used
+        return (Piece(text=word.text, quoted=False),)
     found: list[Piece] = []
     rest = word.text
     for gap in word.gaps:
@@ -307,8 +457,8 @@ _STATEMENTS: dict[str, Handler] = {
     "redirected_statement": _Reading._redirected,
     "pipeline": lambda reading, node: reading.statements(node.named_children),
     "subshell": _Reading._subshell,
-    "compound_statement": _Reading._subshell,
-    "do_group": _Reading._subshell,
+    "compound_statement": _Reading._group,
+    "do_group": _Reading._group,
     "function_definition": _Reading._function,
     "negated_command": lambda reading, node: reading.statements(node.named_children),
 }
@@ -320,9 +470,13 @@ _BUILTINS: dict[str, Callable[[_Reading, tuple[Word, ...], Node], None]] = {
     "cd": _Reading._cd,
     "pushd": _Reading._cd,
     "exit": _Reading._exit,
+    "return": _Reading._return,
+    "shift": _Reading._shift,
     "set": _Reading._set,
     "echo": _Reading._skip,
-    "printf": _Reading._skip,
+    "printf": _Reading._printf,
+    "let": _Reading._let,
+    **dict.fromkeys(FILLING, _Reading._reads),
 }
 
 

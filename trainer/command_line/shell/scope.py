@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import codecs
+import glob
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.braces import alternatives
 from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
+from trainer.command_line.shell.transforms import transformed
 from trainer.command_line.shell.words import (
     BREAK,
     Gap,
     Piece,
     Pieces,
     Variable,
+    Word,
     missing,
     plain,
     split_pieces,
+    words_of,
 )
 
 _EXPANSION = re.compile(
     r"\$\{(?P<size>#)?(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<operator>:?[-=+?])?(?P<rest>.*)\}",
     re.DOTALL,
 )
+_PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\\.|.""", re.DOTALL)
 _TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
-_ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\})"')
+_ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
+_HOME = re.compile(r"^(~)(?=/|$|:)")
 NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
 NOT_RUN = "a command that is not run"
@@ -40,17 +47,25 @@ class Scope:
     given: Mapping[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     positional: tuple[Pieces, ...] | None = None  # None: the script's own, which nobody knows
+    shifted: int = 0  # how many of the script's own arguments were shifted away
     notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
     first_line: int = 1  # of the text that is read, in the file
     path: str | None = None  # of the script, absolute: what it finds its own folder by
+    assigned: str | None = None  # the variable whose new value is being read
 
     def get(self, name: str) -> Variable | None:
-        if name in self.given:
+        if name.isdigit() and self.positional is None:
+            name = self._argument(name)
+        if name in self.given and not (name.isdigit() and self.positional is not None):
             return plain(self.given[name])
         if name.isdigit() and self.positional is not None:
             index = int(name) - 1
             return Variable(values=(self.positional[index],)) if 0 <= index < len(self.positional) else plain("")
         return self.variables.get(name)
+
+    def _argument(self, name: str) -> str:
+        """The number of `$1` among the arguments the script was started with."""
+        return str(int(name) + self.shifted) if name.isdigit() and name != "0" else name
 
     def assign(self, name: str, value: Variable) -> None:
         """A gap that is the whole value is asked for by this variable's name from now on."""
@@ -72,7 +87,7 @@ class Scope:
         """A word's node as pieces. `empty`: what is not set counts as empty, as in tests."""
         kind = node.type
         if kind in LITERAL:
-            yield Piece(text=LITERAL[kind](text_of(node)), quoted=kind in QUOTED)
+            yield from self._literal(node)
         elif kind in ("string", "translated_string"):
             if not _ALL_WORDS.fullmatch(text_of(node)):  # an empty array gives no word at all
                 yield Piece(text="")
@@ -89,10 +104,60 @@ class Scope:
         else:
             yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
 
-    def value(self, node: Node, *, empty: bool = False) -> Pieces:
-        """A word as it is assigned: one value, never split."""
-        found = self.pieces(node, quoted=True, empty=empty)
+    def words(self, node: Node) -> tuple[Word, ...]:
+        """The words that one word of a command or of an array gives."""
+        text = text_of(node)
+        choices = (
+            alternatives(text) if "{" in text and node.type in ("word", "concatenation", "brace_expression") else []
+        )
+        if len(choices) < 2:
+            return words_of(self.pieces(node))
+        held, self.first_line = self.first_line, self._line(node)
+        values = [parse("x=" + choice).named_children[0].child_by_field_name("value") for choice in choices]
+        found = [word for value in values if value is not None for word in words_of(self.pieces(value))]
+        self.first_line = held
+        return tuple(found)
+
+    def _literal(self, node: Node) -> Iterator[Piece]:
+        """Text; `~` at the start of a word, or behind a colon of an assignment, is the home folder."""
+        kind, text = node.type, text_of(node)
+        for part in _HOME.split(text) if kind == "word" and _is_start(node) else [text]:
+            if part == "~":
+                yield from self._home(node)
+            elif part:
+                yield Piece(text=LITERAL[kind](part), quoted=kind in QUOTED or (kind == "word" and "\\" in part))
+        if not text:
+            yield Piece(text="")
+
+    def _home(self, node: Node) -> Iterator[Piece]:
+        home = self.get("HOME")
+        gap = Gap(name="HOME", line=self._line(node), text="~", why="the home folder of whoever runs it")
+        yield from home.values[0] if home and home.values else [missing(gap)]
+
+    def value(self, node: Node, *, empty: bool = False, assigned: str | None = None) -> Pieces:
+        """A word as it is assigned: one value, never split. `assigned`: the variable that gets it."""
+        held, self.assigned = self.assigned, assigned
+        found = tuple(self.pieces(node, quoted=True, empty=empty))
+        self.assigned = held
         return tuple(Piece(text=" ") if piece is BREAK else replace(piece, quoted=True) for piece in found)
+
+    def pattern(self, node: Node, *, regex: bool = False) -> str | None:
+        """A word as a pattern (regex: a regular expression) in which what is quoted is text; None while it has gaps."""
+        pieces = [*self._of_regex(node, regex)] if node.type == "regex" else [*self.pieces(node, empty=True)]
+        if any(piece.gap for piece in pieces):
+            return None
+        text = re.escape if regex else glob.escape
+        return "".join(text(piece.text) if piece.quoted else piece.text or " " * (piece is BREAK) for piece in pieces)
+
+    def _of_regex(self, node: Node, regex: bool) -> Iterator[Piece]:
+        """The parser leaves quotes and variables in it as they are."""
+        for part in _PARTS_OF_REGEX.findall(text_of(node)):
+            if part[0] in "\"'$" and len(part) > 1:
+                value = parse("x=" + part).named_children[0].child_by_field_name("value")
+                yield from self.pieces(value, empty=True)
+            else:
+                escaped = part[0] == "\\" and not regex
+                yield Piece(text=part[escaped:], quoted=escaped)
 
     def whole_number(self, name: str) -> int | None:
         variable = self.get(name)
@@ -104,7 +169,8 @@ class Scope:
         end = node.children[0].end_byte
         source: bytes = node.text
         for child in [*node.children[1:-1], node.children[-1]]:
-            between = source[end - node.start_byte : child.start_byte - node.start_byte].decode()
+            begin = child.end_byte - 1 if child is node.children[-1] else child.start_byte  # `" "` ends in ` "`
+            between = source[end - node.start_byte : begin - node.start_byte].decode()
             if between:
                 yield Piece(text=between)
             end = child.end_byte
@@ -120,24 +186,72 @@ class Scope:
         braced = text if text.startswith("${") else "${" + text[1:] + "}"
         match = _EXPANSION.fullmatch(braced)
         if match is None or (match["rest"] and not match["operator"]):
-            yield self._gap(node, match["name"] if match and match["name"].isidentifier() else text, NOT_UNDERSTOOD)
+            yield from self._transformed(node, match, quoted)
             return
         variable = self._named(match["name"])
+        if match["name"] in "@*" and self.positional is None and not empty:
+            self.notes.setdefault(match["name"], self._line(node))
         if match["size"]:
-            yield Piece(text=str(len(variable.values)) if variable else "0")
+            yield self._size(node, match, variable)
         elif match["operator"]:
             yield from self._with_operator(node, match, variable, quoted, empty)
         elif variable is None and match["index"] in ("@", "*"):  # no environment holds arrays
             self.notes.setdefault(match["name"], self._line(node))
         elif variable is None:
             yield from self._unset(node, match["name"], text, empty)
+        elif (index := self._index(match)) is None:
+            yield self._gap(node, text, NOT_UNDERSTOOD)
         else:
-            yield from _spread(variable, match["index"] or match["name"], quoted)
+            yield from _spread(variable, index, quoted)
+
+    def _index(self, match: re.Match[str]) -> str | None:
+        """`@`, `*` or the number of an element; None for what is no number, as the keys of `declare -A`."""
+        index = match["index"]
+        if index is None or index in ("@", "*") or index.isdigit():
+            return index or match["name"]
+        number = calculate(index, self.whole_number) if index not in self.variables else self.whole_number(index)
+        return None if number is None or number < 0 else str(number)
+
+    def _size(self, node: Node, match: re.Match[str], variable: Variable | None) -> Piece:
+        """${#A[@]} counts values, ${#A} letters."""
+        if variable is None:
+            return Piece(text="0")
+        if (match["index"] or match["name"]) in ("@", "*"):
+            return Piece(text=str(len(variable.values)))
+        known = None if match["index"] else variable.known
+        return self._gap(node, text_of(node), NOT_UNDERSTOOD) if known is None else Piece(text=str(len(known)))
+
+    def _transformed(self, node: Node, match: re.Match[str] | None, quoted: bool) -> Iterator[Piece]:
+        """${NAME##*/} and its like; a gap of its own, which NAME's value would not fill, where that is not known."""
+        if match and match["name"] in "@*" and re.fullmatch(r":\s*[1-9]\d*", match["rest"]):  # "${@:2}"
+            yield from self._arguments_from(node, int(match["rest"][1:]), match["name"], quoted)
+            return
+        variable = self._named(match["name"]) if match and not match["index"] and not match["size"] else None
+        text = variable.known if variable and not variable.is_array else None
+        found = None
+        if match and text is not None:
+            found = transformed(text, match["rest"], pattern=self._known_pattern, word=self._known_word)
+        if found is None:
+            yield self._gap(node, text_of(node), "it takes apart what is not known" if match else NOT_UNDERSTOOD)
+        else:
+            yield from [Piece(text=found)] if quoted else split_pieces((Piece(text=found),))
+
+    def _arguments_from(self, node: Node, first: int, name: str, quoted: bool) -> Iterator[Piece]:
+        if self.positional is None:
+            self.notes.setdefault(name, self._line(node))
+        yield from _spread(Variable(values=(self.positional or ())[first - 1 :], is_array=True), name, quoted)
 
     def _with_operator(
         self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool
     ) -> Iterator[Piece]:
         sign, name = match["operator"], match["name"]
+        if variable is None and name == self.assigned:  # PATH=/here${PATH:+:$PATH}, PATH=/here:${PATH:-}
+            if sign.endswith("+") and re.search(rf"\$\{{?{name}\b", match["rest"]):
+                yield from self._reread(match["rest"], node, quoted, empty)
+                return
+            if sign.endswith("-") and match["rest"] in ("", '""', "''"):
+                yield Piece(text="", inherits=name)
+                return
         holds = variable is not None and not (sign.startswith(":") and variable.known == "" and not variable.is_array)
         if sign.endswith("+"):
             if holds:
@@ -154,14 +268,32 @@ class Scope:
 
     def _reread(self, rest: str, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
         """The word behind an operator, which the tree holds in pieces."""
+        if not quoted and re.search("[\"']", rest):  # ${N:+--flag "a b"}
+            yield from self._words(parse(f"x=({rest})"), empty)
+            return
         has_quotes = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "\"'"
         read = parse("x=" + (rest if has_quotes else '"' + rest.replace('"', "") + '"')).named_children[0]
         value = read.child_by_field_name("value")
         found = () if value is None else tuple(self.pieces(value, quoted=True, empty=empty))
         yield from found if quoted or has_quotes else split_pieces(found)
 
+    def _words(self, root: Node, empty: bool) -> Iterator[Piece]:
+        array = root.named_children[0].child_by_field_name("value") if root.named_children else None
+        for index, child in enumerate(array.named_children if array is not None else ()):
+            if index:
+                yield BREAK
+            yield from self.pieces(child, empty=empty)
+
+    def _known_pattern(self, text: str) -> str | None:
+        spaced = text if re.search(r"[\"'\\]", text) else text.replace(" ", '" "')
+        nodes = parse("x=" + spaced).named_children
+        value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
+        return None if value is None or "\\" in text else self.pattern(value)
+
     def _known_word(self, text: str) -> str | None:
         """The text of a word of the script, as in a substitution; None while a part of it is not known."""
+        if not text:
+            return ""
         nodes = parse("x=" + text).named_children
         value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
         pieces = () if value is None else self.value(value)
@@ -181,7 +313,8 @@ class Scope:
             self.notes.setdefault(name, self._line(node))
             yield Piece(text="")
         else:
-            yield self._gap(node, name, NOT_SET if name.isidentifier() else "given when it is started", text)
+            told = name if name.isidentifier() else self._argument(name)
+            yield self._gap(node, told, NOT_SET if name.isidentifier() else "given when it is started", text)
 
     def _arithmetic(self, node: Node) -> Piece:
         text = text_of(node)
@@ -209,6 +342,11 @@ def _spread(variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
         if position:
             yield Piece(text=" ") if quoted and index == "*" else BREAK
         yield from ([Piece(text=""), *value] if quoted else split_pieces(value))
+
+
+def _is_start(node: Node) -> bool:
+    """Whether a word's node is the first of its word."""
+    return node.parent is None or node.parent.type != "concatenation" or node.parent.children[0] == node
 
 
 def _unescaped(text: str) -> str:

@@ -24,11 +24,16 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A part of a word. Unquoted text splits at white space, quoted text and gaps do not."""
+    """A part of a word. Unquoted text splits at white space, quoted text and gaps do not.
+
+    `inherits`: a variable's value from before the script, as in PATH=/here:$PATH: empty in a command's words, kept as
+    ${PATH} in its environment.
+    """
 
     text: str
     quoted: bool = True
     gap: Gap | None = None
+    inherits: str | None = None
 
 
 BREAK = Piece(text="", quoted=False)  # between two words
@@ -37,10 +42,14 @@ Pieces = tuple[Piece, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """One word of a command: its text, in which gaps stand as they were written."""
+    """One word of a command: its text, in which gaps stand as they were written.
+
+    `pattern`: it holds * ? or [ outside quotes, for which a shell would look for files.
+    """
 
     text: str
     gaps: tuple[Gap, ...] = ()
+    pattern: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -71,8 +80,8 @@ def missing(gap: Gap) -> Piece:
 def split_pieces(value: Pieces) -> Iterator[Piece]:
     """What an unquoted expansion gives: its text broken at white space."""
     for piece in value:
-        if piece.gap:
-            yield replace(piece, quoted=True)
+        if piece.gap or piece.inherits:
+            yield replace(piece, quoted=piece.gap is not None)
             continue
         for index, part in enumerate(re.split(r"[ \t\n]+", piece.text)):
             if index:
@@ -89,7 +98,12 @@ def words_of(pieces: Iterable[Piece]) -> tuple[Word, ...]:
             words.append([])
         else:
             words[-1].append(piece)
-    return tuple(word_of(each) for each in words if any(piece.quoted or piece.text for piece in each))
+    held = (each for each in words if any(piece.quoted or piece.text for piece in each))
+    return tuple(replace(word_of(each), pattern=any(map(_is_pattern, each))) for each in held)
+
+
+def _is_pattern(piece: Piece) -> bool:
+    return not piece.quoted and re.search(r"[*?]|\[.+\]", piece.text) is not None
 
 
 def word_of(pieces: Iterable[Piece]) -> Word:
@@ -97,3 +111,16 @@ def word_of(pieces: Iterable[Piece]) -> Word:
     held = list(pieces)
     gaps = tuple(piece.gap for piece in held if piece.gap)
     return Word(text="".join(" " if piece is BREAK else piece.text for piece in held), gaps=gaps)
+
+
+def exported_word(name: str, value: Pieces, *, line: int) -> Word:
+    """A variable's value in the environment of a command: what it inherits stands in it as ${NAME}."""
+    return word_of(_exported(piece, name, line) if piece.inherits else piece for piece in value)
+
+
+def _exported(piece: Piece, name: str, line: int) -> Piece:
+    """Only its own name is filled in a burst."""
+    reference = f"${{{piece.inherits}}}"
+    if piece.inherits == name:
+        return Piece(text=reference)
+    return missing(Gap(name=piece.inherits or name, line=line, text=reference, why="what it was before the script"))

@@ -25,6 +25,21 @@ EXPANSIONS = [
     'A="x y"; B=" --lead $A --trail "; show pre$B post',
     'A=(); show "${A[@]}" ${A[@]} "" end',
     'show "$((2 > 1))" "a  b" "${HOME_OF_NOBODY:=made}" $HOME_OF_NOBODY',
+    '[ "$F" = 1 ] && A=2 || A=3; [ -z "$F" ] && B=2 || B=3; false && C=1 || C=2; show $A $B $C',
+    '[ "$F" = 1 ] || [ -z "$F" ] && A=2 || A=3; true || B=1 && B=2; show $A $B',
+    'f() { local n=$1; shift; show $n "$@"; shift 2; show $# "$@"; return; show never; }; f one \'a b\' c d',
+    'set -- a \'b c\'; show $# "$@"; set -- "$@" d; shift; show "$1" $2; set --; show $#',
+    'f() { if [ "$1" = x ]; then show x; return; fi; show y; }; f x; f z',
+    "N=4; ((N=N*2)); let W=3 V=W+1; X=1; let X=9; ((X++)); ((N+=X, --W)); show $N $W $V $X",
+    "N=3; (( N > 2 )) && A=1 || A=2; (( N == 4 )) && B=1 || B=2; show $A $B; (A=9); show $A; { A=8; }; show $A",
+    'G=h100-sxm; [[ $G = h100* ]] && A=1 || A=2; [[ $G = "h100*" ]] && B=1 || B=2; show $A $B',
+    "G='a[1]'; if [[ $G == \"a[1]\" ]]; then A=1; else A=2; fi; P='a*'; [[ $G == $P ]] && B=1 || B=2; show $A $B",
+    "G=h100; [[ $G =~ ^h[0-9]+$ ]] && A=1 || A=2; [[ $G == h* && $G =~ 'h.' ]] && B=1 || B=2; show $A $B",
+    "G='a*'; [ \"$G\" = 'a*' ] && A=1 || A=2; [ ab = 'a*' ] && B=1 || B=2; [[ ab != 'a*' ]] && C=1; show $A $B $C",
+    'G=h100x; [[ $G = \'h\'"100"* ]] && A=1 || A=2; [[ $G == "h1"*x && -n $G ]] && B=1 || B=2; show $A $B',
+    "P=/a/b/c.tar.gz; show ${P##*/} ${P#*/} ${P%%.*} ${P%.*} ${P/a/z} ${P//[ac]/_} ${P^^} ${P:1:3} ${P: -2} ${#P}",
+    'P=\'One two\'; E=two; show "${P% *}" ${P,,} "${P/$E/3}" ${P/ /-} ${P//o} "${P#one}" ${P,} "${P/\'*\'/x}"',
+    'N=1; show ${N:+--flag "a b" \'c  d\'} ${M:-"x y" z} end',
     "bash -c 'show \"$1\" end' zero 'one two'",
 ]
 
@@ -52,6 +67,28 @@ def test_exported_variables_and_those_before_a_command_are_its_environment() -> 
     assert {name: word.text for name, word in second.env.items()} == {"A": "1", "B": "2", "E": "5"}
 
 
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("export P=/here:$P", "/here:${P}"),
+        ("export P=$P:/here", "${P}:/here"),
+        ('export P="/here:${P:-}"', "/here:${P}"),
+        ("export P=/here${P:+:$P}", "/here:${P}"),
+        ("export P; P+=:/here", "${P}:/here"),
+        ("export P=/a:$P; P=/b:$P", "/b:/a:${P}"),
+        ("export P=${P:-}", ""),
+        ("export P=${P:-/here}", "/here"),
+    ],
+)
+def test_what_a_variable_held_before_the_script_stays_in_the_environment_by_its_name(line: str, kept: str) -> None:
+    (command,) = [each for each in read_script(f"{line}\ngo $P\n").commands if each.words[0].text == "go"]
+    assert (command.env["P"].text, command.env["P"].gaps) == (kept, ())
+    assert not any("{" in word.text for word in command.words)
+    prefixed = read_script("P=/here:$P go\nexport P=/a:$P Q=$P:/b\ngo\n").commands
+    assert prefixed[0].env["P"].text == "/here:${P}"
+    assert [gap.name for gap in prefixed[1].env["Q"].gaps] == ["P"]
+
+
 def test_what_only_running_could_tell_is_a_gap_with_its_line() -> None:
     script = read_script('DATE=$(date +%F)\nOUT="run-$DATE"\ngo $1 "$OUT" $HERE\n')
     gaps = {gap.name: gap.line for word in script.commands[-1].words for gap in word.gaps}
@@ -68,6 +105,96 @@ def test_an_undecided_branch_leaves_what_it_sets_open_until_it_is_decided() -> N
     for answer, expected in (("yes", ["--always", "--then"]), ("no", ["--always"])):
         script = read_script(text, given={"if@2": answer})
         assert [word.text for word in script.commands[-1].words[1:]] == expected
+
+
+def test_the_arguments_of_a_script_are_asked_for_by_the_number_they_were_given_under() -> None:
+    text = "A=${1:-8b}; shift || true\nf() { go $1 $A; }\nf $1\n"
+    (gap,) = read_script(text).commands[-1].words[1].gaps
+    assert (gap.name, gap.line) == ("2", 3)
+    assert [w.text for w in read_script(text, given={"1": "a", "2": "b"}).commands[-1].words] == ["go", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("((A=U<<3))", ["A"]),
+        ("B=$(nproc); ((A=B*2))", ["A"]),
+        ("((A = B > 1 ? A++ : 3))", ["A"]),
+        ("read -r -p ask A B <<< 'x y'", ["A", "B"]),
+        ("printf -v A %s x", ["A"]),
+        ("mapfile -t A < file", ["A"]),
+        ("getopts ab: A", ["A"]),
+        ("if some_test; then let A=3; fi", ["A"]),
+    ],
+)
+def test_what_a_variable_is_filled_with_by_a_command_is_asked_for(line: str, names: list[str]) -> None:
+    words = read_script(f"A=old; B=old\n{line}\ngo $A {'$B' if 'B' in names else ''}\n").commands[-1].words[1:]
+    assert [gap.name for word in words for gap in word.gaps] == names
+    assert {gap.line for word in words for gap in word.gaps} == {2}
+
+
+def test_a_part_of_what_is_not_known_is_a_gap_of_its_own() -> None:
+    text = "go $P ${P##*/} ${P/a/b} ${P/#a/b}\n"
+    (command,) = read_script(text).commands
+    assert [gap.name for word in command.words for gap in word.gaps] == ["P", "${P##*/}", "${P/a/b}", "${P/#a/b}"]
+    (filled,) = read_script(text, given={"P": "/x/a"}).commands
+    assert [word.text for word in filled.words] == ["go", "/x/a", "a", "/x/b", "${P/#a/b}"]
+    assert [gap.name for word in filled.words for gap in word.gaps] == ["${P/#a/b}"]
+
+
+def test_what_stands_before_a_function_or_exec_is_its_environment() -> None:
+    text = "train() { go; }\nA=1 train\nB=2 exec go\nC=3 eval go\ngo\n"
+    found = [{name: word.text for name, word in each.env.items()} for each in read_script(text).commands]
+    assert found == [{"A": "1"}, {"B": "2"}, {"C": "3"}, {}]
+
+
+@pytest.mark.parametrize(
+    "line", ["set -a; A=1; set +a", "set -o allexport; A=1; set +o allexport", "declare -x A=1", "declare -rx A=1"]
+)
+def test_export_of_everything_is_switched_off_again(line: str) -> None:
+    both = read_script(f"{line}\nB=2\ngo\nexport -n A\ngo\n").commands
+    assert [sorted(each.env) for each in both] == [["A"], []]
+
+
+def test_files_a_shell_would_look_for_and_the_home_folder_are_marked() -> None:
+    (command,) = read_script("A=(/y/*.c)\ngo ~/a /x/*.b 'c*' \"d?\" ${A[@]}\n").commands
+    assert [word.text for word in command.words if word.pattern] == ["/x/*.b", "/y/*.c"]
+    assert [gap.name for word in command.words for gap in word.gaps] == ["HOME"]
+    assert read_script("go ~/a\n", given={"HOME": "/h"}).commands[0].words[1].text == "/h/a"
+
+
+def test_what_a_key_of_an_array_holds_is_asked_for() -> None:
+    (command,) = read_script("declare -A M=([a]=1 [b]=2)\ngo ${M[a]} ${M[$K]}\n").commands
+    assert [gap.name for word in command.words for gap in word.gaps] == ["${M[a]}", "${M[$K]}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [
+        ("if ! torchrun $X; then exit 1; fi", True),
+        ("until torchrun $X; do sleep 1; done", True),
+        ("for X in 1 2; do torchrun $X; done", False),
+        ("while some_test; do torchrun $X; done", False),
+    ],
+)
+def test_what_a_test_or_a_loop_starts_is_read(text: str, sure: bool) -> None:
+    (command,) = [each for each in read_script(text + "\n").commands if each.words[0].text == "torchrun"]
+    assert (command.sure, [gap.name for gap in command.words[1].gaps]) == (sure, ["X"])
+
+
+def test_arguments_of_the_script_that_nobody_knows_are_said() -> None:
+    for word in ('"$@"', "$*", '"${@:2}"'):
+        script = read_script(f"go {word} end\n")
+        assert [each.text for each in script.commands[0].words] == ["go", "end"]
+        assert script.notes_in_order() == [
+            "line 1: what the script is started with ($@) is not known: taken as nothing"
+        ]
+
+
+def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
+    text = "A=0\n[ -f /a ] && A=1 || A=2\ngo $A\n"
+    assert [gap.name for gap in read_script(text).commands[-1].words[1].gaps] == ["A"]
+    assert read_script(text, given={"if@2": "no"}).commands[-1].words[1].text == "2"
 
 
 def test_commands_of_an_undecided_branch_are_not_sure() -> None:
