@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -85,3 +86,37 @@ def read_yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return None
+
+
+def read_texts(text: str) -> Any:
+    """The document with its values as they are written: 12:30 is no number of seconds, 010 no 8, on no true."""
+    return yaml.load(text, Loader=_Texts)
+
+
+class _Texts(yaml.SafeLoader):
+    """Only true, false and nothing are not text."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+
+_Texts.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
+_Texts.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
+_Texts.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<"), ["<"])
+
+
+def expands_to(data: Any) -> int:
+    """How many values a document holds once its aliases are written out. RecursionError for one that holds itself."""
+    return _expands(data, {}, set())
+
+
+def _expands(data: Any, known: dict[int, int], open_: set[int]) -> int:
+    if not isinstance(data, dict | list):
+        return 1
+    if id(data) in open_:
+        raise RecursionError
+    if id(data) not in known:
+        open_.add(id(data))
+        inner = data.values() if isinstance(data, dict) else data
+        known[id(data)] = 1 + sum(_expands(each, known, open_) for each in inner)
+        open_.remove(id(data))
+    return known[id(data)]
