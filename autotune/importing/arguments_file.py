@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 
 from autotune.importing.found import Asked, Started, refused
+from autotune.importing.scripts import NOT_NEEDED
+from trainer.errors import BadInputError, Problem
 
 ARGUMENTS = "MODEL_ARGS"
 ENVIRONMENT = "ENV_VARS"
+_VARIABLE = re.compile(
+    r"\$(?P<plain>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|\{(?P<bare>[A-Za-z_]\w*)\}"
+)
+_OPEN = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)[^}]*\}|(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\$\([^)]*\)|`[^`]*`")
 PROGRAM = ("python", "pretrain_gpt.py")
 
 
@@ -22,6 +29,7 @@ def from_text(text: str, asked: Asked) -> Started:
     except ValueError as error:
         raise refused(asked.file, f"it cannot be read as words: {str(error).lower()}", "check its quotes") from None
     argv = [_filled(word, asked) for word in words]
+    _refuse_open(argv, asked)
     return Started(program=PROGRAM, argv=tuple(argv), notes=_program_note())
 
 
@@ -30,6 +38,7 @@ def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
     arguments = data.get(ARGUMENTS, data)
     argv = tuple(_filled(word, asked) for flag, value in arguments.items() for word in _words(str(flag), value))
     env = {str(name): _filled(str(value), asked) for name, value in (data.get(ENVIRONMENT) or {}).items()}
+    _refuse_open(argv, asked, env=env.values())
     left = [key for key in data if ARGUMENTS in data and key not in (ARGUMENTS, ENVIRONMENT)]
     notes = (f"not read: {', '.join(map(str, left))}",) if left else ()
     return Started(program=PROGRAM, argv=argv, env=env, notes=(*_program_note(), *notes))
@@ -69,10 +78,29 @@ def _split(text: str) -> list[str]:
 
 
 def _filled(word: str, asked: Asked) -> str:
-    """A word whose {NAME} or ${NAME} was given by --set."""
-    for name, value in asked.given.items():
-        word = word.replace("${" + name + "}", value).replace("{" + name + "}", value)
-    return word
+    """A word whose $NAME, ${NAME} or {NAME} was given by --set, or has a default: ${NAME:-default}."""
+
+    def value(match: re.Match[str]) -> str:
+        name = next(each for each in match.group("plain", "braced", "bare") if each)
+        default = match["default"]
+        return asked.given.get(name, match[0] if default is None else default)
+
+    return _VARIABLE.sub(value, word)
+
+
+def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) -> None:
+    """BadInputError for variables and commands that no shell fills in here."""
+    flag, problems = "", {}
+    for word in (*argv, *env):
+        flag = word.partition("=")[0] if word.startswith("--") else flag
+        for match in () if flag in NOT_NEEDED else _OPEN.finditer(word):
+            name = next((each for each in match.groups() if each), None)
+            hint = f"--set {name}=VALUE" if name else "write down what it comes to"
+            problems[match[0]] = Problem(
+                where=asked.file, what=f"{match[0]}: not set in a file of arguments", hint=hint
+            )
+    if problems:
+        raise BadInputError(*problems.values())
 
 
 def _program_note() -> tuple[str, ...]:
@@ -85,3 +113,36 @@ def read_yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return None
+
+
+def read_texts(text: str) -> Any:
+    """The document with its values as they are written: 12:30 is no number of seconds, 010 no 8, on no true."""
+    return yaml.load(text, Loader=_Texts)
+
+
+class _Texts(yaml.SafeLoader):
+    """Only true, false and nothing are not text."""
+
+
+_Texts.yaml_implicit_resolvers = {}
+_Texts.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
+_Texts.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
+_Texts.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<"), ["<"])
+
+
+def expands_to(data: Any) -> int:
+    """How many values a document holds once its aliases are written out. RecursionError for one that holds itself."""
+    return _expands(data, {}, set())
+
+
+def _expands(data: Any, known: dict[int, int], open_: set[int]) -> int:
+    if not isinstance(data, dict | list):
+        return 1
+    if id(data) in open_:
+        raise RecursionError
+    if id(data) not in known:
+        open_.add(id(data))
+        inner = data.values() if isinstance(data, dict) else data
+        known[id(data)] = 1 + sum(_expands(each, known, open_) for each in inner)
+        open_.remove(id(data))
+    return known[id(data)]

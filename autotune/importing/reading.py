@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts, secrets
+from autotune.importing.files import text_of
 from autotune.importing.found import Asked, Found, Started, refused
 from autotune.importing.recipe import Imported, built, check_given, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
 from trainer.command_line.megatron_lm.words import with_recipe
+from trainer.command_line.shell import TooMuchError
 
 
 def imported(asked: Asked) -> Imported:
     """The recipe of a file. BadInputError says what is missing or not understood."""
-    text = _text(asked.file)
-    check_given(asked, text)
-    found, started = _found(text, asked)
-    first = built(found, asked)
-    return first if started is None else _agreed(first, started, asked)
+    text = text_of(Path(asked.file), known=KNOWN)
+    try:
+        check_given(asked, text)
+        found, started = _found(text, asked)
+        first = built(found, asked)
+        return first if started is None else _agreed(first, started, asked)
+    except RecursionError:
+        raise refused(asked.file, "it is nested too deeply to be read", "write it flatter") from None
+    except TooMuchError as error:
+        raise refused(asked.file, str(error), "import what it comes to: a file of the arguments") from None
 
 
 def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
@@ -35,7 +42,8 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
             if fits(data):
                 return read(data, asked), None
     if data is not None and arguments_file.is_arguments(data):
-        return _command(arguments_file.from_yaml(data, asked), asked, "a YAML file of Megatron-LM's arguments")
+        texts = data if text.lstrip().startswith("{") else arguments_file.read_texts(text)
+        return _command(arguments_file.from_yaml(texts, asked), asked, "a YAML file of Megatron-LM's arguments")
     if data is not None:
         raise refused(asked.file, "a mapping of no kind that is known here", KNOWN)
     if _only_arguments(text):
@@ -74,23 +82,6 @@ def _lost(imported: Imported, started: Started, world: int | None) -> dict[str, 
     return dict(differences(started.argv, with_recipe(stayed, imported.recipe), world_size=world))
 
 
-def _text(file: str) -> str:
-    path = Path(file)
-    try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except IsADirectoryError:
-        raise refused(
-            file, "it is a directory", "name a script, a list of arguments, a configuration or a log"
-        ) from None
-    except FileNotFoundError:
-        raise refused(file, "no such file", KNOWN) from None
-    except OSError as error:
-        raise refused(file, f"it cannot be read: {error.strerror}", "check the path and its permissions") from None
-    if "\0" in text:
-        raise refused(file, "it is not text", KNOWN)
-    return text
-
-
 def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
     """JSON or YAML that is a mapping; None for a script, which begins otherwise."""
     if text.lstrip().startswith("{"):
@@ -101,7 +92,11 @@ def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
         return data if isinstance(data, dict) else None
     if text.startswith("#!") or not re.search(r"^[\w'\"-]+:(\s|$)", text, re.MULTILINE):
         return None
+    if len(text) > MOST_YAML:
+        raise refused(asked.file, "it is too large for a configuration", "name the file of one training job")
     data = arguments_file.read_yaml(text)
+    if arguments_file.expands_to(data) > MOST_VALUES:
+        raise refused(asked.file, "its aliases stand for more values than can be read", "write them out")
     return data if isinstance(data, dict) else None
 
 
@@ -111,6 +106,8 @@ def _only_arguments(text: str) -> bool:
     return bool(lines) and lines[0].lstrip().startswith("--")
 
 
+MOST_YAML = 2**22  # letters
+MOST_VALUES = 200_000
 DOCUMENTS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Asked], Found]], ...] = (
     (hugging_face.is_config, hugging_face.from_config),
     (bridge.is_config, bridge.from_config),

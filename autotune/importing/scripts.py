@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.importing.environment import LAUNCHERS, is_knob
+from autotune.importing.files import Beside
 from autotune.importing.found import Asked, Started, refused
 from autotune.importing.secrets import is_secret, is_secret_flag
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
-from trainer.command_line.shell import Command, Gap, ReadBeside, Script, Word, read_script
+from trainer.command_line.shell import Command, Gap, Script, Word, read_script
 from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
 
@@ -45,7 +46,7 @@ PATTERNS = {
 def started(text: str, asked: Asked) -> Started:
     """The training command of a script. BadInputError names everything that has to be told beside it."""
     script = read_script(
-        text, given=asked.given, beside=_beside(Path(asked.file).parent), path=str(Path(asked.file).resolve())
+        text, given=asked.given, beside=Beside(folder=Path(asked.file).parent), path=str(Path(asked.file).resolve())
     )
     command, start, others = _training(script, asked)
     words = [command.words[index] for index in start.command]
@@ -234,17 +235,3 @@ def _hint(gap: Gap) -> str:
 def _short(text: str) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
-
-
-def _beside(folder: Path) -> ReadBeside:
-    """Text of files that the script names, where they lie beside it."""
-
-    def text(name: str) -> str | None:
-        path = folder / name
-        try:
-            near = path.resolve().is_relative_to(folder.resolve())
-            return path.read_text(encoding="utf-8") if near and path.is_file() else None
-        except (OSError, ValueError):
-            return None
-
-    return text

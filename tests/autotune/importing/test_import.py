@@ -125,6 +125,36 @@ def test_everything_that_only_running_could_tell_is_asked_for_at_once_with_its_l
     assert all(re.search(r"mixture_torchrun\.sh:\d+$", problem.where) for problem in refused.value.problems)
 
 
+SMALL = "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --vocab-size 320 --bf16"
+
+
+def test_values_of_a_yaml_file_of_arguments_stay_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    own = {"--fork-time": "12:30", "--fork-on": "on", "--fork-oct": "010", "--fork-under": "1_000", "--lr": "1.0e-5"}
+    words = SMALL.split()
+    flags = {**dict(zip(words[:-1:2], words[1::2], strict=True)), **own, "--bf16": "true", "--fork-not": "false"}
+    lines = "".join(f"  {flag}: {value}\n" for flag, value in flags.items())
+    file.write_text(f"ENV_VARS:\n  FOO: on\n  BAR: 0x10\nMODEL_ARGS:\n{lines}")
+    trainer = imported(Asked(file=str(file), gpu="h100", nodes=1)).recipe.trainer
+    assert trainer is not None
+    assert trainer.env == {"FOO": "on", "BAR": "0x10"}
+    assert all(list(trainer.command)[trainer.command.index(flag) + 1] == value for flag, value in own.items())
+    assert "--fork-not" not in trainer.command
+
+
+@pytest.mark.parametrize(
+    "form", ["{words}\n", "--bf16: true\n--data-path: $DATA_PATH/tok ${{OTHER}} {{MORE}}\n--fork: ${{X:-3}}\n"]
+)
+def test_variables_in_a_file_of_arguments_are_asked_for(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text(form.format(words=f"{SMALL} --data-path $DATA_PATH/tok ${{OTHER}} {{MORE}} --fork ${{X:-3}}"))
+    with pytest.raises(BadInputError) as refused:
+        imported(Asked(file=str(file), gpu="h100", nodes=1))
+    assert {each.hint for each in refused.value.problems} == {
+        f"--set {n}=VALUE" for n in ("DATA_PATH", "OTHER", "MORE")
+    }
+
+
 def test_a_second_training_command_is_said(tmp_path: Path) -> None:
     file = tmp_path / "two.sh"
     line = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8"

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 MOST = 1000  # words of one: more are nobody's
+MOST_LETTERS = 2000
 _SKIPPED = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|\$\{[^}]*\}|\$\([^)]*\)|`[^`]*`""", re.DOTALL)
 _SEQUENCE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 
 
 def alternatives(text: str) -> list[str]:
     """The words as written, in bash's order; the word alone where it holds no braces to expand."""
+    if len(text) > MOST_LETTERS:
+        return [text]
     for begin in _at(text, "{"):
         end = _closing(text, begin)
         choices = _choices(text[begin + 1 : end]) if end is not None else None

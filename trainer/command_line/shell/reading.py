@@ -110,6 +110,7 @@ class _Reading:
 
     def statements(self, nodes: list[Node]) -> None:
         for node in nodes:
+            self.scope.count()
             if handler := _STATEMENTS.get(node.type):
                 handler(self, node)
 
@@ -430,7 +431,11 @@ def _pieces(word: Word) -> Pieces:
 
 def _nested(outer: _Reading, before: tuple[Word, ...], own: Mapping[str, Word], *, line: int) -> _Reading:
     scope = Scope(
-        given=outer.scope.given, variables=dict(outer.scope.variables), notes=outer.scope.notes, first_line=line
+        given=outer.scope.given,
+        variables=dict(outer.scope.variables),
+        notes=outer.scope.notes,
+        first_line=line,
+        steps=outer.scope.steps,
     )
     for name, word in own.items():
         scope.variables[name] = Variable(values=(_pieces(word),))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from trainer.command_line.shell.arithmetic import calculate
 from trainer.command_line.shell.braces import alternatives
 from trainer.command_line.shell.paths import path_of
+from trainer.command_line.shell.script import TooMuchError
 from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
 from trainer.command_line.shell.transforms import transformed
 from trainer.command_line.shell.words import (
@@ -20,6 +21,7 @@ from trainer.command_line.shell.words import (
     Pieces,
     Variable,
     Word,
+    merged,
     missing,
     plain,
     split_pieces,
@@ -34,6 +36,8 @@ _PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\
 _TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
+MOST_STEPS = 50_000
+MOST_LETTERS = 2**20
 _HOME = re.compile(r"^(~)(?=/|$|:)")
 NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
@@ -51,6 +55,7 @@ class Scope:
     notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
     first_line: int = 1  # of the text that is read, in the file
     path: str | None = None  # of the script, absolute: what it finds its own folder by
+    steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))  # those left
     assigned: str | None = None  # the variable whose new value is being read
 
     def get(self, name: str) -> Variable | None:
@@ -67,8 +72,17 @@ class Scope:
         """The number of `$1` among the arguments the script was started with."""
         return str(int(name) + self.shifted) if name.isdigit() and name != "0" else name
 
+    def count(self) -> None:
+        """TooMuchError after more statements than a script has."""
+        if next(self.steps, None) is None:
+            raise TooMuchError(f"more than {MOST_STEPS} statements would be run")
+
     def assign(self, name: str, value: Variable) -> None:
         """A gap that is the whole value is asked for by this variable's name from now on."""
+        if sum(len(piece.text) for pieces in value.values for piece in pieces) > MOST_LETTERS:
+            raise TooMuchError(f"${name} would hold more than {MOST_LETTERS} letters")
+        if not value.is_array:
+            value = Variable(values=tuple(map(merged, value.values)))
         only = value.values[0] if not value.is_array and len(value.values) == 1 else ()
         if len(only) == 1 and only[0].gap and not only[0].gap.has_own_name:
             value = Variable(values=((replace(only[0], gap=replace(only[0].gap, name=name)),),))

@@ -10,6 +10,10 @@ from trainer.command_line.launchers import slurm_sizes
 from trainer.command_line.shell.words import Word
 
 
+class TooMuchError(Exception):
+    """A script that would be read without end, or holds what no script does."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A command that the script would start. `sure` is false inside a branch that could not be decided."""

@@ -90,6 +90,18 @@ def split_pieces(value: Pieces) -> Iterator[Piece]:
                 yield Piece(text=part, quoted=False)
 
 
+def merged(value: Pieces) -> Pieces:
+    """The same value with its known text in one piece each: a variable that is added to often stays short."""
+    found: list[Piece] = []
+    for piece in value:
+        plainly = piece.quoted and not piece.gap and not piece.inherits
+        if plainly and found and found[-1].quoted and not found[-1].gap and not found[-1].inherits:
+            found[-1] = Piece(text=found[-1].text + piece.text)
+        else:
+            found.append(piece)
+    return tuple(found)
+
+
 def words_of(pieces: Iterable[Piece]) -> tuple[Word, ...]:
     """Pieces as words: what stands between two breaks, if anything does."""
     words: list[list[Piece]] = [[]]

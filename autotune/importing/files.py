@@ -1,0 +1,52 @@
+"""Files that an import reads: regular ones of a sane size, and no more of them than a launch script has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.importing.found import refused
+
+MOST_MIB = 64
+MOST_READS = 200  # of files beside a script; a script that reads one itself is read as often
+
+
+def text_of(path: Path, *, known: str) -> str:
+    """The text of a file. BadInputError for what is none. `known`: what it may be."""
+    file = str(path)
+    try:
+        if path.is_dir():
+            raise refused(file, "it is a directory", "name a script, a list of arguments, a configuration or a log")
+        if path.exists() and not path.is_file():
+            raise refused(file, "it is no regular file", "write it to a file and name that")
+        if path.stat().st_size > MOST_MIB * 2**20:
+            raise refused(file, f"it is larger than {MOST_MIB} MiB", "name a shorter one; of a log its start will do")
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        raise refused(file, "no such file", known) from None
+    except OSError as error:
+        raise refused(file, f"it cannot be read: {error.strerror}", "check the path and its permissions") from None
+    if "\0" in text:
+        raise refused(file, "it is not text", known)
+    return text
+
+
+@dataclass(kw_only=True)
+class Beside:
+    """Text of files that a script names, where they lie beside it. BadInputError where that has no end."""
+
+    folder: Path
+    left: int = MOST_READS
+
+    def __call__(self, name: str) -> str | None:
+        path = self.folder / name
+        try:
+            near = path.resolve().is_relative_to(self.folder.resolve())
+            small = near and path.is_file() and path.stat().st_size <= 2**20
+            text = path.read_text(encoding="utf-8") if small else None
+        except (OSError, ValueError):
+            return None
+        self.left -= text is not None
+        if self.left < 0:
+            raise refused(str(path), f"it is read more than {MOST_READS} times", "does a script source itself?")
+        return text
