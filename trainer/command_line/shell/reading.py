@@ -371,7 +371,7 @@ class _Reading:
     def _open(self, names: Iterable[str], node: Node, why: str) -> None:
         for name in names:
             if name.isidentifier() and name not in self.scope.given:
-                gap = Gap(name=name, line=self.line(node), text=f"${name}", why=why)
+                gap = Gap(name=name, line=self.line(node), text=f"${name}", why=why, file=self.scope.file)
                 self.scope.variables[name] = Variable(values=((missing(gap),),))
                 if self.all_exported:
                     self.exported[name] = None
