@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.importing.found import refused
@@ -37,6 +37,7 @@ class Beside:
 
     folder: Path
     left: int = MOST_READS
+    texts: dict[str, str] = field(default_factory=dict)  # what was read, by its name
 
     def __call__(self, name: str) -> str | None:
         path = self.folder / name
@@ -49,4 +50,6 @@ class Beside:
         self.left -= text is not None
         if self.left < 0:
             raise refused(str(path), f"it is read more than {MOST_READS} times", "does a script source itself?")
+        if text is not None:
+            self.texts[name] = text
         return text

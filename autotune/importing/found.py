@@ -9,6 +9,8 @@ from typing import Any, Literal
 from trainer.command_line.launchers import Peeled, Sizes
 from trainer.command_line.shell import Gap
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.source import near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +68,13 @@ class Found:
 
 def refused(where: str, what: str, hint: str) -> BadInputError:
     return BadInputError(Problem(where=where, what=what, hint=hint))
+
+
+def check_given(asked: Asked, *texts: str) -> None:
+    """BadInputError for a --set that nothing in these texts asks for."""
+    for name in asked.given:
+        in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)
+        if not in_text and name not in Architecture.model_fields and name != "model" and "@" not in name:
+            words = near(name, Architecture.model_fields)
+            hint = f"did you mean {words[0]}?" if words else "name a variable of the script, or a field of the model"
+            raise refused(f"--set {name}", "nothing in the file is called so", hint)

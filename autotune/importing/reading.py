@@ -10,8 +10,8 @@ from typing import Any
 
 from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts, secrets
 from autotune.importing.files import text_of
-from autotune.importing.found import Asked, Found, Started, refused
-from autotune.importing.recipe import Imported, built, check_given, with_changes
+from autotune.importing.found import Asked, Found, Started, check_given, refused
+from autotune.importing.recipe import Imported, built, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
 from trainer.command_line.megatron_lm.words import with_recipe
@@ -22,7 +22,6 @@ def imported(asked: Asked) -> Imported:
     """The recipe of a file. BadInputError says what is missing or not understood."""
     text = text_of(Path(asked.file), known=KNOWN)
     try:
-        check_given(asked, text)
         found, started = _found(text, asked)
         first = built(found, asked)
         return first if started is None else _agreed(first, started, asked)
@@ -34,9 +33,11 @@ def imported(asked: Asked) -> Imported:
 
 def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
     """What the file says, and the Megatron-LM command it says it with, if it does."""
+    data = None if has_arguments(text) else _mapping(text, asked)
+    if data is not None or has_arguments(text) or _only_arguments(text):
+        check_given(asked, text)  # a script's also in what it reads
     if has_arguments(text):
         return megatron_lm.from_log(text, asked), None
-    data = _mapping(text, asked)
     if data is not None:
         for fits, read in DOCUMENTS:
             if fits(data):

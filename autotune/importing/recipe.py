@@ -21,7 +21,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
-from trainer.recipe.source import Source, near, nearest
+from trainer.recipe.source import Source, nearest
 
 BRIDGE = "megatron-bridge"  # its own recipe may say otherwise: a default that is named stays named
 
@@ -130,12 +130,3 @@ def _named_as_presets(model: Architecture) -> Architecture:
 def _given_fields(asked: Asked) -> dict[str, Any]:
     """Fields of the model that --set names."""
     return {name: yaml.safe_load(value) for name, value in asked.given.items() if name in Architecture.model_fields}
-
-
-def check_given(asked: Asked, text: str) -> None:
-    """BadInputError for a --set that nothing in the file asks for."""
-    for name in asked.given:
-        if name not in text and name not in Architecture.model_fields and name != "model" and "@" not in name:
-            words = near(name, Architecture.model_fields)
-            hint = f"did you mean {words[0]}?" if words else "name a variable of the script, or a field of the model"
-            raise refused(f"--set {name}", "nothing in the file is called so", hint)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.importing.environment import LAUNCHERS, is_knob
 from autotune.importing.files import Beside
-from autotune.importing.found import Asked, Started, refused
+from autotune.importing.found import Asked, Started, check_given, refused
 from autotune.importing.secrets import is_secret, is_secret_flag
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
@@ -45,9 +45,9 @@ PATTERNS = {
 
 def started(text: str, asked: Asked) -> Started:
     """The training command of a script. BadInputError names everything that has to be told beside it."""
-    script = read_script(
-        text, given=asked.given, beside=Beside(folder=Path(asked.file).parent), path=str(Path(asked.file).resolve())
-    )
+    beside = Beside(folder=Path(asked.file).parent)
+    script = read_script(text, given=asked.given, beside=beside, path=str(Path(asked.file).resolve()))
+    check_given(asked, text, *beside.texts.values())
     command, start, others = _training(script, asked)
     words = [command.words[index] for index in start.command]
     python = (start.python or "").split()
@@ -217,11 +217,17 @@ def _needed_env(command: Command) -> list[Gap]:
 
 def _refuse_gaps(gaps: list[Gap], script: Script, asked: Asked) -> None:
     problems = {
-        gap.name: Problem(where=f"{asked.file}:{gap.line}", what=f"{_short(gap.text)}: {gap.why}", hint=_hint(gap))
+        gap.name: Problem(
+            where=f"{_file_of(gap, asked)}:{gap.line}", what=f"{_short(gap.text)}: {gap.why}", hint=_hint(gap)
+        )
         for gap in sorted(gaps, key=lambda gap: gap.line)
     }
     if problems:
         raise BadInputError(*problems.values())
+
+
+def _file_of(gap: Gap, asked: Asked) -> str:
+    return asked.file if gap.file is None else str(Path(asked.file).parent / gap.file)
 
 
 def _hint(gap: Gap) -> str:

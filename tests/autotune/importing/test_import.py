@@ -125,7 +125,9 @@ def test_everything_that_only_running_could_tell_is_asked_for_at_once_with_its_l
     assert all(re.search(r"mixture_torchrun\.sh:\d+$", problem.where) for problem in refused.value.problems)
 
 
-SMALL = "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --vocab-size 320 --bf16"
+SMALL = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 8 --micro-batch-size 1 --vocab-size 9 --bf16"
+)
 
 
 def test_values_of_a_yaml_file_of_arguments_stay_as_they_are_written(tmp_path: Path) -> None:
@@ -153,6 +155,21 @@ def test_variables_in_a_file_of_arguments_are_asked_for(form: str, tmp_path: Pat
     assert {each.hint for each in refused.value.problems} == {
         f"--set {n}=VALUE" for n in ("DATA_PATH", "OTHER", "MORE")
     }
+
+
+def test_a_variable_of_a_file_that_the_script_reads_is_asked_for_there_and_can_be_set(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("export A=1\nDATA=$DATA_ROOT/tok\n")
+    file = tmp_path / "go.sh"
+    file.write_text(f"source env.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --data-path $DATA\n")
+    with pytest.raises(BadInputError) as refused:
+        imported(Asked(file=str(file), gpu="h100"))
+    (problem,) = refused.value.problems
+    assert (problem.where, problem.hint) == (f"{tmp_path / 'env.sh'}:2", "--set DATA_ROOT=VALUE")
+    trainer = imported(Asked(file=str(file), gpu="h100", given={"DATA_ROOT": "/d"})).recipe.trainer
+    assert trainer is not None
+    assert trainer.command[-1] == "/d/tok"
+    with pytest.raises(BadInputError, match="nothing in the file is called so"):
+        imported(Asked(file=str(file), gpu="h100", given={"OTHER_ROOT": "/d"}))
 
 
 def test_a_second_training_command_is_said(tmp_path: Path) -> None:

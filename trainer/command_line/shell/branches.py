@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -43,7 +44,7 @@ def _if(reading: Reader, node: Node) -> None:
 
 
 def _condition(reading: Reader, branch: Node) -> bool | None:
-    if (asked := reading.scope.given.get(f"if@{reading.line(branch)}")) is not None:
+    if (asked := reading.scope.given.get(_place(reading, reading.line(branch)))) is not None:
         return asked.lower() in YES
     tests = _tests(branch)
     if any(_starts(test) for test in tests):  # if ! torchrun …; then
@@ -79,7 +80,7 @@ def _status(reading: Reader, node: Node) -> bool | None:
     if not (is_test or text_of(node).startswith("test ")):
         reading.statements([node])
         return True
-    if (asked := reading.scope.given.get(f"if@{reading.line(node)}")) is not None:
+    if (asked := reading.scope.given.get(_place(reading, reading.line(node)))) is not None:
         return asked.lower() in YES
     if node.type == "negated_command" and node.named_children[0].type == "command":
         reading.statements(node.named_children)
@@ -113,6 +114,11 @@ def _loop(reading: Reader, node: Node) -> None:
     _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=_assigned(body))
 
 
+def _place(reading: Reader, line: int) -> str:
+    """What a test is decided by: if@3, or if@env.sh:3 in a file that the script reads."""
+    return f"if@{reading.scope.file}:{line}" if reading.scope.file else f"if@{line}"
+
+
 def _starts(node: Node) -> bool:
     return bool(inside(node, "command")) and _STARTS.search(text_of(node)) is not None
 
@@ -132,7 +138,10 @@ def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str, sets: Col
         gap = Gap(name=name, line=line, text=f"${name}", why=f"set in the {what} of line {line}, which is undecided")
         before = reading.scope.variables.get(name)
         if before is not None and before.is_array:
-            gap = Gap(name=f"if@{line}", line=line, text=f"({what} of line {line})", why="undecided: yes or no?")
+            gap = Gap(
+                name=_place(reading, line), line=line, text=f"({what} of line {line})", why="undecided: yes or no?"
+            )
+        gap = replace(gap, file=reading.scope.file)
         reading.scope.variables[name] = Variable(
             values=(*(before.values if before and before.is_array else ()), (missing(gap),)),
             is_array=before is not None and before.is_array,

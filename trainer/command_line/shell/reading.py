@@ -103,7 +103,7 @@ class _Reading:
                 raise
 
     def note(self, line: int, what: str) -> None:
-        self.notes.append((line, what))
+        self.notes.append((line, f"{what} (of {self.scope.file})" if self.scope.file else what))
 
     def line(self, node: Node) -> int:
         return line_of(node) + self.scope.first_line - 1
@@ -262,6 +262,7 @@ class _Reading:
             return
         inner = _nested(self, before, own, line=self.line(node) if is_text else 1)
         inner.scope.positional = tuple(_pieces(word) for word in arguments[1 if is_text else 0 :])
+        inner.scope.file = self.scope.file if is_text else first.text
         inner.scope.path = arguments[0].text if is_text and arguments and not arguments[0].gaps else None
         self._nested(inner, text, first.gaps)
 
@@ -296,11 +297,12 @@ class _Reading:
             self.note(self.line(node), f"source {name} was not read: what it sets is not known")
             return
         outer, self.scope.first_line = self.scope.first_line, 1
+        file, self.scope.file = self.scope.file, beside
         self.depth += 1
         with suppress(_Exit, _Return):
             self.read(text)
         self.depth -= 1
-        self.scope.first_line = outer
+        self.scope.first_line, self.scope.file = outer, file
 
     def _eval(self, words: tuple[Word, ...], node: Node) -> None:
         if self.depth >= MOST_DEPTH:
@@ -369,7 +371,7 @@ class _Reading:
     def _open(self, names: Iterable[str], node: Node, why: str) -> None:
         for name in names:
             if name.isidentifier() and name not in self.scope.given:
-                gap = Gap(name=name, line=self.line(node), text=f"${name}", why=why)
+                gap = Gap(name=name, line=self.line(node), text=f"${name}", why=why, file=self.scope.file)
                 self.scope.variables[name] = Variable(values=((missing(gap),),))
                 if self.all_exported:
                     self.exported[name] = None
@@ -436,6 +438,7 @@ def _nested(outer: _Reading, before: tuple[Word, ...], own: Mapping[str, Word], 
         notes=outer.scope.notes,
         first_line=line,
         steps=outer.scope.steps,
+        file=outer.scope.file,
     )
     for name, word in own.items():
         scope.variables[name] = Variable(values=(_pieces(word),))

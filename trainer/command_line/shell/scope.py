@@ -54,6 +54,7 @@ class Scope:
     shifted: int = 0  # how many of the script's own arguments were shifted away
     notes: dict[str, int] = field(default_factory=dict)  # variables taken as empty -> the line that did
     first_line: int = 1  # of the text that is read, in the file
+    file: str | None = None  # that is read, where it is not the script itself
     path: str | None = None  # of the script, absolute: what it finds its own folder by
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))  # those left
     assigned: str | None = None  # the variable whose new value is being read
@@ -339,7 +340,7 @@ class Scope:
     def _gap(self, node: Node, name: str, why: str, text: str = "") -> Piece:
         if name in self.given:
             return Piece(text=self.given[name])
-        return missing(Gap(name=name, line=self._line(node), text=text or text_of(node), why=why))
+        return missing(Gap(name=name, line=self._line(node), text=text or text_of(node), why=why, file=self.file))
 
     def _line(self, node: Node) -> int:
         return line_of(node) + self.first_line - 1

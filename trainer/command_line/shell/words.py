@@ -15,6 +15,7 @@ class Gap:
     line: int
     text: str  # as written: "$(date +%F)", "$DATA_PATH"
     why: str
+    file: str | None = None  # a file the script reads, where it stands in one
 
     @property
     def has_own_name(self) -> bool:

@@ -191,6 +191,15 @@ def test_arguments_of_the_script_that_nobody_knows_are_said() -> None:
         ]
 
 
+def test_tests_of_two_files_on_one_line_are_decided_apart() -> None:
+    beside = {"env.sh": "if [ -f /a ]; then B=1; else B=2; fi\n"}.get
+    text = "if [ -f /b ]; then A=1; else A=2; fi\nsource env.sh\ngo $A $B\n"
+    gaps = [gap for word in read_script(text, beside=beside).commands[-1].words for gap in word.gaps]
+    assert [(gap.name, gap.file, gap.line) for gap in gaps] == [("A", None, 1), ("B", "env.sh", 1)]
+    decided = read_script(text, beside=beside, given={"if@1": "yes", "if@env.sh:1": "no"})
+    assert [word.text for word in decided.commands[-1].words] == ["go", "1", "2"]
+
+
 def test_neither_side_of_an_undecided_list_is_taken_for_granted() -> None:
     text = "A=0\n[ -f /a ] && A=1 || A=2\ngo $A\n"
     assert [gap.name for gap in read_script(text).commands[-1].words[1].gaps] == ["A"]
