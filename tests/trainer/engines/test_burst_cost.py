@@ -31,6 +31,8 @@ class Clock:
 class FakeRanks:
     """Ranks that take their time to start, run and end; started as a launcher starts them."""
 
+    queued_s = 0.0
+
     clock: Clock
     failure: Failure | None = None
     alive: bool = True
