@@ -51,6 +51,8 @@ def built(found: Found, asked: Asked) -> Imported:
             section[name] = list(value) if isinstance(value, tuple) else value
     if found.kind is not None:
         data["burst"] = {"engine": "command"}
+        if data["cluster"]["nodes"] > 1 and _of_slurm(found):
+            data["burst"]["launcher"] = "slurm"
         trainer = {
             "kind": found.kind,
             "version": version_beside(found.command) if found.kind == "megatron-lm" else None,
@@ -60,6 +62,10 @@ def built(found: Found, asked: Asked) -> Imported:
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))
     return Imported(recipe=recipe, found=found, environment=environment, changed={})
+
+
+def _of_slurm(found: Found) -> bool:
+    return bool(found.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in found.launchers)
 
 
 def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> Imported:

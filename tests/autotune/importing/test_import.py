@@ -375,3 +375,10 @@ def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> Non
         moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
         assert moved <= SAID_OTHERWISE.keys(), (row["id"], moved)
         assert found.cluster == recipe.cluster
+
+
+def test_a_slurm_script_of_several_nodes_is_started_by_slurm() -> None:
+    of_slurm = imported(asked_of("latent_slurm.sh")).recipe
+    assert of_slurm.cluster.nodes > 1
+    assert of_slurm.burst.launcher_kind == "slurm"
+    assert imported(asked_of("mixture_torchrun.sh")).recipe.burst.launcher_kind == "local"
