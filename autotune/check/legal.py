@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
-from trainer.launchers.open import LAUNCHERS
-from trainer.launchers.slurm.launcher import slurm_launcher
+from trainer.launchers.open import LAUNCHERS, open_launcher
+from trainer.launchers.slurm.launcher import SlurmLauncher
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.engines import ENGINES
@@ -22,7 +22,7 @@ RANKS_HERE = ("megatron", "command")  # engines whose ranks a launcher starts
 
 def refuse_illegal(recipe: Recipe, *, where: str) -> None:
     """Raises BadInputError with every problem at once; `where` is the file the recipe came from."""
-    problems = [*_runners(recipe, where), *_machines(recipe, where), *_trainer(recipe, where), *_rules(recipe, where)]
+    problems = [*_runners(recipe, where), *_trainer(recipe, where), *_rules(recipe, where)]
     if problems:
         raise BadInputError(*problems)
 
@@ -39,11 +39,14 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
         )
 
 
-def refuse_without_slurm(recipe: Recipe) -> None:
-    """Raises ToolError where launcher slurm cannot start the recipe's ranks from here: no Slurm, or no allocation that
-    is large enough."""
-    if recipe.burst.engine in RANKS_HERE and recipe.burst.launcher_kind == "slurm":
-        slurm_launcher(recipe, Path()).allocation(recipe.cluster.nodes)
+def refuse_without_nodes(recipe: Recipe) -> None:
+    """Raises ToolError where the launcher cannot start the recipe's ranks from here: several nodes with launcher
+    local, no Slurm, or no allocation that is large enough."""
+    if recipe.burst.engine not in RANKS_HERE:
+        return
+    launcher = open_launcher(recipe, Path())
+    if isinstance(launcher, SlurmLauncher):
+        launcher.allocation(recipe.cluster.nodes)
 
 
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
@@ -56,16 +59,6 @@ def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
             yield Problem(where=f"{where}: burst.{key}", what=f"{name!r} is no {key} of this version", hint=hint)
-
-
-def _machines(recipe: Recipe, where: str) -> Iterator[Problem]:
-    """Launcher local starts ranks on this machine only."""
-    if recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE and recipe.burst.launcher == "local":
-        yield Problem(
-            where=f"{where}: cluster.nodes",
-            what=f"launcher local starts ranks on this machine only, the recipe asks for {recipe.cluster.nodes} nodes",
-            hint="set burst.launcher to slurm, cluster.nodes to 1, or burst.engine to simulated",
-        )
 
 
 def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:

@@ -92,13 +92,13 @@ def _moment(text: str | None) -> float | None:
 def _tune(base: Recipe, given: str, limits: Limits, open_study: Callable[[Listener], Study]) -> Answer:
     from rich.console import Console
 
-    from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_slurm
+    from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_nodes
     from autotune.report import write_report
     from autotune.tuning.live import summary, view_for
 
     refuse_illegal(base, where=given)
     refuse_without_gpus(base)
-    refuse_without_slurm(base)
+    refuse_without_nodes(base)
     console = Console()
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     view = view_for(console, budget=limits.budget)

@@ -13,9 +13,18 @@ from trainer.recipe import Recipe
 
 # kind -> how it is opened: by what the recipe says, and a folder of this study alone
 LAUNCHERS: dict[str, Callable[[Recipe, Path], Launcher]] = {
-    "local": lambda recipe, home: LocalLauncher(),
+    "local": lambda recipe, home: _local(recipe),
     "slurm": slurm_launcher,
 }
+
+
+def _local(recipe: Recipe) -> Launcher:
+    if recipe.cluster.nodes > 1:
+        raise ToolError(
+            f"launcher local starts ranks on this machine only, and the recipe asks for {recipe.cluster.nodes} nodes",
+            hint="set burst.launcher to slurm, cluster.nodes to 1, or burst.engine to simulated",
+        )
+    return LocalLauncher()
 
 
 def open_launcher(recipe: Recipe, home: Path) -> Launcher:

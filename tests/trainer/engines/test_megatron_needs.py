@@ -54,7 +54,7 @@ def test_the_ranks_of_a_cpu_recipe_see_no_gpu() -> None:
     assert environment_of(gpu(CUDA_DEVICE_MAX_CONNECTIONS=1)) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-@pytest.mark.parametrize(("section", "change"), [("cluster", {"nodes": 2}), ("burst", {"launcher": "slurm"})])
+@pytest.mark.parametrize(("section", "change"), [("cluster", {"nodes": 2}), ("burst", {"launcher": "nowhere"})])
 def test_ranks_on_other_machines_are_refused_and_none_is_started(
     tmp_path: Path, section: str, change: dict[str, Any]
 ) -> None:
