@@ -10,6 +10,7 @@ from trainer.command_line.megatron_lm import refusals as megatron_lm
 from trainer.command_line.megatron_lm.words import unmentioned
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.launchers import NOT_EXPRESSED
 from trainer.recipe.rules import Finding, FindingKind, check
 from trainer.recipe.rules.rule import MEGATRON_LM
 
@@ -43,5 +44,5 @@ def _left(field: str, flag: str) -> Finding:
 
 
 def _refused(finding: Finding) -> Finding:
-    unsaid = finding.rule == megatron_lm.NOT_EXPRESSED and all(name in KNOBS for name in finding.knobs)
+    unsaid = finding.rule == NOT_EXPRESSED and all(name in KNOBS for name in finding.knobs)
     return replace(finding, kind=FindingKind.ERROR) if unsaid else finding

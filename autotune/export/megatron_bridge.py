@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from autotune.export.script import own_command
 from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
-from trainer.command_line.megatron_bridge.overrides import Unsaid, environment, overrides, unsaid
+from trainer.command_line.megatron_bridge.overrides import Unsaid, overrides, unsaid
 from trainer.command_line.megatron_bridge.refusals import refused
 from trainer.command_line.megatron_bridge.versions import Version, version_of
+from trainer.command_line.megatron_lm.spelling import environment
 from trainer.recipe import Recipe
 
 HELD = (

@@ -10,6 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 ActivationName = Literal["silu", "gelu", "quick_gelu", "squared_relu"]
 
 
+# Fields that stretch the rotation to longer sequences
+YARN = (
+    "rotary_scaling_factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+)
+
+
 class Section(BaseModel):
     """A part of a recipe: frozen, unknown keys refused, no silent conversion ("8" is not 8, true is not 1)."""
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from trainer.recipe.architecture import YARN
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.predicates import (
     Test,
@@ -139,12 +140,7 @@ NUMBERS_ONLY = frozenset(
         "use_rope_scaling",
         "rope_scaling_factor",
         "rope_type",
-        "rotary_scaling_factor",
-        "original_max_position_embeddings",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
+        *YARN,
         "yarn_correction_range_round_to_int",
         "attention_chunk_size",
     }

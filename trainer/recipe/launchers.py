@@ -14,6 +14,7 @@ from trainer.recipe.rules.rule import Finding, FindingKind, Launcher, Rule
 from trainer.recipe.schema import Recipe
 
 NEWEST = "head"
+NOT_EXPRESSED = "not-expressed"  # id of the finding that no words say it: the job starts without
 REFUSED = "refused by Megatron-Core "
 _RELEASE = re.compile(r"\d+\.\d+")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from trainer.recipe.architecture import Architecture
+from trainer.recipe.architecture import YARN, Architecture
 
 RENAMED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "untie_embeddings_and_output_weights": ("share_embeddings_and_output_weights", lambda value: not value),
@@ -24,15 +24,7 @@ NOT_FIELDS = {
     "attention_chunk_size": "Megatron-Core has no field for it",
 }
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")
-# With latent attention under these names, without it under `yarn_` and the name
-YARN = (
-    "rotary_scaling_factor",
-    "original_max_position_embeddings",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-)
+# Those of YARN are so named with latent attention; without it `yarn_` stands before the name
 YARN_ALONE = ("yarn_correction_range_round_to_int",)  # latent attention has no such field
 
 

@@ -93,13 +93,6 @@ def written(recipe: Recipe, version: Version = NEWEST) -> list[Override]:
     ]
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
-    """Variables to set before Bridge starts: it leaves what is set as it is."""
-    values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
-    values["OMP_NUM_THREADS"] = recipe.knob("threads_per_rank")
-    return {name: str(value) for name, value in values.items() if value is not None}
-
-
 def unsaid(recipe: Recipe, version: Version = NEWEST) -> list[Unsaid]:
     """What the recipe says and Bridge of that version cannot be told, each with the reason."""
     of_model = (Unsaid(what=name, value=value, why=why) for name, value, why in not_said(recipe.architecture))

@@ -6,11 +6,9 @@ from trainer.command_line.megatron_bridge.overrides import Unsaid, unsaid
 from trainer.command_line.megatron_bridge.versions import GRAPH_MODULES, core_of, version_of
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
-from trainer.recipe.launchers import check_for
+from trainer.recipe.launchers import NOT_EXPRESSED, check_for
 from trainer.recipe.rules import Finding, FindingKind
 from trainer.recipe.rules.rule import BRIDGE, Launcher
-
-NOT_EXPRESSED = "not-expressed"  # the job starts with the Bridge recipe's own value
 
 
 def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:

@@ -9,12 +9,11 @@ from trainer.command_line.megatron_lm.flags import since, version_of
 from trainer.command_line.megatron_lm.model import model_spellings
 from trainer.command_line.megatron_lm.spelling import Spelling, knob_spellings, whole_iteration
 from trainer.recipe import Recipe
-from trainer.recipe.launchers import check_for
+from trainer.recipe.launchers import NOT_EXPRESSED, check_for
 from trainer.recipe.rules import Finding, FindingKind
 from trainer.recipe.rules.rule import MEGATRON_LM, Launcher
 
 NO_SUCH_FLAG = "flag-of-version"  # another version has the flag: this one refuses the argument
-NOT_EXPRESSED = "not-expressed"  # no version has one: the job starts without
 
 
 def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:

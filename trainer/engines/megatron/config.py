@@ -14,6 +14,7 @@ import torch
 
 from trainer.engines.megatron import compat
 from trainer.recipe import Recipe
+from trainer.recipe.architecture import YARN
 from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import layout_of
@@ -45,15 +46,7 @@ NOT_OF_THE_CONFIG = {
     "yarn_correction_range_round_to_int",
 }
 ROTATION = ("rotary_base", "rotary_percent")  # fields of latent attention, arguments of GPTModel without
-# YaRN's fields of latent attention; without it GPTModel looks for them on the configuration under names with yarn_
-YARN = (
-    "rotary_scaling_factor",
-    "original_max_position_embeddings",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-)
+# Fields of YARN are latent attention's; without it GPTModel looks for them on the configuration under names with yarn_
 LISTS = {"moe_layer_freq", "window_attn_skip_freq", "no_rope_freq"}  # Megatron takes no tuple for them
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from trainer.command_line.megatron_bridge.hydra import literal, named
-from trainer.command_line.megatron_bridge.overrides import environment, overrides, unsaid, written
+from trainer.command_line.megatron_bridge.overrides import overrides, unsaid, written
 from trainer.command_line.megatron_bridge.versions import version_of
+from trainer.command_line.megatron_lm.spelling import environment
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS

@@ -10,12 +10,13 @@ import pytest
 from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.command_line.megatron_lm.flags import BY_NAME, FLAGS, VERSIONS, flags_of, version_of
 from trainer.command_line.megatron_lm.model import model_spellings
-from trainer.command_line.megatron_lm.refusals import NO_SUCH_FLAG, NOT_EXPRESSED, findings_for
+from trainer.command_line.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
 from trainer.command_line.megatron_lm.spelling import Spelling, knob_spellings
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.launchers import NOT_EXPRESSED
 from trainer.recipe.models import presets
 from trainer.recipe.rules import FindingKind
 
