@@ -11,10 +11,13 @@ import yaml
 
 from autotune.importing.found import Asked, Started, refused
 from autotune.importing.scripts import NOT_NEEDED
+from trainer.command_line.shell import TooMuchError
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.aliases import values_in
 
 ARGUMENTS = "MODEL_ARGS"
 ENVIRONMENT = "ENV_VARS"
+MOST_VALUES = 200_000  # of a document with its aliases written out
 _VARIABLE = re.compile(
     r"\$(?P<plain>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|\{(?P<bare>[A-Za-z_]\w*)\}"
 )
@@ -108,8 +111,11 @@ def _program_note() -> tuple[str, ...]:
 
 
 def read_yaml(text: str) -> Any:
-    """The document, or None where the text is no YAML."""
+    """The document, or None where the text is no YAML. RecursionError for one that holds itself, TooMuchError for one
+    whose aliases stand for more than can be read."""
     try:
+        if values_in(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES:
+            raise TooMuchError("its aliases stand for more values than can be read")
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return None
@@ -128,21 +134,3 @@ _Texts.yaml_implicit_resolvers = {}
 _Texts.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF"))
 _Texts.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
 _Texts.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<"), ["<"])
-
-
-def expands_to(data: Any) -> int:
-    """How many values a document holds once its aliases are written out. RecursionError for one that holds itself."""
-    return _expands(data, {}, set())
-
-
-def _expands(data: Any, known: dict[int, int], open_: set[int]) -> int:
-    if not isinstance(data, dict | list):
-        return 1
-    if id(data) in open_:
-        raise RecursionError
-    if id(data) not in known:
-        open_.add(id(data))
-        inner = data.values() if isinstance(data, dict) else data
-        known[id(data)] = 1 + sum(_expands(each, known, open_) for each in inner)
-        open_.remove(id(data))
-    return known[id(data)]

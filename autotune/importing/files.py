@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.importing.found import refused
+from trainer.recipe.files import bytes_of
 
 MOST_MIB = 64
 MOST_READS = 200  # of files beside a script; a script that reads one itself is read as often
@@ -15,17 +16,10 @@ def text_of(path: Path, *, known: str) -> str:
     """The text of a file. BadInputError for what is none. `known`: what it may be."""
     file = str(path)
     try:
-        if path.is_dir():
-            raise refused(file, "it is a directory", "name a script, a list of arguments, a configuration or a log")
-        if path.exists() and not path.is_file():
-            raise refused(file, "it is no regular file", "write it to a file and name that")
-        if path.stat().st_size > MOST_MIB * 2**20:
-            raise refused(file, f"it is larger than {MOST_MIB} MiB", "name a shorter one; of a log its start will do")
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        raw = bytes_of(path, where=file, instead=f"{known}; of a long log its start will do", most_mib=MOST_MIB)
     except FileNotFoundError:
         raise refused(file, "no such file", known) from None
-    except OSError as error:
-        raise refused(file, f"it cannot be read: {error.strerror}", "check the path and its permissions") from None
+    text = raw.decode("utf-8", errors="replace")
     if "\0" in text:
         raise refused(file, "it is not text", known)
     return text

@@ -56,16 +56,15 @@ def read_events(path: Path) -> tuple[list[Event], int]:
     Raises BadInputError if there is no journal, if it comes from a newer version, or if a whole line cannot
     be read.
     """
-    try:
-        raw = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    if not path.is_file():
         raise BadInputError(
             Problem(
                 where=str(path.parent),
                 what=f"not a study: it holds no {JOURNAL}",
                 hint="name a folder that `moe-autotune run` made",
             )
-        ) from None
+        )
+    raw = path.read_bytes()
     whole = raw.rfind(b"\n") + 1
     lines = raw[:whole].splitlines()
     if lines:

@@ -14,10 +14,12 @@ from typing import Any
 
 from trainer.errors import BadInputError, Problem
 from trainer.recipe.architecture import Architecture
+from trainer.recipe.files import text_of
 from trainer.recipe.source import nearest
 from trainer.recipe.tables import read_table
 
 Config = Mapping[str, Any]
+MOST_MIB = 8  # those with labels of 20,000 classes hold a few
 _YARN = {
     "factor": "rotary_scaling_factor",
     "original_max_position_embeddings": "original_max_position_embeddings",
@@ -64,14 +66,19 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
 
 def read_config(path: Path, *, where: str) -> Config:
     """A `config.json`. BadInputError where there is none, or it is no configuration of transformers."""
+    instead = "name a config.json of Hugging Face"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(text_of(path, where=f"{where} {path}", instead=instead, most_mib=MOST_MIB))
     except FileNotFoundError:
         raise _refused(where, f"no file {path}", "a path is meant from the recipe's folder") from None
-    except (OSError, ValueError) as error:
-        raise _refused(where, f"{path} cannot be read: {error}", "name a config.json of Hugging Face") from None
+    except RecursionError:
+        raise _refused(where, f"{path} is nested too deeply to be read", instead) from None
+    except BadInputError:
+        raise
+    except ValueError as error:
+        raise _refused(where, f"{path} cannot be read: {error}", instead) from None
     if not is_hugging_face(data):
-        raise _refused(where, f"{path} has no model_type", "name a config.json of Hugging Face")
+        raise _refused(where, f"{path} has no model_type", instead)
     return dict(data)
 
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.files import text_of
 from trainer.recipe.machine import Machine
 from trainer.recipe.source import nearest, parse_source
 from trainer.recipe.validation import validated
@@ -30,9 +31,10 @@ def load_machine(name_or_file: str, *, beside: Path | None = None, where: str = 
         packaged = files("trainer.recipe") / "machines" / f"{name_or_file}.yaml"
         return validated(Machine, parse_source(packaged.read_text(encoding="utf-8"), name=f"{name_or_file}.yaml"))
     path = (beside or Path()) / name_or_file
-    if not path.is_file():
+    if not path.exists():
         near = nearest(name_or_file, packaged_machines())
         meant = f"did you mean {near}? " if near else ""
         hint = f"{meant}there are {', '.join(packaged_machines())}; or name a YAML file"
         raise BadInputError(Problem(where=where, what=f"no machine {name_or_file!r}", hint=hint))
-    return validated(Machine, parse_source(path.read_text(encoding="utf-8"), name=str(path)))
+    text = text_of(path, where=f"{where} {path}", instead="a machine is a YAML file: see docs/machines.md")
+    return validated(Machine, parse_source(text, name=str(path)))

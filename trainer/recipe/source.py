@@ -12,8 +12,11 @@ from typing import Any
 import yaml
 
 from trainer.errors import BadInputError, Problem
+from trainer.recipe.aliases import values_in
+from trainer.recipe.files import text_of
 
 KeyPath = tuple[str | int, ...]
+MOST_VALUES = 20_000  # of a document with its aliases written out; every knob with its own value takes 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,14 @@ def parse_source(text: str, *, name: str) -> Source:
     """YAML text as a `Source`; the same errors as `read_source`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if values_in(root) > MOST_VALUES:
+            raise _refused(name, "its aliases stand for more values than a recipe has", "write them out")
         data = yaml.safe_load(text)
+    except RecursionError:
+        what = "it is nested too deeply to be read, or an alias holds itself"
+        raise _refused(name, what, "write it flatter, without aliases") from None
+    except BadInputError:
+        raise
     except yaml.MarkedYAMLError as error:
         raise _refused(*_yaml_problem(name, error)) from None
     except (yaml.YAMLError, ValueError) as error:  # a character YAML forbids; a date that is none
@@ -89,20 +99,15 @@ def parse_source(text: str, *, name: str) -> Source:
 
 
 def _read_file(path: Path) -> str:
+    """The file's text. BadInputError for a folder, a pipe, a device, what is larger than 1 MiB or no text."""
     name = str(path)
+    instead = "a recipe is a YAML file; traces go to `diagnose`"
     if path.is_dir():
-        raise _refused(name, "it is a directory", f"name a file in it{_nearby(path / 'x', name)}")
+        instead = f"name a file in it{_nearby(path / 'x', name)}"
     try:
-        text = path.read_bytes().decode("utf-8")
+        return text_of(path, where=name, instead=instead)
     except FileNotFoundError:
         raise _refused(name, "no such file or packaged example", _missing_hint(path)) from None
-    except UnicodeDecodeError:
-        raise _refused(name, "it is not text", "a recipe is a YAML file; traces go to `diagnose`") from None
-    except (OSError, ValueError) as error:
-        raise _refused(name, f"it cannot be read: {error}", "check the path and its permissions") from None
-    if "\0" in text:
-        raise _refused(name, "it is not text", "a recipe is a YAML file; traces go to `diagnose`")
-    return text
 
 
 def _missing_hint(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Reading recipes: what is good comes through, and every problem is named at once with its place and cure."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,38 @@ def test_a_key_that_is_not_text_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("section", ["training", "parallelism", "knobs", "burst", "tune"])
 def test_an_empty_section_means_its_defaults(tmp_path: Path, section: str) -> None:
     assert loaded(tmp_path, f"model: qwen3-30b-a3b\ncluster:\n  gpu: h100\n{section}:\n")
+
+
+BOMB = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 40))
+MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (GOOD + BOMB, "aliases stand for more values"),
+        (GOOD + MERGED, "aliases stand for more values"),
+        ("model: &m\n  inner: *m\ncluster: {gpu: h100}\n", "nested too deeply to be read, or an alias holds itself"),
+        ("model: " + "[" * 5000 + "]" * 5000 + "\n", "nested too deeply"),
+        (GOOD + "#" * 2**20, "larger than 1 MiB"),
+    ],
+    ids=["aliases", "merges", "an alias that holds itself", "deep", "large"],
+)
+def test_text_that_would_be_read_without_end_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    assert why in only(tmp_path, text).what
+
+
+def test_what_is_no_regular_file_is_refused_before_a_byte_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for named in (tmp_path / "pipe.yaml", Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(BadInputError, match="it is no regular file"):
+            load_recipe(str(named))
+
+
+@pytest.mark.parametrize("key", ["model: %s.json", "model: qwen3-30b-a3b\nburst: {engine: simulated, machine: %s}"])
+def test_files_that_a_recipe_names_are_regular_ones_too(tmp_path: Path, key: str) -> None:
+    for name in ("pipe", "pipe.json"):
+        os.mkfifo(tmp_path / name)
+    (found,) = problems(tmp_path, key % "pipe" + "\ncluster: {gpu: h100}\n")
+    assert "it is no regular file" in found.what
+    assert "pipe" in found.where

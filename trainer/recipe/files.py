@@ -1,0 +1,50 @@
+"""Files that people name: a regular one of a sane size is read, anything else is refused before a byte is."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from trainer.errors import BadInputError, Problem
+
+
+def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> bytes:
+    """The bytes of a regular file of at most `most_mib`. `instead` says what to name where a folder, a pipe, a device
+    or a larger file is named.
+
+    BadInputError for those and for what cannot be read, FileNotFoundError where there is nothing.
+    """
+    most = most_mib * 2**20
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise _refused(where, "it is a directory", instead)
+        if not stat.S_ISREG(mode):
+            raise _refused(where, "it is no regular file", f"write it to a file and name that; {instead}")
+        with path.open("rb") as file:  # what /proc and the like hold has no size before it is read
+            content = file.read(most + 1)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        if isinstance(error, BadInputError):
+            raise
+        why = getattr(error, "strerror", None) or error
+        raise _refused(where, f"it cannot be read: {why}", "check the path and its permissions") from None
+    if len(content) > most:
+        raise _refused(where, f"it is larger than {most_mib} MiB", instead)
+    return content
+
+
+def text_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> str:
+    """The same file as UTF-8 text. Also BadInputError for what is no text."""
+    try:
+        text = bytes_of(path, where=where, instead=instead, most_mib=most_mib).decode("utf-8")
+    except UnicodeDecodeError:
+        raise _refused(where, "it is not text", instead) from None
+    if "\0" in text:
+        raise _refused(where, "it is not text", instead)
+    return text
+
+
+def _refused(where: str, what: str, hint: str) -> BadInputError:
+    return BadInputError(Problem(where=where, what=what, hint=hint))
