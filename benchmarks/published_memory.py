@@ -17,7 +17,7 @@ import numpy as np
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.activations import along, copies_of_a_token, saved_by_tensor, wide_bytes
 from trainer.estimate.memory.estimate import memory_of
-from trainer.estimate.memory.in_flight import forwards_held, layers_in_flight
+from trainer.estimate.memory.moments import layers_held
 from trainer.recipe import Recipe
 
 GIB = 2.0**30
@@ -78,7 +78,7 @@ def expert_outputs_gib(recipe: Recipe) -> float:
     """What the experts' outputs would take on the middle rank, were they kept for a later weighing."""
     candidates = one(recipe)
     each = copies_of_a_token(candidates) * recipe.architecture.hidden_size * wide_bytes(candidates)
-    held = layers_in_flight(candidates, forwards_held(candidates)[0])[True][0, MIDDLE]
+    held = layers_held(candidates)[0][True][0, MIDDLE]
     return float(each * candidates.tokens * held) / GIB
 
 

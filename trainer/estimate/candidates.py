@@ -53,14 +53,22 @@ class Stages:
     exists: Flags
     dense: Floats  # decoder layers without experts
     moe: Floats
-    dense_first: Floats  # of them, those of the rank's first chunk
-    dense_last: Floats  # and of its last
-    moe_first: Floats
+    dense_last: Floats  # of them, those of the rank's last chunk
     moe_last: Floats
     mtp: Floats  # multi-token-prediction layers, of the model's last kind; in the rank's last chunk
     embeds: Flags  # the first rank holds the token embedding
     heads: Flags  # the last rank holds the output head and the loss
     norms: Flags  # the rank of the last decoder layer holds the final norm; without MTP, that of the head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """Decoder layers of each model chunk, for every different split of a table; zero beyond a split's own ranks and
+    chunks. K splits, V chunks of a rank."""
+
+    dense: Floats  # [K, P, V]
+    moe: Floats
+    of_row: Integers  # which split each row has, [N], or [] where all have one
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,9 +171,22 @@ class Candidates:
     @cached_property
     def stages(self) -> Stages:
         """The split of layers over pipeline ranks, worked out once for each different one."""
+        one = _stacked(self._splits[0], self.chunks)
+        if not self._splits[1].shape:
+            return one
+        return Stages(**{name: getattr(one, name)[self._splits[1]] for name in Stages.__dataclass_fields__})
+
+    @cached_property
+    def chunks(self) -> Chunks:
+        recipes, rows = self._splits
+        return _chunked(recipes, rows)
+
+    @cached_property
+    def _splits(self) -> tuple[list[Recipe], Integers]:
+        """(a recipe of each different split of layers, which of them each row has: [N], or [] for one split)."""
         varied = [name for name in SPLIT if name in self.columns]
         if not varied:
-            return _stacked([self.base])
+            return [self.base], np.zeros((), dtype=np.int64)
         codes = np.stack([np.broadcast_to(self.columns[name].codes, (self.count,)) for name in varied])
         kinds, rows = np.unique(codes, axis=1, return_inverse=True)
         choices = [self.columns[name].choices for name in varied]
@@ -173,8 +194,7 @@ class Candidates:
             self.base.replace({name: choices[i][code] for i, (name, code) in enumerate(zip(varied, kind, strict=True))})
             for kind in kinds.T
         ]
-        one = _stacked(recipes)
-        return Stages(**{name: getattr(one, name)[rows.reshape(-1)] for name in Stages.__dataclass_fields__})
+        return recipes, rows.reshape(-1).astype(np.int64)
 
     # --- rows --------------------------------------------------------------------------------------------
     def take(self, rows: Any) -> Candidates:
@@ -198,38 +218,40 @@ def _pieces(text: str | None) -> float:
         return 0.0
 
 
-def _stacked(recipes: Sequence[Recipe]) -> Stages:
+def _chunked(recipes: Sequence[Recipe], rows: Integers) -> Chunks:
+    flags = recipes[0].architecture.moe_layers
+    splits = [layers_of_ranks(recipe) for recipe in recipes]
+    shape = (len(splits), max(map(len, splits)), max(len(chunks) for split in splits for chunks in split))
+    every, moe = np.zeros(shape), np.zeros(shape)
+    for kind, split in enumerate(splits):
+        for rank, chunks in enumerate(split):
+            for number, chunk in enumerate(chunks):
+                every[kind, rank, number] = len(chunk)
+                moe[kind, rank, number] = sum(flags[layer] for layer in chunk)
+    return Chunks(dense=every - moe, moe=moe, of_row=rows)
+
+
+def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
     """Stages [R, P] of recipes of one model."""
     model = recipes[0].architecture
-    flags = model.moe_layers
     splits = [layers_of_ranks(recipe) for recipe in recipes]
     sizes = np.array([len(split) for split in splits])[:, None]
-    shape = (len(recipes), int(sizes.max()))
+    shape = chunks.moe.shape[:2]
     mtp = np.zeros(shape)
-    moe, moe_first, moe_last = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    all_of, first, end = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    last = [_rank_of_last_layer(split) for split in splits]
     for row, split in enumerate(splits):
         mtp[row, : len(split)] = mtp_layers_of_ranks(recipes[row])
-        for rank, chunks in enumerate(split):
-            with_experts = [sum(flags[layer] for layer in chunk) for chunk in chunks]
-            moe[row, rank], moe_first[row, rank], moe_last[row, rank] = (
-                sum(with_experts),
-                with_experts[0],
-                with_experts[-1],
-            )
-            all_of[row, rank], first[row, rank], end[row, rank] = sum(map(len, chunks)), len(chunks[0]), len(chunks[-1])
+    last = np.array([len(split[0]) - 1 for split in splits])
+    ends = [_rank_of_last_layer(split) for split in splits]
     numbers = np.broadcast_to(np.arange(shape[1])[None, :], shape)
     heads = numbers == sizes - 1
-    norms = numbers == np.array(last)[:, None] if model.mtp_num_layers else heads
+    norms = numbers == np.array(ends)[:, None] if model.mtp_num_layers else heads
+    every = np.arange(len(splits))
     return Stages(
         exists=numbers < sizes,
-        dense=all_of - moe,
-        moe=moe,
-        dense_first=first - moe_first,
-        dense_last=end - moe_last,
-        moe_first=moe_first,
-        moe_last=moe_last,
+        dense=chunks.dense.sum(axis=2),
+        moe=chunks.moe.sum(axis=2),
+        dense_last=chunks.dense[every, :, last],
+        moe_last=chunks.moe[every, :, last],
         mtp=mtp,
         embeds=numbers == 0,
         heads=heads,

@@ -114,7 +114,7 @@ def _bytes_by_part(candidates: Candidates, expected: Floats) -> tuple[dict[str, 
     held = activation_bytes(candidates)
     on_cpu = candidates.base.hardware.is_cpu
     uneven = held.routed * (expected - 1)[..., None]
-    loss = _loss(candidates)
+    loss = np.maximum(_loss(candidates) - held.gone_at_loss, 0.0)
     parameters = held_parameters(candidates)
     # The loss is over when the first layer runs backward; a CPU's factor was measured for the sum.
     beside = held.workspace if on_cpu else np.maximum(held.workspace - loss, 0.0)

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainer.engines.simulated.memory import play_memory
 from trainer.estimate.candidates import one, table
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
 from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.machine import Machine
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
 from trainer.recipe.sections import Cluster
@@ -220,3 +222,48 @@ def test_blackwell_keeps_one_copy_of_weights_with_one_scale() -> None:
 
     assert weights("gb200", "fp8_current") < weights("h100", "fp8_current")
     assert weights("gb200", "mxfp8") == weights("h100", "fp8_current")
+
+
+def qwen3_235b(*, pp: int, vpp: int | None = None, layout: str | None = None) -> Recipe:
+    """94 layers, with embedding and loss counted as two more unless a layout is given."""
+    return Recipe.model_validate(
+        {
+            "name": "uneven",
+            "model": "qwen3-235b-a22b",
+            "cluster": {"gpu": "gb200", "nodes": 64},
+            "training": {"global_batch_size": 2048},
+            "parallelism": {
+                "pipeline_model_parallel_size": pp,
+                "virtual_pipeline_model_parallel_size": vpp,
+                "expert_model_parallel_size": 32,
+            },
+            "knobs": {
+                "use_distributed_optimizer": True,
+                "moe_router_force_load_balancing": True,
+                **({"pipeline_model_parallel_layout": layout} if layout else COUNTED),
+            },
+        }
+    )
+
+
+COUNTED = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+UNEVEN = {  # layout -> PP
+    "Ett|(tt|)*30(t|)*32L": 8,
+    "Et|(t|)*14(tt|)*15t*25|t*25L": 8,
+    "Et*3|(t*3|)*30tL": 4,
+}
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *(qwen3_235b(pp=pp, vpp=vpp) for pp, vpp in ((4, 6), (8, 3), (8, 4), (2, 8))),
+        *(qwen3_235b(pp=pp, layout=layout) for layout, pp in UNEVEN.items()),
+    ],
+    ids=lambda recipe: recipe.knob("pipeline_model_parallel_layout") or "counted",
+)
+def test_uneven_chunks_hold_what_the_simulated_schedule_holds(recipe: Recipe) -> None:
+    """On every pipeline rank; the simulation plays the schedule allocation by allocation and shares no formula."""
+    played = play_memory(recipe, Machine.model_validate({"memory": {"fragmentation": 0.0}})).allocated_gib
+    told = sum(memory_of(one(recipe)).by_part.values())[0]
+    assert told == pytest.approx(played, rel=0.015)

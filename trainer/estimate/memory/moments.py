@@ -1,0 +1,82 @@
+"""What a pipeline rank holds for backward at its fullest moments: layers times micro batches, chunk by chunk.
+
+Source of the schedule: Megatron-Core schedules.py (`get_pp_rank_microbatches`), 1F1B and interleaved 1F1B. Shapes:
+N rows, P pipeline ranks, V model chunks of a rank; U different pairs of a split of layers and a schedule, M moments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Flags, Floats, Integers
+
+LayersHeld = dict[bool, Floats]  # MoE or not -> layers times micro batches, [N, P]
+
+
+def layers_held(candidates: Candidates) -> tuple[LayersHeld, LayersHeld]:
+    """(at the fullest moment, at the fullest while the last chunk's turn is, whose head makes the loss); MTP layers are
+    of the model's last kind."""
+    chunks, (split, schedule, of_row) = candidates.chunks, _different(candidates)
+    held, at_loss = _moments(*(part[:, None, None] for part in schedule), shape=chunks.moe.shape[1:])
+    dense, moe = chunks.dense[split], chunks.moe[split]
+    layers = np.einsum("umpv,upv->ump", held, dense + moe)
+    last = (schedule[0] - 1).astype(np.int64)
+    found = []
+    for weights in (layers, np.where(at_loss, layers, -1.0)):
+        first, second = np.ogrid[: held.shape[0], : held.shape[2]]
+        fullest = held[first, weights.argmax(axis=1), second]  # [U, P, V]
+        of_kind = {False: (fullest * dense).sum(axis=2), True: (fullest * moe).sum(axis=2)}
+        found.append(_of_rows(candidates, of_kind, fullest[np.arange(len(last)), :, last], of_row))
+    return found[0], found[1]
+
+
+def _of_rows(candidates: Candidates, of_kind: LayersHeld, of_last: Floats, of_row: Integers) -> LayersHeld:
+    """With MTP, which stands in the last chunk."""
+    found = {is_moe: layers[of_row] for is_moe, layers in of_kind.items()}
+    last_kind = candidates.base.architecture.moe_layers[-1]
+    return found | {last_kind: found[last_kind] + candidates.stages.mtp * of_last[of_row]}
+
+
+def _different(candidates: Candidates) -> tuple[Integers, Floats, Integers]:
+    """(split [U], schedule [5, U]: chunks, PP, group, forwards ahead and micro batches; which of them each row has)."""
+    several = candidates.vpp > 1
+    written = candidates.number("microbatch_group_size_per_vp_stage")
+    group = np.where(written > 0, written, candidates.pp)
+    ahead = candidates.on("overlap_moe_expert_parallel_comm") & several
+    columns = (candidates.chunks.of_row, candidates.vpp, candidates.pp, group, ahead, candidates.microbatches)
+    keys = np.stack([np.atleast_1d(column) for column in np.broadcast_arrays(*columns)]).astype(np.int64)
+    # one number for each pair: quicker to sort than columns
+    numbers = np.ravel_multi_index(tuple(keys), tuple(keys.max(axis=1) + 1))
+    _, first, of_row = np.unique(numbers, return_index=True, return_inverse=True)
+    different = keys[:, first]
+    return different[0], different[1:].astype(float), of_row
+
+
+def _moments(
+    chunks: Floats, pp: Floats, group: Floats, ahead: Floats, batches: Floats, *, shape: tuple[int, ...]
+) -> tuple[Floats, Flags]:
+    """(micro batches held of each chunk at every moment that can be the fullest [U, M, P, V], whether the last chunk's
+    turn is then [U, M, P]): after the warm-up and one more forward, and each time that a group under way then, or one
+    that begins there, is through its chunk, while as many backwards are done, the last chunk's first. The arguments
+    are [U, 1, 1]; `ahead`: forwards more that EP overlap does before the first backward."""
+    rank, number = np.arange(shape[0], dtype=float), np.arange(shape[1], dtype=float)
+    behind = np.maximum(0.0, pp - rank - 1)  # stages after this one
+    several = chunks > 1
+    done = np.where(several, 2 * behind + (chunks - 1) * group + 1 + ahead, behind + 1)
+    done = np.minimum(done, batches * chunks)
+    turns = number[:, None] * group
+    later = np.concatenate([turns + 0 * done, turns + np.mod(-done, group)], axis=1) * several
+    later = np.minimum(later, batches * chunks - done)
+    forwards, rest = _passed(done + later, number, group, chunks)
+    backwards, _ = _passed(later, chunks[..., None] - 1 - number, group, chunks)
+    held = np.where(number < chunks[..., None], np.maximum(0.0, forwards - backwards), 0.0)
+    return held, (rest == 0) | (rest > (chunks - 1) * group)
+
+
+def _passed(passes: Floats, turn: Floats, group: Floats, chunks: Floats) -> tuple[Floats, Floats]:
+    """(of so many passes those of each chunk, by its turn; passes of the round under way): chunks take turns, a group
+    of micro batches each."""
+    rounds = np.floor(passes / (group * chunks))
+    rest = passes - rounds * group * chunks
+    of_chunk = np.clip(rest[..., None] - turn * group[..., None], 0.0, group[..., None])
+    return rounds[..., None] * group[..., None] + of_chunk, rest
