@@ -30,8 +30,9 @@
   const room = () => canvas.clientWidth - gutter();
   const x = (time) => gutter() + ((time - view.from) / (view.to - view.from)) * room();
   const time = (pixel) => view.from + ((pixel - gutter()) / room()) * (view.to - view.from);
+  const unitOf = (ns) => (ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "µs"] : [1, "ns"]);
   const duration = (ns) => {
-    const [scale, unit] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : ns >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+    const [scale, unit] = unitOf(ns);
     return `${Number((ns / scale).toPrecision(4))} ${unit}`;
   };
 
@@ -66,20 +67,59 @@
     root.dataset.lanesTo = Math.round(view.to);
   };
 
+  // A pixel is coloured by the share of it that events have: those thinner than it, the ends of longer ones, and
+  // several that are drawn as one.
   const drawRow = (context, row) => {
-    let drawn = 0, reached = -1;
+    let drawn = 0, shades = new Map(), pixel = -1;
+    const put = (at, key, share) => {
+      if (at !== pixel) {
+        shade(context, row, pixel, shades);
+        shades = new Map();
+        pixel = at;
+      }
+      shades.set(key, (shades.get(key) || 0) + share);
+    };
     for (let at = Math.max(0, after(row, view.from) - 1); at < row.start.length && row.start[at] < view.to; at++) {
-      const left = x(row.start[at]), right = x(row.start[at] + row.took[at]);
-      if (right < gutter() || (right <= reached && drawn)) continue;
-      const from = Math.max(left, gutter() - 1), width = Math.max(Math.min(right, canvas.clientWidth + 1) - from, 0.8);
-      const key = data.keys[row.key[at]];
-      context.fillStyle = colours[row.key[at]].fill;
-      context.fillRect(from, row.top, width > 3 ? width - 0.6 : width, row.height);
-      if (width > 34) write(context, row, at, from, width, colours[row.key[at]].ink, key);
-      reached = Math.max(reached, Math.floor(from + width));
+      const left = Math.max(x(row.start[at]), gutter()), until = Math.min(x(row.start[at] + row.took[at]), canvas.clientWidth);
+      if (until < left) continue;
+      const key = row.key[at], full = filled(row, at), right = until - left > 3 ? until - 0.6 : until;
+      const first = Math.floor(left), last = Math.floor(right);
       drawn++;
+      if (first === last) {
+        put(first, key, (right - left) * full);
+        continue;
+      }
+      put(first, key, (first + 1 - left) * full);
+      if (last > first + 1) {
+        context.fillStyle = colours[key].fill;
+        context.globalAlpha = full;
+        context.fillRect(first + 1, row.top, last - first - 1, row.height);
+        context.globalAlpha = 1;
+        if (right - left > 34) write(context, row, at, left, right - left, colours[key].ink);
+      }
+      put(last, key, (right - last) * full);
     }
+    shade(context, row, pixel, shades);
     return drawn;
+  };
+
+  // how much of an event's time is covered: all, but for several that are drawn as one
+  const filled = (row, at) => (row.covered.length && row.took[at] ? Math.min(row.covered[at] / row.took[at], 1) : 1);
+
+  // one pixel of a row, in which each colour has its share
+  const shade = (context, row, pixel, shades) => {
+    let above = 0;
+    const layers = [...shades].reverse().map(([key, share]) => {
+      const alpha = Math.min(share / Math.max(1 - above, share, 1e-9), 1);
+      above += share;
+      return [key, alpha];
+    });
+    for (const [key, alpha] of layers.reverse()) {
+      context.globalAlpha = alpha;
+      context.fillStyle = colours[key].fill;
+      context.fillRect(pixel, row.top, 1, row.height);
+    }
+    context.globalAlpha = 1;
   };
 
   const write = (context, row, at, from, width, ink) => {
@@ -100,9 +140,15 @@
       context.fillStyle = rule;
       context.fillRect(x(at), AXIS - 6, 1, bottom);
       context.fillStyle = ink;
-      const label = at === 0 ? "0" : duration(Math.round(at));
+      const label = tick(at, step);
       if (x(at) + 3 + context.measureText(label).width < canvas.clientWidth) context.fillText(label, x(at) + 3, 9);
     }
+  };
+
+  // with as many digits as tell it from the next
+  const tick = (at, step) => {
+    const [scale, unit] = unitOf(view.to), decimals = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
+    return at === 0 ? "0" : `${(at / scale).toFixed(decimals)} ${unit}`;
   };
 
   const labels = (context, ink) => {

@@ -102,6 +102,51 @@ def test_the_lanes_are_drawn_and_zoom_by_address_and_by_key(tmp_path: Path, draw
     assert re.search(r"<output[^>]*>host: [^<]*idle by cause, at 1.8 ms, for 200 µs", document)
 
 
+IDLE_ROW_PX, STREAM_ROW_PX = 34, 62  # from the top of the canvas: under the axis, the idle time and then the stream
+
+
+def coloured(at_px: int) -> str:
+    """A script that says on the page how much of a row of pixels is coloured: nothing else is drawn there."""
+    return f"""<script>{{
+      const c = document.getElementById("lanes-canvas"), left = 130, most = c.width - left;
+      const pixels = c.getContext("2d").getImageData(left, {at_px}, most, 1).data;
+      const sum = pixels.reduce((all, value, at) => all + (at % 4 === 3 ? value : 0), 0);
+      document.documentElement.dataset.coloured{at_px} = (sum / 255 / most).toFixed(4);
+    }}</script></body>"""
+
+
+@needs_browser
+@pytest.mark.parametrize(("gaps", "idle_share"), [(600, 0.001), (600, 0.09), (60_000, 0.09)])
+def test_a_lane_has_as_much_colour_as_its_events_have_time(
+    tmp_path: Path, drawn: Draw, gaps: int, idle_share: float
+) -> None:
+    each = 1e6 / gaps
+    drawing = Drawing().step(1, 0, 1e6)
+    for at in np.arange(gaps) * each:
+        drawing.kernel(GEMM, at, at + (1 - idle_share) * each, launched=max(0, at - 5), launch_took=1e-3)
+    page = diagnosis_page(analyze([drawing.write(tmp_path)]), "drawn")
+    document = drawn(page.replace("</body>", coloured(IDLE_ROW_PX)).replace("</body>", coloured(STREAM_ROW_PX)))
+    shares = [float(share) for share in re.findall(r'data-coloured\d+="([\d.]+)"', document)]
+    assert shares == pytest.approx([idle_share, 1 - idle_share], abs=0.02)
+
+
+@needs_browser
+def test_the_ticks_of_a_zoomed_lane_tell_each_other_apart(tmp_path: Path, drawn: Draw) -> None:
+    page = diagnosis_page(analyze([two_steps(tmp_path)]), "drawn")
+    spy = """<script>{
+      const said = new Set(), write = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+        if (y === 9) said.add(text);
+        document.documentElement.dataset.ticks = [...said].join("|");
+      };
+      location.hash = "at=1500.1,1500.5";
+      dispatchEvent(new HashChangeEvent("hashchange"));
+    }</script></body>"""
+    (ticks,) = re.findall(r'data-ticks="([^"]*)"', drawn(page.replace("</body>", spy)))
+    assert len(ticks.split("|")) >= 4
+    assert "1.50020 ms" in ticks.split("|")
+
+
 def _keys(*pressed: str) -> str:
     events = "".join(f"c.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}));" for key in pressed)
     return f"<script>{{const c = document.getElementById('lanes-canvas'); {events}}}</script>"
@@ -196,9 +241,11 @@ def test_a_page_stays_small_whatever_the_step_holds() -> None:
 
 def test_merging_keeps_every_event_counted_and_the_long_ones_apart() -> None:
     found = many_events(200_000)
-    drawn, counted, resolution_us = thinned(found, EVENTS)
+    drawn, merged, resolution_us = thinned(found, EVENTS)
+    counted = merged.count
     assert len(drawn) <= EVENTS
     assert counted.sum() == len(found)
+    assert merged.covered_us.sum() == pytest.approx((found.end_us - found.start_us).sum())
     long_ones = found.end_us - found.start_us >= resolution_us
     assert (counted[drawn.end_us - drawn.start_us >= 1000.0] == 1).all()
     assert np.isin(found.start_us[long_ones], drawn.start_us).all()
