@@ -17,10 +17,11 @@ from analyzers.inputs import Inputs, find_inputs
 from analyzers.one_rank.breakdown import break_down
 from analyzers.one_rank.digest import Digest, digest
 from analyzers.ranks.job import summarise, with_memory
+from analyzers.ranks.one_job import refuse_several_jobs
 from analyzers.ranks.snapshots import SnapshotReport, attach, snapshot_report
 from analyzers.readers import read
 from analyzers.readers.snapshots import is_snapshot
-from analyzers.step_verdicts import judge_steps, with_steps, with_verdicts
+from analyzers.step_verdicts import judge_steps, judged_steps, with_steps, with_verdicts
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
@@ -34,21 +35,28 @@ def analyze(paths: Sequence[Path]) -> Analysis:
         paths: trace files, folders of them (one a rank), or run folders of bursts, whose outcome.json is used.
 
     Raises:
-        TraceError: nothing there can be read as a trace, or two are of one rank.
+        TraceError: nothing there can be read as a trace, or two are of one rank or of two jobs.
     """
     inputs = find_inputs([Path(p) for p in paths])
     digests, snapshots = _read_all(inputs)
-    _refuse_second(digests)
-    digests, apart = attach(_numbered(sorted(digests, key=_place)), snapshots)
+    digests = sorted(digests, key=_place)
+    refuse_several_jobs(digests)
+    digests, apart = attach(_numbered(digests), snapshots)
     job = with_memory(summarise(digests, inputs.outcome), apart)
     verdicts = judge_steps(job)
+    diagnosis = with_steps(conclude(job, find_walls(job)), job, digests, verdicts)
+    cut_short = next((said for one in digests if (said := one.cut_short)), "")
     return Analysis(
-        diagnosis=with_steps(conclude(job, find_walls(job)), job, digests, verdicts),
+        diagnosis=msgspec.structs.replace(diagnosis, cut_short=cut_short),
         traces=[
-            *(with_verdicts(d.report, v, left) for d, v, left in zip(digests, verdicts, job.warm_up, strict=True)),
+            *(
+                with_verdicts(one.report, each, verdict, left)
+                for one, each, verdict, left in zip(digests, job.each, verdicts, job.warm_up, strict=True)
+            ),
             *apart,
         ],
         ranks=list(job.ranks),
+        judged=judged_steps(job, digests),
     )
 
 
@@ -121,18 +129,6 @@ def _digest_file(path: Path) -> list[Digest] | SnapshotReport | TraceError:
         return [digest(break_down(timeline)) for timeline in timelines]
     except TraceError as error:
         return error
-
-
-def _refuse_second(digests: Sequence[Digest]) -> None:
-    """Two traces of one rank are two jobs, or one job twice: their steps must not be averaged."""
-    ranks: dict[int, str] = {}
-    for one in digests:
-        if one.rank is not None and ranks.setdefault(one.rank, one.report.path) != one.report.path:
-            raise TraceError(
-                Path(one.report.path),
-                f"is of rank {one.rank}, as is {ranks[one.rank]}",
-                hint="name one trace for each rank of one job; of a study, one burst: STUDY/bursts/0001",
-            )
 
 
 def _place(one: Digest) -> tuple[float, str, int]:

@@ -55,6 +55,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
+    # of exposed communication, by kind: until the last rank of a collective had come; empty where it is not known
+    waiting_by_kind: dict[str, float] = {}
     recorded_us: float | None = None  # its length on the trace's clock, where a part of it stands for more of itself
 
     @property
@@ -116,6 +118,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     count: int
     why: str
+    at_bytes: int | None = None  # of the file, where that is known: where it ends too early
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,9 +198,18 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     margin: float
     because: str
     walls: list[WallFinding] = []  # ranked by recoverable_us
+    cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
 
     def finding(self, wall: Wall) -> WallFinding | None:
         return next((w for w in self.walls if w.wall is wall), None)
+
+
+class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that the verdict's averages are made of, as its slowest rank lived it. trace: an index into `traces`;
+    step: its name, empty for a trace without marked steps."""
+
+    trace: int
+    step: str
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,3 +219,4 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis
     traces: list[TraceReport]
     ranks: list[RankTime] = []
+    judged: list[JudgedStep] = []

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from analyzers.diagnosis import Diagnosis, TraceReport, Wall
+from analyzers.diagnosis import Diagnosis, JudgedStep, TraceReport, Wall
 from analyzers.one_rank.digest import Digest
+from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
@@ -26,12 +27,26 @@ def _alone(job: Job) -> Diagnosis:
     return conclude(job, find_walls(job))
 
 
-def with_verdicts(report: TraceReport, verdicts: Sequence[Diagnosis], warm_up: Sequence[int]) -> TraceReport:
-    """The report with each step's own wall, and which steps (numbers) no average counts."""
+def with_verdicts(
+    report: TraceReport, each: Sequence[RankStep], verdicts: Sequence[Diagnosis], warm_up: Sequence[int]
+) -> TraceReport:
+    """The report with each step's own wall and what it waits for other ranks, and which steps (numbers) no average
+    counts."""
     if not report.steps:
-        return report
-    steps = [replace(s, wall=v.wall, because=v.because) for s, v in zip(report.steps, verdicts, strict=True)]
+        return replace(report, span=replace(report.span, waiting_by_kind=dict(each[0].waiting_by_kind)))
+    steps = [
+        replace(partition, wall=verdict.wall, because=verdict.because, waiting_by_kind=dict(step.waiting_by_kind))
+        for partition, step, verdict in zip(report.steps, each, verdicts, strict=True)
+    ]
     return replace(report, steps=steps, warm_up=[steps[k].name for k in warm_up])
+
+
+def judged_steps(job: Job, digests: Sequence[Digest]) -> list[JudgedStep]:
+    """The steps that the job's average step is made of."""
+    return [
+        JudgedStep(trace=place, step=digests[place].windows[k].name if digests[place].windows else "")
+        for place, k in job.counted
+    ]
 
 
 def with_steps(

@@ -62,8 +62,8 @@ def _cut_short(case: _Case) -> str | None:
     cut = case.job.cut_short
     if not cut:
         return None
-    others = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
-    return f"{cut[0]}{others} is cut short: events of it are missing, and no wall can be named without them"
+    others = f" and {len(cut) - 1} more traces" if len(cut) > 1 else ""
+    return f"{cut[0]}{others}; events after that are missing, and no wall can be named without them"
 
 
 def _low_coverage(case: _Case) -> str | None:

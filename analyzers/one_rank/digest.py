@@ -27,7 +27,7 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.gains import gains, gains_by_compute, kernels_of
 from analyzers.one_rank.pace import Pace
 from analyzers.one_rank.rank_step import RankStep
-from analyzers.readers.losses import CUT_SHORT
+from analyzers.readers.losses import cut_words
 from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Message, Spans
@@ -86,9 +86,10 @@ class Digest:
         return not self.report.devices
 
     @property
-    def cut_short(self) -> bool:
-        """The end of the trace is missing: the device's last events are, or all of its events."""
-        return any(lost.why in CUT_SHORT for lost in self.report.coverage.dropped)
+    def cut_short(self) -> str:
+        """`cut short at 48.4 MB` where the end of the trace is missing: the device's last events are, or all of its
+        events."""
+        return cut_words(self.report.coverage.dropped)
 
     def steps_waiting(self, waiting: Mapping[str, Intervals], maybe: Mapping[str, Intervals]) -> list[RankStep]:
         """The steps, with exposed communication told as waiting for other ranks, or as possibly that, by kind."""

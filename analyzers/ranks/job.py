@@ -50,7 +50,7 @@ class Job:
     world_size: int | None = None  # ranks of the job, traced or not
     unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: who waits there is not known
     classified: float = 1.0  # share of device time explained, the worst rank's
-    cut_short: tuple[str, ...] = ()  # the traces whose end is missing
+    cut_short: tuple[str, ...] = ()  # the traces whose end is missing: `cut short at 48.4 MB: PATH`
     on_cpu: bool = False
     outcome: RunOutcome = field(default_factory=RunOutcome)
 
@@ -174,7 +174,7 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         world_size=max((d.world_size for d in digests if d.world_size), default=None),
         unaligned=tuple(str(place) for place, clock in zip(named, clocks, strict=True) if clock.root != clocks[0].root),
         classified=min(d.report.coverage.device_time_classified for d in digests),
-        cut_short=tuple(d.report.path for d in digests if d.cut_short),
+        cut_short=tuple(f"{said}: {d.report.path}" for d in digests if (said := d.cut_short)),
         on_cpu=all(d.on_cpu for d in digests),
         outcome=outcome,
     )

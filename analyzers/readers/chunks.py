@@ -44,12 +44,12 @@ def _gunzip(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
             try:
                 yield decoder.decompress(data, CHUNK_BYTES)
             except zlib.error:
-                losses.add("compressed data", 1, DAMAGED_GZIP)
+                losses.add("compressed data", 1, DAMAGED_GZIP, at_bytes=file.tell() - len(data))
                 yield from _whole_part(before, data)
                 return
             data = decoder.unconsumed_tail or decoder.unused_data.lstrip(PADDING)
     if not decoder.eof:
-        losses.add("compressed data", 1, CUT_GZIP)
+        losses.add("compressed data", 1, CUT_GZIP, at_bytes=file.tell())
 
 
 def _whole_part(decoder: zlib._Decompress, data: bytes) -> Iterator[bytes]:

@@ -242,7 +242,8 @@ class JsonTrace:
             return ended
         event = _EVENT(text)
         if not bare or (event is None and text):
-            self.losses.add("events" if event is None else "the end of the file", 1, CUT_FILE)
+            at_bytes = self.path.stat().st_size
+            self.losses.add("events" if event is None else "the end of the file", 1, CUT_FILE, at_bytes=at_bytes)
         return [] if event is None else [event]
 
     def _look_for_holes(self, text: bytes | bytearray, end: int) -> None:

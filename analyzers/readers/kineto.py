@@ -20,7 +20,7 @@ from analyzers.readers.columns import Codes, Column, SpanColumns
 from analyzers.readers.devices import by_device
 from analyzers.readers.excerpts import excerpt
 from analyzers.readers.json_events import Arguments, Event, JsonTrace
-from analyzers.readers.losses import NEVER_ENDED, NO_TIMES
+from analyzers.readers.losses import NEVER_ENDED, NO_TIMES, cut_words
 from analyzers.readers.memory_events import INSTANT, MemoryColumns
 from analyzers.readers.messages import message_key, message_of
 from analyzers.readers.naming import rank_in_name
@@ -198,12 +198,7 @@ class _Columns:
         origin, names = self._origin_us(), self._names()
         host = self._host_spans(origin, names)
         if len(host["calls"]) or trace.device_properties or not _is_training_on_cpu(host["ranges"]):
-            raise TraceError(
-                trace.path,
-                "has no device events, only the host's",
-                hint="profile with activities=[CPU, CUDA]; on clusters check that CUPTI may be used "
-                "(no other profiler attached, NVreg_RestrictProfilingToAdminUsers=0)",
-            )
+            raise _no_device_events(trace)
         spans = self.device.spans(origin_us=origin, names=names)
         none = np.empty(0, dtype=np.int64)
         device = DeviceEvents(spans=spans, activity=none.astype(np.int8), group=none, message=none)
@@ -227,6 +222,23 @@ class _Columns:
             spans["ranges"] = joined((spans["ranges"], spans["ops"].take(moved)))
             spans["ops"] = spans["ops"].take(~moved)
         return spans
+
+
+def _no_device_events(trace: JsonTrace) -> TraceError:
+    cut = cut_words(trace.losses.dropped())
+    if cut:
+        return TraceError(
+            trace.path,
+            f"is {cut}, before the first event of the device: profilers write those last",
+            hint="copy it again whole; if the profiler left it so, let it finish writing (stop() before the process "
+            "ends)",
+        )
+    return TraceError(
+        trace.path,
+        "has no device events, only the host's",
+        hint="profile with activities=[CPU, CUDA]; on clusters check that CUPTI may be used "
+        "(no other profiler attached, NVreg_RestrictProfilingToAdminUsers=0)",
+    )
 
 
 def _timeline(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from analyzers.diagnosis import Dropped
 
@@ -14,8 +15,13 @@ HOLE = "zeros stand in its place, how much it was is not known"
 NO_EVENTS = "no list of events could be found"
 NO_TIMES = "no start time, no duration, or a negative one"
 NEVER_ENDED = "begun and never ended, or ended and never begun"
-# after these a part of the trace is missing, and nobody knows how large a one
-CUT_SHORT = frozenset({CUT_FILE, CUT_GZIP, DAMAGED_GZIP, HOLE})
+# after these a part of the trace is missing, and nobody knows how large a one: what is said of the file
+CUT_SHORT = {
+    CUT_FILE: "cut short",
+    CUT_GZIP: "cut short",
+    DAMAGED_GZIP: "damaged",
+    HOLE: "damaged (zeros in place of events)",
+}
 
 
 class Losses:
@@ -23,10 +29,29 @@ class Losses:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._at_bytes: dict[tuple[str, str], int] = {}
 
-    def add(self, what: str, count: int, why: str) -> None:
+    def add(self, what: str, count: int, why: str, *, at_bytes: int | None = None) -> None:
         if count:
             self._counts[what, why] += count
+            if at_bytes is not None:
+                self._at_bytes.setdefault((what, why), at_bytes)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        return tuple(Dropped(what=what, count=count, why=why) for (what, why), count in self._counts.items())
+        return tuple(
+            Dropped(what=what, count=count, why=why, at_bytes=self._at_bytes.get((what, why)))
+            for (what, why), count in self._counts.items()
+        )
+
+
+def cut_words(dropped: Sequence[Dropped]) -> str:
+    """`cut short at 48.4 MB`: the first reason why the end of a trace is missing; empty where it is not."""
+    for lost in dropped:
+        if lost.why in CUT_SHORT:
+            return CUT_SHORT[lost.why] + ("" if lost.at_bytes is None else f" at {_size(lost.at_bytes)}")
+    return ""
+
+
+def _size(number: int) -> str:
+    """Of bytes, as `ls --si` says it: `48.4 MB`, and in full where that is short."""
+    return f"{number / 1e6:,.1f} MB" if number >= 1e5 else f"{number:,} bytes"

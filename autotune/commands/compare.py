@@ -21,11 +21,16 @@ def compare(a: Traces, b: Traces, *, html: PageFile = None, force: Force = False
     """Show what moved between two traces or two trials, by part, by kernel class and by kernel."""
     from autotune.compare.comparison import compared
     from autotune.compare.terminal import show_comparison
-    from autotune.diagnose.traced import analysis_at, read_for
+    from autotune.diagnose.traced import analysis_at, read_for, untraced_step_us
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for((a, b)), force=force)
-    found = compared(analysis_at(a), analysis_at(b), same=a.resolve() == b.resolve())
+    found = compared(
+        analysis_at(a),
+        analysis_at(b),
+        same=a.resolve() == b.resolve(),
+        steps_us=(untraced_step_us(a), untraced_step_us(b)),
+    )
     if page is not None:
         from autotune.compare.page import comparison_page
 

@@ -31,8 +31,19 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     moved_share: float  # of the step: its share in B minus its share in A
 
 
+class Untraced(msgspec.Struct, frozen=True, kw_only=True):
+    """The median step that the bursts of A and of B measured without a profiler, and by what share of it their traced
+    steps are longer."""
+
+    a_us: float
+    b_us: float
+    profiler_of_a: float
+    profiler_of_b: float
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`compare --json`. `moved` is sorted, largest first; by share where times do not compare."""
+    """`compare --json`. `moved` is sorted, largest first; by share where times do not compare. `untraced` is None
+    where A and B are not both bursts of a study."""
 
     schema: int = 1
     a: Analysis
@@ -40,26 +51,46 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     moved: list[Move] = []
     notes: list[str] = []
     times_compare: bool = True
+    untraced: Untraced | None = None
 
     def of(self, what: str) -> list[Move]:
         return [move for move in self.moved if move.of == what]
 
 
-def compared(a: Analysis, b: Analysis, *, same: bool = False) -> Comparison:
-    """Both analyses with what moved between them; nothing moved if one holds no trace. same: A and B are one path."""
+def compared(
+    a: Analysis, b: Analysis, *, same: bool = False, steps_us: tuple[float | None, float | None] = (None, None)
+) -> Comparison:
+    """Both analyses with what moved between them; nothing moved if one holds no trace.
+
+    same: A and B are one path; steps_us: the median step of each that was measured without a profiler, where known.
+    """
     one, other = slowest(a), slowest(b)
     if one is None or other is None:
         without = [side for side, trace in (("A", one), ("B", other)) if trace is None]
         return Comparison(a=a, b=b, notes=[f"{' and '.join(without)} left no trace: nothing to compare"])
     times_compare = bool(one.steps) == bool(other.steps)
     moves = sorted((*_moves(one, other), *_waits(a, b)), key=lambda move: _size(move, times_compare))
-    return Comparison(
-        a=a, b=b, moved=moves, notes=[*([SAME] if same else []), *_notes(a, b, one, other)], times_compare=times_compare
-    )
+    untraced = _untraced(one, other, *steps_us) if times_compare else None
+    notes = [*([SAME] if same else []), *_profiler_words(untraced), *_notes(a, b, one, other)]
+    return Comparison(a=a, b=b, moved=moves, notes=notes, times_compare=times_compare, untraced=untraced)
+
+
+def _untraced(one: TraceReport, other: TraceReport, a_us: float | None, b_us: float | None) -> Untraced | None:
+    if not (a_us and b_us and one.steps and other.steps):
+        return None
+    longer = mean_step_us(one) / a_us - 1, mean_step_us(other) / b_us - 1
+    return Untraced(a_us=a_us, b_us=b_us, profiler_of_a=longer[0], profiler_of_b=longer[1])
+
+
+def _profiler_words(untraced: Untraced | None) -> Iterator[str]:
+    if untraced is not None:
+        costs = f"{gain(untraced.profiler_of_a)} in A, {gain(untraced.profiler_of_b)} in B"
+        yield f"traced steps against the median of those without the profiler: {costs}; the parts are of traced steps"
 
 
 def change(found: Comparison) -> tuple[str, str]:
-    """`−20.1 %` and `step 175 ms → 140 ms`: how the step changed; words where the times do not compare."""
+    """`−20.1 %` and `step 175 ms → 140 ms`: how the step changed, without the profiler where that was measured; words
+    where the times do not compare."""
     one, other = slowest(found.a), slowest(found.b)
     if one is None or other is None:
         return "no figure", found.notes[0]
@@ -67,7 +98,12 @@ def change(found: Comparison) -> tuple[str, str]:
         return "shares", f"{_whole(one)} against {_whole(other)}: the shares compare, the times do not"
     was, now = mean_step_us(one), mean_step_us(other)
     what = "step" if one.steps else "whole trace"
-    return gain(now / was - 1 if was else None), f"{what} {duration(was)} → {duration(now)}"
+    traced = gain(now / was - 1 if was else None), f"{what} {duration(was)} → {duration(now)}"
+    if found.untraced is None:
+        return traced
+    a_us, b_us = found.untraced.a_us, found.untraced.b_us
+    said = f"step {duration(a_us)} → {duration(b_us)} without the profiler; traced {traced[1]}, {traced[0]}"
+    return gain(b_us / a_us - 1), said
 
 
 def headline(found: Comparison) -> str:
@@ -77,9 +113,8 @@ def headline(found: Comparison) -> str:
     if one is None or not found.moved or not found.times_compare:
         return said
     parts = [move for move in found.of("part") if abs(move.moved_us) >= UNMOVED * mean_step_us(one)]
-    if not parts:
-        return f"{said} ({figure}): no part moved by {100 * UNMOVED:.0f} % of the step"
-    return f"{said} ({figure}): {_mostly(found, parts[0])}"
+    moved = _mostly(found, parts[0]) if parts else f"no part moved by {100 * UNMOVED:.0f} % of the step"
+    return f"{figure}, {said}: {moved}" if found.untraced else f"{said} ({figure}): {moved}"
 
 
 def _mostly(found: Comparison, part: Move) -> str:

@@ -15,11 +15,12 @@ from autotune.compare.comparison import (
     waiting_words,
     wall_rows,
 )
-from autotune.diagnose.terminal import SHOWN, print_table, rank_words
+from autotune.diagnose.terminal import SHOWN, rank_words
 from autotune.looks.kernel_names import short_name
 from autotune.looks.letter_bars import print_bars
 from autotune.looks.quantities import NONE, duration, percent
 from autotune.looks.segments import counted_steps, mean_segments, mean_step_us, slowest
+from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
 
 INNER_SHOWN = 0.005  # of a step: what a part is made of is shown where it moved more

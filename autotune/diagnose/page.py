@@ -14,7 +14,17 @@ from autotune.diagnose.lanes import lanes_json, lanes_legend, too_many
 from autotune.diagnose.memory import memory_curve, memory_table
 from autotune.diagnose.ranks import rank_bars, rank_table
 from autotune.diagnose.steps import step_bar, steps_legend
-from autotune.diagnose.terminal import described, gives_back, memory_words, notes, precision, rank_words, worth
+from autotune.diagnose.terminal import (
+    LEFT_OF_IT,
+    described,
+    gives_back,
+    judged_words,
+    memory_words,
+    notes,
+    precision,
+    rank_words,
+    worth,
+)
 from autotune.looks.kernel_names import printable
 from autotune.looks.named import NamedRow, named_row
 from autotune.looks.quantities import duration, percent
@@ -22,9 +32,11 @@ from autotune.looks.render import render, script
 from autotune.looks.segments import (
     by_size,
     counted_steps,
+    judged_steps,
     mean_of,
     mean_segments,
     mean_step_us,
+    mean_us,
     segments,
     slowest,
     steps_of,
@@ -50,7 +62,8 @@ def diagnosis_page(analysis: Analysis, name: str) -> str:
     values = {
         "step_bars": _step_bars(analysis),
         "more_bars": _more_bars(analysis),
-        "step_table": _step_table(trace) if trace else None,
+        "step_table": _step_table(analysis) if trace else None,
+        "step_table_of": judged_words(analysis),
         "rank_bars": rank_bars(analysis),
         "rank_table": rank_table(analysis),
         "memory": memory_words(trace.memory) if trace and trace.memory else "",
@@ -65,7 +78,10 @@ def diagnosis_page(analysis: Analysis, name: str) -> str:
         "diagnosis.html.j2",
         name=printable(name),
         figure=diagnosis.wall.value,
-        figure_note=gained or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),
+        figure_note=diagnosis.cut_short
+        or gained
+        or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),
+        walls_note=LEFT_OF_IT if diagnosis.cut_short else "",
         facts={
             "Why": diagnosis.because,
             "Seen in": described(analysis.traces) if analysis.traces else "no traces",
@@ -187,9 +203,10 @@ def _average_label(analysis: Analysis, trace: TraceReport) -> str:
     return " · ".join(printable(part) for part in parts if part)
 
 
-def _step_table(trace: TraceReport) -> Table:
-    """The average step by kind of time, and below each kind what it is made of."""
-    steps, whole = counted_steps(trace), mean_step_us(trace) or 1.0
+def _step_table(analysis: Analysis) -> Table:
+    """The step that the walls are judged by, by kind of time, and below each kind what it is made of."""
+    steps = judged_steps(analysis)
+    whole = mean_us(steps) or 1.0
     rows: list[tuple[str, str, str]] = []
     for part in mean_segments(steps):
         rows.append((part.kind.words, duration(part.us), percent(part.us / whole)))

@@ -5,11 +5,12 @@ What the page has in full (every kernel, every range, every rank) is here by its
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
+from analyzers.diagnosis import Analysis, Diagnosis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
 from analyzers.names.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.looks.kernel_names import cut, short_name
@@ -18,14 +19,17 @@ from autotune.looks.quantities import counted, duration, gib, percent
 from autotune.looks.segments import (
     Segment,
     counted_steps,
+    judged_steps,
     mean_segments,
     mean_step_us,
+    mean_us,
     segments,
     slowest,
     steps_of,
     within,
     words_of,
 )
+from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
 
 BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
@@ -36,6 +40,7 @@ RANGES_SHOWN = 4
 RANKS_SHOWN = 6
 EVIDENCE_SHOWN = 3  # of each wall but the first
 NAME_COLUMNS = 40  # of a file's name
+LEFT_OF_IT = "What is left of the trace shows the following; it is no verdict."
 UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
 
 
@@ -49,8 +54,8 @@ def show_analysis(analysis: Analysis) -> None:
     if trace is not None and mean_step_us(trace) > 0:  # a memory snapshot has no time
         console.print()
         print_bars(console, _step_rows(analysis))
-        _print_shares(console, analysis, trace)
-    _print_walls(console, analysis.diagnosis.walls)
+        _print_shares(console, analysis)
+    _print_walls(console, analysis.diagnosis)
     if trace is not None:
         _print_ranks(console, analysis.ranks)
         _print_memory(console, trace.memory)
@@ -93,8 +98,8 @@ def worth(analysis: Analysis) -> str:
 
 
 def _say_verdict(console: Console, analysis: Analysis) -> None:
-    gained = worth(analysis)
-    say(console, f"wall: {analysis.diagnosis.wall.value}{f', {gained}' if gained else ''}", style="bold")
+    said = (analysis.diagnosis.cut_short, f"wall: {analysis.diagnosis.wall.value}", worth(analysis))
+    say(console, ", ".join(filter(None, said)), style="bold")
     say(console, analysis.diagnosis.because)
 
 
@@ -120,15 +125,14 @@ def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:
     return [*rows, (f"worst: {rank_words(trace, traces)} {worst.name}".replace("  ", " "), segments(worst))]
 
 
-def _print_shares(console: Console, analysis: Analysis, trace: TraceReport) -> None:
-    """The average step by kind of time, and what each kind is made of."""
-    steps, step_us = counted_steps(trace), mean_step_us(trace)
-    of = rank_words(trace, analysis.traces)
-    what = "average step" if trace.steps else "whole trace"
+def _print_shares(console: Console, analysis: Analysis) -> None:
+    """The step that the walls are judged by, by kind of time, and what each kind is made of."""
+    steps = judged_steps(analysis)
+    step_us = mean_us(steps)
     parts = [part for part in mean_segments(steps) if part.us / step_us >= SHOWN]
     room = max(len(part.kind.words) for part in parts) if parts else 0
     console.print()
-    say(console, f"{what}{f' of {of}' if of else ''}, {duration(step_us)}", style="bold")
+    say(console, f"{judged_words(analysis)}, {duration(step_us)}", style="bold")
     for part in parts:
         made_of = ", ".join(
             f"{words_of(name)} {duration(us)}"
@@ -137,6 +141,20 @@ def _print_shares(console: Console, analysis: Analysis, trace: TraceReport) -> N
         )
         lead = f" {part.kind.words:<{room}} {duration(part.us):>8} {percent(part.us / step_us):>7}  "
         _print_beside(console, lead, made_of)
+
+
+def judged_words(analysis: Analysis) -> str:
+    """What the walls are judged by: `average step of rank 1`, or of which rank in how many steps."""
+    if not any(trace.steps for trace in analysis.traces):
+        return "whole trace"
+    traces = analysis.traces
+    judged = [traces[one.trace] for one in analysis.judged] or [trace for trace in [slowest(analysis)] if trace]
+    ranks = Counter(rank_words(trace, traces) for trace in judged)
+    if len(ranks) == 1:
+        (of,) = ranks
+        return f"average step of {of}" if of else "average step"
+    often = ", ".join(f"{rank} in {counted(steps, 'step')}" for rank, steps in ranks.most_common())
+    return f"average step of the slowest rank ({often})"
 
 
 def _print_beside(console: Console, lead: str, text: str) -> None:
@@ -149,8 +167,12 @@ def _print_beside(console: Console, lead: str, text: str) -> None:
         say(console, text, lead="     ")
 
 
-def _print_walls(console: Console, walls: Sequence[WallFinding]) -> None:
+def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
     """Each wall with its evidence, the first with all of it; those with nothing to give back in a line each."""
+    walls = diagnosis.walls
+    if diagnosis.cut_short and walls:
+        console.print()
+        say(console, LEFT_OF_IT, style="bold")
     for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
             evidence = finding.evidence if index == 0 else finding.evidence[:EVIDENCE_SHOWN]
@@ -264,24 +286,6 @@ def _print_ranges(console: Console, trace: TraceReport) -> None:
         for one in ranked
     ]
     print_table(console, "ranges of the whole trace", ("on the device", "on the host", "times", "<range"), rows)
-
-
-def print_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns of text, right-aligned but for those whose header begins with `<`; nothing for no rows."""
-    if not rows:
-        return
-    names = [name.removeprefix("<") for name in header]
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    console.print()
-    say(console, title, style="bold")
-    for index, row in enumerate((names, *rows)):
-        cells = [
-            f"{cell:<{width}}" if name.startswith("<") else f"{cell:>{width}}"
-            for cell, width, name in zip(row, widths, header, strict=True)
-        ]
-        line = f" {'  '.join(cells)}".rstrip()
-        shown = line if len(line) <= console.width else line[: console.width - 1] + "…"
-        console.print(shown, style="" if index else "dim", soft_wrap=True)
 
 
 def _print_coverage(console: Console, traces: Sequence[TraceReport]) -> None:

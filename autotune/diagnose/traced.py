@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
+
+import msgspec
 
 from analyzers import Analysis, analyze
 from analyzers.inputs import TRACE_FOLDER
+from analyzers.outcome import FILE_NAME as OUTCOME
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.study import originals
 from policies.trial import Trial
+from trainer.burst import Outcome
 from trainer.errors import BadInputError, Problem
 
 
@@ -51,6 +56,19 @@ def analysis_at(path: Path) -> Analysis:
         why = f"it failed ({failure.kind.value})" if failure else "its traces are gone"
         raise _problem(str(path), f"trial {trial.number} has no analysis: {why}", "name a trial that was traced")
     return trial.analysis
+
+
+def untraced_step_us(path: Path) -> float | None:
+    """The median of the steps that a trial's bursts, or the burst of a run folder, measured without a profiler; None
+    where none were."""
+    trial = _trial_at(path)
+    if trial is not None:
+        outcomes = list(trial.outcomes)
+    else:
+        found = path / OUTCOME
+        outcomes = [msgspec.json.decode(found.read_bytes(), type=Outcome)] if found.is_file() else []
+    medians = [median(outcome.step_us) for outcome in outcomes if outcome.ok and outcome.step_us]
+    return median(medians) if medians else None
 
 
 def _traces_at(path: Path) -> Path:

@@ -58,11 +58,22 @@ def _communication(step: Partition) -> dict[str, float]:
     return {kind: us * step.exposed_communication_us / total for kind, us in exposed.items()}
 
 
+def _waiting(name: str) -> Callable[[Partition], Mapping[str, float]]:
+    """What of a kind's exposed time waits for other ranks, and what transfers; nothing where that is not known."""
+
+    def within(step: Partition) -> Mapping[str, float]:
+        exposed, waits = _communication(step).get(name, 0.0), step.waiting_by_kind.get(name, 0.0)
+        return {WAITS: min(waits, exposed), TRANSFER: max(exposed - waits, 0.0)} if waits else {}
+
+    return within
+
+
 def _recompute(step: Partition) -> float:
     """The part of the compute that is forward work done again; its communication is shown as communication."""
     return min(step.compute_by_class.get("recompute", 0.0), step.compute_us)
 
 
+WAITS, TRANSFER = "waiting for late ranks", "transfer"
 _COMMUNICATION = (
     ("ep_dispatch", "EP dispatch", "d"),
     ("ep_combine", "EP combine", "e"),
@@ -86,7 +97,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(key="recompute", words="recompute", family=Family.MEMORY, glyph="r", read=_recompute),
     *(
-        Kind(key=name, words=f"exposed {words}", family=Family.COMMUNICATION, glyph=glyph, read=_exposed(name))
+        Kind(
+            key=name,
+            words=f"exposed {words}",
+            family=Family.COMMUNICATION,
+            glyph=glyph,
+            read=_exposed(name),
+            within=_waiting(name),
+        )
         for name, words, glyph in _COMMUNICATION
     ),
     Kind(key="copy", words="exposed copies", family=Family.MEMORY, glyph="m", read=lambda step: step.exposed_copy_us),
@@ -186,8 +204,23 @@ def counted_steps(trace: TraceReport) -> list[Partition]:
 
 
 def mean_step_us(trace: TraceReport) -> float:
-    steps = counted_steps(trace)
-    return sum(step.duration_us for step in steps) / len(steps)
+    return mean_us(counted_steps(trace))
+
+
+def judged_steps(analysis: Analysis) -> list[Partition]:
+    """The steps that the walls are judged by, each as its slowest rank lived it; those of the slowest rank where the
+    analysis does not say."""
+    steps = [
+        next(step for step in steps_of(analysis.traces[judged.trace]) if step.name == judged.step)
+        for judged in analysis.judged
+    ]
+    trace = slowest(analysis)
+    return steps or (counted_steps(trace) if trace else [])
+
+
+def mean_us(steps: Sequence[Partition]) -> float:
+    """The length of the average step; 0 of none."""
+    return sum(step.duration_us for step in steps) / len(steps) if steps else 0.0
 
 
 def rank_time(analysis: Analysis, trace: TraceReport) -> RankTime | None:

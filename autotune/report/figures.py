@@ -23,8 +23,11 @@ CHART_PX = 260
 
 
 def throughput(material: Material) -> Markup:
-    """Throughput by trial: the best so far as a line, every trial as a mark, the limit of noise as a band."""
+    """Throughput by trial: the best so far as a line, every trial as a mark, the limit of noise as a band; nothing
+    where no trial has a figure."""
     trials = material.trials
+    if not material.figures:
+        return Markup("")
     top = max((m.tokens_per_s_per_gpu for m in material.figures.values()), default=1.0)
     axis = Axis(low=0.0, high=1.08 * top, top=14, bottom=CHART_PX - 24)
     column = {trial.number: (index + 0.5) / len(trials) for index, trial in enumerate(trials)}

@@ -58,10 +58,11 @@ def throughput(material: Material) -> Section | None:
             )
         )
     noise = noise_gain(material.trials)
-    said = (
-        f"Median of the measured steps; the interval holds the median with 95 %. The shaded band above the best so "
-        f"far is the limit of noise: two bursts a side cannot tell a gain below {percent(noise)} from none.",
+    measured = (
+        "Median of the measured steps; the interval holds the median with 95 %. The shaded band above the best so "
+        f"far is the limit of noise: two bursts a side cannot tell a gain below {percent(noise)} from none."
     )
+    said = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
     columns = ("trial", "fix", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
     table = Table(columns=columns, rows=tuple(rows), numbers=(0, 3, 4, 5, 6))
     return Section(key="throughput", title="Throughput over trials", paragraphs=said, table=table)

@@ -60,8 +60,24 @@ def test_no_wall_is_named_from_a_trace_whose_end_is_missing(tmp_path: Path, name
     path.write_bytes(whole[: len(whole) // 2])
     analysis = analyze([path])
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
-    assert "is cut short" in analysis.diagnosis.because
+    size = f"{path.stat().st_size / 1e6:.1f} MB" if path.stat().st_size >= 1e5 else f"{path.stat().st_size:,} bytes"
+    assert analysis.diagnosis.cut_short == f"cut short at {size}"
+    assert analysis.diagnosis.because.startswith(f"cut short at {size}: {path}; ")
     assert analysis.traces[0].steps
+
+
+@pytest.mark.parametrize("name", ["cut.json", "cut.json.gz"])
+def test_a_trace_cut_before_its_device_events_is_called_cut_and_not_badly_recorded(tmp_path: Path, name: str) -> None:
+    drawing = _many(3000)
+    drawing.events.sort(key=lambda event: event["cat"] == "kernel")  # profilers write the device's events last
+    text = json.dumps(drawing.document()).encode()
+    until = text.index(b'"cat": "kernel"')
+    whole = gzip.compress(text[: until // 2]) if name.endswith("gz") else text[: until // 2]
+    path = tmp_path / name
+    path.write_bytes(whole[:-20] if name.endswith("gz") else whole)
+    with pytest.raises(TraceError, match=r"is cut short at .*, before the first event of the device") as caught:
+        analyze([path])
+    assert "CUPTI" not in str(caught.value)
 
 
 def test_a_trace_read_in_many_pieces_is_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,3 +187,66 @@ def test_of_stages_with_unequal_work_the_one_with_most_is_seen(tmp_path: Path) -
     finding = analysis.diagnosis.finding(Wall.COMMUNICATION)
     assert finding is not None
     assert "on rank 1" in finding.evidence[0]
+
+
+def _alone(rank: int | None, *, at_us: float = 0.0, world_size: int | None = 2, kernel: str = GEMM) -> Drawing:
+    drawing = Drawing(rank=rank or 0, world_size=world_size or 0)
+    drawing.header = {"distributedInfo": {"rank": rank, "world_size": world_size}}
+    return drawing.step(1, at_us, at_us + 100).kernel(kernel, at_us + 10, at_us + 90, launched=at_us)
+
+
+LONG_AGO_US = 1.7e15  # on a clock that counts from 1970
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "says"),
+    [
+        (_alone(0), _alone(1, world_size=4), "this one has 4 ranks, that one 2"),
+        (_alone(0, at_us=LONG_AGO_US), _alone(1, at_us=LONG_AGO_US + 7200e6), "they were recorded 2.0 hours apart"),
+        (_alone(None, world_size=None), _alone(None, world_size=None), "neither has a rank, and they exchange nothing"),
+    ],
+    ids=["sizes", "times", "strangers"],
+)
+def test_two_jobs_in_a_folder_are_refused_with_both_names(
+    tmp_path: Path, one: Drawing, other: Drawing, says: str
+) -> None:
+    one.write(tmp_path, "first.json")
+    other.write(tmp_path, "second.json")
+    with pytest.raises(TraceError, match=says) as caught:
+        analyze([tmp_path])
+    assert "first.json" in str(caught.value)
+    assert "second.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_alone(0, at_us=LONG_AGO_US), _alone(1, at_us=LONG_AGO_US + 20e6)),  # clocks of nodes differ
+        (_alone(0), _alone(1, world_size=None)),
+        (_alone(None, world_size=None, kernel=ALL_TO_ALL), _alone(None, world_size=None, kernel=ALL_TO_ALL)),
+    ],
+    ids=["clocks", "size not told", "exchange"],
+)
+def test_ranks_of_one_job_are_not_taken_for_two(tmp_path: Path, one: Drawing, other: Drawing) -> None:
+    one.write(tmp_path, "first.json")
+    other.write(tmp_path, "second.json")
+    assert len(analyze([tmp_path]).traces) == 2
+
+
+def test_the_step_that_is_shown_is_the_one_that_is_judged(tmp_path: Path) -> None:
+    for rank, computed in ((0, (900, 300, 900)), (1, (400, 800, 400))):
+        drawing = Drawing(rank=rank)
+        for k, us in enumerate(computed):
+            drawing.step(k, k * 1000, k * 1000 + 1000).kernel(GEMM, k * 1000, k * 1000 + us, launched=k * 1000)
+            drawing.kernel(DISPATCH, k * 1000 + us, k * 1000 + 1000, launched=k * 1000, stream=8)
+        drawing.write(tmp_path)
+    analysis = analyze([tmp_path])
+    assert [(one.trace, one.step[-1]) for one in analysis.judged] == [(0, "0"), (1, "1"), (0, "2")]
+    steps = [next(s for s in analysis.traces[one.trace].steps if s.name == one.step) for one in analysis.judged]
+    exposed = sum(step.communication_by_kind["ep_dispatch"].exposed_us for step in steps) / 3
+    waiting = sum(step.waiting_by_kind.get("ep_dispatch", 0.0) for step in steps) / 3
+    finding = analysis.diagnosis.finding(Wall.COMMUNICATION)
+    assert finding is not None
+    assert finding.parts["ep_dispatch"] == pytest.approx(exposed - waiting)
+    waits = [step.waiting_by_kind.get("ep_dispatch", 0.0) for step in analysis.traces[1].steps]
+    assert waits == pytest.approx([500, 0, 500])

@@ -10,7 +10,7 @@ import pytest
 
 from analyzers.diagnosis import Analysis, Diagnosis, Dropped, KernelTime, RankTime, Wall
 from autotune.cli import main
-from autotune.compare.comparison import Comparison, compared, headline, signed
+from autotune.compare.comparison import Comparison, change, compared, headline, signed
 from autotune.compare.terminal import show_comparison
 from tests.autotune.report.drawn_study import STEPS, analysis_of, write_study
 from tests.places import TRACES, WITHOUT_SHARED
@@ -164,3 +164,18 @@ def test_the_input_that_no_longer_holds_up_training_is_seen_first(capsys: pytest
     assert main(["compare", *(str(TRACES / f"resnet50_w{n}.json.gz") for n in (0, 4))]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert re.match(r"step 175 ms → 131 ms \(−24\.9 %\): mostly idle: host −\d\d\.\d ms \(loading data", first)
+
+
+def test_two_trials_are_compared_by_their_measured_steps_and_the_profilers_cost_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "study")
+    assert main(["compare", str(study / "1"), str(study / "3")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(
+        "−39.2 %, step 1.66 s → 1.01 s without the profiler; traced step 2.02 s → 1.23 s, −39.2 %: mostly"
+    )
+    assert "traced steps against the median of those without the profiler: +21.8 % in A, +21.8 % in B" in text
+    found = compared(RECOMPUTING, LARGER_BATCH, steps_us=(1.0e6, 2.0e6))
+    assert change(found)[0] == "+100.0 %"
+    assert compared(RECOMPUTING, LARGER_BATCH, steps_us=(1.0e6, None)).untraced is None

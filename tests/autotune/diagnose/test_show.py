@@ -5,12 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RangeTime, RankTime, UnknownKernel
+from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RangeTime, RankTime, UnknownKernel, Wall
 from autotune.check.findings import show_findings, show_nearest
-from autotune.diagnose.terminal import show_analysis
+from autotune.diagnose.terminal import LEFT_OF_IT, show_analysis
 from autotune.doctor.checks import Found
 from autotune.doctor.terminal import show_doctor
 from autotune.estimate.memory import show_memory
+from autotune.looks.text_tables import print_table
+from autotune.looks.wrapping import plain_console
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from trainer.recipe.rules import Finding, FindingKind
 
@@ -237,3 +239,26 @@ def finding(kind: FindingKind, message: str, suggestion: dict[str, int], hint: s
         source="rules.md",
         suggestion=suggestion,
     )
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_no_column_is_cut_off_in_a_narrow_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = "7.0 ms to EP combine, behind in the host (Python between operators)"
+    print_table(
+        plain_console(), "ranks", ("rank", "step", "own", "waits", "<late"), [("0", "1 s", "1 s", "1 s", words)]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "…" not in "".join(lines)
+    assert " ".join(line[lines[2].index("late") :] for line in lines[3:]).split() == words.split()
+
+
+def test_a_cut_trace_says_so_before_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    diagnosis = msgspec.structs.replace(RECOMPUTING.diagnosis, wall=Wall.UNDETERMINED, cut_short="cut short at 1.2 MB")
+    show_analysis(Analysis(diagnosis=diagnosis, traces=RECOMPUTING.traces))
+    text = printed(capsys)
+    assert text.startswith("cut short at 1.2 MB, wall: undetermined\n")
+    assert text.index(LEFT_OF_IT) < text.index("memory: up to")

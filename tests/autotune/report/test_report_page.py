@@ -127,3 +127,9 @@ def _draw(page: Path, picture: Path, profile: Path) -> str:
     done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=60, check=True)
     print(done.stderr, file=sys.stderr)
     return done.stderr
+
+
+def test_a_study_in_which_nothing_ran_draws_no_empty_chart(tmp_path: Path) -> None:
+    page = write_report(write_study(tmp_path / "study", events(STEPS[:1]))).read_text()
+    assert "Throughput of 1 trials" not in page
+    assert "No trial finished its steps: there is no throughput to draw." in page

@@ -1,0 +1,70 @@
+"""Whether traces are of one job: those of two must not be averaged, and no rank waits for one of another job.
+
+Told apart are traces of one rank, of jobs of different size, traces recorded at other times, and processes that have
+no rank and exchange nothing. One file is one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from analyzers.errors import TraceError
+from analyzers.one_rank.digest import Digest
+
+SINCE_1970_US = 1e15  # a clock beyond (2001) tells the date; others start with the capture
+APART_US = 60e6  # more than the clocks of a cluster's nodes differ by
+HINT = "name the traces of one job, one for each rank; of a study, one burst: STUDY/bursts/0001"
+APART_HINT = f"{HINT}. `moe-autotune compare` holds two against each other"
+
+
+def refuse_several_jobs(digests: Sequence[Digest]) -> None:
+    """Raises TraceError, with both names, where two files are of two jobs."""
+    for k, one in enumerate(digests):
+        for other in digests[:k]:
+            if one.report.path == other.report.path:
+                continue
+            for differs in DIFFERENCES:
+                if said := differs(one, other):
+                    raise TraceError(Path(one.report.path), said, hint=HINT if differs is _same_rank else APART_HINT)
+
+
+def _same_rank(one: Digest, other: Digest) -> str:
+    if one.rank is None or one.rank != other.rank:
+        return ""
+    return f"is of rank {one.rank}, as is {other.report.path}"
+
+
+def _other_size(one: Digest, other: Digest) -> str:
+    if one.world_size is None or other.world_size is None or one.world_size == other.world_size:
+        return ""
+    sizes = f"{one.world_size} ranks, that one {other.world_size}"
+    return f"is of another job than {other.report.path}: this one has {sizes}"
+
+
+def _other_time(one: Digest, other: Digest) -> str:
+    """Ranks of a job are recorded in the same steps."""
+    if min(one.origin_us, other.origin_us) < SINCE_1970_US:
+        return ""
+    earlier, later = sorted((one, other), key=lambda digest: digest.origin_us)
+    gap_us = later.origin_us - (earlier.origin_us + earlier.report.span.end_us)
+    if gap_us < APART_US:
+        return ""
+    return f"is of another job than {other.report.path}: they were recorded {_apart(gap_us / 1e6)} apart"
+
+
+def _strangers(one: Digest, other: Digest) -> str:
+    for digest in (one, other):
+        if digest.rank is not None or len(digest.collectives.start_us):
+            return ""
+    return (
+        f"is of another job than {other.report.path}, or nothing says that it is not: "
+        "neither has a rank, and they exchange nothing"
+    )
+
+
+DIFFERENCES: tuple[Callable[[Digest, Digest], str], ...] = (_same_rank, _other_size, _other_time, _strangers)
+
+
+def _apart(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
