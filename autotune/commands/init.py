@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import Answer, Force
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force
 
 
 def init(
@@ -21,15 +22,25 @@ def init(
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     force: Force = False,
 ) -> Answer:
-    """Write a commented starter recipe."""
-    from autotune.init.starter import starter_recipe
+    """Write a commented starter recipe: the first choice of `plan` for this model and cluster."""
+    from autotune.init.starter import starter
     from autotune.output import text_at
 
     target = text_at(output, inputs=(), force=force)
-    text = starter_recipe(model=model, gpu=gpu, gpus=gpus)
+    made = starter(model=model, gpu=gpu, gpus=gpus)
     if target is None:
-        print(text, end="")
+        print(made.text, end="")
     else:
-        target.write(text)
+        target.write(made.text)
         print(target.path)
-    return Answer(document={"schema": 1, "yaml": text, "file": None if target is None else str(target.path)})
+    if made.unfit:
+        print(made.unfit, file=sys.stderr)
+    return Answer(
+        code=NO_RECIPE if made.unfit else DONE,
+        document={
+            "schema": 1,
+            "yaml": made.text,
+            "file": None if target is None else str(target.path),
+            "unfit": made.unfit,
+        },
+    )

@@ -1,65 +1,64 @@
-"""The starter recipe `moe-autotune init` writes: a model, a cluster, and a comment at everything worth
-changing."""
+"""The starter recipe `moe-autotune init` writes: `plan`'s first choice for a model and a cluster, with comments.
+
+On CPUs there is nothing to plan with, no table has their speeds: experts are spread over the ranks, that is all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from autotune.init.written import written
 from trainer.errors import BadInputError, Problem
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.plan.choices import choices
+from trainer.estimate.plan.feasible import fewest_nodes
+from trainer.estimate.plan.search import search
+from trainer.estimate.time.estimate import estimate_time
+from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.hugging_face import model_fields, read_config
+from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
-from trainer.recipe.source import nearest
+from trainer.recipe.rules import check
+from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
-
-TEMPLATE = """\
-# A training recipe. Only `model` and `cluster` are required; what is left out has its default
-# (`moe-autotune run THIS --dry-run` shows every one). Knobs keep Megatron's names.
-name: {name}
-model: {model}    # a preset, a config.json, or a mapping of Megatron-Core's own fields: num_layers, hidden_size, ...
-cluster: {{gpu: {gpu}, nodes: {nodes}, gpus_per_node: {gpus_per_node}}}    # memory_gib: less than the GPU has
-
-training:
-  seq_length: 4096
-  global_batch_size: {global_batch_size}    # decides convergence: never moved unless taken out of tune.freeze
-  micro_batch_size: 1
-  precision: {precision}    # fp32 bf16 fp8_blockwise fp8_current fp8_delayed mxfp8 nvfp4
-
-parallelism:    # tp pp cp ep etp vpp are accepted too
-  tensor_model_parallel_size: 1
-  pipeline_model_parallel_size: 1
-  context_parallel_size: 1
-  expert_model_parallel_size: {expert_model_parallel_size}
-
-knobs:    # anything else of Megatron's that is not at its default
-  use_distributed_optimizer: true
-
-burst:    # one short training run; the tuner makes many
-  engine: megatron    # megatron (real training) or simulated (a simulated cluster; machine: names how it differs)
-  launcher: local
-  warmup_steps: 3
-  measure_steps: 8    # timed
-  trace_steps: 2    # profiled, after and apart from the timed ones
-  deadline_s: 900
-
-tune:
-  freeze: [global_batch_size, seq_length]    # knobs that must stay as they are
-  allow: training-equivalent    # or numerics-changing (FP8 and the like), or benchmark-only
-  patience: 5    # proposals without a gain before the search stops
-  sampler: model # of retune: model (what is learnt), or Optuna's tpe, gp, random
-"""
+MOST_REMARKS = 8  # remarks whose nearest value is taken, one after the other
 
 
-def starter_recipe(*, model: str, gpu: str, gpus: int) -> str:
-    """A recipe as text. Raises BadInputError for a model or GPU that has no row, or GPUs that fill no whole
-    nodes."""
+@dataclass(frozen=True, kw_only=True)
+class Starter:
+    """`text` is the commented recipe; `unfit` says why no layout fits the cluster, None where one does."""
+
+    recipe: Recipe
+    text: str
+    unfit: str | None
+
+
+def starter(*, model: str, gpu: str, gpus: int) -> Starter:
+    """Raises BadInputError for a model or GPU that has no row, or GPUs that fill no whole nodes."""
+    base = _without_remarks(_base(model, gpu, gpus))
+    named = str(Path(model).resolve()) if model.endswith(".json") else model
+    if base.hardware.is_cpu:
+        return Starter(recipe=base, text=written(base, model=named, because=()), unfit=None)
+    found = search(base)
+    first = choices(found, 1)
+    recipe = _without_remarks(first[0].recipe if first else base)
+    unfit = None if first and first[0].fits else _unfit(recipe)
+    said = (unfit,) if unfit else _expected(recipe)
+    return Starter(recipe=recipe, text=written(recipe, model=named, because=said), unfit=unfit)
+
+
+def _base(model: str, gpu: str, gpus: int) -> Recipe:
+    """What is not planned: model, cluster, batch."""
+    hardware = _known(known_hardware(), gpu, "--gpu")
     experts = _model(model).num_moe_experts or 1
-    per_node = min(gpus, _known(known_hardware(), gpu, "--gpu").gpus_per_node)
+    per_node = gpus if hardware.is_cpu else min(gpus, hardware.gpus_per_node)
     if gpus % per_node:
         raise BadInputError(
             Problem(
@@ -68,15 +67,43 @@ def starter_recipe(*, model: str, gpu: str, gpus: int) -> str:
                 hint=f"use {gpus - gpus % per_node} or {gpus + per_node - gpus % per_node}",
             )
         )
-    return TEMPLATE.format(
-        name=f"{_short_name(model)}-{gpus}x{gpu}",
-        model=str(Path(model).resolve()) if model.endswith(".json") else model,
-        gpu=gpu,
-        nodes=gpus // per_node,
-        gpus_per_node=per_node,
-        global_batch_size=max(256, gpus * 8),
-        precision="fp32" if gpu == "cpu" else "bf16",
-        expert_model_parallel_size=next(ep for ep in (8, 4, 2, 1) if per_node % ep == 0 and experts % ep == 0),
+    data: dict[str, Any] = {
+        "name": f"{_short_name(model)}-{gpus}x{gpu}",
+        "model": model,
+        "cluster": {"gpu": gpu, "nodes": gpus // per_node, "gpus_per_node": per_node},
+        "training": {"global_batch_size": max(256, gpus * 8), "precision": "fp32" if hardware.is_cpu else "bf16"},
+        "parallelism": {"ep": next(ep for ep in (8, 4, 2, 1) if per_node % ep == 0 and experts % ep == 0)},
+        "knobs": {"use_distributed_optimizer": True},
+    }
+    return recipe_from(Source(name="init", data=data))
+
+
+def _without_remarks(recipe: Recipe) -> Recipe:
+    """With the nearest value of whatever a rule remarks on, where it has one."""
+    for _ in range(MOST_REMARKS):
+        suggestion = next((finding.suggestion for finding in check(recipe) if finding.suggestion), None)
+        if suggestion is None:
+            break
+        recipe = recipe.replace(suggestion)
+    return recipe
+
+
+def _unfit(recipe: Recipe) -> str:
+    memory = estimate_memory(recipe)
+    nodes = fewest_nodes(recipe, above=recipe.cluster.nodes)
+    more = f"{nodes * recipe.ranks_per_node} GPUs are enough" if nodes else "no number of GPUs is enough"
+    return (
+        f"no layout fits {recipe.world_size} GPUs by estimate: this one needs "
+        f"{memory.upper_gib + memory.outside_gib:,.0f} GiB of {recipe.memory_limit_gib:.0f}; {more}"
+    )
+
+
+def _expected(recipe: Recipe) -> tuple[str, ...]:
+    time, memory = estimate_time(recipe), estimate_memory(recipe)
+    return (
+        f"`moe-autotune plan`'s first choice: about {time.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
+        f"{memory.peak_gib + memory.outside_gib:.0f} GiB of {recipe.memory_limit_gib:.0f}, "
+        f"at most {memory.upper_gib + memory.outside_gib:.0f}.",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.init.starter import starter_recipe
+from autotune.init.starter import starter
 from benchmarks.places import DATA, data_file
 from tests.trainer.recipe.tuned_recipes import recipe_of_row
 from trainer.recipe import Recipe, load_recipe
@@ -60,5 +60,5 @@ def _starters() -> Iterator[Asked]:
     default = "qwen3-30b-a3b"
     wanted = [(model, "h100") for model in presets()] + [(default, gpu) for gpu in ("cpu", "b200", "gb200")]
     for model, gpu in wanted:
-        text = starter_recipe(model=model, gpu=gpu, gpus=4 if gpu in ("cpu", "gb200") else 8)
+        text = starter(model=model, gpu=gpu, gpus=4 if gpu in ("cpu", "gb200") else 8).text
         yield Asked(origin="starter", recipe=recipe_from(parse_source(text, name=f"{model}-{gpu}")))

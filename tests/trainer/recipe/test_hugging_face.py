@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import main
-from autotune.init.starter import starter_recipe
+from autotune.init.starter import starter
 from trainer.command_line.megatron_lm.model import acts_in
 from trainer.errors import BadInputError
 from trainer.recipe import load_recipe
@@ -210,7 +210,7 @@ def test_init_takes_a_config_and_what_it_writes_can_be_loaded(tmp_path: Path) ->
     folder = tmp_path / "my-model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIGS["deepseek-v3"]))
-    text = starter_recipe(model=str(folder / "config.json"), gpu="h100", gpus=64)
+    text = starter(model=str(folder / "config.json"), gpu="h100", gpus=64).text
     (tmp_path / "r.yaml").write_text(text)
     recipe = load_recipe(str(tmp_path / "r.yaml"))
     assert (recipe.name, recipe.architecture.num_layers) == ("my-model-64xh100", 61)

@@ -1,0 +1,93 @@
+"""A recipe as text with a comment at everything worth changing: what `init` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
+
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+TEMPLATE = """\
+# A training recipe. Only `model` and `cluster` are required; what is left out has its default
+# (recipe.resolved.yaml of a study shows every one). Knobs keep Megatron's names.
+{because}name: {name}
+model: {model}    # a preset, a config.json, or a mapping of Megatron-Core's own fields: num_layers, hidden_size, ...
+cluster: {{gpu: {gpu}, nodes: {nodes}, gpus_per_node: {gpus_per_node}}}    # memory_gib: less than the GPU has
+
+training:
+  seq_length: {seq_length}
+  global_batch_size: {global_batch_size}    # decides convergence: never moved unless taken out of tune.freeze
+  micro_batch_size: {micro_batch_size}
+  precision: {precision}    # fp32 bf16 fp8_blockwise fp8_current fp8_delayed mxfp8 nvfp4
+
+parallelism:    # tp pp cp ep etp vpp are accepted too
+{parallelism}
+knobs:    # anything else of Megatron's that is not at its default
+{knobs}
+burst:    # one short training run; the tuner makes many
+  engine: megatron    # megatron (real training), command (your own script: see `import`) or simulated
+  launcher: {launcher}
+  warmup_steps: 3
+  measure_steps: 8    # timed
+  trace_steps: 2    # profiled, after and apart from the timed ones
+  deadline_s: 900
+
+tune:
+  freeze: [global_batch_size, seq_length]    # knobs that must stay as they are
+  allow: training-equivalent    # or numerics-changing (FP8 and the like), or benchmark-only
+  patience: 5    # proposals without a gain before the search stops
+  sampler: model    # of retune: model (what is learnt), or Optuna's tpe, gp, random
+"""
+# What a knob that a starter may hold is for; any other stands without a word
+WORDS = {
+    "use_distributed_optimizer": "optimizer state is divided over data parallel ranks",
+    "overlap_grad_reduce": "gradients are reduced beside the backward pass",
+    "overlap_param_gather": "parameters are gathered beside the forward pass",
+    "moe_grouped_gemm": "a rank's experts in one product",
+    "moe_router_dtype": "scores of many experts tie in 16 bits",
+    "moe_token_dispatcher_type": "flex: DeepEP or HybridEP, which have to be installed; alltoall needs neither",
+    "overlap_moe_expert_parallel_comm": "dispatch and combine of one micro batch beside compute of another",
+    "overlap_p2p_comm": "send and receive between stages beside compute",
+    "pipeline_model_parallel_layout": "what a stage holds: E embedding, t a layer, m MTP, L loss",
+    "sequence_parallel": "MoE with TP needs it",
+    "recompute_granularity": "activations are computed again in backward: full costs most time and saves most memory",
+    "recompute_modules": "these activations are computed again in backward",
+    "cuda_graph_impl": "launches are recorded once and replayed",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "Megatron-LM demands it of TP or CP before Blackwell",
+}
+
+
+def written(recipe: Recipe, *, model: str, because: Sequence[str]) -> str:
+    """The recipe that `load_recipe` reads back; `model` as it is to be named, `because` for the top."""
+    return TEMPLATE.format(
+        because="".join(f"# {line}\n" for line in because),
+        name=recipe.name,
+        model=model,
+        gpu=recipe.cluster.gpu,
+        nodes=recipe.cluster.nodes,
+        gpus_per_node=recipe.ranks_per_node,
+        launcher="local" if recipe.cluster.nodes == 1 else "slurm    # several nodes: inside an allocation of them",
+        parallelism="".join(_parallelism(recipe)),
+        knobs="".join(_knobs(recipe)),
+        **recipe.training.model_dump(mode="json"),
+    )
+
+
+def _parallelism(recipe: Recipe) -> Iterator[str]:
+    for name, value in recipe.parallelism.model_dump(mode="json", exclude_none=True).items():
+        yield f"  {name}: {value}\n"
+
+
+def _knobs(recipe: Recipe) -> Iterator[str]:
+    for name, value in recipe.knobs.items():
+        if value != KNOBS[name].default:
+            words = f"    # {WORDS[name]}" if name in WORDS else ""
+            yield f"  {name}: {_scalar(value)}{words}\n"
+
+
+def _scalar(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("...\n").rstrip()
