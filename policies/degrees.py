@@ -1,15 +1,18 @@
 """Changing a degree of parallelism together with the knobs that must follow it.
 
 Each function lists knob changes in order of preference. Whether one is legal is for `trainer.recipe.rules`; what
-stands here is what a person would change in the same breath (sequence parallel with TP, VPP with PP, the expert
-tensor degree with EP).
+stands here is what a person would change in the same breath (sequence parallel with TP, VPP and the split of the
+layers with PP, the expert tensor degree with EP).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
+from trainer.recipe.rules.nearest import LAYOUT, UNEVEN, VPP, no_uneven
 
 KnobChanges = dict[str, Any]
 
@@ -51,15 +54,29 @@ def with_tp(recipe: Recipe, size: int) -> list[KnobChanges]:
 
 def with_pp(recipe: Recipe, size: int) -> list[KnobChanges]:
     """VPP is kept where it stays legal, else dropped with the overlap that needs it."""
-    plain: KnobChanges = {
-        DEGREES["pp"]: size,
-        "virtual_pipeline_model_parallel_size": None,
-        "overlap_p2p_comm": False,
-    }
-    kept: list[KnobChanges] = []
-    if size > 1 and recipe.knob("virtual_pipeline_model_parallel_size"):
-        kept = [{DEGREES["pp"]: size}]
-    return [*kept, plain]
+    plain: KnobChanges = {DEGREES["pp"]: size, VPP: None, "overlap_p2p_comm": False}
+    kept: KnobChanges = {DEGREES["pp"]: size}
+    chunks = layout_of(recipe).vpp if size > 1 else 1
+    options = [kept | split for split in splits(recipe, size, chunks)] if chunks > 1 else []
+    return [*options, *(plain | split for split in splits(recipe, size, 1))]
+
+
+def with_vpp(recipe: Recipe, chunks: int) -> list[KnobChanges]:
+    """An interleaved pipeline of the PP there is."""
+    changes: KnobChanges = {VPP: chunks, "overlap_p2p_comm": True}
+    return [changes | split for split in splits(recipe, layout_of(recipe).pp, chunks)]
+
+
+def splits(recipe: Recipe, pp: int, vpp: int) -> list[KnobChanges]:
+    """How the layers come to lie in PP·VPP stages: evenly where they divide, else by a layout. A recipe whose ends
+    are counted or filled otherwise keeps that where it can."""
+    model = recipe.architecture
+    even = model.num_layers % (pp * vpp) == 0
+    texts = [None] if even else balanced_layouts(model, recipe.training.seq_length, pp=pp, vpp=vpp)[:1]
+    laid: list[KnobChanges] = [{LAYOUT: text} if text != recipe.knob(LAYOUT) else {} for text in texts]
+    if not any(recipe.knob(name) for name in UNEVEN):
+        return laid
+    return [{}, *(change | no_uneven(recipe) for change in laid)]
 
 
 def with_ep(recipe: Recipe, size: int) -> list[KnobChanges]:

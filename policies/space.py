@@ -17,6 +17,7 @@ from policies.legality import Refusal, derive
 from policies.recompute import NONE, rungs
 from policies.search import Point
 from trainer.recipe import Recipe
+from trainer.recipe.layout import layout_of
 
 KnobChanges = dict[str, Any]
 CURRENT = "as it is"
@@ -57,11 +58,9 @@ def _graphs(recipe: Recipe) -> list[KnobChanges]:
 
 
 def _interleaving(recipe: Recipe) -> list[KnobChanges]:
-    """A layout that is written out decides the chunks by itself: it goes."""
-    even: KnobChanges = {"pipeline_model_parallel_layout": None}
-    plain = even | {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
-    chunks = [{"virtual_pipeline_model_parallel_size": count, "overlap_p2p_comm": True} for count in (2, 4)]
-    return [plain, *(even | change for change in chunks)]
+    plain: KnobChanges = {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
+    whole = [plain | split for split in degrees.splits(recipe, layout_of(recipe).pp, 1)]
+    return [*whole, *(change for chunks in (2, 4) for change in degrees.with_vpp(recipe, chunks))]
 
 
 @dataclass(frozen=True, kw_only=True)

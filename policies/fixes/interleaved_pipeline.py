@@ -6,26 +6,28 @@
 
 *What it costs*: more send/recv, somewhat more activations in flight.
 
-*When it does not apply*: PP is 1, the layers of a stage do not divide, or fewer micro batches than stages.
+*When it does not apply*: PP is 1, there are fewer layers than stages, or fewer micro batches than stages.
 
 *Source*: arXiv 2603.07685 section 9.1 (PP with VPP from PP 2 on, a middle value): the bubble divides by
 VPP.
 """
 
 from analyzers.diagnosis import Wall
+from policies.degrees import with_vpp
 from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect
 from policies.situation import Situation
 from policies.trial import Phase
+from trainer.recipe.layout import layout_of
 
 
 def _precondition(situation: Situation) -> str | None:
     if situation.knob("pipeline_model_parallel_size") == 1:
         return "PP is 1"
-    return "the pipeline is interleaved" if situation.knob("virtual_pipeline_model_parallel_size") else None
+    return "the pipeline is interleaved" if layout_of(situation.recipe).vpp > 1 else None
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
-    return [{"virtual_pipeline_model_parallel_size": chunks, "overlap_p2p_comm": True} for chunks in (2, 4, 3)]
+    return [change for chunks in (2, 4, 3) for change in with_vpp(situation.recipe, chunks)]
 
 
 FIX = Fix(

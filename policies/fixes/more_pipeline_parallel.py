@@ -7,7 +7,7 @@
 *What it costs*: a bubble of (PP-1)/micro batches, and send/recv between stages; VPP shrinks the bubble
 later.
 
-*When it does not apply*: layers or ranks do not divide, or there are fewer micro batches than stages.
+*When it does not apply*: the ranks do not divide, or there are fewer micro batches than stages.
 
 *Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:151 (Llama3-70B, PP 4
 to 8: -5.9 % throughput, -5.6 GB).

@@ -1,0 +1,60 @@
+"""Changing a degree: what has to follow goes along, so that the new recipe is legal."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.degrees import DEGREES, with_pp, with_vpp
+from policies.legality import derive
+from policies.space import moves
+from trainer.recipe import Recipe
+from trainer.recipe.layout import layers_by_stage
+from trainer.recipe.load import recipe_from
+from trainer.recipe.source import parse_source
+
+TEXT = """
+model: {model}
+cluster: {{gpu: h100, nodes: 32}}
+training: {{global_batch_size: 2048}}
+parallelism: {{tp: 1, pp: {pp}, ep: 8}}
+knobs: {{use_distributed_optimizer: true, pipeline_model_parallel_layout: {layout}}}
+"""
+
+
+def of_61_layers(pp: int = 1, layout: str | None = None, model: str = "deepseek-v3") -> Recipe:
+    return recipe_from(parse_source(TEXT.format(model=model, pp=pp, layout=layout or "null"), name="r"))
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "kimi-k2"])
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_layers_that_do_not_divide_get_a_layout_where_pp_changes(model: str, size: int) -> None:
+    recipe = of_61_layers(model=model)
+    derived = [derive(recipe, changes) for changes in with_pp(recipe, size)]
+    legal = [each for each in derived if isinstance(each, Recipe)]
+    assert legal, derived
+    assert sum(layers_by_stage(legal[0])) == 61
+    assert legal[0].knob(DEGREES["pp"]) == size
+
+
+def test_a_layout_goes_or_changes_with_pp() -> None:
+    laid = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0])
+    assert isinstance(laid, Recipe)
+    for size in (1, 4, 16):
+        assert any(isinstance(derive(laid, changes), Recipe) for changes in with_pp(laid, size))
+
+
+def test_a_pipeline_of_layers_that_do_not_divide_can_be_interleaved() -> None:
+    recipe = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0])
+    assert isinstance(recipe, Recipe)
+    assert isinstance(derive(recipe, with_vpp(recipe, 2)[0]), Recipe)
+
+
+def test_layers_that_divide_get_no_layout() -> None:
+    recipe = of_61_layers(model="qwen3-30b-a3b")
+    assert with_pp(recipe, 4) == [
+        {DEGREES["pp"]: 4, "virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
+    ]
+
+
+def test_the_tuner_moves_pp_of_61_layers() -> None:
+    assert [label for axis, label, _ in moves(of_61_layers()) if axis.name == "PP"]
