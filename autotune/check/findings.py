@@ -55,7 +55,7 @@ def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = N
 def show_nearest(changes: Changes | None) -> None:
     """The changes that lead from an illegal recipe to the nearest legal one; None where no knobs lead to one."""
     said = (
-        "no change of knobs makes this recipe legal: change the model or the cluster"
+        "no change of knobs that are not frozen makes this recipe legal: change tune.freeze, the model or the cluster"
         if changes is None
         else f"nearest legal recipe: {changes_text(changes)}"
     )

@@ -7,7 +7,15 @@ from typing import Any, Protocol
 
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import Hardware
-from trainer.recipe.sections import BurstSettings, Cluster, KnobValue, Parallelism, TrainerSettings, Training
+from trainer.recipe.sections import (
+    BurstSettings,
+    Cluster,
+    KnobValue,
+    Parallelism,
+    TrainerSettings,
+    Training,
+    TuneSettings,
+)
 
 
 class Settings(Protocol):
@@ -21,6 +29,8 @@ class Settings(Protocol):
     def parallelism(self) -> Parallelism: ...
     @property
     def burst(self) -> BurstSettings: ...
+    @property
+    def tune(self) -> TuneSettings: ...
     @property
     def trainer(self) -> TrainerSettings | None: ...
     @property

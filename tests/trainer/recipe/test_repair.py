@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from trainer.recipe import load_recipe
 from trainer.recipe.rules import nearest_valid
 from trainer.recipe.rules.check import ERRORS, errors_of
 from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.nearest import CP, LAYOUT, PP, TP, VPP
 from trainer.recipe.rules.repair import Cost, Repair, cost, moved, other_values
 from trainer.recipe.rules.rule import Suggestion, example
 from trainer.recipe.schema import Recipe
@@ -44,7 +46,8 @@ def repaired(recipe: Recipe) -> Suggestion:
 def cheapest(recipe: Recipe, number: int) -> Cost:
     """What the cheapest legal set of up to `number` changes costs, of all knobs that its errors name or suggest."""
     errors = errors_of(recipe)
-    names = sorted({name for error in errors for name in (*error.knobs, *error.suggestion)})
+    named = {name for error in errors for name in (*error.knobs, *error.suggestion)}
+    names = sorted(named - set(recipe.tune.freeze))
     moves = [(name, value) for name in names for value in other_values(recipe, name)]
     moves += [move for error in errors for move in error.suggestion.items()]
     costs = [
@@ -76,9 +79,32 @@ def test_errors_apart_from_each_other_take_a_change_each() -> None:
     }
 
 
-def test_a_frozen_knob_moves_only_where_nothing_else_helps() -> None:
-    assert "global_batch_size" not in repaired(recipe_of(example(micro_batch_size=3)))
-    assert set(repaired(recipe_of(example(global_batch_size=65)))) == {"global_batch_size"}
+@pytest.mark.parametrize("batch", [2, 12, 60, 65, 100])
+def test_a_frozen_global_batch_gets_a_dp_that_divides_it(batch: int) -> None:
+    changes = repaired(recipe_of(example(global_batch_size=batch)))
+    assert changes
+    assert "global_batch_size" not in changes
+
+
+def test_a_frozen_knob_never_moves_and_the_hint_says_what_thawing_it_takes() -> None:
+    frozen = (TP, PP, CP, "global_batch_size")
+    recipe = recipe_of(example(global_batch_size=65))
+    recipe = recipe.model_copy(update={"tune": recipe.tune.model_copy(update={"freeze": frozen})})
+    (error,) = errors_of(recipe)
+    assert nearest_valid(recipe) is None
+    assert error.suggestion == {}
+    assert "take it out of tune.freeze" in error.hint
+
+
+def test_a_global_batch_that_is_not_frozen_moves() -> None:
+    recipe = recipe_of(example(global_batch_size=65))
+    recipe = recipe.model_copy(update={"tune": recipe.tune.model_copy(update={"freeze": ()})})
+    assert set(repaired(recipe)) == {"global_batch_size"}
+
+
+def test_layers_that_do_not_divide_get_a_layout_where_pp_moves() -> None:
+    plain = {LAYOUT: None, VPP: None, "overlap_p2p_comm": False}
+    assert set(repaired(load_recipe("deepseek-v3-1024xh100").replace(plain | {PP: 16}))) == {LAYOUT}
 
 
 def test_a_legal_recipe_is_its_own_nearest() -> None:

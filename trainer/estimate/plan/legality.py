@@ -93,7 +93,7 @@ class _Row:
         self.read: set[str] = set(values)
         self.architecture, self.hardware, self.world_size = base.architecture, base.hardware, base.world_size
         self.training, self.parallelism = cast(Training, _Part(self)), cast(Parallelism, _Part(self))
-        self.knobs = _Written(self, base)
+        self.knobs, self.tune = _Written(self, base), base.tune
 
     def knob(self, name: str) -> Any:
         if name in self._undecided:

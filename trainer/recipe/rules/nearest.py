@@ -58,7 +58,16 @@ def grid(recipe: Settings) -> Suggestion:
 
     legal = [choice for choice in product(sizes, sizes, sizes) if now.world % math.prod(choice) == 0]
     best: tuple[int, int, int] = min(legal, key=cost)
-    return changed(recipe, dict(zip((TP, PP, CP), best, strict=True)))
+    return changed(recipe, dict(zip((TP, PP, CP), best, strict=True)) | split_over(recipe, best[1]))
+
+
+def split_over(recipe: Settings, pp: int) -> Suggestion:
+    """The layout of layers that do not divide over another PP; {} where they do, or where the split is written."""
+    now = layout_of(recipe)
+    whole = pp == now.pp or recipe.architecture.num_layers % pp == 0
+    if whole or recipe.knob(LAYOUT) or any(recipe.knob(name) for name in UNEVEN):
+        return {}
+    return {LAYOUT: even_layout(recipe, pp)}
 
 
 def expert_grid(recipe: Settings) -> Suggestion:
@@ -94,12 +103,13 @@ def stages(recipe: Settings) -> Suggestion:
     """PP that divides the layers where one is near; else a layout that spreads them over the stages there are."""
     layers, pp = recipe.architecture.num_layers, layout_of(recipe).pp
     near = [size for size in divisors(recipe.world_size) if layers % size == 0 and 0.5 <= size / pp <= 2]
-    return {PP: closest(pp, near)} if near else {LAYOUT: even_layout(recipe)} | no_uneven(recipe)
+    return {PP: closest(pp, near)} if near else {LAYOUT: even_layout(recipe, pp)} | no_uneven(recipe)
 
 
-def even_layout(recipe: Settings) -> str:
-    """The layout text of as many stages as PP and VPP make, the first ones a layer fuller, MTP in the last."""
-    model, number = recipe.architecture, layout_of(recipe).pp * layout_of(recipe).vpp
+def even_layout(recipe: Settings, pp: int) -> str:
+    """The layout text of as many stages as PP and the recipe's VPP make, the first ones a layer fuller, MTP in the
+    last."""
+    model, number = recipe.architecture, pp * layout_of(recipe).vpp
     each, over = divmod(model.num_layers, number)
     first = _alike(each + 1, over) if over else ""
     return "E" + first + _alike(each, number - over - 1) + _layers(each) + "m" * (model.mtp_num_layers or 0) + "L"
@@ -134,9 +144,32 @@ def no_interleaving(recipe: Settings) -> Suggestion:
 
 
 def batch(recipe: Settings) -> Suggestion:
-    """Micro batch that divides a rank's share of the global batch; a global batch where no share is whole."""
+    """Micro batch that divides a rank's share of the global batch. Where no share is whole: a global batch, or, where
+    that is frozen, a DP that divides it."""
     rows, over = divmod(recipe.training.global_batch_size, recipe.data_parallel_size)
-    if over or not rows:
+    if not over and rows:
+        return {"micro_batch_size": closest(recipe.training.micro_batch_size, divisors(rows))}
+    if "global_batch_size" not in recipe.tune.freeze:
         each = recipe.data_parallel_size * recipe.training.micro_batch_size
         return {"global_batch_size": max(1, round(recipe.training.global_batch_size / each)) * each}
-    return {"micro_batch_size": closest(recipe.training.micro_batch_size, divisors(rows))}
+    return dividing(recipe)
+
+
+def dividing(recipe: Settings) -> Suggestion:
+    """The nearest TP, PP and CP with which DP divides the global batch, and a micro batch that divides a share."""
+    now, batch_size, micro = layout_of(recipe), recipe.training.global_batch_size, recipe.training.micro_batch_size
+    sizes = divisors(now.world)
+    shares = {
+        (tp, pp, cp): batch_size // dp
+        for tp, pp, cp in product(sizes, sizes, sizes)
+        if now.world % (tp * pp * cp) == 0 and batch_size % (dp := now.world // (tp * pp * cp)) == 0
+    }
+
+    def cost(choice: tuple[int, int, int]) -> tuple[float, ...]:
+        heads, whole = recipe.architecture.num_attention_heads % choice[0], shares[choice] % micro == 0
+        sequence = recipe.training.seq_length % (2 * choice[2] if choice[2] > 1 else 1)
+        return bool(heads) + bool(sequence), not whole, *distance(choice, (now.tp, now.pp, now.cp))
+
+    best = min(shares, key=cost)
+    micro_batch = {"micro_batch_size": closest(micro, divisors(shares[best]))}
+    return changed(recipe, dict(zip((TP, PP, CP), best, strict=True)) | split_over(recipe, best[1]) | micro_batch)

@@ -1,4 +1,4 @@
-"""The nearest legal recipe: the fewest and smallest knob changes that leave no error.
+"""The nearest legal recipe: the fewest and smallest knob changes that leave no error and move nothing frozen.
 
 Best first over sets of changes, each one cure longer than another: what a broken rule suggests, or another value of
 one of its knobs. The search is bounded; past the bound the suggestions are followed one by one and what turned out
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import layout_of
 from trainer.recipe.rules.nearest import LAYOUT, divisors, even_layout
 from trainer.recipe.rules.rule import Finding, Rule, Suggestion
 from trainer.recipe.schema import Recipe
@@ -22,7 +23,6 @@ MOST_CHECKED = 400  # sets of changes looked at: about a third of a second at mo
 MOST_STEPS = 24  # suggestions followed one by one: a recipe so far off needs its author
 # How much a change weighs, in changes of a knob that leaves training as it is
 NUMERICS_WEIGHT = 3
-FROZEN_WEIGHT = 12
 
 Errors = Callable[[Recipe], list[Finding]]
 Cost = tuple[int, float]
@@ -64,12 +64,13 @@ class Repair:
                 yield {name: value for name, value in (changes | cure).items() if recipe.knob(name) != value}
 
     def _cures(self, recipe: Recipe, error: Finding) -> Iterator[Suggestion]:
-        """Changes after which this rule is no longer broken; the rule's own suggestion first."""
-        if not error.suggestion:
-            return
-        yield error.suggestion
+        """Changes after which this rule is no longer broken; the rule's own suggestion first. No frozen knob moves."""
         rule = self.rules[error.rule]
-        for name in error.knobs:
+        if not (error.suggestion or rule.wanted(recipe)):
+            return
+        if error.suggestion:
+            yield error.suggestion
+        for name in (name for name in error.knobs if name not in recipe.tune.freeze):
             for value in other_values(recipe, name):
                 if not rule.broken(moved(recipe, {name: value})):
                     yield {name: value}
@@ -114,15 +115,13 @@ def moved(recipe: Recipe, changes: Suggestion) -> Recipe:
 
 
 def cost(recipe: Recipe, changes: Suggestion) -> Cost:
-    """Changes counted by weight (frozen knobs and those that change the numbers of training count for several), then
-    how far they go: factors of two, or one for a word."""
-    weight = sum(_weight(recipe, name) for name in changes)
+    """Changes counted by weight (those that change the numbers of training count for several), then how far they go:
+    factors of two, or one for a word."""
+    weight = sum(_weight(name) for name in changes)
     return weight, sum(_size(recipe.knob(name), value) for name, value in changes.items())
 
 
-def _weight(recipe: Recipe, name: str) -> int:
-    if name in recipe.tune.freeze:
-        return FROZEN_WEIGHT
+def _weight(name: str) -> int:
     return 1 if KNOBS[name].numerics == "training-equivalent" else NUMERICS_WEIGHT
 
 
@@ -153,7 +152,7 @@ def other_values(recipe: Recipe, name: str) -> list[Any]:
     if knob.domain.kind == "any":
         values = [tuple(word for word in here or () if word != dropped) for dropped in here or ()]
     elif name == LAYOUT:
-        values = [even_layout(recipe)]
+        values = [even_layout(recipe, layout_of(recipe).pp)]
     elif knob.domain.kind == "int":
         values = _numbers(recipe, name)
     if knob.domain.nullable:

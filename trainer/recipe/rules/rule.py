@@ -41,7 +41,8 @@ LM_AND_BRIDGE = (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One broken rule. `suggestion` gives knobs the nearest values that satisfy it, {} when no knob can."""
+    """One broken rule. `suggestion` gives knobs the nearest values that satisfy it, {} when no knob can or none that
+    the recipe does not freeze."""
 
     rule: str
     kind: FindingKind
@@ -116,15 +117,21 @@ class Rule:
     versions: str = "all"
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 
+    def wanted(self, recipe: Settings) -> Suggestion:
+        """The nearest values that satisfy the rule, frozen or not; {} when no knob can."""
+        return {knob: value for knob, value in self.nearest(recipe).items() if recipe.knob(knob) != value}
+
     def finding(self, recipe: Settings) -> Finding | None:
         if not self.broken(recipe):
             return None
-        suggestion = {knob: value for knob, value in self.nearest(recipe).items() if recipe.knob(knob) != value}
+        wanted = self.wanted(recipe)
+        frozen = sorted(wanted.keys() & set(recipe.tune.freeze))
+        suggestion = {} if frozen else wanted
         return Finding(
             rule=self.id,
             kind=self.kind,
             message=self.message.format_map(_Facts(recipe)),
-            hint=set_hint(suggestion) if suggestion else self.hint,
+            hint=_thaw_hint(wanted, frozen) if frozen else set_hint(wanted) if wanted else self.hint,
             knobs=self.knobs,
             source=self.source,
             binds=self.binds,
@@ -136,6 +143,11 @@ class Rule:
 def set_hint(suggestion: Suggestion) -> str:
     """ "set a to 1 and b to null"."""
     return "set " + " and ".join(f"{knob} to {_plain(value)}" for knob, value in suggestion.items())
+
+
+def _thaw_hint(wanted: Suggestion, frozen: list[str]) -> str:
+    names = ", ".join(frozen)
+    return f"{names} {'is' if len(frozen) == 1 else 'are'} frozen: take it out of tune.freeze and {set_hint(wanted)}"
 
 
 class _Facts(dict[str, Any]):
