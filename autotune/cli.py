@@ -29,7 +29,7 @@ SCHEMA = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command: the exit code (see `autotune.commands.answer`)."""
+    """Runs one command: the exit code (see `autotune.exit_codes`)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if trouble := shadowed():
         print(trouble, file=sys.stderr)
@@ -59,6 +59,7 @@ def app() -> App:
     from autotune.commands.plan import plan
     from autotune.commands.report import report
     from autotune.commands.run import run
+    from autotune.commands.status import status, watch
     from autotune.tuning.environment import version
 
     program = App(
@@ -68,7 +69,7 @@ def app() -> App:
         help_flags=["--help"],
         result_action="return_value",
     )
-    for command in (run, check, estimate, plan, diagnose, compare, report, export, doctor, init):
+    for command in (run, status, watch, check, estimate, plan, diagnose, compare, report, export, doctor, init):
         program.command(_with_json(command))
     program.command(_with_json(import_), name="import")
     return program
@@ -96,8 +97,8 @@ def _answered(words: Sequence[str]) -> tuple[int, Any]:
 
 
 def _usage(error: Exception) -> Explained:
-    from autotune.commands.answer import BAD_INPUT
     from autotune.errors import Explained
+    from autotune.exit_codes import BAD_INPUT
     from trainer.errors import Problem
 
     problem = Problem(where="moe-autotune", what=str(error).rstrip(), hint="`moe-autotune COMMAND --help` lists them")
@@ -105,8 +106,8 @@ def _usage(error: Exception) -> Explained:
 
 
 def _explained(error: Exception) -> Explained:
-    from autotune.commands.answer import TOOL_FAILED
     from autotune.errors import Explained, explain
+    from autotune.exit_codes import TOOL_FAILED
     from trainer.errors import Problem
 
     if known := explain(error):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from analyzers.errors import TraceError
-from autotune.commands.answer import BAD_INPUT, TOOL_FAILED
+from autotune.exit_codes import BAD_INPUT, TOOL_FAILED
 from trainer.errors import BadInputError, Problem, ToolError
 
 # What the disk or the folder says no to, and what to do about it; the study is as it was before the write.

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-DONE = 0
-NO_RECIPE = 1  # ended without a recipe that runs, or `check` found problems
-BAD_INPUT = 2
-TOOL_FAILED = 3
-INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+from autotune.exit_codes import DONE, NO_RECIPE
+
+__all__ = ["DONE", "NO_RECIPE", "Answer", "Force", "PageFile", "RecipeName", "StudyFolder"]
 
 RecipeName = Annotated[str, Parameter(help="A recipe file, or the name of a packaged example.")]
 PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]

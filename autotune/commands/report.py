@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from autotune.commands.answer import Answer, StudyFolder
@@ -11,8 +12,12 @@ def report(study: StudyFolder) -> Answer:
     """Write a study's report again from its journal."""
     import msgspec
 
-    from autotune.report import write_report
+    from autotune.report import write_report, write_running
+    from autotune.tuning.journal import read_study
+    from autotune.tuning.study import held
 
     page = write_report(Path(study))
+    if held(Path(study)):  # its tuner writes the page after every burst: this one is as that one would be
+        write_running(read_study(Path(study)), study_dir=Path(study), now=time.time())
     print(page)
     return Answer(document=msgspec.Raw((Path(study) / "report.json").read_bytes().strip()))

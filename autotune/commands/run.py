@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,18 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import DONE, INTERRUPTED, NO_RECIPE, Answer, RecipeName
+from autotune.commands.answer import Answer, RecipeName
+from autotune.exit_codes import DONE, OF_ENDS
 
 if TYPE_CHECKING:
-    from autotune.tuning.events import Ended
+    from autotune.session.session import Limits
     from autotune.tuning.journal import Listener
-    from autotune.tuning.live import View
     from autotune.tuning.study import Study
-    from trainer.engines import Engine
     from trainer.recipe import Recipe
-
-CODES = {"interrupted": INTERRUPTED, "infeasible": NO_RECIPE}  # of a study's end; any other is DONE
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(
@@ -47,9 +40,14 @@ def run(
     resume: Annotated[bool, Parameter(negative=(), help="Go on with a study that was interrupted.")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
     seed: Annotated[int | None, Parameter(help="Of data, weights and search; else 1234.")] = None,
+    notify: Annotated[
+        str | None,
+        Parameter(help="A shell command to run at the end, however it ends; else the recipe's tune.notify."),
+    ] = None,
 ) -> Answer:
     """Tune a recipe: short bursts, a diagnosis of each, the fix that matches, until nothing more is
     gained."""
+    from autotune.session.session import Limits
     from trainer.recipe import load_recipe
 
     base = load_recipe(recipe)
@@ -57,20 +55,20 @@ def run(
         from autotune.tuning.preview import preview
 
         return Answer(document=preview(base, seed=seed, budget=budget))
-    opener = _resumed if resume else partial(_begun, learn_from or [])
     if resume and learn_from:
         _refuse_lessons()
+    folder = _folder(base.name, study, resume)
+    opener = (
+        partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, recipe, learn_from)
+    )
     limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until))
-    return _tune(base, recipe, limits, partial(opener, base, recipe, study, seed))
+    return _tune(base, recipe, limits, notify, opener, folder)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a run may spend: bursts, GPU-hours, and until when (seconds since the epoch)."""
+def _folder(name: str, asked: Path | None, resume: bool) -> Path:
+    from autotune.tuning.study import free_folder, latest_folder
 
-    budget: int
-    max_gpu_hours: float | None
-    until: float | None
+    return asked or (latest_folder(name) if resume else free_folder(name))
 
 
 def _moment(text: str | None) -> float | None:
@@ -89,31 +87,32 @@ def _moment(text: str | None) -> float | None:
     return (moment if moment > now else moment + timedelta(days=1)).timestamp()
 
 
-def _tune(base: Recipe, given: str, limits: Limits, open_study: Callable[[Listener], Study]) -> Answer:
+def _tune(
+    base: Recipe, given: str, limits: Limits, command: str | None, opener: Callable[[Listener], Study], folder: Path
+) -> Answer:
+    import msgspec
     from rich.console import Console
 
     from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_nodes
-    from autotune.report import write_report
-    from autotune.tuning.live import summary, view_for
+    from autotune.session.session import Session
+    from autotune.tuning.journal import events_of
+    from autotune.tuning.live import view_for
 
     refuse_illegal(base, where=given)
     refuse_without_gpus(base)
     refuse_without_nodes(base)
     console = Console()
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    view = view_for(console, budget=limits.budget)
-    study = open_study(view.show)
-    with closing(study):
-        say(f"study {study.folder}")
-        if study.journal.torn_bytes:
-            say(f"the journal ended in a torn line of {study.journal.torn_bytes} bytes: cut off")
-        ended = _loop(study, limits, view)
-        page = write_report(study.folder)
-    summary(study.journal.history, console)
-    say(f"report: {page}")
-    if ended.status == "interrupted":
-        say(f"interrupted; go on with: moe-autotune run {given} --study {study.folder} --resume")
-    return Answer(code=CODES.get(ended.status, DONE), document=_report_document(study.folder))
+    session = Session(
+        given=given,
+        folder=folder,
+        limits=limits,
+        view=view_for(console, folder=folder),
+        console=console,
+        notify=command or base.tune.notify,
+    )
+    ended = session.run(opener, events_of(folder))
+    document = msgspec.Raw((folder / "report.json").read_bytes().strip())
+    return Answer(code=OF_ENDS.get(ended.status, DONE), document=document)
 
 
 def _refuse_lessons() -> None:
@@ -129,7 +128,7 @@ def _refuse_lessons() -> None:
 
 
 def _begun(
-    learn_from: list[Path], base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener
+    base: Recipe, folder: Path, seed: int | None, given: str, learn_from: list[Path] | None, listener: Listener
 ) -> Study:
     from autotune.tuning import study
     from autotune.tuning.lessons import lessons_for
@@ -137,82 +136,16 @@ def _begun(
     path = Path(given)
     return study.begin(
         base,
-        lessons=lessons_for(base, learn_from),
+        lessons=lessons_for(base, learn_from or []),
         given=path.read_bytes() if path.is_file() else base.to_yaml().encode(),
-        folder=folder or study.free_folder(base.name),
+        folder=folder,
         seed=study.DEFAULT_SEED if seed is None else seed,
         clock=time.time,
         listener=listener,
     )
 
 
-def _resumed(base: Recipe, given: str, folder: Path | None, seed: int | None, listener: Listener) -> Study:
+def _resumed(base: Recipe, folder: Path, seed: int | None, listener: Listener) -> Study:
     from autotune.tuning import study
 
-    found = folder or study.latest_folder(base.name)
-    return study.resume(base, folder=found, seed=seed, clock=time.time, listener=listener)
-
-
-def _loop(study: Study, limits: Limits, view: View) -> Ended:
-    """Runs the loop; Ctrl-C and TERM end it with the engine closed and the journal saying so."""
-    from analyzers import analyze
-    from autotune.tuning.bench import Bench
-    from autotune.tuning.events import Ended
-    from autotune.tuning.loop import Loop
-    from policies.advisers import policy_for
-    from trainer.legality import findings_of
-
-    with _terminated_as_interrupt(), closing(_engine(study)) as engine:
-        bench = Bench(
-            journal=study.journal,
-            engine=engine,
-            bursts=study.bursts,
-            budget=limits.budget,
-            max_gpu_hours=limits.max_gpu_hours,
-            until=limits.until,
-            seed=study.seed,
-            check=findings_of,
-            analyze=analyze,
-            clock=time.time,
-        )
-        policy = policy_for(study.recipe, study.seed, study.journal.history.lessons)
-        loop = Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
-        try:
-            with view.live():
-                return loop.run()
-        except KeyboardInterrupt:
-            for number in ENDING:  # ending takes a moment, and a second Ctrl-C must not tear it
-                signal.signal(number, signal.SIG_IGN)
-            return study.journal.append(Ended(status="interrupted", because="ended by a signal"))
-
-
-def _engine(study: Study) -> Engine:
-    from trainer.engines import open_engine
-    from trainer.errors import ToolError
-
-    name = study.recipe.burst.engine
-    try:
-        return open_engine(name, study.folder / "engine")
-    except ImportError as error:
-        raise ToolError(
-            f"engine {name!r} cannot be loaded: {error}", hint="`moe-autotune doctor` says what is missing"
-        ) from error
-
-
-@contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """Inside, being told to end (or losing the terminal) raises KeyboardInterrupt as Ctrl-C does."""
-    before = {number: signal.getsignal(number) for number in ENDING}
-    for number in ENDING:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _report_document(folder: Path) -> object:
-    import msgspec
-
-    return msgspec.Raw((folder / "report.json").read_bytes().strip())
+    return study.resume(base, folder=folder, seed=seed, clock=time.time, listener=listener)

@@ -16,9 +16,13 @@ from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
 from autotune.report.walls import burst_folders, wall_of
+from autotune.tuning.standing import RATE, Standing, clock_words, rows_of
 from policies.fixes import FIXES
 from policies.fixes import page as fix_page
 from policies.trial import Trial
+
+LATE = 4.0  # times what a burst usually takes: a page that old is said to be
+FIRST_BURST_S = 1800.0  # until the first burst has ended, nothing is usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +37,39 @@ class TrialCard:
     warnings: tuple[str, ...]
 
 
-def page(material: Material, tuned_yaml: str | None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What the page of a running study says first, and when it is read again. From `late_at` (seconds since the epoch)
+    on, a page that was not written again says `late`."""
+
+    rows: list[tuple[str, str]]
+    note: str
+    late: str
+    late_at: float
+    reload_s: int = 10
+
+
+def page(material: Material, tuned_yaml: str | None, running: Running | None = None) -> str:
     """The page; `tuned_yaml` is the tuned recipe to show in it, None where nothing runs."""
     return render(
         "page.html.j2",
         story=tell(material.history, material.document),
-        sections=[(section, _figure(section, material)) for section in sections_of(material)],
+        sections=[(section, _figure(section, material)) for section in sections_of(material, running=bool(running))],
         cards=[_card(trial) for trial in material.trials],
         tuned_yaml=tuned_yaml,
+        running=running,
+    )
+
+
+def running_of(standing: Standing, now: float) -> Running:
+    """The words of a running study's page, written at `now`."""
+    usual_s = standing.running.usual_s if standing.running else None
+    written = clock_words(now, now)
+    return Running(
+        rows=[row for row in rows_of(standing, now) if row[0] != RATE],  # the page has the figure, from all steps
+        note=f"Written at {written}, and again after every burst; this page reads itself again while the study runs.",
+        late=f"No news since {written}. `moe-autotune status {standing.folder}` says whether the tuner still runs.",
+        late_at=now + (LATE * usual_s if usual_s else FIRST_BURST_S),
     )
 
 

@@ -27,6 +27,10 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
 )
 
 
-def sections_of(material: Material) -> list[Section]:
-    """Every section that has something to say."""
-    return [section for make in SECTIONS if (section := make(material)) is not None]
+AT_THE_END = (learnt, not_tried)  # they ask the policy, which takes its time
+
+
+def sections_of(material: Material, *, running: bool = False) -> list[Section]:
+    """Every section that has something to say; of a running study those that cost nothing to make."""
+    makers = (make for make in SECTIONS if not (running and make in AT_THE_END))
+    return [section for make in makers if (section := make(material)) is not None]

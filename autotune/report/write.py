@@ -10,9 +10,10 @@ from autotune.output import replace_file
 from autotune.report.document import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import material_of
-from autotune.report.page import page
+from autotune.report.page import page, running_of
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
+from autotune.tuning.standing import standing_of
 
 HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned_recipe.yaml"
 
@@ -28,6 +29,14 @@ def write_report(study_dir: Path) -> Path:
     if RECIPE not in rendered:
         (study_dir / RECIPE).unlink(missing_ok=True)
     return study_dir / HTML
+
+
+def write_running(history: History, *, study_dir: Path, now: float) -> None:
+    """Writes report.html of a study that this process runs, whole or not at all. Raises OSError."""
+    standing = standing_of(history, folder=str(study_dir), now=now, held=True)
+    material = material_of(history, document_of(history))
+    tuned = history.best.recipe.to_yaml() if history.best else None
+    replace_file(study_dir / HTML, page(material, tuned, running_of(standing, now)))
 
 
 def render(history: History) -> dict[str, str]:

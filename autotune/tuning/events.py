@@ -36,6 +36,18 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
     environment: dict[str, str]
 
 
+class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
+    """A run of the tuner begins, or goes on with the study: what it may spend, and where it runs. `recipe` is what the
+    command named, `until` seconds since the epoch."""
+
+    recipe: str
+    budget: int
+    max_gpu_hours: float | None = None
+    until: float | None = None
+    host: str = ""
+    process: int | None = None
+
+
 class Lent(_Event, frozen=True, kw_only=True, tag="lent"):
     """What another study has taught of GPUs like these: factors of the belief, and their standard deviations."""
 
@@ -126,4 +138,16 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     because: str
 
 
-Event = StudyStarted | Lent | Proposed | Refused | BurstStarted | BurstFinished | BurstLost | Analyzed | Judged | Ended
+Event = (
+    StudyStarted
+    | TunerStarted
+    | Lent
+    | Proposed
+    | Refused
+    | BurstStarted
+    | BurstFinished
+    | BurstLost
+    | Analyzed
+    | Judged
+    | Ended
+)

@@ -23,6 +23,7 @@ from autotune.tuning.events import (
     Proposed,
     Refused,
     StudyStarted,
+    TunerStarted,
 )
 from policies.belief.lesson import Lesson
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
@@ -42,7 +43,11 @@ class History:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.study: StudyStarted | None = None
+        self.tuner: TunerStarted | None = None  # the last run of the tuner
         self.ended: Ended | None = None
+        self.said_at = 0.0  # the last event, seconds since the epoch
+        self.open_burst: BurstStarted | None = None
+        self.pace_s: list[float] = []  # from one finished burst to the next, while a tuner ran
         self.lessons: list[Lesson] = []
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
@@ -82,20 +87,30 @@ class History:
         the journal's clock as far as it tells. Simulated hours for a simulated study."""
         return self._gpu_s / 3600
 
-    @singledispatchmethod
     def fold(self, event: Event) -> None:
-        """Takes one event in; events that change nothing here (a started burst) fall through."""
+        """Takes one event in."""
+        self._fold(event)
+        self.said_at = max(self.said_at, event.at)
 
-    @fold.register
+    @singledispatchmethod
+    def _fold(self, event: Event) -> None:
+        """What an event changes; one that changes nothing falls through."""
+
+    @_fold.register
     def _(self, event: StudyStarted) -> None:
         self.study = event
 
-    @fold.register
+    @_fold.register
+    def _(self, event: TunerStarted) -> None:
+        self.tuner = event
+        self.ended = None
+
+    @_fold.register
     def _(self, event: Lent) -> None:
         lesson = Lesson(study=event.study, trials=event.trials, mean=event.mean, deviation=event.deviation)
         self.lessons.append(lesson)
 
-    @fold.register
+    @_fold.register
     def _(self, event: Proposed) -> None:
         self.ended = None
         predicted = Prediction(**{field.name: getattr(event, field.name) for field in fields(Prediction)})
@@ -110,45 +125,53 @@ class History:
         self.proposals[event.trial] = (proposal, event)
         self._changed[event.trial] = len(self.proposals[0][0].recipe.diff(proposal.recipe))
 
-    @fold.register
+    @_fold.register
     def _(self, event: BurstStarted) -> None:
         self.ended = None
+        self.open_burst = event
         self._running = event.trial, event.at
 
-    @fold.register
+    @_fold.register
     def _(self, event: BurstLost) -> None:
         self.lost.append(event)
         known = event.cost_s if event.cost_s is not None else event.seconds
         self._stop_running(event.at, seconds=known)
         self._running = event.trial, event.at  # it runs again
 
-    @fold.register
+    @_fold.register
     def _(self, event: Refused) -> None:
         self._add_outcome(event.trial, (), event.outcome)
 
-    @fold.register
+    @_fold.register
     def _(self, event: BurstFinished) -> None:
+        self.pace_s.append(max(0.0, event.at - self._resumed_at))
         self.finished.append(event)
-        self._running = None
+        self._running = self.open_burst = None
         failure = event.outcome.failure
         if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # those were told as lost
             self._gpu_s += event.gpu_s
         self._add_outcome(event.trial, (event.burst,), event.outcome)
 
-    @fold.register
+    @_fold.register
     def _(self, event: Analyzed) -> None:
         self._update(event.trial, analysis=event.analysis)
 
-    @fold.register
+    @_fold.register
     def _(self, event: Judged) -> None:
         self._update(event.trial, status=event.status, verdict=event.verdict, verdict_because=event.because)
         if event.verdict is Verdict.ACCEPTED:
             self._accepted.append(event.trial)
 
-    @fold.register
+    @_fold.register
     def _(self, event: Ended) -> None:
         self.ended = event
         self._stop_running(event.at)
+
+    @property
+    def _resumed_at(self) -> float:
+        """Since when the burst that ends now and what was decided before it took time."""
+        begun = self.tuner.at if self.tuner else self.study.at if self.study else 0.0
+        return max(begun, self.finished[-1].at if self.finished else 0.0)
 
     def _stop_running(self, at: float, seconds: float | None = None) -> None:
         """Counts the burst that runs, for so many seconds; None: by the journal's clock, its deadline at most."""

@@ -29,6 +29,7 @@ from autotune.tuning.events import (
     Proposed,
     Refused,
     StudyStarted,
+    TunerStarted,
 )
 from autotune.tuning.history import History
 from trainer.errors import BadInputError, Problem
@@ -36,12 +37,26 @@ from trainer.errors import BadInputError, Problem
 JOURNAL = "journal.jsonl"
 Listener = Callable[[Event, History], None]  # told of every event written, never of one repeated
 _REMARKS = (
+    TunerStarted,
     Lent,
     BurstLost,
     Ended,
 )  # said about a run of the tuner, not a step of the study: never given by `once`, only folded
 
-E = TypeVar("E", StudyStarted, Lent, Proposed, Refused, BurstStarted, BurstFinished, BurstLost, Analyzed, Judged, Ended)
+E = TypeVar(
+    "E",
+    StudyStarted,
+    TunerStarted,
+    Lent,
+    Proposed,
+    Refused,
+    BurstStarted,
+    BurstFinished,
+    BurstLost,
+    Analyzed,
+    Judged,
+    Ended,
+)
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
@@ -72,6 +87,11 @@ def read_events(path: Path) -> tuple[list[Event], int]:
     return [_parse(path, number, line) for number, line in enumerate(lines, 1)], whole
 
 
+def events_of(folder: Path) -> list[Event]:
+    """What was written in a folder so far; nothing where there is no journal yet."""
+    return read_events(folder / JOURNAL)[0] if (folder / JOURNAL).is_file() else []
+
+
 def read_study(folder: Path) -> History:
     """Everything a study knows, from its folder. Raises BadInputError as `read_events` does."""
     events, _ = read_events(folder / JOURNAL)
@@ -88,7 +108,8 @@ def read_study(folder: Path) -> History:
 
 
 class Journal:
-    """An open journal. `history` is what was said so far; on resuming it grows as the loop repeats it."""
+    """An open journal. `history` is how far the loop has come: on resuming it grows as the loop repeats what was
+    written; `whole` is everything that was written, from the start."""
 
     def __init__(
         self,
@@ -108,6 +129,7 @@ class Journal:
             os.ftruncate(self._fd, whole)
             os.fsync(self._fd)
         self._past = deque(events)
+        self.whole = History(events) if events else self.history
         self._fold_remarks()
 
     @property
@@ -155,8 +177,9 @@ class Journal:
             error.filename = error.filename or str(self.path)
             raise
         written = msgspec.json.decode(line, type=type(event))
-        self.history.fold(written)
-        self._listener(written, self.history)
+        for history in (self.history,) if self.whole is self.history else (self.history, self.whole):
+            history.fold(written)
+        self._listener(written, self.whole)
         return written
 
     def close(self) -> None:

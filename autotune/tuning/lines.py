@@ -18,6 +18,7 @@ from autotune.tuning.events import (
     Proposed,
     Refused,
     StudyStarted,
+    TunerStarted,
 )
 from autotune.tuning.history import History
 from autotune.tuning.judge import gain_over
@@ -36,6 +37,14 @@ def line_of(event: Event, history: History) -> str | None:
 @line_of.register
 def _(event: StudyStarted, history: History) -> str:
     return f"study {event.name} begun, seed {event.seed}"
+
+
+@line_of.register
+def _(event: TunerStarted, history: History) -> str | None:
+    """Nothing at a study's begin, where the line before says it."""
+    if not history.proposals:
+        return None
+    return f"going on after {counted(len(history.finished), 'burst')} of {event.budget}"
 
 
 @line_of.register

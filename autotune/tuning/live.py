@@ -6,9 +6,11 @@ Both listen to the journal: nothing is shown that is not written down.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,83 +19,101 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
-from autotune.looks.quantities import changes_text, interval, significant
-from autotune.tuning.events import BurstStarted, Event, Proposed
+from autotune.looks.quantities import interval, significant
+from autotune.looks.wrapping import wrapped
+from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.judge import Speedup, speedup
 from autotune.tuning.lines import best_in_words, cost_in_words, line_of, wall_of
+from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
 from policies.trial import Verdict
 
+CLOCK = len("08:02:11 ")
 STYLES = {Verdict.ACCEPTED: "green", Verdict.REJECTED: "red", Verdict.INCONCLUSIVE: "yellow"}
 
 
 @dataclass(kw_only=True)
 class PlainView:
-    """One line an event."""
+    """A line or two an event, each with its time. On a terminal they are broken between words."""
 
     console: Console
+    _day: date | None = field(init=False, default=None)
 
     def show(self, event: Event, history: History) -> None:
         if line := line_of(event, history):
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.say(line, at=event.at)
+
+    def retell(self, events: Iterable[Event]) -> None:
+        """What an earlier run of the tuner said, with the times of then."""
+        history = History()
+        for event in events:
+            history.fold(event)
+            self.show(event, history)
+
+    def say(self, text: str, *, at: float) -> None:
+        """Lines of the log; where a new day began since the last one, that is said first."""
+        moment = datetime.fromtimestamp(at)
+        clock = moment.strftime("%H:%M:%S ")
+        if self._day not in (None, moment.date()):
+            self._print(f"{clock}{moment.date()}")
+        self._day = moment.date()
+        for line in text.splitlines():
+            self._print(clock + line)
 
     def live(self) -> AbstractContextManager[object]:
         return nullcontext()
 
+    def _print(self, line: str) -> None:
+        for part in self._broken(line):
+            self.console.print(part, markup=False, highlight=False, soft_wrap=True)
+
+    def _broken(self, line: str) -> list[str]:
+        if not self.console.is_terminal:
+            return [line]
+        lead = line[: len(line) - len(line[CLOCK:].lstrip())]
+        first, *rest = wrapped(line[len(lead) :], self.console.width - len(lead) - 2)
+        return [lead + first, *(" " * (len(lead) + 2) + part for part in rest)]
+
 
 @dataclass(kw_only=True)
-class LiveView:
+class LiveView(PlainView):
     """The same lines scrolling by, above a panel that says where the run stands."""
 
-    console: Console
-    budget: int
-    clock: Callable[[], float] = time.monotonic
-    _started: float = field(init=False)
-    _history: History = field(init=False, default_factory=History)
-    _trying: Proposed | None = field(init=False, default=None)
-    _burst: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self._started = self.clock()
+    folder: Path
+    clock: Callable[[], float] = time.time
+    _standing: Standing | None = field(init=False, default=None)
 
     def show(self, event: Event, history: History) -> None:
-        self._history = history
-        if isinstance(event, Proposed):
-            self._trying = event
-        if isinstance(event, BurstStarted):
-            self._burst = event.burst
-        PlainView(console=self.console).show(event, history)
+        self._standing = standing_of(history, folder=str(self.folder), now=self.clock(), held=True)
+        super().show(event, history)
 
     def live(self) -> AbstractContextManager[object]:
         return Live(get_renderable=self.panel, console=self.console, refresh_per_second=4, transient=True)
 
     def panel(self) -> Panel:
-        """Phase, burst of the budget, best so far, its wall, what is being tried and why, time gone."""
-        trying = self._trying
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="dim", no_wrap=True)
-        rows.add_column()
-        for name, text in (
-            ("phase", str(trying.phase) if trying else "starting"),
-            ("burst", f"{self._burst} of {self.budget}"),
-            ("best", best_in_words(self._history)),
-            ("its wall", str(wall_of(self._history.best) or "not known yet")),
-            ("trying", _tried(trying) if trying else ""),
-            ("because", trying.because if trying else ""),
-            ("elapsed", _minutes(self.clock() - self._started)),
-        ):
-            rows.add_row(name, escape(text))
-        bar = ProgressBar(total=max(self.budget, 1), completed=len(self._history.finished))
-        return Panel(Group(rows, bar), title="moe-autotune", border_style="cyan")
+        """Phase, burst of the budget, what is tried and why, the best so far and its wall, the cost, the end."""
+        return panel_of(self._standing, self.clock())
 
 
 View = PlainView | LiveView
 
 
-def view_for(console: Console, *, budget: int) -> View:
+def view_for(console: Console, *, folder: Path) -> View:
     """Live where someone is looking, lines where the output goes to a file or a pipe."""
-    return LiveView(console=console, budget=budget) if console.is_terminal else PlainView(console=console)
+    return LiveView(console=console, folder=folder) if console.is_terminal else PlainView(console=console)
+
+
+def panel_of(standing: Standing | None, now: float) -> Panel:
+    """A standing in a box, with a bar of the bursts that are done."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column()
+    for name, text in rows_of(standing, now) if standing else [("state", "starting")]:
+        rows.add_row(name, escape(text))
+    done, of = (standing.bursts, standing.budget) if standing else (0, None)
+    bar = [ProgressBar(total=of, completed=done)] if of else []
+    return Panel(Group(rows, *bar), title="moe-autotune", border_style="cyan")
 
 
 def summary(history: History, console: Console) -> None:
@@ -123,11 +143,3 @@ def _interval(history: History) -> str:
         return ""
     gained: Speedup | None = speedup(history.best, over=history.reference)
     return f" ({interval(gained.low, gained.high)})" if gained else ""
-
-
-def _tried(proposal: Proposed) -> str:
-    return f"{proposal.fix}: {changes_text(proposal.changes)}" if proposal.changes else proposal.fix
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

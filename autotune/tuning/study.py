@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
@@ -22,6 +23,7 @@ from trainer.recipe import Recipe
 
 STUDIES = Path("studies")
 LOCK = ".lock"
+FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
 DEFAULT_SEED = 1234
 
@@ -48,6 +50,25 @@ class Study:
 def originals(folder: Path) -> tuple[Path, ...]:
     """What a study cannot write again: all else in its folder is derived from it."""
     return tuple(folder / name for name in (JOURNAL, GIVEN, RESOLVED, BURSTS))
+
+
+def held(folder: Path) -> bool | None:
+    """Whether a tuner works on the study, asked without disturbing it; None where the file system has no locks. Only
+    for another process than the tuner itself, whose lock would be lost."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        asked = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = struct.unpack(FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def free_folder(name: str, *, root: Path = STUDIES) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,7 +71,20 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_every_command_of_the_contract_is_there_with_json_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = ["run", "check", "estimate", "plan", "diagnose", "compare", "report", "export", "doctor", "init"]
+    commands = [
+        "run",
+        "status",
+        "watch",
+        "check",
+        "estimate",
+        "plan",
+        "diagnose",
+        "compare",
+        "report",
+        "export",
+        "doctor",
+        "init",
+    ]
     for command in commands:
         assert main([command, "--help"]) == 0
         said = capsys.readouterr().out
@@ -219,7 +233,7 @@ def test_a_run_ends_with_a_report_and_says_where(recipe: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     study = Path("studies/sim-1")
     assert f"report: {study / 'report.html'}" in said
-    assert "[fit] trial 0: base\n  why: the base recipe as given" in said
+    assert re.search(r"\d\d:\d\d:\d\d \[fit\] trial 0: base\n\d\d:\d\d:\d\d   why: the base recipe as given", said)
     assert (study / "recipe.yaml").read_text() == SIMULATED
     assert {path.name for path in study.iterdir()} >= {JOURNAL, "report.json", "report.md", "tuned_recipe.yaml"}
     assert (study / "bursts" / "0001" / "outcome.json").exists()
@@ -365,7 +379,8 @@ def test_a_read_only_file_system_ends_with_2(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Signals, recipe: Path) -> None:
-    run = started("run", str(recipe), "--budget", "5000", "--study", "s")
+    told = 'printf "%s" "$MOE_AUTOTUNE_STATUS $MOE_AUTOTUNE_EXIT_CODE $MOE_AUTOTUNE_SUMMARY" > told'
+    run = started("run", str(recipe), "--budget", "5000", "--study", "s", "--notify", told)
     assert run.stdout is not None
     for line in run.stdout:
         if "burst 2" in line:
@@ -373,6 +388,7 @@ def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Sig
     run.send_signal(number)
     out, err = run.communicate()
     assert run.returncode == 130, err
+    assert Path("told").read_text().startswith("interrupted 130 sim: interrupted, trial ")
     assert f"moe-autotune run {recipe} --study s --resume" in out
     ended = read_study(Path("s")).ended
     assert ended is not None

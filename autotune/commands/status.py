@@ -1,0 +1,24 @@
+"""`moe-autotune status` and `watch`: where a study stands, from its journal alone, in another shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.commands.answer import Answer, StudyFolder
+
+
+def status(study: StudyFolder) -> Answer:
+    """Say where a study stands: what runs and why, the best so far, what it cost, when it should end."""
+    from autotune.status.terminal import show_standing
+    from autotune.status.watching import look
+
+    standing, now = look(Path(study))
+    show_standing(standing, now)
+    return Answer(document=standing)
+
+
+def watch(study: StudyFolder) -> Answer:
+    """Follow a study that another shell runs, until it ends. Ctrl-C ends the watching, not the study."""
+    from autotune.status.watching import follow
+
+    return Answer(document=follow(Path(study)))

@@ -1,0 +1,18 @@
+"""The exit codes of every command, and what each means."""
+
+from __future__ import annotations
+
+DONE = 0
+NO_RECIPE = 1
+BAD_INPUT = 2
+TOOL_FAILED = 3
+INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+
+MEANINGS: dict[int, str] = {
+    DONE: "done",
+    NO_RECIPE: "ended without a recipe that runs, or `check` found problems",
+    BAD_INPUT: "bad input: the message says what, where and what to do",
+    TOOL_FAILED: "an engine, a launcher or a tool failed",
+    INTERRUPTED: "interrupted, can be resumed",
+}
+OF_ENDS = {"interrupted": INTERRUPTED, "infeasible": NO_RECIPE}  # by a study's end; any other is DONE

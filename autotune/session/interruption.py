@@ -1,0 +1,58 @@
+"""What may end a run of the tuner from outside: Ctrl-C, TERM, a closed terminal, or the deadline. All of them alike.
+
+Each raises KeyboardInterrupt wherever the loop stands: the engine ends the burst in flight, and the journal gets its
+last word from here.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import datetime
+from types import FrameType, TracebackType
+
+from autotune.tuning.events import Ended
+
+SIGNALS = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "TERM",
+    signal.SIGHUP: "the closing of its terminal",
+}
+ALL = (*SIGNALS, signal.SIGALRM)
+
+
+class Interruption:
+    """Inside, what ends a run raises KeyboardInterrupt; `until` (seconds since the epoch) is the deadline, or None.
+    The handlers that were there come back at the end."""
+
+    def __init__(self, until: float | None = None) -> None:
+        self._until = until
+        self._received: int | None = None
+
+    def __enter__(self) -> Interruption:
+        self._before = {number: signal.signal(number, self._interrupt) for number in ALL}
+        if self._until is not None:
+            signal.setitimer(signal.ITIMER_REAL, max(self._until - time.time(), 0.001))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def settle(self) -> None:
+        """From here on nothing interrupts."""
+        for number in ALL:
+            signal.signal(number, signal.SIG_IGN)
+
+    def last_word(self) -> Ended:
+        """What the journal says of this end."""
+        self.settle()
+        if self._received == signal.SIGALRM and self._until is not None:
+            return Ended(status="budget", because=f"the time is up: {datetime.fromtimestamp(self._until):%H:%M}")
+        by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
+        return Ended(status="interrupted", because=f"ended by {by}")
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._received = number
+        raise KeyboardInterrupt

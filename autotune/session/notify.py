@@ -1,0 +1,54 @@
+"""The command that a user wants to be run when a study ends: a message, a mail, a job of its own.
+
+It gets the summary in its environment and what it prints is shown. It may fail: the study is as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+
+from autotune.tuning.standing import Standing
+
+PREFIX = "MOE_AUTOTUNE_"
+WAIT_S = 60.0
+
+
+def summary_of(standing: Standing) -> str:
+    """`qwen3-30b-a3b: converged, trial 4 (drop_recompute), 1.42× trial 0 (95 % interval 1.39–1.44); 12 bursts, 3.1
+    GPU-hours`."""
+    best = standing.best.words if standing.best else "nothing runs"
+    said = f"{standing.study}: {standing.status or standing.state}, {best}; {standing.cost}"
+    return f"{said} (simulated)" if standing.simulated else said
+
+
+def variables(standing: Standing, *, code: int, report: str) -> dict[str, str]:
+    """What the command finds in its environment; what is not known is an empty text."""
+    best = standing.best
+    known: dict[str, object] = {
+        "SUMMARY": summary_of(standing),
+        "STUDY": standing.study,
+        "FOLDER": standing.folder,
+        "REPORT": report,
+        "STATUS": standing.status,
+        "BECAUSE": standing.because,
+        "EXIT_CODE": code,
+        "BEST_TRIAL": best.trial if best else None,
+        "SPEEDUP": f"{best.speedup:.4f}" if best and best.speedup is not None else None,
+        "TOKENS_PER_S_PER_GPU": f"{best.tokens_per_s_per_gpu:.6g}" if best and best.tokens_per_s_per_gpu else None,
+        "BURSTS": standing.bursts,
+        "GPU_HOURS": f"{standing.gpu_hours:.6g}",
+        "SIMULATED": "yes" if standing.simulated else "no",
+        "RESUME": standing.resume,
+    }
+    return {PREFIX + name: "" if value is None else str(value) for name, value in known.items()}
+
+
+def notify(command: str, told: Mapping[str, str], *, wait_s: float = WAIT_S) -> str | None:
+    """Runs the command by a shell: why it failed, None where it did not."""
+    try:
+        done = subprocess.run(["sh", "-c", command], env={**os.environ, **told}, timeout=wait_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"notify: the command had not ended after {wait_s:.0f} s and was ended"
+    return f"notify: the command ended with {done.returncode}" if done.returncode else None

@@ -1,0 +1,160 @@
+"""A run of the tuner on an open study: the loop, and whatever ends it, to the report and the notification."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from analyzers import analyze
+from autotune.errors import explain
+from autotune.exit_codes import DONE, OF_ENDS, TOOL_FAILED
+from autotune.report import write_report
+from autotune.session.interruption import Interruption
+from autotune.session.notify import notify, summary_of, variables
+from autotune.session.running_page import RunningPage
+from autotune.tuning.bench import Bench
+from autotune.tuning.events import Ended, Event, TunerStarted
+from autotune.tuning.history import History
+from autotune.tuning.journal import Listener
+from autotune.tuning.live import View, summary
+from autotune.tuning.loop import Loop
+from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
+from autotune.tuning.study import Study
+from policies.advisers import policy_for
+from trainer.engines import Engine, open_engine
+from trainer.errors import ToolError
+from trainer.legality import findings_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a run may spend: bursts, GPU-hours, and until when (seconds since the epoch)."""
+
+    budget: int
+    max_gpu_hours: float | None
+    until: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """`given` is how the command named the recipe, `notify` the command to run at the end."""
+
+    given: str
+    folder: Path
+    limits: Limits
+    view: View
+    console: Console
+    notify: str | None
+
+    def run(self, open_study: Callable[[Listener], Study], past: Iterable[Event]) -> Ended:
+        """Tunes, and ends as it should whatever happens: report, summary, notification. `past` is what an earlier run
+        wrote."""
+        page = RunningPage(folder=self.folder, say=self._say)
+
+        def told(event: Event, history: History) -> None:
+            self.view.show(event, history)
+            page.show(event, history)
+
+        study = open_study(told)
+        with closing(study):
+            self._begin(study, past)
+            try:
+                with Interruption(self.limits.until) as interruption:
+                    ended = self._loop(study, interruption)
+                    interruption.settle()
+                    written = write_report(study.folder)
+            except Exception as error:
+                self._failed(study, error)
+                raise
+        summary(study.journal.whole, self.console)
+        self._say(f"report: {written}")
+        if ended.status in RESUMABLE:
+            self._say(f"go on with: {resume_command(study.journal.whole, str(self.folder))}")
+        self._notify(study.journal.whole, OF_ENDS.get(ended.status, DONE))
+        return ended
+
+    def _begin(self, study: Study, past: Iterable[Event]) -> None:
+        self._say(f"study {study.folder}")
+        if study.journal.torn_bytes:
+            self._say(f"the journal ended in a torn line of {study.journal.torn_bytes} bytes: cut off")
+        self.view.retell(past)
+        limits = self.limits
+        study.journal.append(
+            TunerStarted(
+                recipe=self.given,
+                budget=limits.budget,
+                max_gpu_hours=limits.max_gpu_hours,
+                until=limits.until,
+                host=platform.node(),
+                process=os.getpid(),
+            )
+        )
+
+    def _loop(self, study: Study, interruption: Interruption) -> Ended:
+        try:
+            with closing(_engine(study)) as engine:
+                try:
+                    with self.view.live():
+                        return loop_of(study, engine, self.limits).run()
+                except KeyboardInterrupt:
+                    interruption.settle()  # the engine takes a moment to close: a second Ctrl-C must not tear it
+                    raise
+        except KeyboardInterrupt:
+            return study.journal.append(interruption.last_word())
+
+    def _failed(self, study: Study, error: Exception) -> None:
+        """The journal's last word, the report and the notification, as far as a full disk lets them be written."""
+        known = explain(error)
+        what = known.problems[0].what if known else f"{type(error).__name__}: {error}"
+        with suppress(OSError):
+            if study.journal.whole.ended is None:
+                study.journal.append(Ended(status="interrupted", because=f"an error ended it: {what}"))
+                write_report(study.folder)
+        self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
+
+    def _notify(self, history: History, code: int) -> None:
+        if self.notify is None:
+            return
+        standing = standing_of(history, folder=str(self.folder), now=time.time(), held=False)
+        told = variables(standing, code=code, report=str(self.folder / "report.html"))
+        self._say(f"notify: {summary_of(standing)}")
+        if trouble := notify(self.notify, told):
+            self._say(trouble)
+
+    def _say(self, text: str) -> None:
+        self.view.say(text, at=time.time())
+
+
+def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
+    """The loop on real bursts."""
+    bench = Bench(
+        journal=study.journal,
+        engine=engine,
+        bursts=study.bursts,
+        budget=limits.budget,
+        max_gpu_hours=limits.max_gpu_hours,
+        until=limits.until,
+        seed=study.seed,
+        check=findings_of,
+        analyze=analyze,
+        clock=time.time,
+    )
+    policy = policy_for(study.recipe, study.seed, study.journal.history.lessons)
+    return Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
+
+
+def _engine(study: Study) -> Engine:
+    name = study.recipe.burst.engine
+    try:
+        return open_engine(name, study.folder / "engine")
+    except ImportError as error:
+        raise ToolError(
+            f"engine {name!r} cannot be loaded: {error}", hint="`moe-autotune doctor` says what is missing"
+        ) from error

@@ -1,0 +1,1 @@
+"""Where a study stands, told in another shell from its journal alone."""

@@ -1,0 +1,278 @@
+"""Where a study stands at a moment: what runs and why, the best so far, what it cost, when it should end.
+
+Made from the journal's history, the clock, and whether a tuner holds the study; the panel, the page of a running study,
+`status` and `watch` all say it in the rows of `rows_of`. Moments are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from statistics import fmean
+from typing import Any, Literal
+
+import msgspec
+
+from autotune.looks.quantities import changes_text, interval, tokens_per_s
+from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
+from autotune.tuning.history import History
+from autotune.tuning.judge import speedup
+from autotune.tuning.lines import best_in_words, cost_in_words, rate_unit, wall_of
+from policies.noise import throughput
+from policies.trial import Phase
+
+State = Literal["running", "ended", "stopped", "unknown"]
+RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
+RATE = "rate"  # the row of the best recipe's throughput
+SIMULATED = "these figures are a model's, nothing was measured"
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """The burst that runs; `since` is when it began, `usual_s` how long a burst of this study takes, all included."""
+
+    burst: int
+    trial: int
+    purpose: Purpose
+    since: float
+    usual_s: float | None
+
+
+class Trying(msgspec.Struct, frozen=True, kw_only=True):
+    """The recipe that is tried, or was tried last."""
+
+    trial: int
+    phase: Phase
+    fix: str
+    changes: dict[str, tuple[Any, Any]]
+    because: str
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """The recipe accepted last; the speed-up is over the study's reference."""
+
+    trial: int
+    fix: str
+    tokens_per_s_per_gpu: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    wall: str | None
+    words: str
+    rate: str
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `status --json`. `state` is `stopped` where no tuner holds the study and it has no last word, and
+    `unknown` where that cannot be found out."""
+
+    schema: int = 1
+    study: str
+    folder: str
+    state: State
+    status: EndStatus | None
+    because: str
+    began_at: float
+    tuner_at: float
+    said_at: float
+    bursts: int
+    budget: int | None
+    max_gpu_hours: float | None
+    until: float | None
+    gpu_hours: float
+    cost: str
+    simulated: bool
+    running: Running | None
+    trying: Trying | None
+    best: Best | None
+    ends_at: float | None
+    host: str | None
+    process: int | None
+    resume: str | None
+
+
+def standing_of(history: History, *, folder: str, now: float, held: bool | None) -> Standing:
+    """`held`: whether a tuner holds the study's folder; None where that is not known."""
+    tuner, ended, study = history.tuner, history.ended, history.study
+    state = _state(history, held)
+    resumable = state == "stopped" or (ended is not None and ended.status in RESUMABLE)
+    return Standing(
+        study=study.name if study else "",
+        folder=folder,
+        state=state,
+        status=ended.status if ended else None,
+        because=ended.because if ended else "",
+        began_at=study.at if study else 0.0,
+        tuner_at=tuner.at if tuner else study.at if study else 0.0,
+        said_at=history.said_at,
+        bursts=len(history.finished),
+        budget=tuner.budget if tuner else None,
+        max_gpu_hours=tuner.max_gpu_hours if tuner else None,
+        until=tuner.until if tuner else None,
+        gpu_hours=history.gpu_hours,
+        cost=cost_in_words(history),
+        simulated=history.simulated,
+        running=_running(history) if ended is None else None,
+        trying=_trying(history),
+        best=_best(history),
+        ends_at=_ends_at(history, now) if state == "running" else None,
+        host=tuner.host if tuner else None,
+        process=tuner.process if tuner else None,
+        resume=resume_command(history, folder) if resumable else None,
+    )
+
+
+def resume_command(history: History, folder: str) -> str:
+    """The command that goes on with a study, and gives it more where its bursts are spent."""
+    tuner = history.tuner
+    words = ["moe-autotune", "run", tuner.recipe if tuner else f"{folder}/recipe.yaml", "--study", folder, "--resume"]
+    if tuner is not None:
+        spent = len(history.finished) >= tuner.budget
+        words += ["--budget", str(tuner.budget * 2 if spent else tuner.budget)]
+        words += ["--max-gpu-hours", f"{tuner.max_gpu_hours:g}"] if tuner.max_gpu_hours is not None else []
+    return shlex.join(words)
+
+
+def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
+    """(name, text) for people, what matters first; rows with nothing to say are left out."""
+    rows = [
+        ("state", _state_words(standing, now)),
+        ("phase", str(standing.trying.phase) if standing.trying and standing.status is None else ""),
+        ("burst", _burst_words(standing, now)),
+        ("trying", _trying_words(standing) if standing.status is None else ""),
+        ("because", _why_words(standing) if standing.status is None else ""),
+        ("best", standing.best.words if standing.best else "nothing runs yet"),
+        (RATE, standing.best.rate if standing.best else ""),
+        ("its wall", (standing.best.wall or "not known") if standing.best else ""),
+        ("cost", standing.cost),
+        ("ends", _end_words(standing, now)),
+        ("resume", standing.resume or ""),
+        ("simulated", SIMULATED if standing.simulated else ""),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def clock_words(at: float, now: float) -> str:
+    """`08:02:11`, with the day in front where it is not today."""
+    moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
+    return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def span_words(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{max(0, round(seconds))} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _state(history: History, held: bool | None) -> State:
+    if history.ended is not None:
+        return "ended"
+    if held is None:
+        return "unknown"
+    return "running" if held else "stopped"
+
+
+def _running(history: History) -> Running | None:
+    burst = history.open_burst
+    if burst is None:
+        return None
+    usual = fmean(history.pace_s) if history.pace_s else None
+    since = max(burst.at, history.tuner.at if history.tuner else 0.0, *(lost.at for lost in history.lost), 0.0)
+    return Running(burst=burst.burst, trial=burst.trial, purpose=burst.purpose, since=since, usual_s=usual)
+
+
+def _trying(history: History) -> Trying | None:
+    proposed = _proposed(history, history.open_burst)
+    if proposed is None:
+        return None
+    return Trying(
+        trial=proposed.trial,
+        phase=proposed.phase,
+        fix=proposed.fix,
+        changes=proposed.changes,
+        because=proposed.because,
+    )
+
+
+def _proposed(history: History, burst: BurstStarted | None) -> Proposed | None:
+    number = burst.trial if burst else max(history.proposals, default=None)
+    return None if number is None else history.proposals[number][1]
+
+
+def _best(history: History) -> Best | None:
+    best, reference = history.best, history.reference
+    if best is None:
+        return None
+    gained = speedup(best, over=reference) if reference is not None and reference is not best else None
+    wall = wall_of(best)
+    rate = throughput(best)
+    said = best_in_words(history) + (f" ({interval(gained.low, gained.high)})" if gained else "")
+    return Best(
+        trial=best.number,
+        fix=best.proposal.fix,
+        tokens_per_s_per_gpu=rate,
+        speedup=gained.value if gained else None,
+        speedup_ci=(gained.low, gained.high) if gained else None,
+        wall=str(wall) if wall else None,
+        words=said,
+        rate=tokens_per_s(rate, unit=rate_unit(history)) if rate else "",
+    )
+
+
+def _ends_at(history: History, now: float) -> float | None:
+    """When the last burst that may still be paid for ends, at the pace so far; None before the first has ended."""
+    tuner = history.tuner
+    if tuner is None or not history.pace_s:
+        return None
+    left = float(max(0, tuner.budget - len(history.finished)))
+    if tuner.max_gpu_hours is not None and history.gpu_hours > 0:
+        each = history.gpu_hours / len(history.finished)
+        left = min(left, max(0.0, tuner.max_gpu_hours - history.gpu_hours) // each)
+    end = max(history.finished[-1].at, tuner.at) + left * fmean(history.pace_s)
+    return max(now, end if tuner.until is None else min(end, tuner.until))
+
+
+def _state_words(standing: Standing, now: float) -> str:
+    said = clock_words(standing.said_at, now)
+    where = f", process {standing.process} on {standing.host}" if standing.process is not None else ""
+    if standing.state == "running":
+        return f"running since {clock_words(standing.tuner_at, now)}{where}"
+    if standing.state == "ended":
+        return f"{standing.status} at {said}: {standing.because}"
+    if standing.state == "stopped":
+        within = f" in burst {standing.running.burst}" if standing.running else ""
+        return f"not running any more: killed{within} after {said}, its last word"
+    return f"not known from here (the folder's locks cannot be read); its last word was at {said}{where}"
+
+
+def _burst_words(standing: Standing, now: float) -> str:
+    of = f" of {standing.budget}" if standing.budget is not None else ""
+    running = standing.running
+    if running is None or standing.state == "stopped":
+        return f"{standing.bursts}{of} done"
+    gone = f" ({span_words(now - running.since)})" if now - running.since >= 1 else ""
+    usual = f", usually {span_words(running.usual_s)}" if running.usual_s is not None else ""
+    return f"{running.burst}{of}, since {clock_words(running.since, now)}{gone}{usual}"
+
+
+def _trying_words(standing: Standing) -> str:
+    trying = standing.trying
+    if trying is None:
+        return ""
+    changes = f": {changes_text(trying.changes)}" if trying.changes else ""
+    return f"trial {trying.trial}, {trying.fix}{changes}"
+
+
+def _why_words(standing: Standing) -> str:
+    if standing.running is not None and standing.running.purpose == "repeat":
+        return "measured once more, to be sure"
+    return standing.trying.because if standing.trying else ""
+
+
+def _end_words(standing: Standing, now: float) -> str:
+    if standing.state != "running" or standing.budget is None:
+        return ""
+    if standing.ends_at is None:
+        return "not known before the first burst has ended"
+    at = clock_words(standing.ends_at, now).rpartition(":")[0]
+    return f"about {at} if all that may be spent is spent, sooner where nothing is left to gain"

@@ -1,0 +1,100 @@
+"""What a user has run at the end of a study: always, with the summary, whatever ended it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.session.interruption import ALL, Interruption
+from autotune.session.notify import PREFIX, notify, variables
+from autotune.tuning.history import History
+from autotune.tuning.journal import read_study
+from autotune.tuning.standing import standing_of
+from tests.autotune.report.drawn_study import STEPS, events
+from tests.autotune.test_cli import SIMULATED
+
+TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE_AUTOTUNE_SUMMARY" > told'
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(f"{SIMULATED}tune: {{notify: '{TELL}'}}\n")
+
+
+def told() -> list[str]:
+    return Path("told").read_text().split("|")
+
+
+def of(history: History) -> dict[str, str]:
+    return variables(standing_of(history, folder="s", now=0.0, held=False), code=0, report="s/report.html")
+
+
+def test_the_summary_is_in_the_environment() -> None:
+    said = of(History(events()))
+    assert said[PREFIX + "SUMMARY"].startswith("cpu-moe: converged, trial 7 (search), 1.83× trial 1")
+    assert said[PREFIX + "BEST_TRIAL"] == "7"
+    assert float(said[PREFIX + "SPEEDUP"]) == pytest.approx(1.83, abs=0.01)
+    assert said[PREFIX + "REPORT"] == "s/report.html"
+    assert said[PREFIX + "RESUME"] == ""
+
+
+def test_what_is_not_known_is_an_empty_text() -> None:
+    said = of(History(events(STEPS[:1])))
+    assert said[PREFIX + "SPEEDUP"] == ""
+    assert "nothing runs" in said[PREFIX + "SUMMARY"]
+
+
+def test_a_command_that_fails_or_hangs_is_said_and_harms_nothing() -> None:
+    assert notify("exit 3", {}) == "notify: the command ended with 3"
+    assert "had not ended" in (notify("sleep 5", {}, wait_s=0.01) or "")
+    assert notify("true", {}) is None
+
+
+def test_the_recipes_command_runs_when_a_study_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 0
+    assert told()[:2] == ["budget", "0"]
+    assert told()[2].endswith("(simulated)")
+    assert "notify: sim: budget, trial 0 (base)" in capsys.readouterr().out
+
+
+def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.commands.run._moment", lambda text: time.time() + 1.0)
+    monkeypatch.setattr("autotune.tuning.bench.Bench._run", lambda *_: time.sleep(60))
+    assert main(["run", "base.yaml", "--study", "s", "--until", "07:00"]) == 0
+    ended = read_study(Path("s")).ended
+    assert ended is not None
+    assert (ended.status, ended.because[:15]) == ("budget", "the time is up:")
+    assert told()[:2] == ["budget", "0"]
+    assert "go on with: moe-autotune run base.yaml --study s --resume" in capsys.readouterr().out
+    assert Path("s/report.html").exists()
+
+
+def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device", "s/journal.jsonl")
+
+    monkeypatch.setattr("autotune.tuning.bench.Bench._run", broken)
+    assert main(["run", "base.yaml", "--study", "s"]) == 2
+    assert told()[:2] == ["interrupted", "2"]
+    ended = read_study(Path("s")).ended
+    assert ended is not None
+    assert ended.because == "an error ended it: no space left on device"
+
+
+def test_the_handlers_of_before_come_back() -> None:
+    before = [signal.getsignal(number) for number in ALL]
+    with pytest.raises(KeyboardInterrupt), Interruption(time.time() + 0.01) as interruption:
+        time.sleep(60)
+    assert interruption.last_word().status == "budget"
+    for number, handler in zip(ALL, before, strict=True):
+        signal.signal(number, handler)
+    with Interruption():
+        pass
+    assert [signal.getsignal(number) for number in ALL] == before

@@ -1,0 +1,64 @@
+"""`status` and `watch` in another shell than the tuner's: running, ended, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.tuning.study import held
+from tests.autotune.test_cli import SIMULATED, started
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(SIMULATED)
+
+
+def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd: pytest.CaptureFixture[str]) -> None:
+    run = started("run", "base.yaml", "--budget", "5000", "--study", "s")
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "burst 2" in line:
+            break
+    os.kill(run.pid, signal.SIGSTOP)  # between two words of its journal, whatever the machine does
+    assert main(["status", "s", "--json"]) == 0
+    running = json.loads(capfd.readouterr().out)
+    assert held(Path("s"))
+    assert running["state"] == "running"
+    assert running["process"] == run.pid
+    assert running["budget"] == 5000
+    run.kill()
+    run.communicate()
+    assert not held(Path("s"))
+    assert main(["status", "s"]) == 0
+    told = capfd.readouterr().out
+    assert "not running any more: killed" in told
+    assert "moe-autotune run base.yaml --study s --resume --budget 5000" in told
+    assert main(["watch", "s"]) == 0
+    watched = capfd.readouterr().out
+    assert "[fit] trial 0: base" in watched
+    assert "not running any more" in watched
+
+
+def test_an_ended_study_says_how_it_ended_and_what_it_cost(capfd: pytest.CaptureFixture[str]) -> None:
+    main(["run", "base.yaml", "--budget", "3", "--study", "s"])
+    capfd.readouterr()
+    assert main(["status", "s", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["schema"] == 1
+    assert (document["state"], document["status"]) == ("ended", "budget")
+    assert document["bursts"] == 3
+    assert document["gpu_hours"] > 0
+    assert document["simulated"] is True
+
+
+def test_a_folder_that_is_no_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("status", "watch"):
+        assert main([command, "nowhere"]) == 2
+        assert "not a study" in capsys.readouterr().err

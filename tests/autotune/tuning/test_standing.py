@@ -1,0 +1,110 @@
+"""Where a study stands: running, ended, or left by its tuner, from the journal and the clock."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from autotune.tuning.events import BurstStarted, Ended, Event, TunerStarted
+from autotune.tuning.history import History
+from autotune.tuning.standing import Standing, rows_of, span_words, standing_of
+from tests.autotune.report.drawn_study import events
+
+NOW = 4000.0
+
+
+def clocked(told: list[Event]) -> list[Event]:
+    """The drawn study with a tuner that began at 10 s, and a minute for each event after it."""
+    tuner = TunerStarted(recipe="base.yaml", budget=20, host="bench-3", process=41)
+    ordered = [told[0], tuner, *told[1:]]
+    return [msgspec.structs.replace(event, at=10.0 + 60.0 * index) for index, event in enumerate(ordered)]
+
+
+def cut(upto: type[Event]) -> History:
+    """The history up to the last event of a kind."""
+    told = clocked(events(ended=False))
+    last = max(index for index, event in enumerate(told) if isinstance(event, upto))
+    return History(told[: last + 1])
+
+
+def said(standing: Standing) -> dict[str, str]:
+    return dict(rows_of(standing, NOW))
+
+
+def test_a_running_study_says_phase_burst_what_runs_and_why_the_best_the_cost_and_the_end() -> None:
+    history = cut(BurstStarted)
+    rows = said(standing_of(history, folder="s", now=NOW, held=True))
+    assert rows["state"].startswith("running since")
+    assert "process 41 on bench-3" in rows["state"]
+    assert rows["phase"] == "retune"
+    assert rows["burst"].startswith("12 of 20, since ")
+    assert rows["trying"] == "trial 8, search: expert_model_parallel_size 2 → 1"
+    assert rows["because"] == "search around trial 7"
+    assert rows["best"].startswith("trial 7 (search), 1.83× trial 1 (95 % interval 1.")
+    assert rows["cost"] == "11 bursts, 0.19 rank-hours"
+    assert "about" in rows["ends"]
+    assert "resume" not in rows
+
+
+def test_a_study_whose_tuner_is_gone_says_when_it_last_spoke_and_how_to_go_on() -> None:
+    standing = standing_of(cut(BurstStarted), folder="s", now=NOW, held=False)
+    rows = said(standing)
+    assert standing.state == "stopped"
+    assert rows["state"].startswith("not running any more: killed in burst 12 after ")
+    assert rows["resume"] == "moe-autotune run base.yaml --study s --resume --budget 20"
+    assert "ends" not in rows
+
+
+def test_an_ended_study_says_how() -> None:
+    standing = standing_of(History(clocked(events())), folder="s", now=NOW, held=False)
+    assert standing.state == "ended"
+    assert standing.status == "converged"
+    assert "no fix is left" in said(standing)["state"]
+    assert standing.resume is None
+
+
+def test_a_study_that_spent_its_bursts_is_resumed_with_more_of_them() -> None:
+    told = clocked(events(ended=False))
+    told[1] = msgspec.structs.replace(told[1], budget=12)
+    standing = standing_of(
+        History([*told, Ended(status="budget", because="12 of 12 bursts are spent")]), folder="s", now=NOW, held=False
+    )
+    assert standing.resume is not None
+    assert standing.resume.endswith("--budget 24")
+
+
+def test_the_end_is_foreseen_from_the_pace_and_never_after_the_deadline() -> None:
+    history = cut(BurstStarted)
+    assert history.tuner is not None
+    free = standing_of(history, folder="s", now=0.0, held=True)
+    assert free.ends_at is not None
+    pace = (history.finished[-1].at - history.tuner.at) / len(history.finished)
+    assert free.ends_at == pytest.approx(history.finished[-1].at + (20 - len(history.finished)) * pace)
+    history.tuner = msgspec.structs.replace(history.tuner, until=2500.0)
+    tied = standing_of(history, folder="s", now=0.0, held=True)
+    assert tied.ends_at == 2500.0
+
+
+def test_without_locks_nothing_is_claimed() -> None:
+    standing = standing_of(cut(BurstStarted), folder="s", now=NOW, held=None)
+    assert standing.state == "unknown"
+    assert "not known from here" in said(standing)["state"]
+
+
+def test_a_journal_of_an_older_version_has_a_standing_too() -> None:
+    standing = standing_of(History(events(ended=False)), folder="s", now=NOW, held=False)
+    assert standing.budget is None
+    assert standing.resume == "moe-autotune run s/recipe.yaml --study s --resume"
+    assert rows_of(standing, NOW)
+
+
+@pytest.mark.parametrize("count", range(1, 40))
+def test_a_study_stands_somewhere_after_any_event(count: int) -> None:
+    standing = standing_of(History(clocked(events())[:count]), folder="s", now=NOW, held=True)
+    assert rows_of(standing, NOW)
+    msgspec.json.encode(standing)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(45, "45 s"), (700, "12 min"), (12_000, "3 h 20 min")])
+def test_spans_are_said_in_the_unit_people_use(seconds: float, words: str) -> None:
+    assert span_words(seconds) == words
