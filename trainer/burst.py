@@ -60,6 +60,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a burst is not the run that the recipe's exported command would be."""
+
+    what: str
+    here: str
+    production: str
+    effect: str  # on time or memory; sizes are estimates
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a burst gave: measured steps, or `failure` with what was measured before it.
 
@@ -90,6 +99,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     layers: str | None = None  # "transformer_engine" or "local"
     versions: dict[str, str] = {}
     acting: dict[str, str | int | float | bool | None] = {}  # knobs as the built model reports them
+    unlike_production: list[Difference] = []  # of our own engine on GPUs, beside Megatron-LM started as exported
     warnings: list[str] = []
 
     @property

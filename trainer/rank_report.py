@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainer.burst import BurstPhase
+from trainer.burst import BurstPhase, Difference
 
 
 class RankError(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     layers: str | None = None
     versions: dict[str, str] = {}
     acting: dict[str, str | int | float | bool | None] = {}
+    differences: list[Difference] = []
     warnings: list[str] = []
 
 

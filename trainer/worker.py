@@ -19,7 +19,6 @@ STARTED_S = time.time()
 def main(control: Path) -> None:
     rank = int(os.environ["RANK"])
     mailbox.arrive(control, rank)
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # Megatron's jit_fuser is torch.compile: no gain in a burst
     import torch.distributed as dist
 
     from trainer.burst import read_burst

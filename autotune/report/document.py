@@ -20,7 +20,7 @@ from autotune.tuning.history import History
 from autotune.tuning.judge import Speedup, speedup
 from policies.legality import numerics_of
 from policies.trial import Phase, Status, Trial, Verdict
-from trainer.burst import Failure, Outcome
+from trainer.burst import Difference, Failure, Outcome
 from trainer.recipe.knobs import Numerics
 
 SCHEMA = 1
@@ -92,6 +92,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     gpu_hours: float  # of all bursts, also those that failed
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     environment: dict[str, str]
+    unlike_production: list[Difference]  # of the best trial's bursts, where an engine tells it
     trials: list[TrialEntry]
 
 
@@ -110,8 +111,13 @@ def document_of(history: History) -> Document:
         gpu_hours=history.gpu_hours,
         simulated=history.simulated,
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
+        unlike_production=_differences(best),
         trials=[_entry(trial) for trial in history.trials],
     )
+
+
+def _differences(trial: Trial | None) -> list[Difference]:
+    return next((outcome.unlike_production for outcome in trial.outcomes if outcome.ok), []) if trial else []
 
 
 def measured(trial: Trial) -> Measured | None:

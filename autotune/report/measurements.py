@@ -149,6 +149,19 @@ def noise(material: Material) -> Section | None:
     return Section(key="noise", title="How noise was measured", paragraphs=tuple(said), table=table if rows else None)
 
 
+def unlike_production(material: Material) -> Section | None:
+    rows = tuple((d.what, d.here, d.production, d.effect) for d in material.document.unlike_production)
+    said = (
+        "The bursts of the best trial beside a run of the command that its recipe exports to. Effects are estimates.",
+    )
+    table = Table(columns=("what", "in a burst", "in production", "what it does to the figures"), rows=rows)
+    return (
+        Section(key="production", title="Where a burst is not production", paragraphs=said, table=table)
+        if rows
+        else None
+    )
+
+
 def environment(material: Material) -> Section | None:
     study = material.history.study
     if study is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from autotune.report.changes import not_tried, path, recipe, rejected
 from autotune.report.learnt import learnt
 from autotune.report.material import Material, Section
-from autotune.report.measurements import environment, losses, memory, noise, steps, throughput
+from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     steps,
@@ -23,6 +23,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     rejected,
     not_tried,
     noise,
+    unlike_production,
     environment,
 )
 

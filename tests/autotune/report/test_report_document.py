@@ -19,7 +19,7 @@ from trainer.errors import BadInputError
 
 TOP = {
     "schema", "study", "status", "base", "reference", "best", "speedup", "speedup_ci", "gpu_hours", "simulated",
-    "environment", "trials",
+    "environment", "unlike_production", "trials",
 }  # fmt: skip
 TRIAL = {
     "number", "parent", "phase", "fix", "because", "changes", "predicted", "status", "failure", "outcome", "diagnosis",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from autotune.report import document_of
@@ -10,8 +11,10 @@ from autotune.report.material import Material, material_of
 from autotune.report.path import accepted_path
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
+from autotune.tuning.events import BurstFinished
 from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events
+from trainer.burst import Difference
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +84,18 @@ def test_markdown_has_every_section_and_well_formed_tables(material: Material) -
 def test_a_report_can_be_written_after_any_number_of_trials(count: int) -> None:
     history = History(events(STEPS[:count]))
     assert markdown(material_of(history, document_of(history))).startswith("# cpu-moe")
+
+
+def test_the_report_says_where_a_burst_is_not_production() -> None:
+    told = Difference(what="data", here="mock", production="read", effect="none seen")
+    drawn = [
+        msgspec.structs.replace(event, outcome=msgspec.structs.replace(event.outcome, unlike_production=[told]))
+        if isinstance(event, BurstFinished)
+        else event
+        for event in events()
+    ]
+    history = History(drawn)
+    text = markdown(material_of(history, document_of(history)))
+    assert "## Where a burst is not production" in text
+    assert "| data | mock | read | none seen |" in text
+    assert "production" not in markdown(material_of(History(events()), document_of(History(events()))))

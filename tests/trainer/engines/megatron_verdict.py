@@ -44,6 +44,7 @@ def transformer_engine_played() -> Iterator[None]:
     """Version gates answer yes, fused kernels are there, and FusedAdam takes what the optimizer asks of it."""
     import torch.distributed
     from megatron.core import parallel_state
+    from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.optimizer import optimizer_config
     from megatron.core.transformer import transformer_config
     from megatron.core.transformer.moe import moe_utils
@@ -64,6 +65,7 @@ def transformer_engine_played() -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "is_te_min_version", return_value=True))
         for name in FUSED:
             stack.enter_context(mock.patch.object(moe_utils, name, object(), create=True))
+        stack.enter_context(mock.patch.object(rope_utils, "fused_apply_rotary_pos_emb", object()))
         # Groups inside those of several optimizer instances want einops; nothing is checked there.
         inner = mock.patch.object(parallel_state, "create_hierarchical_groups", return_value=([None] * 2, [None] * 2))
         stack.enter_context(inner)

@@ -76,10 +76,6 @@ def test_null_asks_for_nothing_that_could_be_missed() -> None:
     assert "recompute_modules" not in acting_of(recompute_granularity=None, recompute_modules=None)
 
 
-def test_what_the_engine_does_not_drive_does_not_act() -> None:
-    assert acting_of(use_megatron_fsdp=True)["use_megatron_fsdp"] is False
-
-
 class _Group:
     """Of two ranks."""
 

@@ -47,7 +47,7 @@ def _masks_itself(recipe: Recipe) -> bool:
     return "local" not in (recipe.knob("transformer_impl"), recipe.knob("attention_backend"))
 
 
-def _unfused_rotation(recipe: Recipe) -> bool:
+def unfused_rotation(recipe: Recipe) -> bool:
     model = recipe.architecture
     return model.multi_latent_attention or model.rotary_interleaved
 
@@ -65,7 +65,7 @@ _ROWS = (
         because="not shorter than the sequences",
     ),
     _Row(
-        asked=_unfused_rotation,
+        asked=unfused_rotation,
         words=lambda recipe: ("--no-rope-fusion",),
         because="the fused kernels do not rotate interleaved pairs, and for latent attention they are experimental",
     ),

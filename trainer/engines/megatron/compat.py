@@ -48,16 +48,23 @@ def one_sm_count(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in idle}
 
 
-def clear_global_state() -> None:
-    """Forgets what Megatron-Core keeps in module globals between two models of one process."""
-    from megatron.core import num_microbatches_calculator, parallel_state
-    from megatron.core.transformer.moe import moe_utils
+RENAMED = {"cuda_graph_modules": "cuda_graph_scope"}  # in 0.18, which took the whole iteration out of the scopes
 
-    parallel_state.destroy_model_parallel()
-    num_microbatches_calculator.destroy_num_microbatches_calculator()
-    getattr(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {}).clear()  # 0.16
-    try:
-        from megatron.core.transformer.moe import moe_logging  # 0.19
-    except ImportError:
-        return
-    moe_logging.destroy_moe_metrics_tracker()
+
+def under_older_names(fields: set[str]) -> set[str]:
+    """The names, and what those that were renamed were called before: knobs keep the older name."""
+    return fields | {older for newer, older in RENAMED.items() if newer in fields}
+
+
+def graph_fields(config_class: type, fields: dict[str, Any], *, whole_iteration: bool) -> dict[str, Any]:
+    """Graphs in the words of the installed release: before 0.18 the whole iteration was a scope of local ones."""
+    if fields.get("cuda_graph_impl", "none") == "none":
+        return {name: value for name, value in fields.items() if name != "cuda_graph_scope"}
+    newer = "cuda_graph_modules" in {field.name for field in dataclasses.fields(config_class)}
+    impl, scope = fields["cuda_graph_impl"], fields.get("cuda_graph_scope") or []
+    if whole_iteration and newer and impl == "local":
+        impl, scope = "full_iteration", []
+    elif impl == "full_iteration" and not newer and not scope:
+        impl, scope = "local", ["full_iteration"]
+    rest = {name: value for name, value in fields.items() if name != "cuda_graph_scope"}
+    return {**rest, "cuda_graph_impl": impl, "cuda_graph_modules" if newer else "cuda_graph_scope": scope}

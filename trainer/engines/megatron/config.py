@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from trainer.command_line.megatron_lm.spelling import whole_iteration
 from trainer.engines.megatron import compat
+from trainer.engines.megatron.fusions import fusions
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import YARN
 from trainer.recipe.identity import effective
@@ -76,7 +78,9 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         **_parallel_fields(recipe),
         **low_precision,
         "fp8_param": recipe.knob("fp8_param_gather"),  # DDP gathers what the model's layers keep in FP8
-        **_numerics_fields(),
+        **fusions(recipe, transformer_engine=transformer_engine),
+        "use_cpu_initialization": not torch.cuda.is_available(),
+        "deterministic_mode": False,
         "attention_backend": AttnBackend[recipe.knob("attention_backend")],
         "bf16": bf16,
         "params_dtype": dtype,
@@ -84,8 +88,13 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
     }
     if not transformer_engine:
         transformer = compat.legacy_grouped_gemm(transformer)
+    transformer = compat.graph_fields(transformer_class, transformer, whole_iteration=whole_iteration(recipe))
     transformer, missing = compat.supported(transformer_class, compat.one_sm_count(transformer))
-    ddp = {"grad_reduce_in_fp32": bf16, **_fields_of(DistributedDataParallelConfig, knobs)}
+    ddp = {
+        "grad_reduce_in_fp32": bf16,
+        "check_for_nan_in_grad": checks_for_nan(recipe),
+        **_fields_of(DistributedDataParallelConfig, knobs),
+    }
     optimizer = {
         "optimizer": "adam",
         "lr": 3e-4,
@@ -94,7 +103,9 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         "bf16": bf16,
         "params_dtype": dtype,
         **_fields_of(OptimizerConfig, knobs),
+        "fp8_recipe": low_precision.get("fp8_recipe"),  # decides where FP8 parameters keep their gradients
     }
+    optimizer, _ = compat.supported(OptimizerConfig, optimizer)
     return MegatronConfigs(
         transformer=_with_yarn(recipe, transformer_class(**transformer)),
         ddp=DistributedDataParallelConfig(**ddp),
@@ -104,6 +115,12 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
             *_without_field(recipe, (transformer_class, DistributedDataParallelConfig, OptimizerConfig)),
         ),
     )
+
+
+def checks_for_nan(recipe: Recipe) -> bool:
+    """Whether loss and gradients are looked at in every micro batch and bucket, as Megatron-LM does unless told not
+    to; a graph of the whole iteration cannot wait for that. A sync each on a GPU; a CPU has no production run."""
+    return not recipe.hardware.is_cpu and not whole_iteration(recipe)
 
 
 def _written_knobs(recipe: Recipe) -> dict[str, Any]:
@@ -123,7 +140,7 @@ def _names_of(config_class: type) -> set[str]:
 
 def _without_field(recipe: Recipe, classes: tuple[type, ...]) -> list[str]:
     """Knobs the recipe moves from their default, for which the installed Megatron-Core has no field."""
-    known = set().union(*map(_names_of, classes))
+    known = compat.under_older_names(set().union(*map(_names_of, classes)))
     fields = (name for name, knob in KNOBS.items() if knob.megatron_core is not None)
     return [name for name in fields if name not in known and effective(recipe, name) != KNOBS[name].default]
 
@@ -185,17 +202,3 @@ def _parallel_fields(recipe: Recipe) -> dict[str, Any]:
     sizes["deallocate_pipeline_outputs"] = True  # as Megatron-LM sets it
     sizes["batch_p2p_comm"] = not recipe.knob("overlap_p2p_comm")  # Megatron takes one or the other
     return sizes
-
-
-def _numerics_fields() -> dict[str, Any]:
-    """What a burst fixes for every recipe: kernels only TE or apex have stay off."""
-    return {
-        "use_cpu_initialization": not torch.cuda.is_available(),
-        "gradient_accumulation_fusion": False,
-        "masked_softmax_fusion": False,
-        "bias_activation_fusion": False,
-        "bias_dropout_fusion": False,
-        "apply_rope_fusion": False,
-        "persist_layer_norm": False,
-        "deterministic_mode": False,
-    }

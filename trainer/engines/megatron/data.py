@@ -6,7 +6,9 @@ same samples and loss curves can be compared.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,27 +16,59 @@ import torch
 from trainer.engines.megatron.layers import zigzag_positions
 from trainer.recipe import Recipe
 
-Batch = tuple[Any, Any, Any]  # tokens, labels, positions: int64[micro batch, sequence share of this rank]
+# tokens, labels, positions: int64[micro batch, sequence share of this rank]; a dictionary, as graphs of the whole
+# iteration want it (full_cuda_graph.py:110)
+Batch = dict[str, Any]
 
 
-def batches(recipe: Recipe, *, seed: int, device: Any) -> Iterator[Batch]:
-    """Micro batches of this data-parallel rank, for ever."""
+class Feed:
+    """Micro batches on the device, for ever.
+
+    On a GPU they are drawn before the step, as a loader's workers do beside it, into pinned memory, and copied without
+    waiting: a blocking copy would be a synchronisation each. On a CPU they are drawn as they are asked for.
+    """
+
+    def __init__(self, drawn: Iterator[Batch], device: str) -> None:
+        self._drawn, self._device = drawn, device
+        self._ready: deque[Batch] = deque()
+
+    def draw(self, count: int) -> None:
+        """Has so many micro batches ready; on a CPU none."""
+        if self._device != "cpu":
+            self._ready.extend(
+                {name: tensor.pin_memory() for name, tensor in batch.items()} for batch in islice(self._drawn, count)
+            )
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self._ready.popleft() if self._ready else next(self._drawn)
+        if self._device == "cpu":
+            return batch
+        return {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def batches(recipe: Recipe, *, seed: int) -> Iterator[Batch]:
+    """Micro batches of this data-parallel rank in host memory, for ever."""
     from megatron.core import parallel_state
 
     dp_rank = parallel_state.get_data_parallel_rank()
     cp_rank = parallel_state.get_context_parallel_rank()
     cp, size = recipe.parallelism.context_parallel_size, recipe.training.micro_batch_size
     length = recipe.training.seq_length
-    positions = torch.arange(length)
-    share = zigzag_positions(cp_rank, length // cp, cp) if cp > 1 else positions
+    share = zigzag_positions(cp_rank, length // cp, cp) if cp > 1 else torch.arange(length)
     per_rank = recipe.num_microbatches * size
     step = 0
     while True:
         first = step * recipe.training.global_batch_size + dp_rank * per_rank
         for start in range(first, first + per_rank, size):
             samples = torch.stack([_sample(recipe, seed, start + i) for i in range(size)])
-            tokens, labels = samples[:, :-1][:, share], samples[:, 1:][:, share]
-            yield tokens.to(device), labels.to(device), share.repeat(size, 1).to(device)
+            yield {
+                "tokens": samples[:, :-1][:, share],
+                "labels": samples[:, 1:][:, share],
+                "positions": share.repeat(size, 1),
+            }
         step += 1
 
 

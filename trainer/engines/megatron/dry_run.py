@@ -143,6 +143,7 @@ def _configs(recipe: Recipe) -> Any:
     configs = build_configs(recipe.replace(plain) if aware else recipe, transformer_engine=False)
     configs.transformer.perform_initialization = False
     configs.optimizer.clip_grad = 0.0  # the norm is a value
+    configs.ddp.check_for_nan_in_grad = False  # so is what it looks for
     if aware:
         configs.optimizer.use_precision_aware_optimizer = True
         configs.optimizer.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
+from trainer.command_line.megatron_lm.beside import environment_beside
 from trainer.launchers import Ranks
 from trainer.launchers.open import open_launcher
 from trainer.launchers.warm import start_ranks
@@ -74,13 +75,17 @@ class MegatronEngine:
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:
-    """Environment variables the recipe sets; a rank reads them once, so they need a fresh start.
+    """Environment variables the recipe sets, and those that production demands where it sets none; a rank reads them
+    once, so they need a fresh start.
 
-    A recipe for CPUs sees no GPU, so that it runs the same on a machine that has some.
+    A recipe for CPUs sees no GPU, so that it runs the same on a machine that has some; and compiles nothing, which
+    takes longer there than a burst (Megatron's jit_fuser is torch.compile).
     """
     values = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
     set_by_knobs = {name: str(value) for name, value in values.items() if value is not None}
-    return set_by_knobs | ({"CUDA_VISIBLE_DEVICES": ""} if recipe.hardware.is_cpu else {})
+    if recipe.hardware.is_cpu:
+        return set_by_knobs | {"CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1"}
+    return {name: beside.words[0] for name, beside in environment_beside(recipe).items()} | set_by_knobs
 
 
 def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure | None, *, warm: bool) -> Outcome:
@@ -112,5 +117,6 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         layers=first.layers,
         versions=first.versions,
         acting=first.acting,
+        unlike_production=list({row.what: row for r in reports for row in r.differences}.values()),
         warnings=sorted({text for r in reports for text in r.warnings}),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.engines.megatron import compat
+from trainer.engines.megatron.forget import forget_the_burst
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -36,5 +36,5 @@ def parallel_state_of(recipe: Recipe, **more: Any) -> Iterator[None]:
         yield
     finally:
         tensor_parallel.get_cuda_rng_tracker().reset()
-        compat.clear_global_state()
+        forget_the_burst()
         dist.destroy_process_group()

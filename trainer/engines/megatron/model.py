@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.engines.megatron.config import MegatronConfigs
+from trainer.engines.megatron.fusions import accumulating_without_apex
 from trainer.engines.megatron.layers import TRAINABLE, LocalModules, local_layers
 from trainer.model.parameters import vocabulary
 from trainer.recipe import Recipe
@@ -45,22 +46,46 @@ def build_model(recipe: Recipe, configs: MegatronConfigs, *, transformer_engine:
     """Needs the parallel state initialised."""
     from megatron.core.optimizer import get_megatron_optimizer
 
-    bare = build_chunks(recipe, configs.transformer, local=None if transformer_engine else TRAINABLE)
-    chunks = in_ddp(configs, bare)
-    for chunk in chunks:
-        chunk.broadcast_params()
+    with accumulating_without_apex(configs.transformer) as built:
+        built += build_chunks(recipe, configs.transformer, local=None if transformer_engine else TRAINABLE)
+    chunks = in_ddp(configs, built)
+    if not configs.ddp.use_megatron_fsdp:
+        for chunk in chunks:
+            chunk.broadcast_params()
     return trainable(configs, chunks, get_megatron_optimizer(configs.optimizer, chunks))
 
 
 def in_ddp(configs: MegatronConfigs, bare: list[Any]) -> list[Any]:
-    """Each chunk in Megatron's DDP, with its buffers of gradients."""
+    """Each chunk in Megatron's DDP or FSDP, with its buffers of gradients.
+
+    Made on a stream beside, as in training.py:1326: graphs cannot be captured over hooks of the default stream.
+    """
+    import torch
+
+    wrapper = _megatron_fsdp() if configs.ddp.use_megatron_fsdp else _megatron_ddp()
+    one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        chunks = [
+            wrapper(configs.transformer, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
+            for index, chunk in enumerate(bare)
+        ]
+    torch.cuda.current_stream().wait_stream(beside)
+    return chunks
+
+
+def _megatron_ddp() -> Any:
     from megatron.core.distributed import DistributedDataParallel
 
-    one_bucket = configs.optimizer.overlap_param_gather_with_optimizer_step
-    return [
-        DistributedDataParallel(configs.transformer, configs.ddp, chunk, disable_bucketing=index > 0 or one_bucket)
-        for index, chunk in enumerate(bare)
-    ]
+    return DistributedDataParallel
+
+
+def _megatron_fsdp() -> Any:
+    """ImportError where a package that it needs is missing. Not run on a GPU."""
+    from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+
+    return FullyShardedDataParallel
 
 
 def trainable(configs: MegatronConfigs, chunks: list[Any], optimizer: Any) -> TrainableModel:

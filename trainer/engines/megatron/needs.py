@@ -1,14 +1,10 @@
 """What a recipe asks for and this engine or machine cannot give: said, so that nothing is dropped silently.
 
 Without Transformer Engine Megatron-Core refuses some of these late and ignores the others; here they are refused
-together, before the model is built. What needs a training loop of its own runs without it, and the outcome says so.
+together, before the model is built.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
@@ -36,35 +32,6 @@ NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
 FIELDS_THAT_NEED_TRANSFORMER_ENGINE = ("softmax_type", "window_size", "moe_latent_size")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotDriven:
-    """A knob that Megatron-LM's training loop carries out and this engine's does not; `acting` is what acts instead."""
-
-    knob: str
-    asked: Callable[[Recipe], bool]
-    acting: Any
-    why: str
-
-
-NOT_DRIVEN = (
-    NotDriven(
-        knob="cuda_graph_impl",
-        asked=lambda recipe: (
-            effective(recipe, "cuda_graph_impl") in ("transformer_engine", "full_iteration")
-            or "full_iteration" in (effective(recipe, "cuda_graph_scope") or ())
-        ),
-        acting="none",
-        why="these graphs are captured by the training loop, and this engine captures only local ones by layer",
-    ),
-    NotDriven(
-        knob="use_megatron_fsdp",
-        asked=lambda recipe: bool(effective(recipe, "use_megatron_fsdp")),
-        acting=False,
-        why="this engine wraps the model in Megatron's DDP",
-    ),
-)
-
-
 def missing_transformer_engine(recipe: Recipe) -> str | None:
     """What to tell a user whose recipe needs Transformer Engine where there is none; None when nothing does."""
     asked = {knob: effective(recipe, knob) for knob in NEED_TRANSFORMER_ENGINE}
@@ -80,8 +47,3 @@ def missing_transformer_engine(recipe: Recipe) -> str | None:
     return (
         f"Transformer Engine cannot be used here, and needs it: {', '.join(needing)} (pip install 'moe-autotune[gpu]')"
     )
-
-
-def not_driven(recipe: Recipe) -> tuple[NotDriven, ...]:
-    """The rows that the recipe asks for."""
-    return tuple(row for row in NOT_DRIVEN if row.asked(recipe))

@@ -1,0 +1,177 @@
+"""CUDA graphs are driven as Megatron-LM's training loop does it: held against fakes, not run on a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.trainer.engines.gpu_recipes import LOCAL_GRAPHS, TE_GRAPHS, WHOLE_ITERATION, on_gpus
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.megatron
+
+OVERLAP = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+
+
+class Chunk:
+    """DDP's switch of its hooks."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def enable_forward_pre_hook(self) -> None:
+        self.log.append("hooks on")
+
+    def disable_forward_pre_hook(self, *, param_sync: bool) -> None:
+        assert not param_sync
+        self.log.append("hooks off")
+
+
+class Helper:
+    """TECudaGraphHelper, as far as the loop sees it."""
+
+    log: list[str]
+
+    def __init__(self, **given: Any) -> None:
+        assert set(given) == {"model", "config", "seq_length", "micro_batch_size", "optimizers"}
+        self._created = False
+
+    def graphs_created(self) -> bool:
+        return self._created
+
+    def create_cudagraphs(self) -> None:
+        self.log.append("capture")
+        self._created = True
+
+    def cuda_graph_set_manual_hooks(self) -> None:
+        self.log.append("manual hooks")
+
+    def delete_cuda_graphs(self) -> None:
+        self.log.append("delete")
+        self._created = False
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, steps: int, **knobs: Any) -> list[str]:
+    """What is done to graphs and hooks around so many steps."""
+    from megatron.core.transformer import cuda_graphs
+
+    from trainer.engines.megatron.graphs import graphs_of
+    from trainer.engines.megatron.model import TrainableModel
+    from trainer.engines.megatron.parameter_gather import ParameterGather
+
+    log: list[str] = []
+    Helper.log = log
+    monkeypatch.setattr(cuda_graphs, "TECudaGraphHelper", Helper)
+    recipe = on_gpus(TE_GRAPHS | knobs)
+    config = SimpleNamespace(param_sync_func="sync")
+    model = TrainableModel(chunks=[Chunk(log)], optimizer=None, config=config)
+    gather = ParameterGather(recipe, model)
+    gather.hold()
+    graphs = graphs_of(recipe, model, gather)
+    for taken in range(steps):
+        graphs.before_step(taken)
+        log.append(f"step {taken}")
+        gather.release()
+        graphs.after_step(taken + 1)
+    graphs.delete()
+    return log
+
+
+def test_layers_are_captured_after_the_warm_up_with_hooks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_of(monkeypatch, 4, cuda_graph_warmup_steps=2, **OVERLAP) == [
+        "hooks off", "step 0", "hooks on", "step 1",
+        "hooks off", "capture", "hooks on", "manual hooks", "step 2", "step 3", "delete",
+    ]  # fmt: skip
+
+
+def test_without_warm_up_they_are_captured_before_the_hooks_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_of(monkeypatch, 2, cuda_graph_warmup_steps=0, **OVERLAP) == [
+        "hooks off", "capture", "step 0", "hooks on", "manual hooks", "step 1", "delete",
+    ]  # fmt: skip
+
+
+def test_without_hooks_there_is_only_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_of(monkeypatch, 3, cuda_graph_warmup_steps=1) == ["step 0", "capture", "step 1", "step 2", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "unmeasured"),
+    [({}, 0), (LOCAL_GRAPHS, 2), (WHOLE_ITERATION, 5), (WHOLE_ITERATION | {"cuda_graph_warmup_steps": 0}, 2)],
+)
+def test_steps_are_measured_once_graphs_are_captured(knobs: dict[str, Any], unmeasured: int) -> None:
+    from trainer.engines.megatron.graphs import graphs_of
+
+    assert graphs_of(on_gpus(knobs), None, None).settled_after == unmeasured  # type: ignore[arg-type]
+
+
+def test_megatrons_own_wrapper_takes_our_micro_batches_for_the_whole_iteration() -> None:
+    from trainer.engines.megatron.cpu import megatron_on_cpu
+    from trainer.engines.megatron.data import Feed
+    from trainer.engines.megatron.forget import forget_the_burst
+    from trainer.engines.megatron.graphs import graphs_of
+
+    drawn = iter({"tokens": torch.full((1, 4), number)} for number in range(4))
+    seen: list[int] = []
+
+    def schedule(**given: Any) -> str:
+        (feed,) = given["data_iterator"]
+        seen.extend(int(next(feed)["tokens"][0, 0]) for _ in range(given["num_microbatches"]))
+        return "losses"
+
+    with megatron_on_cpu():
+        around = graphs_of(on_gpus(WHOLE_ITERATION), None, None).around(schedule)  # type: ignore[arg-type]
+        for _ in range(2):  # of three before the capture
+            told = around(
+                model=object(), data_iterator=Feed(drawn, "cpu"), num_microbatches=2, seq_length=4, forward_only=False
+            )
+            assert told == "losses"
+        forget_the_burst()
+    assert seen == [0, 1, 2, 3]
+
+
+def test_either_spelling_of_the_whole_iteration_is_what_the_installed_megatron_calls_it() -> None:
+    from trainer.engines.megatron.config import build_configs
+    from trainer.engines.megatron.train import acting_knobs
+
+    newer = {"cuda_graph_impl": "full_iteration", "use_te_rng_tracker": True}
+    for knobs in (WHOLE_ITERATION, newer):
+        recipe = on_gpus(knobs)
+        configs = build_configs(recipe, transformer_engine=False)
+        acting = acting_knobs(recipe, configs)
+        assert configs.transformer.cuda_graph_impl in ("local", "full_iteration")
+        assert acting["cuda_graph_impl"] == knobs["cuda_graph_impl"]
+
+
+class Optimizer:
+    """A distributed optimizer of a chain."""
+
+    def __init__(self) -> None:
+        self.filled: list[str] = []
+
+    def _copy_main_params_to_param_buffer(self) -> None:
+        self.filled.append("copied")
+
+
+def test_mxfp8_parameters_go_to_the_buffer_they_share_with_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.optimizer import distrib_optimizer
+
+    from trainer.engines.megatron.model import TrainableModel
+    from trainer.engines.megatron.parameter_gather import ParameterGather
+
+    monkeypatch.setattr(distrib_optimizer, "DistributedOptimizer", Optimizer)
+    shared = {"precision": "mxfp8", "fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
+    dense, other = Optimizer(), object()
+    config: Any = SimpleNamespace(param_sync_func="sync")
+    chain = SimpleNamespace(chained_optimizers=[dense, other])
+    model = TrainableModel(chunks=[Chunk([])], optimizer=chain, config=config)
+    gather = ParameterGather(on_gpus(OVERLAP | shared), model)
+    gather.hold()
+    seen = [config.param_sync_func]
+    gather.fill_buffer()
+    assert dense.filled == []  # nothing would take them out again in the first step
+    gather.release()
+    gather.fill_buffer()
+    assert [*seen, config.param_sync_func] == [None, "sync"]
+    assert len(dense.filled) == 1

@@ -1,0 +1,71 @@
+"""Which cores of the node a rank gets with `cpu_affinity: spread`: an equal share of those near its GPU.
+
+A DGX hangs its GPUs on two sockets, and a rank on the wrong one launches slower. On CPUs, and where the kernel does
+not tell, cores are dealt in order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+NumaNode = int
+SYS = Path("/sys")
+
+
+def own_share(
+    rank: int,
+    nodes: Sequence[NumaNode | None],
+    cores: Collection[int],
+    cores_of: Mapping[NumaNode, Collection[int]],
+) -> set[int]:
+    """Cores of local rank `rank`, of those this process may use.
+
+    `nodes` has the NUMA node of each local rank's GPU, None where it is unknown. Ranks of one node share its cores
+    equally and in order; all of them where there are fewer than ranks.
+    """
+    mine = nodes[rank]
+    near = sorted(set(cores) & set(cores_of.get(mine, ()))) if mine is not None else []
+    usable = near or sorted(cores)
+    beside = [other for other, node in enumerate(nodes) if node == mine]
+    each, place = len(usable) // len(beside), beside.index(rank)
+    return set(usable[place * each : (place + 1) * each]) if each else set(usable)
+
+
+def numa_nodes_of_gpus(ranks: int, sys: Path = SYS) -> list[NumaNode | None]:
+    """NUMA node of the GPU of each local rank, in order; None for every rank without a GPU."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return [_numa_node(torch.cuda.get_device_properties(rank), sys) if rank < gpus else None for rank in range(ranks)]
+
+
+def _numa_node(gpu: object, sys: Path) -> NumaNode | None:
+    """As the kernel has it for the GPU's place on the PCI bus; -1 there means it does not know."""
+    place = [getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]  # an older torch tells none
+    address = "{:04x}:{:02x}:{:02x}.0".format(*place)
+    with suppress(OSError, ValueError):
+        node = int((sys / "bus/pci/devices" / address / "numa_node").read_text())
+        return node if node >= 0 else None
+    return None
+
+
+def cores_by_numa_node(sys: Path = SYS) -> dict[NumaNode, set[int]]:
+    """Cores of every NUMA node; {} where the kernel does not tell."""
+    folders = (sys / "devices/system/node").glob("node[0-9]*")
+    return {int(folder.name.removeprefix("node")): _listed((folder / "cpulist").read_text()) for folder in folders}
+
+
+def _listed(text: str) -> set[int]:
+    """The kernel's list of cores: "0-3,8" is {0, 1, 2, 3, 8}."""
+    ranges = (part.partition("-") for part in text.strip().split(",") if part)
+    return {core for first, _, last in ranges for core in range(int(first), int(last or first) + 1)}
+
+
+def pin(cores: Collection[int]) -> None:
+    """Affinity belongs to a thread: every one this process has already started is moved."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
