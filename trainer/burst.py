@@ -52,12 +52,14 @@ class BurstPhase(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it."""
+    """Why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it, `node` the
+    machine at fault where it is one's."""
 
     kind: FailureKind
     phase: BurstPhase | None = None
     rank: int | None = None
     evidence: str
+    node: str | None = None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def write_burst(burst: Burst) -> None:
     """Makes the run folder with `burst.json`: what the ranks read, and the record of what was asked."""
     burst.folder.mkdir(parents=True, exist_ok=True)
+    (burst.folder / "burst.json").write_text(_request(burst))
+
+
+def _request(burst: Burst) -> str:
     request = {
         "schema": 1,
         "number": burst.number,
@@ -117,7 +123,7 @@ def write_burst(burst: Burst) -> None:
         "digest": burst.recipe.digest(),
         "recipe": burst.recipe.model_dump(mode="json"),
     }
-    (burst.folder / "burst.json").write_text(json.dumps(request, indent=1))
+    return json.dumps(request, indent=1)
 
 
 def read_burst(folder: Path) -> Burst:
@@ -127,10 +133,28 @@ def read_burst(folder: Path) -> Burst:
     return Burst(number=request["number"], recipe=recipe, folder=folder, seed=request["seed"])
 
 
+def was_begun(burst: Burst) -> bool:
+    """Whether this very burst has been, or is being, run in its folder."""
+    try:
+        return (burst.folder / "burst.json").read_text() == _request(burst)
+    except FileNotFoundError:
+        return False
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """What `write_outcome` left in the folder; None where a burst has not come to its end."""
+    try:
+        return msgspec.json.decode((folder / "outcome.json").read_bytes(), type=Outcome)
+    except FileNotFoundError:
+        return None
+
+
 def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """`outcome.json`, and the measured steps once more a line each in `steps.jsonl`."""
-    (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
+    """The measured steps a line each in `steps.jsonl`, and last, whole or not at all, `outcome.json`."""
     with (folder / "steps.jsonl").open("wb") as steps:
         cpu = outcome.cpu_us or [0.0] * len(outcome.step_us)
         for index, (step_us, cpu_us) in enumerate(zip(outcome.step_us, cpu, strict=True)):
             steps.write(msgspec.json.encode({"step": index, "step_us": step_us, "cpu_us": cpu_us}) + b"\n")
+    part = folder / "outcome.json.part"
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
+    part.replace(folder / "outcome.json")

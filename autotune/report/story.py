@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,8 +84,17 @@ def _bursts_behind(history: History) -> str:
 
 def _ended(history: History, document: Document) -> str:
     why = f": {history.ended.because}" if history.ended else ""
-    lost = f", {counted(len(history.lost), 'burst')} lost to the machine and run again" if history.lost else ""
-    return f"{ENDED[document.status]}{why}; {cost_in_words(history)}{lost}"
+    return f"{ENDED[document.status]}{why}; {cost_in_words(history)}{_lost(history)}"
+
+
+def _lost(history: History) -> str:
+    """How many bursts the machine lost, and on which nodes."""
+    if not history.lost:
+        return ""
+    nodes = Counter(lost.failure.node for lost in history.lost if lost.failure.node)
+    named = ", ".join(f"{node} {times} times" if times > 1 else node for node, times in nodes.most_common())
+    where = f" (node {named})" if named else ""
+    return f", {counted(len(history.lost), 'burst')} lost to the machine{where} and run again"
 
 
 def _what_was_wrong(history: History) -> str:

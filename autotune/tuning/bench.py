@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 import msgspec
@@ -22,14 +22,15 @@ from analyzers.errors import TraceError
 from autotune.tuning.events import Analyzed, BurstFinished, BurstLost, BurstStarted, Judged, Proposed, Purpose, Refused
 from autotune.tuning.journal import Journal
 from policies.trial import Proposal, Status, Trial, Verdict
-from trainer.burst import Burst, Failure, FailureKind, Outcome
-from trainer.engines import Engine
+from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, was_begun
+from trainer.engines import Adopting, Engine
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
 from trainer.recipe.rules import Finding
 
 WATCHED = 2  # late ranks that the next burst traces again
 TRIES = 2  # of a burst that the machine, not the recipe, made fail
+LOST_IN_A_ROW = 3  # bursts lost to the machine: then it is not one node, and nothing more is learnt here
 FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
 
 
@@ -137,10 +138,10 @@ class Bench:
         return tuple(each.rank for each in late[:WATCHED] if each.rank is not None)
 
     def _run(self, burst: Burst, trial: int) -> BurstFinished:
-        for _ in range(TRIES):
-            _set_aside(burst.folder)
+        left = self._left(burst)
+        for tried in count(1):
             started = self.clock()
-            outcome = self.engine.run(burst)
+            outcome, left = left or self._afresh(burst), None
             if outcome.failure is None:
                 break
             _refuse_full_disk(self.bursts)
@@ -155,9 +156,11 @@ class Bench:
                     cost_s=outcome.cost_s,
                 )
             )
+            self._stop_if_the_machine_is_down(outcome.failure)
+            if tried >= TRIES and self.journal.history.finished:  # passed over, unless it is the first
+                break
         if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
             raise KeyboardInterrupt
-        self._stop_if_the_machine_is_down(outcome)
         return BurstFinished(
             burst=burst.number,
             trial=trial,
@@ -166,16 +169,26 @@ class Bench:
             ranks=outcome.ranks or burst.recipe.world_size,
         )
 
-    def _stop_if_the_machine_is_down(self, outcome: Outcome) -> None:
-        """One recipe in a row may fail for reasons of the machine and be passed over; the first or the second
-        not."""
-        if outcome.failure is None or outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
-            return
-        finished = self.journal.history.finished
-        before = finished[-1].outcome.failure if finished else outcome.failure
-        if before and before.kind is FailureKind.INFRASTRUCTURE:
+    def _left(self, burst: Burst) -> Outcome | None:
+        """What the burst came to that a tuner which is gone had begun: read, or waited for. None where that tells
+        nothing of the recipe."""
+        if not was_begun(burst):
+            return None
+        found = read_outcome(burst.folder)
+        if found is None and isinstance(self.engine, Adopting):
+            found = self.engine.adopt(burst)
+        untold = found and found.failure and found.failure.kind in (FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED)
+        return None if untold else found
+
+    def _afresh(self, burst: Burst) -> Outcome:
+        _set_aside(burst.folder)
+        return self.engine.run(burst)
+
+    def _stop_if_the_machine_is_down(self, failure: Failure) -> None:
+        lost = self.journal.history.lost_in_a_row
+        if lost >= LOST_IN_A_ROW:
             raise ToolError(
-                f"bursts fail for reasons that are not the recipe's: {outcome.failure.evidence}",
+                f"{lost} bursts in a row failed for reasons that are not the recipe's: {failure.evidence}",
                 hint="look at the burst's log/, mend the machine, then go on with --resume",
             )
 

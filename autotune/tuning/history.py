@@ -51,6 +51,7 @@ class History:
         self.lessons: list[Lesson] = []
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
+        self.lost_in_a_row = 0  # bursts, since one told something or the tuner was started
         self.proposals: dict[int, tuple[Proposal, Proposed]] = {}
         self.attempted: dict[int, Trial] = {}
         self._accepted: list[int] = []  # in the order of their verdicts
@@ -134,6 +135,7 @@ class History:
     @_fold.register
     def _(self, event: BurstLost) -> None:
         self.lost.append(event)
+        self.lost_in_a_row += 1
         known = event.cost_s if event.cost_s is not None else event.seconds
         self._stop_running(event.at, seconds=known)
         self._running = event.trial, event.at  # it runs again
@@ -150,6 +152,7 @@ class History:
         failure = event.outcome.failure
         if failure is None or failure.kind is not FailureKind.INFRASTRUCTURE:  # those were told as lost
             self._gpu_s += event.gpu_s
+            self.lost_in_a_row = 0
         self._add_outcome(event.trial, (event.burst,), event.outcome)
 
     @_fold.register
@@ -165,6 +168,7 @@ class History:
     @_fold.register
     def _(self, event: Ended) -> None:
         self.ended = event
+        self.lost_in_a_row = 0
         self._stop_running(event.at)
 
     @property

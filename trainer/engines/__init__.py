@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trainer.burst import Burst, Outcome
 from trainer.recipe.engines import ENGINES
@@ -20,6 +20,14 @@ class Engine(Protocol):
     def run(self, burst: Burst) -> Outcome: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """An engine whose bursts may outlive the tuner. `adopt` takes up what one that is gone had begun of the burst, and
+    waits for its end; None where nothing of it is left."""
+
+    def adopt(self, burst: Burst) -> Outcome | None: ...
 
 
 def open_engine(name: str, state_dir: Path) -> Engine:

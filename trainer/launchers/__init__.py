@@ -28,6 +28,11 @@ class Launcher(Protocol):
         `env` added to our environment, and does not wait. Logs are kept in `control`, a folder of this start alone."""
         ...
 
+    def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> Processes | None:
+        """What a tuner that is gone started in `control`, where it outlived the tuner: it may still wait or run, or
+        have ended. None where there is no such thing."""
+        ...
+
 
 class Processes(Protocol):
     """Ranks that were started, and what they wrote."""
@@ -51,6 +56,11 @@ class Processes(Protocol):
     @property
     def queued_s(self) -> float:
         """How long a queue kept the ranks from running, in seconds."""
+        ...
+
+    @property
+    def ran_s(self) -> float:
+        """How long they have run, or ran, on their machines, in seconds; also without a tuner that saw it."""
         ...
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+JOBS = "jobs"  # of an engine's folder: one start a burst, by the burst's name
+
 
 def new_control(folder: Path) -> Path:
     """A folder of its own for one start."""

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,9 @@ class LocalLauncher:
         command = torchrun_command(argv, ranks=ranks_per_node, port=free_port(), control=control)
         supervisor = _start_supervisor(command, control, rank_environment(env, mark=mark, defaults=LOOPBACK))
         return LocalProcesses(world_size=ranks_per_node, control=control, mark=mark, supervisor=supervisor)
+
+    def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> None:
+        """Ranks of this machine end with their tuner."""
 
 
 def torchrun_command(
@@ -133,6 +137,7 @@ class LocalProcesses:
     mark: str
     supervisor: subprocess.Popen[bytes]
     _ended: bool = field(default=False, init=False)
+    _began: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def sight(self) -> Sight:
@@ -145,6 +150,10 @@ class LocalProcesses:
     @property
     def queued_s(self) -> float:
         return 0.0
+
+    @property
+    def ran_s(self) -> float:
+        return time.monotonic() - self._began
 
     @property
     def running(self) -> bool:

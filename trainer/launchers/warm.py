@@ -29,26 +29,28 @@ def start_ranks(
     ranks_per_node: int,
     env: dict[str, str],
     folder: Path,
+    name: str | None = None,
     module: str = "trainer.worker",
     python: str = sys.executable,
     startup_s: float = STARTUP_S,
 ) -> WarmRanks:
     """Starts ranks of the module and does not wait for them; `env` is added to our environment.
 
-    Each start keeps its control folder and logs in a new folder inside `folder`.
+    Each start keeps its control folder and logs in a folder inside `folder`: of that name, else a new one.
     """
-    control = new_control(folder)
+    control = new_control(folder) if name is None else folder.resolve() / name
     argv = [python, "-m", module, str(control)]
     processes = launcher.start(argv, env=env, nodes=nodes, ranks_per_node=ranks_per_node, control=control)
-    return WarmRanks(processes=processes, startup_s=startup_s)
+    return WarmRanks(processes=processes, startup_s=startup_s, once=not launcher.keeps_ranks)
 
 
 @dataclass(kw_only=True)
 class WarmRanks:
-    """See `trainer.launchers.Ranks`."""
+    """See `trainer.launchers.Ranks`. `once`: they end by themselves after the first burst, whoever is there then."""
 
     processes: Processes
-    startup_s: float
+    startup_s: float = STARTUP_S
+    once: bool = False
     _requests: int = field(default=0, init=False)
     _idle: bool = field(default=False, init=False)
     _ended: bool = field(default=False, init=False)
@@ -75,11 +77,20 @@ class WarmRanks:
         """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
         if self._ended:
             raise RuntimeError("these ranks were ended: start others")
-        self._idle = False
         watch = Watch(self.processes, burst_folder.resolve())
         kills_before = self.processes.sight.oom_kills()
         watch.clear()
         self._ask(mailbox.Request(burst=str(burst_folder.resolve())))
+        if self.once:
+            self._ask(mailbox.Request(stop=True))
+        return self._await(watch, deadline_s, kills_before)
+
+    def take_up(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
+        """As `run`, for the burst that another tuner handed these ranks."""
+        return self._await(Watch(self.processes, burst_folder.resolve()), deadline_s, kills_before=0)
+
+    def _await(self, watch: Watch, deadline_s: float, kills_before: int) -> RankResult:
+        self._idle = False
         try:
             overdue_s = self._wait(watch, deadline_s)
         except ToolError:
@@ -132,7 +143,8 @@ class WarmRanks:
         if self._ended:
             return
         self._ended = True
-        if self._idle:
+        if self._idle and not self.once:
             self._ask(mailbox.Request(stop=True))
+        if self._idle:
             self.processes.wait(_POLITE_S)
         self.processes.end()

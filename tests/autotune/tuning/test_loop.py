@@ -206,10 +206,18 @@ def test_a_burst_lost_to_the_machine_is_run_once_more_under_its_number(tmp_path:
 
 
 def test_a_machine_that_is_down_stops_the_study_instead_of_blaming_recipes(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="not the recipe's: no port is free"):
-        loop_in(tmp_path, rule=micro_batches, engine=Faulty({1, 2})).run()
+    with pytest.raises(ToolError, match=r"3 bursts in a row .* not the recipe's: no port is free"):
+        loop_in(tmp_path, rule=micro_batches, engine=Faulty({1, 2, 3})).run()
     loop_in(tmp_path, rule=micro_batches).run()
     assert trials_in(tmp_path)[0].accepted
+
+
+def test_a_machine_that_is_down_is_not_a_second_recipes_fault_either(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="3 bursts in a row"):
+        loop_in(tmp_path, rule=micro_batches, engine=Faulty({2, 3, 4}), ideas=[SLOWER, FASTER]).run()
+    assert [trial.status for trial in trials_in(tmp_path)] == [Status.OK, Status.FAILED]
+    loop_in(tmp_path, rule=micro_batches, engine=Faulty({2}), ideas=[SLOWER, FASTER]).run()
+    assert read_study(tmp_path).lost_in_a_row == 0
 
 
 def test_one_recipe_the_machine_cannot_run_is_passed_over(tmp_path: Path) -> None:

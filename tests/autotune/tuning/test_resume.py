@@ -13,7 +13,7 @@ from autotune.tuning.journal import JOURNAL, read_events, read_study
 from policies.trial import Phase, Trial
 from tests.autotune.tuning.fakes import FakeEngine, Idea, loop_in
 from tests.autotune.tuning.test_loop import OOM, micro_batches
-from trainer.burst import Burst, Outcome
+from trainer.burst import Burst, Failure, FailureKind, Outcome, write_burst, write_outcome
 from trainer.recipe import Recipe
 
 
@@ -104,6 +104,57 @@ def test_what_a_lost_burst_left_is_kept_aside(tmp_path: Path) -> None:
     loop_in(tmp_path, rule=tight, ideas=IDEAS).run()
     assert (tmp_path / "bursts" / "0002.lost" / "half").exists()
     assert not (tmp_path / "bursts" / "0002" / "half").exists()
+
+
+class Ending(FakeEngine):
+    """Leaves what a real one leaves, and is killed when the second burst's outcome is on disk. `adopts`: what it says
+    of a burst that it did not begin itself."""
+
+    adopts: Outcome | None = None
+    dies_at = 2
+
+    def run(self, burst: Burst) -> Outcome:
+        outcome = super().run(burst)
+        write_burst(burst)
+        write_outcome(burst.folder, outcome)
+        if len(self.ran) == self.dies_at:
+            raise Killed
+        return outcome
+
+    def adopt(self, burst: Burst) -> Outcome | None:
+        return self.adopts
+
+
+def test_an_outcome_that_only_the_journal_lacks_is_not_paid_for_twice(tmp_path: Path, uninterrupted: History) -> None:
+    with pytest.raises(Killed):
+        loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=Ending(tight)).run()
+    engine = FakeEngine(tight)
+    loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=engine).run()
+    assert engine.ran[0].number == 3
+    assert measured(read_study(tmp_path).trials) == measured(uninterrupted.trials)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED])
+def test_what_tells_nothing_of_the_recipe_is_run_again(kind: FailureKind, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=Ending(tight)).run()
+    write_outcome(tmp_path / "bursts/0002", Outcome(failure=Failure(kind=kind, evidence="the node is gone")))
+    engine = FakeEngine(tight)
+    loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=engine).run()
+    assert engine.ran[0].number == 2
+    assert (tmp_path / "bursts/0002.lost/outcome.json").exists()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_burst_that_runs_on_without_its_tuner_is_adopted_where_the_engine_can(left: bool, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=Ending(tight)).run()
+    (tmp_path / "bursts/0002/outcome.json").unlink()
+    engine = Ending(tight)
+    engine.dies_at, engine.adopts = 0, OOM if left else None
+    loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=engine).run()
+    assert [burst.number for burst in engine.ran][:1] == ([] if left else [2])
+    assert (read_study(tmp_path).finished[1].outcome == OOM) is left
 
 
 def test_a_larger_budget_goes_on_where_the_smaller_one_ended(tmp_path: Path, uninterrupted: History) -> None:

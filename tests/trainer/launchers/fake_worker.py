@@ -96,10 +96,14 @@ def meet(folder: Path, rank: int) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-ACTS = {
-    act.__name__: act
-    for act in (phase, say, fail, kill, leave, hang, ignore_term, grandchild, allocate, fill, meet, kill_above)
-}
+def wait_for(folder: Path, rank: int, name: str) -> None:
+    """Until somebody puts a file of that name into the burst's folder."""
+    while not (folder / name).exists():
+        time.sleep(0.05)
+
+
+_ACTS = (phase, say, fail, kill, leave, hang, ignore_term, grandchild, allocate, fill, meet, kill_above, wait_for)
+ACTS = {act.__name__: act for act in _ACTS}
 
 
 def run(folder: Path, rank: int) -> RankReport:

@@ -23,7 +23,8 @@ from trainer.engines.command.stacks import ask_for_stacks
 from trainer.engines.command.traces import collect
 from trainer.errors import ToolError
 from trainer.failures import Evidence
-from trainer.launchers.control import new_control
+from trainer.launchers import Processes
+from trainer.launchers.control import JOBS, new_control
 from trainer.launchers.open import open_launcher
 from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
@@ -42,43 +43,58 @@ class CommandEngine:
         self._state_dir, self._clock, self._patience = state_dir, clock, patience
 
     def run(self, burst: Burst) -> Outcome:
-        trainer = trainer_of(burst.recipe)
-        patterns = patterns_with(trainer.patterns)
+        job = _job(burst)
         write_burst(burst)
         began = self._clock()
-        job = Job(burst=burst, trainer=trainer, bounds=bounds_of(burst.recipe), folder=burst.folder.resolve())
         job.clear()
-        reading = Reading(patterns=patterns)
-        ended = self._run(job, reading)
+        launcher = open_launcher(burst.recipe, self._state_dir)
+        processes = launcher.start(
+            job.argv(),
+            env=job.environment(),
+            nodes=burst.recipe.cluster.nodes,
+            ranks_per_node=burst.recipe.ranks_per_node,
+            control=new_control(self._state_dir) if launcher.keeps_ranks else self._control(burst),
+        )
+        return self._told(job, processes, lambda: self._clock() - began - processes.queued_s)
+
+    def adopt(self, burst: Burst) -> Outcome | None:
+        """A job that runs or ran without its tuner: what it has printed is read again from the start."""
+        processes = open_launcher(burst.recipe, self._state_dir).adopt(
+            nodes=burst.recipe.cluster.nodes,
+            ranks_per_node=burst.recipe.ranks_per_node,
+            control=self._control(burst),
+        )
+        if processes is None:
+            return None
+        return self._told(_job(burst), processes, lambda: processes.ran_s)
+
+    def _control(self, burst: Burst) -> Path:
+        return (self._state_dir / JOBS / burst.folder.name).resolve()
+
+    def _told(self, job: Job, processes: Processes, cost_s: Callable[[], float]) -> Outcome:
+        """Waits for the trainer's end: its outcome, written down."""
+        reading = Reading(patterns=patterns_with(job.trainer.patterns))
+        ended = self._follow(job, processes, reading)
         outcome = outcome_of(job, reading, ended)
         outcome = msgspec.structs.replace(
             outcome,
-            failure=outcome.failure and ended.processes.blame(outcome.failure),
-            cost_s=round(self._clock() - began - ended.processes.queued_s, 3),
+            failure=outcome.failure and processes.blame(outcome.failure),
+            cost_s=round(cost_s(), 3),
         )
-        write_outcome(burst.folder, outcome)
-        shutil.rmtree(ended.processes.control, ignore_errors=True)  # its logs are with the burst
+        write_outcome(job.burst.folder, outcome)
+        shutil.rmtree(processes.control, ignore_errors=True)  # its logs are with the burst
         return outcome
 
     def close(self) -> None:
         """Nothing is kept between bursts."""
 
-    def _run(self, job: Job, reading: Reading) -> Ended:
-        recipe = job.burst.recipe
-        launcher = open_launcher(recipe, self._state_dir)
-        processes = launcher.start(
-            job.argv(),
-            env=job.environment(),
-            nodes=recipe.cluster.nodes,
-            ranks_per_node=recipe.ranks_per_node,
-            control=new_control(self._state_dir),
-        )
+    def _follow(self, job: Job, processes: Processes, reading: Reading) -> Ended:
         kills_before = processes.sight.oom_kills()
         follower = Follower(
             processes=processes,
             reading=reading,
             bounds=job.bounds,
-            patience=self._patience(recipe, job.trainer),
+            patience=self._patience(job.burst.recipe, job.trainer),
         )
         try:
             followed = follower.follow()
@@ -99,6 +115,11 @@ class CommandEngine:
         job.keep_logs(processes)
         collect(job.written, job.folder / "trace")
         return Ended(processes=processes, followed=followed, code=code, evidence=evidence)
+
+
+def _job(burst: Burst) -> Job:
+    trainer = trainer_of(burst.recipe)
+    return Job(burst=burst, trainer=trainer, bounds=bounds_of(burst.recipe), folder=burst.folder.resolve())
 
 
 def trainer_of(recipe: Recipe) -> TrainerSettings:

@@ -15,9 +15,11 @@ import msgspec
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
 from trainer.command_line.megatron_lm.beside import environment_beside
-from trainer.launchers import Ranks
+from trainer.failures import Evidence, RankEvidence, classify
+from trainer.launchers import RankResult, Ranks, mailbox
+from trainer.launchers.control import JOBS
 from trainer.launchers.open import open_launcher
-from trainer.launchers.warm import start_ranks
+from trainer.launchers.warm import WarmRanks, start_ranks
 from trainer.model.flops import model_flops_per_token
 from trainer.rank_report import RankReport
 from trainer.recipe import Recipe
@@ -38,40 +40,73 @@ class MegatronEngine:
     def run(self, burst: Burst) -> Outcome:
         write_burst(burst)
         began = self._clock()
-        ranks, warm = self._ranks_for(burst.recipe)
+        ranks, warm = self._ranks_for(burst)
         result = ranks.run(burst.folder, deadline_s=burst.recipe.burst.deadline_s)
         queued_s = 0.0 if warm else ranks.queued_s
         if result.failure is not None or not open_launcher(burst.recipe, self._state_dir).keeps_ranks:
             self.close()
-        outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
-        outcome = msgspec.structs.replace(outcome, cost_s=round(self._clock() - began - queued_s, 3))
-        write_outcome(burst.folder, outcome)
-        return outcome
+        return _told(burst, result, warm=warm, cost_s=self._clock() - began - queued_s)
+
+    def adopt(self, burst: Burst) -> Outcome | None:
+        """A job that runs or ran without its tuner; or every rank's report, where only the tuner did not read them."""
+        recipe = burst.recipe
+        processes = open_launcher(recipe, self._state_dir).adopt(
+            nodes=recipe.cluster.nodes,
+            ranks_per_node=recipe.ranks_per_node,
+            control=(self._state_dir / JOBS / burst.folder.name).resolve(),
+        )
+        if processes is None:
+            return self._reported(burst)
+        ranks = WarmRanks(processes=processes, once=True)
+        try:
+            result = ranks.take_up(burst.folder, deadline_s=recipe.burst.deadline_s)
+        finally:
+            ranks.end()
+        return _told(burst, result, warm=False, cost_s=processes.ran_s)
+
+    def _reported(self, burst: Burst) -> Outcome | None:
+        found = [mailbox.report_of(burst.folder, rank) for rank in range(burst.recipe.world_size)]
+        reports = [report for report in found if report is not None and report.error is None]
+        if len(reports) < burst.recipe.world_size:
+            return None
+        failure = classify(Evidence(ranks=[RankEvidence(rank=each.rank, report=each) for each in reports]))
+        spent_s = max(each.startup_s + each.setup_s + sum(each.step_us) / 1e6 for each in reports)
+        return _told(burst, RankResult(reports=tuple(reports), failure=failure), warm=False, cost_s=spent_s)
 
     def close(self) -> None:
         if self._ranks is not None:
             self._ranks.end()
         self._ranks = None
 
-    def _ranks_for(self, recipe: Recipe) -> tuple[Ranks, bool]:
+    def _ranks_for(self, burst: Burst) -> tuple[Ranks, bool]:
         """Ranks that fit the recipe, and whether they had been up before. ToolError if it asks for other machines."""
+        recipe = burst.recipe
         environment = environment_of(recipe)
         wanted = (recipe.cluster.nodes, recipe.world_size, environment, recipe.burst.launcher)
         if self._ranks is not None and self._ranks.alive and self._started_with == wanted:
             return self._ranks, True
         self.close()
         self._starts += 1
-        folder = self._state_dir / f"ranks-{self._starts}"
+        launcher = open_launcher(recipe, self._state_dir)
+        kept = launcher.keeps_ranks
         self._ranks = start_ranks(
-            open_launcher(recipe, self._state_dir),
+            launcher,
             nodes=recipe.cluster.nodes,
             ranks_per_node=recipe.ranks_per_node,
             env=environment,
-            folder=folder,
+            folder=self._state_dir / (f"ranks-{self._starts}" if kept else JOBS),
+            name=None if kept else burst.folder.name,
             module=self._worker,
         )
         self._started_with = wanted
         return self._ranks, False
+
+
+def _told(burst: Burst, result: RankResult, *, warm: bool, cost_s: float) -> Outcome:
+    outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
+    outcome = msgspec.structs.replace(outcome, cost_s=round(cost_s, 3))
+    write_outcome(burst.folder, outcome)
+    return outcome
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:

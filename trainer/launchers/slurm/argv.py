@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.launchers.slurm.folder import slurm_log
+from trainer.launchers.slurm.queue import slurm_log
 from trainer.recipe.launching import SlurmSettings
 
-KEEPER = "trainer.launchers.slurm.keeper"
+KEEPER = "trainer.launchers.nodes.keeper"
 # Variables of the job around the tuner that a step of ours would obey: one GPU a task, a memory that --mem contradicts
 OBEYED = (
     *("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_NTASKS", "SLURM_NPROCS"),

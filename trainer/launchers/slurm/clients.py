@@ -1,9 +1,13 @@
-"""Slurm's own programs, each with a time limit: a controller that does not answer must not hang the tuner."""
+"""Slurm's own programs, each with a time limit: a controller that does not answer must not hang the tuner.
+
+`python -m trainer.launchers.slurm.clients NAME` ends what runs under the name.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -39,6 +43,12 @@ def job_record(job: str, *, ask: Run = run) -> dict[str, str] | None:
     """`scontrol show job`, by field; None where it does not answer or no longer knows the job."""
     text = ask(["scontrol", "show", "job", job, "-o"])
     return None if text is None else fields_of(text)
+
+
+def is_gone(job: str, *, ask: Run = run) -> bool:
+    """Whether the controller answers, and knows no such job of this user: it forgets them minutes after their end."""
+    listed = ask(["squeue", "-h", "--me", "-t", "all", "-o", "%A"])
+    return listed is not None and job not in listed.split()
 
 
 def fields_of(text: str) -> dict[str, str]:
@@ -77,21 +87,23 @@ def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
     return [node for node in nodes if node in bad]
 
 
-def named(prefix: str, *, job: str | None, ask: Run = run) -> list[str]:
-    """Ids of what runs or waits under a name that begins so: steps of the job, or jobs of this user where it is
-    None."""
-    which = ["-s", "-j", job] if job else ["--me"]
-    text = ask(["squeue", "-h", *which, "-o", "%i|%j"]) or ""
-    rows = (line.strip().split("|", 1) for line in text.splitlines())
+def named(prefix: str, *, ask: Run = run) -> list[str]:
+    """Ids of what runs or waits under a name that begins so: this user's jobs, and steps of whichever job."""
+    found = [ask(["squeue", "-h", "--me", *which, "-o", "%i|%j"]) or "" for which in ([], ["-s"])]
+    rows = (line.strip().split("|", 1) for text in found for line in text.splitlines())
     return [row[0] for row in rows if len(row) == 2 and row[1].startswith(prefix)]
 
 
-def cancel(prefix: str, *, job: str | None, ask: Run = run, gone_s: float = _GONE_S) -> list[str]:
+def cancel(prefix: str, *, ask: Run = run, gone_s: float = _GONE_S) -> list[str]:
     """Ends what runs under the name, and waits until Slurm no longer lists it: the ids that were there."""
     give_up = time.monotonic() + gone_s
     ended: list[str] = []
-    while (left := named(prefix, job=job, ask=ask)) and time.monotonic() < give_up:
+    while (left := named(prefix, ask=ask)) and time.monotonic() < give_up:
         ended += [each for each in left if each not in ended]
         ask(["scancel", *left])
         time.sleep(_POLL_S)
     return ended
+
+
+if __name__ == "__main__":
+    cancel(sys.argv[1])

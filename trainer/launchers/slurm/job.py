@@ -1,19 +1,23 @@
 """Submits one job and follows it until it has ended: what `supervise` runs where every burst is a job.
 
-`python -m trainer.launchers.slurm.job <control folder> <sbatch …>`. Where the job stands is in `queue.json`, asked of
+`python -m trainer.launchers.slurm.job <control folder> <sbatch …>`, or with the id of a job that an earlier tuner
+submitted. Where the job stands is in `queue.json`, asked of
 slurmctld seldom: every burst of every user's tuner asks it.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.launchers.slurm import folder
-from trainer.launchers.slurm.clients import CLIENT_S, job_record, step_states
+from trainer.launchers.nodes import folder
+from trainer.launchers.processes import OWNER
+from trainer.launchers.slurm.clients import CLIENT_S, is_gone, job_record, step_states
+from trainer.launchers.slurm.queue import Queue, queue_path
 from trainer.launchers.slurm.states import PENDING, RUNNING
 
 SOON_S, LATE_S = 0.5, 5.0  # between two questions: the first ones, those after a minute
@@ -21,7 +25,7 @@ _SUBMIT_S = 3 * CLIENT_S
 
 
 def main(control: Path, command: list[str]) -> int:
-    job = submit(command)
+    job = submit(command) if len(command) > 1 else command[0]
     if job is None:
         return 1
     print(f"job {job}", flush=True)
@@ -29,9 +33,11 @@ def main(control: Path, command: list[str]) -> int:
 
 
 def submit(command: list[str]) -> str | None:
-    """The job's id; None, with sbatch's words in our own log, where it was not taken."""
+    """The job's id; None, with sbatch's words in our own log, where it was not taken. The job's processes name no
+    owner, because they may outlive the tuner."""
+    env = {name: value for name, value in os.environ.items() if name != OWNER}
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_SUBMIT_S, check=False)
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=_SUBMIT_S, check=False)
     except subprocess.TimeoutExpired:
         print("sbatch: error: Socket timed out on send/recv operation", flush=True)  # the words of its own time limit
         return None
@@ -44,6 +50,7 @@ def follow(
     *,
     ask: Callable[[str], dict[str, str] | None] = job_record,
     steps: Callable[[str], list[str]] = step_states,
+    gone: Callable[[str], bool] = is_gone,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -62,15 +69,17 @@ def follow(
         if record is not None:
             over = bool(state) and state not in PENDING + RUNNING
             found = _queue(job, record, waited_s, steps(job) if over else [])
-            folder.write(folder.queue_path(control), found)
+            folder.write(queue_path(control), found)
             if over:
                 return 0 if state == "COMPLETED" else 1
+        elif gone(job):
+            return 1
         sleep(SOON_S if clock() - began < 60 else LATE_S)
 
 
-def _queue(job: str, record: dict[str, str], waited_s: float, steps: list[str]) -> folder.Queue:
+def _queue(job: str, record: dict[str, str], waited_s: float, steps: list[str]) -> Queue:
     nodes = record.get("NodeList", "")
-    return folder.Queue(
+    return Queue(
         job=job,
         state=record.get("JobState", ""),
         reason=record.get("Reason", ""),

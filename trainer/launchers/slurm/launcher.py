@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import subprocess
+import shutil
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,18 @@ from pathlib import Path
 import trainer
 from trainer.errors import ToolError
 from trainer.launchers.local import rank_environment
-from trainer.launchers.mailbox import agent_log
+from trainer.launchers.nodes import folder
+from trainer.launchers.nodes.avoid import avoided, spared
+from trainer.launchers.nodes.processes import NodesProcesses
+from trainer.launchers.nodes.supervise import start_supervise
 from trainer.launchers.processes import sweep
 from trainer.launchers.slurm import argv as words
-from trainer.launchers.slurm import clients, folder
-from trainer.launchers.slurm.avoid import avoided, spared
-from trainer.launchers.slurm.processes import SlurmProcesses
+from trainer.launchers.slurm import clients
+from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
+_FOLLOW = (sys.executable, "-m", "trainer.launchers.slurm.job")
 _SPARE_S = 900.0  # of a job's time limit above what the burst's deadlines add up to: start, trace, end
 
 
@@ -49,12 +52,14 @@ class SlurmLauncher:
 
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
-    ) -> SlurmProcesses:
-        """ToolError where there is no Slurm, or no allocation that is large enough."""
+    ) -> NodesProcesses:
+        """ToolError where there is no Slurm, or no allocation that is large enough. First ends what runs under this
+        study's name, in whichever job."""
         job = self.allocation(nodes)
         sweep()
-        clients.cancel(self._prefix, job=job)
-        control.mkdir(parents=True, exist_ok=True)
+        clients.cancel(self._prefix)
+        shutil.rmtree(control, ignore_errors=True)
+        control.mkdir(parents=True)
         mark, token = uuid.uuid4().hex, uuid.uuid4().hex
         variables = rank_environment(env, mark=mark)
         folder.write(
@@ -67,26 +72,63 @@ class SlurmLauncher:
                 env={**env, **{name: variables[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH")}},
                 python=self._python,
                 interface=self.settings.interface,
+                outlives_s=None if job else self.limit_s,
             ),
         )
         asked = self._asked(nodes, ranks_per_node, control, token, job)
+        command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
         strip = words.environment_inside if job else words.environment_outside
-        supervise = self._supervise(asked, control, strip(variables), job)
-        return SlurmProcesses(
+        return self._processes(nodes, ranks_per_node, control, job, command, strip(variables), mark)
+
+    def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> NodesProcesses | None:
+        """The job of a burst that a tuner which is gone submitted, whether it waits, runs or has ended; None where no
+        node ever saw it and none will, and where the tuner took its ranks along."""
+        if self.keeps_ranks or folder.read(folder.start_path(control), folder.Start) is None:
+            return None
+        clients.require("scancel", "squeue", "scontrol")
+        came = [each.job for each in folder.nodes_that_came(control, nodes)]
+        jobs = [*(each for each in clients.named(self._name(control)) if "." not in each), *came]
+        if not jobs:
+            return None
+        mark = uuid.uuid4().hex
+        env = words.environment_outside(rank_environment({}, mark=mark))
+        return self._processes(nodes, ranks_per_node, control, None, [*_FOLLOW, str(control), jobs[0]], env, mark)
+
+    def _processes(
+        self,
+        nodes: int,
+        ranks_per_node: int,
+        control: Path,
+        job: str | None,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        mark: str,
+    ) -> NodesProcesses:
+        name = self._name(control)
+        queue_s = None if self.settings.queue_minutes is None else 60.0 * self.settings.queue_minutes
+        return NodesProcesses(
             nodes=nodes,
             ranks_per_node=ranks_per_node,
             control=control,
             home=self.home,
-            name=asked.name,
             mark=mark,
-            job=job,
-            queue_s=None if self.settings.queue_minutes is None else 60.0 * self.settings.queue_minutes,
-            supervise=supervise,
+            carrier=SlurmCarrier(control=control, name=name, job=job, queue_s=queue_s),
+            supervise=start_supervise(
+                command,
+                control=control,
+                env=env,
+                last_words=[sys.executable, "-m", "trainer.launchers.slurm.clients", name],
+                stays=job is None,
+            ),
         )
 
     @property
     def _prefix(self) -> str:
         return f"moe-{hashlib.sha256(str(self.home.resolve()).encode()).hexdigest()[:8]}-"
+
+    def _name(self, control: Path) -> str:
+        """Of the step or the job: of this study, and of the start or the burst."""
+        return f"{self._prefix}{control.name}"
 
     @property
     def _python(self) -> str:
@@ -122,7 +164,7 @@ class SlurmLauncher:
             bad = [*self.settings.exclude, *bad]
         root = Path(trainer.__file__).parents[1]
         return words.Asked(
-            name=f"{self._prefix}{control.name}",
+            name=self._name(control),
             nodes=nodes,
             exclude=list(dict.fromkeys(bad)),
             gpus_per_node=ranks_per_node if self._asks_for_gpus(job) else None,
@@ -131,21 +173,6 @@ class SlurmLauncher:
 
     def _asks_for_gpus(self, job: str | None) -> bool:
         return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
-
-    def _supervise(
-        self, asked: words.Asked, control: Path, env: Mapping[str, str], job: str | None
-    ) -> subprocess.Popen[bytes]:
-        command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
-        own = [sys.executable, "-m", "trainer.launchers.slurm.supervise", str(os.getpid()), str(control), asked.name]
-        with agent_log(control).open("wb") as log:
-            return subprocess.Popen(
-                [*own, job or "-", *command],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for the tuner alone
-            )
 
     def _job(self, asked: words.Asked, control: Path) -> list[str]:
         """Writes the job's script: what submits and follows it."""
@@ -156,7 +183,7 @@ class SlurmLauncher:
             minutes=self.settings.time_limit_minutes or math.ceil(self.limit_s / 60),
             control=control,
         )
-        return [sys.executable, "-m", "trainer.launchers.slurm.job", str(control), *sbatch]
+        return [*_FOLLOW, str(control), *sbatch]
 
 
 def slurm_launcher(recipe: Recipe, home: Path) -> SlurmLauncher:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.burst import Failure, FailureKind
-from trainer.launchers.slurm.folder import Queue
+from trainer.launchers.slurm.queue import Queue
 
 _OOM, _INFRA, _INTERRUPTED = FailureKind.OOM, FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED
 
@@ -91,7 +91,6 @@ REFUSED = re.compile(
 )
 # an inner step waits for the resources that another step of the allocation holds
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
-UNSEEN = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)")
 
 
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:
@@ -118,6 +117,10 @@ def told_by_queue(queue: Queue) -> Failure | None:
 
 def is_pending(queue: Queue) -> bool:
     return queue.state in PENDING
+
+
+def reason_of(queue: Queue) -> str:
+    return "not looked at yet" if queue.reason in ("", "None") else queue.reason
 
 
 def never(queue: Queue) -> bool:

@@ -40,6 +40,10 @@ class Recorded:
     def deaths_told(self) -> dict[int, int]:
         return deaths_told(self.log)
 
+    @property
+    def ran_s(self) -> float:
+        return 1.0
+
     def check(self) -> None: ...
 
     def blame(self, failure: Failure) -> Failure:

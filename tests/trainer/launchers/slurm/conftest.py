@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.trainer.launchers.slurm.cluster import Cluster, why_not
+from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.processes import with_mark
+from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.launchers.slurm.launcher import SlurmLauncher
-from trainer.launchers.slurm.processes import SlurmProcesses
 from trainer.launchers.warm import WarmRanks, start_ranks
 from trainer.recipe.launching import SlurmSettings
 
@@ -74,9 +75,16 @@ def launcher_at(home: Path, **settings: Any) -> SlurmLauncher:
     return SlurmLauncher(settings=SlurmSettings(**settings), home=home, limit_s=600.0, on_gpus=False)
 
 
-def processes_of(ranks: WarmRanks) -> SlurmProcesses:
-    assert isinstance(ranks.processes, SlurmProcesses)
+def processes_of(ranks: WarmRanks) -> NodesProcesses:
+    assert isinstance(ranks.processes, NodesProcesses)
     return ranks.processes
+
+
+def name_of(ranks: WarmRanks) -> str:
+    """The name that its step or its job bears in Slurm."""
+    carrier = processes_of(ranks).carrier
+    assert isinstance(carrier, SlurmCarrier)
+    return carrier.name
 
 
 def left_of(ranks: WarmRanks) -> list[object]:

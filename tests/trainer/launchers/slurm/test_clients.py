@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.launchers.slurm import folder
-from trainer.launchers.slurm.avoid import avoid, avoided, spared
-from trainer.launchers.slurm.clients import cancel, down, fields_of, has_gpus, hostnames, job_record, named, step_states
+from trainer.launchers.nodes import folder
+from trainer.launchers.nodes.avoid import avoid, avoided, spared
+from trainer.launchers.slurm.clients import (
+    cancel,
+    down,
+    fields_of,
+    has_gpus,
+    hostnames,
+    is_gone,
+    job_record,
+    named,
+    step_states,
+)
 from trainer.launchers.slurm.job import follow
+from trainer.launchers.slurm.queue import Queue, queue_path
 
 SHOWN = (
     "JobId=12 JobName=moe-1 UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=4294901757 Nice=0 Account=(null) "
@@ -66,23 +77,27 @@ def test_nodes_that_slurm_cannot_use_are_down_or_silent() -> None:
 
 
 def test_only_what_bears_the_name_is_ours() -> None:
-    slurm = Slurm(squeue="5.0|moe-ab-1\n5.batch|batch\n5.1|moe-cd-1\n")
-    assert named("moe-ab-", job="5", ask=slurm) == ["5.0"]
-    assert slurm.asked[-1] == "squeue -h -s -j 5 -o %i|%j"
-    named("moe-ab-", job=None, ask=slurm)
-    assert slurm.asked[-1] == "squeue -h --me -o %i|%j"
+    answers = {"squeue -h --me -o %i|%j": "5|bash\n6|moe-ab-2\n"}
+    answers["squeue -h --me -s -o %i|%j"] = "5.0|moe-ab-1\n5.batch|batch\n5.1|moe-cd-1\n"
+    assert named("moe-ab-", ask=lambda argv: answers[" ".join(argv)]) == ["6", "5.0"]
+
+
+def test_a_job_is_gone_where_a_controller_that_answers_lists_it_no_more() -> None:
+    assert is_gone("12", ask=Slurm(squeue="11\n120\n"))
+    assert not is_gone("12", ask=Slurm(squeue="11\n12\n"))
+    assert not is_gone("12", ask=Slurm())
 
 
 def test_cancelling_ends_with_the_name_gone_from_the_queue() -> None:
-    there = ["7|moe-ab-1\n", "7|moe-ab-1\n", ""]
+    there = ["7|moe-ab-1\n", "", "7|moe-ab-1\n", "", "", ""]
     asked: list[str] = []
 
     def slurm(argv: Sequence[str]) -> str | None:
         asked.append(argv[0])
         return there.pop(0) if argv[0] == "squeue" else ""
 
-    assert cancel("moe-ab-", job=None, ask=slurm) == ["7"]
-    assert asked == ["squeue", "scancel", "squeue", "scancel", "squeue"]
+    assert cancel("moe-ab-", ask=slurm) == ["7"]
+    assert asked == ["squeue", "squeue", "scancel"] * 2 + ["squeue", "squeue"]
 
 
 def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:
@@ -104,11 +119,12 @@ def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:
         tmp_path,
         ask=lambda job: states.pop(0),
         steps=lambda job: ["OUT_OF_MEMORY"],
+        gone=lambda job: False,
         clock=lambda: now[0],
         sleep=sleep,
     )
     assert code == 1
-    assert folder.read(folder.queue_path(tmp_path), folder.Queue) == folder.Queue(
+    assert folder.read(queue_path(tmp_path), Queue) == Queue(
         job="12", state="FAILED", reason="NonZeroExitCode", nodes="n[1-2]", waited_s=10.0, steps=["OUT_OF_MEMORY"]
     )
 

@@ -16,14 +16,15 @@ import pytest
 
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
-from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, processes_of
+from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, name_of, processes_of
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.errors import ToolError
+from trainer.launchers.nodes import folder as notes
+from trainer.launchers.nodes import keeper
+from trainer.launchers.nodes.avoid import avoided
 from trainer.launchers.processes import with_mark
-from trainer.launchers.slurm import folder as notes
-from trainer.launchers.slurm import keeper
-from trainer.launchers.slurm.avoid import avoided
 from trainer.launchers.slurm.clients import named
+from trainer.launchers.slurm.queue import Queue, queue_path
 from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
@@ -58,7 +59,7 @@ def test_ranks_of_two_nodes_stay_up_between_bursts(
     ranks.end()
 
     assert left_of(ranks) == []
-    assert named("moe-", job=os.environ["SLURM_JOB_ID"]) == []
+    assert named("moe-") == []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def test_a_step_that_somebody_cancels_is_an_interruption(
 def cancel_when_up(ranks: WarmRanks, folder: Path) -> None:
     while not (folder / "log" / "rank3.log").exists():
         time.sleep(0.05)
-    subprocess.run(["scancel", *named(processes_of(ranks).name, job=os.environ["SLURM_JOB_ID"])], check=True)
+    subprocess.run(["scancel", *named(name_of(ranks))], check=True)
 
 
 def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst) -> None:
@@ -212,7 +213,7 @@ def test_ranks_end_with_a_tuner_that_is_killed(allocated: Cluster, tmp_path: Pat
         assert len(with_mark(mark)) > 4
         tuner.kill()
     give_up = time.monotonic() + 30.0
-    while with_mark(mark) or named("moe-", job=os.environ["SLURM_JOB_ID"]):
+    while with_mark(mark) or named("moe-"):
         assert time.monotonic() < give_up
         time.sleep(0.2)
 
@@ -231,8 +232,10 @@ def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
     left = launch_on_nodes()
     assert left.run(make_burst({}), deadline_s=60).failure is None
     ranks = launch_on_nodes()
-    assert left_of(left) == []
+    assert named(name_of(left)) == []
     assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    processes_of(left).wait(30.0)  # what followed the step here ends by itself
+    assert left_of(left) == []
 
 
 def test_a_folder_that_the_nodes_do_not_share_is_refused(
@@ -265,15 +268,14 @@ def test_a_job_a_burst_is_submitted_followed_and_gone(
     folder = make_burst({rank: [["meet"]] for rank in range(4)})
     assert ranks.run(folder, deadline_s=60).failure is None
     assert not launcher_at(tmp_path, job="per-burst").keeps_ranks
-    processes = processes_of(ranks)
-    assert named(processes.name, job=None) != []
+    assert len(list(notes.nodes_that_came(ranks.control, 2))) == 2
 
     ranks.end()
 
-    queue = notes.read(notes.queue_path(ranks.control), notes.Queue)
+    queue = notes.read(queue_path(ranks.control), Queue)
     assert queue is not None
     assert queue.state == "COMPLETED"
-    assert named(processes.name, job=None) == []
+    assert named(name_of(ranks)) == []
 
 
 def test_a_job_that_waits_has_no_deadline_and_can_be_taken_back(
@@ -294,7 +296,7 @@ def test_a_job_that_waits_has_no_deadline_and_can_be_taken_back(
         assert running.is_alive()  # longer than startup_s
         ranks.end()
         running.join(30.0)
-        assert named(processes.name, job=None) == []
+        assert named(name_of(ranks)) == []
     assert processes.queued_s > 0
 
 
@@ -307,7 +309,7 @@ def test_a_job_that_somebody_cancels_is_an_interruption(
     def cancel() -> None:
         while not (folder / "log" / "rank3.log").exists():
             time.sleep(0.05)
-        subprocess.run(["scancel", *named(processes_of(ranks).name, job=None)], check=True)
+        subprocess.run(["scancel", *named(name_of(ranks))], check=True)
 
     cancelling = threading.Thread(target=cancel)
     cancelling.start()

@@ -17,7 +17,7 @@ from trainer.launchers.slurm.argv import (
 )
 from trainer.recipe.launching import SlurmSettings
 
-KEEPER = ["env", "PYTHONPATH=/root", "PYTHONSAFEPATH=1", "python", "-m", "trainer.launchers.slurm.keeper", "/c", "t"]
+KEEPER = ["env", "PYTHONPATH=/root", "PYTHONSAFEPATH=1", "python", "-m", "trainer.launchers.nodes.keeper", "/c", "t"]
 ASKED = Asked(name="moe-1", nodes=2, exclude=["n7", "n8"], keeper=KEEPER)
 ON_GPUS = replace(ASKED, gpus_per_node=8)
 
@@ -73,7 +73,7 @@ def test_containers_of_pyxis_are_words_of_srun_and_those_of_apptainer_stand_befo
     settings = SlurmSettings(prefix=("apptainer", "exec", "--nv", "nemo.sif"))
     keeper = keeper_argv(settings, python="python3", root=Path("/root"), control=Path("/c"), token="t")
     assert keeper[:6] == ["apptainer", "exec", "--nv", "nemo.sif", "env", "PYTHONPATH=/root"]
-    assert keeper[-4:] == ["-m", "trainer.launchers.slurm.keeper", "/c", "t"]
+    assert keeper[-4:] == ["-m", "trainer.launchers.nodes.keeper", "/c", "t"]
 
 
 def test_the_script_frees_the_step_of_what_the_jobs_own_words_would_tell_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.burst import FailureKind
-from trainer.launchers.slurm.folder import Queue
+from trainer.launchers.slurm.queue import Queue
 from trainer.launchers.slurm.states import STATES, never, refusal, told_by_log, told_by_queue
 
 CANCELLED = """slurmstepd-n1: error: *** STEP 3.10 ON n1 CANCELLED AT 2026-11-22T06:40:13 ***

@@ -3,8 +3,7 @@
 The tuner's side writes `start.json` (what to run), `lease` (a count that goes up while it lives), `stop` (end now),
 `stacks-<n>.json` (ranks asked for their stacks) and `beside-<n>.json` (a module to run on every node). The keeper of
 node n writes `node<n>.json` when it has come, `node<n>.oom` as the kernel kills for memory, `rank<r>.end` for each rank
-it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs lie in `node<n>/`. Whoever submitted a job
-writes `queue.json`.
+it saw end, and `node<n>.end` last; its agent's log and the ranks' outputs lie in `node<n>/`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ Note = TypeVar("Note", bound=msgspec.Struct)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What the keeper of every node runs. `token` proves that it reads this very folder."""
+    """What the keeper of every node runs. `token` proves that it reads this very folder. `outlives_s`: None where
+    everything ends with the tuner; else for how long it may run without one, from when the node came."""
 
     token: str
     nodes: int
@@ -31,6 +31,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     python: str
     interface: str | None = None
+    outlives_s: float | None = None
 
 
 class Came(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,7 @@ class Came(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     address: str
     port: int
+    at_s: float = 0.0  # time.time() of the node
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,17 +67,6 @@ class BesideAsked(msgspec.Struct, frozen=True, kw_only=True):
     words: list[str]
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a submitted job stands: Slurm's own words. `waited_s`: how long it has been, or was, pending."""
-
-    job: str
-    state: str
-    reason: str = ""
-    nodes: str = ""
-    waited_s: float = 0.0
-    steps: list[str] = []  # states of its steps, where accounting tells
-
-
 def start_path(control: Path) -> Path:
     return control / "start.json"
 
@@ -86,10 +77,6 @@ def lease_path(control: Path) -> Path:
 
 def stop_path(control: Path) -> Path:
     return control / "stop"
-
-
-def queue_path(control: Path) -> Path:
-    return control / "queue.json"
 
 
 def came_path(control: Path, node: int) -> Path:
@@ -110,11 +97,6 @@ def rank_end_path(control: Path, rank: int) -> Path:
 
 def node_folder(control: Path, node: int) -> Path:
     return control / f"node{node}"
-
-
-def slurm_log(control: Path) -> Path:
-    """What a submitted job itself writes: its script's srun and Slurm's own words."""
-    return control / "slurm.log"
 
 
 def stacks_path(control: Path, number: int) -> Path:

@@ -1,16 +1,16 @@
-"""Ranks that Slurm started on its nodes, seen from the tuner."""
+"""Ranks that were started on several nodes, seen from the tuner."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -19,44 +19,64 @@ from trainer.errors import ToolError
 from trainer.launchers.agent import deaths_told
 from trainer.launchers.local import outputs_in
 from trainer.launchers.mailbox import agent_log, tail
+from trainer.launchers.nodes import folder
+from trainer.launchers.nodes.avoid import avoid
+from trainer.launchers.nodes.keeper import UNSEEN_WORDS
+from trainer.launchers.nodes.sight import SightOfNodes
 from trainer.launchers.processes import POLL_S
-from trainer.launchers.slurm import folder, states
-from trainer.launchers.slurm.avoid import avoid
-from trainer.launchers.slurm.clients import cancel, down
-from trainer.launchers.slurm.sight import SightOfNodes
 from trainer.launchers.supervisor import exit_path
 
 _SUPERVISE_S = 90.0  # for `supervise` to end everything: keepers, then scancel, then Slurm's own KillWait
-_LOOK_S = 1.0  # at Slurm's log and the queue, by whoever polls often
-_SHORT_S = 3.0  # a wait that is not worth a word
-_NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
+_LOOK_S = 1.0  # at the carrier, by whoever polls often
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+class Carrier(Protocol):
+    """What brings our keepers to the nodes, and knows what else becomes of them there."""
+
+    @property
+    def log(self) -> str:
+        """What it wrote itself, its end."""
+        ...
+
+    def look(self, *, came: bool, ended: bool) -> str | None:
+        """What is waited for before anything starts, in words; None once it has. ToolError where waiting is of no use.
+        `came`: a node has; `ended`: everything has."""
+        ...
+
+    @property
+    def queued_s(self) -> float:
+        """How long a queue kept the ranks from running, in seconds."""
+        ...
+
+    @property
+    def ended_by(self) -> Failure | None:
+        """What it says ended the ranks, where it was neither they nor us."""
+        ...
+
+    def at_fault(self, hosts: Sequence[str]) -> str | None:
+        """The node that it names, or cannot use any more."""
+        ...
+
+    def end(self) -> None:
+        """Ends what is left on the nodes when everything here has ended. ToolError where it cannot."""
+        ...
 
 
 @dataclass(kw_only=True)
-class SlurmProcesses:
-    """See `trainer.launchers.Processes`. `job`: the allocation that the step is in; None where a job was submitted."""
+class NodesProcesses:
+    """See `trainer.launchers.Processes`. `home`: where the nodes to avoid are kept."""
 
     nodes: int
     ranks_per_node: int
     control: Path
     home: Path
-    name: str
     mark: str
-    job: str | None
-    queue_s: float | None
+    carrier: Carrier
     supervise: subprocess.Popen[bytes]
-    say: Callable[[str], None] = say
     _ended: bool = field(default=False, init=False)
     _ended_here: bool = field(default=False, init=False)
     _looked_at: float = field(default=-_LOOK_S, init=False)
     _pending: str | None = field(default=None, init=False)
-    _said: str | None = field(default=None, init=False)
-    _waiting_since: float = field(default_factory=time.monotonic, init=False)
-    _waited_s: float = field(default=0.0, init=False)
     _besides: int = field(default=0, init=False)
 
     @property
@@ -75,73 +95,32 @@ class SlurmProcesses:
 
     @property
     def pending(self) -> str | None:
-        self._look()
+        self.check()
         return self._pending
 
     @property
     def queued_s(self) -> float:
-        """Seconds until the ranks could be started, by a queue's doing."""
-        return self._waited_s
+        return self.carrier.queued_s
 
     def check(self) -> None:
-        self._look()
-
-    def _look(self) -> None:
         """At most once a second. ToolError where waiting is of no use."""
         if time.monotonic() - self._looked_at < _LOOK_S and self.running:
             return
         self._looked_at = time.monotonic()
-        log = self._slurm_log
-        if found := states.UNSEEN.search(log):
+        if found := UNSEEN_WORDS.search(self.carrier.log):
             raise ToolError(
                 f"node {found['node']} does not see {found['path']}, which the ranks and the tuner share",
                 hint="keep the study on a file system that all nodes mount (--study DIR), "
                 "and mount it in the container too (container_mounts)",
             )
         came = any(folder.nodes_that_came(self.control, self.nodes))
-        if not came and not self._ended and (refused := states.refusal(log)):
-            raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
-        self._see_queue(self._waits_for(log) if not came else None)
-
-    def _waits_for(self, log: str) -> str | None:
-        """What Slurm waits for before it starts anything."""
-        queue = self._queue
-        if queue is not None and states.is_pending(queue):
-            self._refuse_for_ever(queue)
-            reason = "not looked at yet" if queue.reason in ("", "None") else queue.reason
-            return f"job {queue.job} is pending ({reason})"
-        if self.job is not None and (found := list(states.STEP_WAITS.finditer(log))):
-            return f"a step of job {self.job} waits ({found[-1]['reason']})"
-        return None
-
-    def _refuse_for_ever(self, queue: folder.Queue) -> None:
-        too_long = self.queue_s is not None and queue.waited_s > self.queue_s
-        if too_long or (states.never(queue) and queue.waited_s > _NEVER_S):
-            raise ToolError(
-                f"job {queue.job} has been pending for {queue.waited_s:.0f} s, for the reason {queue.reason}",
-                hint="ask for what the partition has, or raise burst.launcher.slurm.queue_minutes",
-            )
-
-    def _see_queue(self, waits_for: str | None) -> None:
-        """Says what is waited for, where it lasts, and that it is over."""
-        if waits_for is not None:
-            self._waited_s = time.monotonic() - self._waiting_since
-        news = waits_for is not None and waits_for != self._said and self._waited_s > _SHORT_S
-        over = waits_for is None and self._said is not None
-        if news or over:
-            self.say(waits_for or f"Slurm started the ranks after {self._waited_s:.0f} s")
-            self._said = waits_for
-        self._pending = waits_for
-
-    @property
-    def _queue(self) -> folder.Queue | None:
-        return folder.read(folder.queue_path(self.control), folder.Queue)
+        self._pending = self.carrier.look(came=came, ended=self._ended)
 
     # ---- how it ended
 
     @property
     def code(self) -> int | None:
-        """That of the first agent that ended badly, as soon as it has; else of what asked Slurm."""
+        """That of the first agent that ended badly, as soon as it has; else of what brought them there."""
         ends = self._node_ends
         if bad := _first_bad(ends):
             return ends[bad[0]].code
@@ -160,14 +139,18 @@ class SlurmProcesses:
         return {node: end for node, end in ends.items() if end is not None}
 
     @property
-    def log(self) -> str:
-        """Each node's agent, then Slurm."""
-        agents = [tail(agent_log(folder.node_folder(self.control, node))) for node in range(self.nodes)]
-        return "\n".join([*filter(None, agents), self._slurm_log])
+    def ran_s(self) -> float:
+        """From when the first node came to when the last ended, in seconds; to now while one runs."""
+        came = [each.at_s for each in folder.nodes_that_came(self.control, self.nodes)]
+        ends = [end.at_s for end in self._node_ends.values()]
+        last_s = max(ends) if len(ends) == self.nodes else time.time()
+        return max(0.0, last_s - min(came)) if came else 0.0
 
     @property
-    def _slurm_log(self) -> str:
-        return "\n".join(filter(None, (tail(folder.slurm_log(self.control)), tail(agent_log(self.control)))))
+    def log(self) -> str:
+        """Each node's agent, then what brought them there."""
+        agents = [tail(agent_log(folder.node_folder(self.control, node))) for node in range(self.nodes)]
+        return "\n".join([*filter(None, agents), self.carrier.log])
 
     @property
     def deaths_told(self) -> dict[int, int]:
@@ -180,10 +163,8 @@ class SlurmProcesses:
 
     @property
     def ended_by(self) -> Failure | None:
-        """By the state of a job of its own, else by the lines that Slurm prints; that we ended it is no news."""
-        queue = self._queue
-        told = states.told_by_log(self._slurm_log)
-        found = (states.told_by_queue(queue) if queue is not None else None) or (told[0] if told else None)
+        """As the carrier says; that we ended it is no news."""
+        found = self.carrier.ended_by
         ours = self._ended_here and found is not None and found.kind is FailureKind.INTERRUPTED
         return None if ours else found
 
@@ -198,18 +179,15 @@ class SlurmProcesses:
         if node is None:
             return failure
         avoid(self.home, node, failure.evidence)
-        return msgspec.structs.replace(failure, evidence=f"node {node}: {failure.evidence}")
+        return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:
-        """The rank's; else the one that Slurm names or cannot use any more; else that of an agent that was killed."""
+        """The rank's; else the one that the carrier names; else that of an agent that was killed."""
         hosts = {came.number: came.host for came in folder.nodes_that_came(self.control, self.nodes)}
         if failure.rank is not None:
             return hosts.get(failure.rank // self.ranks_per_node)
-        told = states.told_by_log(self._slurm_log)
-        if told and told[0].kind is FailureKind.INFRASTRUCTURE and told[1]:
-            return told[1]
-        if gone := down(list(hosts.values())):
-            return gone[0]
+        if named := self.carrier.at_fault(list(hosts.values())):
+            return named
         ends = self._node_ends
         killed = [node for node in _first_bad(ends) if (ends[node].code or 0) < 0]
         return hosts.get(killed[0]) if killed else None
@@ -231,7 +209,7 @@ class SlurmProcesses:
             self.supervise.wait(timeout_s)
 
     def end(self) -> None:
-        """See `Processes.end`. ToolError if Slurm cannot end it either."""
+        """See `Processes.end`. ToolError if the carrier cannot end it either."""
         if self._ended:
             return
         self._ended, self._ended_here = True, self.supervise.poll() is None
@@ -240,12 +218,7 @@ class SlurmProcesses:
         if self.supervise.poll() is None:
             self.supervise.kill()
             self.supervise.wait()
-        left = cancel(self.name, job=self.job)
-        if left and cancel(self.name, job=self.job, gone_s=0.0):
-            raise ToolError(
-                f"Slurm does not end {', '.join(left)}",
-                hint="see `squeue`; a process held in the kernel keeps its node until the node is restarted",
-            )
+        self.carrier.end()
 
 
 def _first_bad(ends: Mapping[int, folder.Ended]) -> list[int]:

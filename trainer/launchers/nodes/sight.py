@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trainer.failures import Death
 from trainer.launchers.mailbox import POLL_S
+from trainer.launchers.nodes import folder
 from trainer.launchers.sight import Asked
-from trainer.launchers.slurm import folder
 
 _ANSWER_S = 3.0  # for keepers to pass the question on, over a shared file system
 

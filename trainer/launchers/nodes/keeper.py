@@ -1,16 +1,19 @@
-"""What Slurm runs on every node of a start: keeps torchrun's agent and the ranks of the node, and tells of them.
+"""What runs on every node of a start: keeps torchrun's agent and the ranks of the node, and tells of them.
 
-`python -m trainer.launchers.slurm.keeper <control folder> <token>`. It proves that it sees the control folder, tells by
-which address the node is reached, runs the agent, watches the ranks with the kernel's help (a pid means nothing on
-another node) and writes down how each ended. It ends everything of its node when the agent has ended, when it is told
-to (by a file, by Slurm's TERM), when the agent of another node failed, when Slurm's own process above it is gone, and
-when the tuner's lease is no longer renewed: then nobody is left who could tell it.
+`python -m trainer.launchers.nodes.keeper <control folder> <token> [<node's number> <its name>]`, started by Slurm,
+which tells number and name itself, or over ssh. It proves that it sees the control folder, tells by which address the
+node is reached, runs the agent, watches the ranks with the kernel's help (a pid means nothing on another node) and
+writes down how each ended. It ends everything of its node when the agent has ended, when it is told
+to (by a file, by TERM), when the agent of another node failed, when the process of Slurm or of sshd above it is gone,
+and when the tuner's lease is no longer renewed: then nobody is left who could tell it. A job that may outlive its tuner
+has no lease but a time of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
@@ -20,13 +23,14 @@ from pathlib import Path
 from trainer.failures import Death
 from trainer.launchers.local import torchrun_command
 from trainer.launchers.mailbox import agent_log, write_whole
+from trainer.launchers.nodes import folder
+from trainer.launchers.nodes.network import address_of, address_towards, free_port, interface_with
 from trainer.launchers.oom_kills import oom_kills
 from trainer.launchers.processes import OWNER, Process, descendants, end_all, owner_text, this_process
 from trainer.launchers.sight import SightHere
-from trainer.launchers.slurm import folder
-from trainer.launchers.slurm.network import address_of, address_towards, free_port, interface_with
 from trainer.launchers.supervisor import reap, start
 
+UNSEEN_WORDS = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)")
 UNSEEN = 79  # exit code of a keeper that does not see the control folder
 _SEEN_S = 30.0  # for a file to show on another node: NFS keeps what it knows of a folder for up to 30 s
 _MEET_S = 120.0  # for the first node to come
@@ -38,16 +42,15 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 
 
-def main(control: Path, token: str) -> int:
+def main(control: Path, token: str, number: int, name: str) -> int:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    number = int(os.environ["SLURM_PROCID"])
     asked = _await_start(control, token)
     if asked is None:
-        print(unseen(host(), control), file=sys.stderr, flush=True)
+        print(unseen(name, control), file=sys.stderr, flush=True)
         return UNSEEN
-    came = _come(control, number, asked)
+    came = _come(control, number, name, asked)
     first = _await_first(control, parent)
     if first is None:
         return 1
@@ -68,10 +71,6 @@ def main(control: Path, token: str) -> int:
     return 0
 
 
-def host() -> str:
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-
-
 def unseen(node: str, control: Path) -> str:
     """What is said of a node that does not share the folder."""
     return f"moe-autotune: node {node} does not see {control}"
@@ -87,20 +86,27 @@ def _await_start(control: Path, token: str) -> folder.Start | None:
     return None
 
 
-def _come(control: Path, number: int, asked: folder.Start) -> folder.Came:
+def _come(control: Path, number: int, name: str, asked: folder.Start) -> folder.Came:
     """Says that this node is there, and by which address."""
     folder.node_folder(control, number).mkdir(exist_ok=True)
     own = address_of(asked.interface) if asked.interface else None
     came = folder.Came(
         number=number,
-        host=host(),
+        host=name,
         job=os.environ.get("SLURM_JOB_ID", ""),
         step=os.environ.get("SLURM_STEP_ID", ""),
-        address=own or address_towards(os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")),
+        address=own or address_towards(_who_started()),
         port=free_port(),
+        at_s=time.time(),
     )
     folder.write(folder.came_path(control, number), came)
     return came
+
+
+def _who_started() -> str:
+    """The address of the machine that srun or ssh ran on."""
+    theirs = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
+    return theirs or "127.0.0.1"
 
 
 def _await_first(control: Path, parent: int) -> folder.Came | None:
@@ -133,13 +139,14 @@ def _write_to(path: Path) -> None:
 
 @dataclass(kw_only=True)
 class Keeper:
-    """`parent`: Slurm's process above this one."""
+    """`parent`: the process of Slurm or of sshd above this one."""
 
     control: Path
     number: int
     start: folder.Start
     parent: int
     lease_s: float = LEASE_S
+    _began: float = field(default_factory=time.monotonic, init=False)
     _ended: dict[int, Death] = field(default_factory=dict, init=False)
     _looked_at_s: float = field(default_factory=time.time, init=False)
     _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
@@ -210,7 +217,9 @@ class Keeper:
         return folder.stop_path(self.control).exists() or self._is_forsaken() or self._others_fell()
 
     def _is_forsaken(self) -> bool:
-        """Whether nobody has renewed the lease for long, by this node's own clock."""
+        """Whether nobody has renewed the lease for long, or the time without a tuner is over, by this node's clock."""
+        if self.start.outlives_s is not None:
+            return time.monotonic() - self._began > self.start.outlives_s
         try:
             count = folder.lease_path(self.control).read_text()
         except OSError:
@@ -245,4 +254,5 @@ class Keeper:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    own = sys.argv[3:] or [os.environ["SLURM_PROCID"], os.environ.get("SLURMD_NODENAME", os.uname().nodename)]
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(own[0]), own[1]))

@@ -1,34 +1,39 @@
 """The process between a tuner and what it asked of Slurm; it outlives the tuner, so that nothing else does.
 
-`python -m trainer.launchers.slurm.supervise <tuner's pid> <control folder> <name> <job or -> <command…>` runs the
-command (srun, or what submits a job) until it ends, until it is told to end it (TERM) or until the tuner is gone. It
-renews the lease that the keepers on the nodes live by. At the end it asks them to end, then has Slurm cancel what is
-left under the name. If this process is killed itself, the kernel kills the command, and the lease runs out.
+`python -m trainer.launchers.nodes.supervise <tuner's pid> <control folder> <last words> <stays> <command…>` runs the
+command (srun, ssh, or what submits a job) until it ends, until it is told to end it (TERM) or until the tuner is gone.
+It renews the lease that the keepers on the nodes live by. At the end it asks them to end, then runs the last words (one
+word of a shell: scancel), if there are any. What `stays` is left alone where nobody but the tuner is gone: the next one
+finds it. If this process is killed itself, the kernel kills the command, and the lease runs out.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.launchers.mailbox import write_whole
+from trainer.launchers.mailbox import agent_log, write_whole
+from trainer.launchers.nodes import folder
 from trainer.launchers.processes import Process, descendants, end_all
-from trainer.launchers.slurm import folder
-from trainer.launchers.slurm.clients import cancel
 from trainer.launchers.supervisor import exit_path, reap, start
 
 POLITE_S = 8.0  # for the keepers to end everything on their nodes, and for the command to see it
 _RENEW_S = 1.0
+_LAST_WORDS_S = 80.0
+STAYS, GOES = "stays", "goes"
 _LOOK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 
 
-def main(owner: int, control: Path, name: str, job: str | None, command: list[str]) -> None:
+def main(owner: int, control: Path, last_words: list[str], stays: bool, command: list[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     if os.getppid() != owner:
@@ -37,13 +42,33 @@ def main(owner: int, control: Path, name: str, job: str | None, command: list[st
     lease.renew()
     agent = start(command)
     code = _wait(agent, owner, lease)
+    if stays and os.getppid() != owner:
+        end_all(_family)
+        return
     write_whole(folder.stop_path(control), b"")
     if code is None and folder.came_path(control, 0).exists():
         _let_end(agent)
     end_all(_family)
-    cancel(name, job=job)
+    if last_words:
+        subprocess.run(last_words, timeout=_LAST_WORDS_S, check=False)
     if code is not None:
         write_whole(exit_path(control), str(code).encode())
+
+
+def start_supervise(
+    command: Sequence[str], *, control: Path, env: Mapping[str, str], last_words: Sequence[str], stays: bool
+) -> subprocess.Popen[bytes]:
+    """Starts `main` as a process of its own; what it and the command print is the control folder's agent log."""
+    own = [sys.executable, "-m", "trainer.launchers.nodes.supervise", str(os.getpid()), str(control)]
+    with agent_log(control).open("ab") as log:
+        return subprocess.Popen(
+            [*own, shlex.join(last_words), STAYS if stays else GOES, *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal is for the tuner alone
+        )
 
 
 class Lease:
@@ -88,4 +113,4 @@ def _family() -> list[Process]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], None if sys.argv[4] == "-" else sys.argv[4], sys.argv[5:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), shlex.split(sys.argv[3]), sys.argv[4] == STAYS, sys.argv[5:])

@@ -1,0 +1,135 @@
+"""A tuner is killed with all that stands between it and Slurm: what it had asked for is taken up, or ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+from tests.trainer.launchers.slurm.cluster import Cluster
+from tests.trainer.launchers.slurm.conftest import launcher_at
+from trainer.launchers.nodes import folder as notes
+from trainer.launchers.nodes.processes import NodesProcesses
+from trainer.launchers.processes import descendants, with_mark
+from trainer.launchers.slurm.clients import named
+from trainer.launchers.warm import WarmRanks
+
+pytestmark = pytest.mark.slurm
+
+TUNER = """
+import sys
+from pathlib import Path
+from tests.trainer.launchers.slurm.conftest import WORKERS, launcher_at
+from trainer.launchers.warm import start_ranks
+
+folder, job = Path(sys.argv[1]), sys.argv[2]
+launcher = launcher_at(folder / "home", job=job)
+env = {"PYTHONPATH": str(WORKERS)}
+ranks = start_ranks(
+    launcher, nodes=2, ranks_per_node=2, env=env, folder=folder / "jobs", name="0001", module="fake_worker"
+)
+print(ranks.processes.mark, flush=True)
+ranks.run(folder / "0001", deadline_s=60)
+"""
+
+
+@contextmanager
+def killed_tuner(folder: Path, acts: dict[int, list[list[Any]]], when: Callable[[], bool], job: str) -> Iterator[str]:
+    """It hands the burst over and is killed, with every process below it, once `when`: the mark of what it started."""
+    (folder / "0001").mkdir()
+    (folder / "0001/acts.json").write_text(json.dumps(acts))
+    argv = [sys.executable, "-c", TUNER, str(folder), job]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as tuner:
+        assert tuner.stdout is not None
+        mark = tuner.stdout.readline().strip()
+        until(when)
+        for process in descendants(tuner.pid):
+            os.kill(process.pid, signal.SIGKILL)
+        tuner.kill()
+    yield mark
+    until(lambda: not with_mark(mark) and not named("moe-"))
+
+
+def until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60.0
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+def adopted(folder: Path) -> NodesProcesses | None:
+    launcher = launcher_at(folder / "home", job="per-burst")
+    return launcher.adopt(nodes=2, ranks_per_node=2, control=folder / "jobs/0001")
+
+
+def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_path: Path) -> None:
+    burst = tmp_path / "0001"
+    acts = {rank: [["say", "begun"], ["wait_for", "go"]] for rank in range(4)}
+    with killed_tuner(tmp_path, acts, (burst / "log/rank3.log").exists, "per-burst"):
+        until(lambda: (burst / "log/rank0.log").exists())
+        jobs = named("moe-")
+        processes = adopted(tmp_path)
+        assert processes is not None
+        ranks = WarmRanks(processes=processes, once=True)
+        (burst / "go").touch()
+        result = ranks.take_up(burst, deadline_s=60)
+        ranks.end()
+    assert result.failure is None
+    assert [report.rank for report in result.reports] == [0, 1, 2, 3]
+    assert {came.job for came in notes.nodes_that_came(tmp_path / "jobs/0001", 2)} == {jobs[0]}
+    assert 0 < processes.ran_s < 60
+
+
+def test_a_job_that_ended_without_its_tuner_tells_how(reachable: Cluster, tmp_path: Path) -> None:
+    acts: dict[int, list[list[Any]]] = {3: [["phase", "backward"], ["wait_for", "go"], ["kill", "SIGSEGV"]]}
+    with killed_tuner(tmp_path, acts, (tmp_path / "0001/log/rank3.log").exists, "per-burst"):
+        (tmp_path / "0001/go").touch()
+        until(lambda: named("moe-") == [])
+        processes = adopted(tmp_path)
+        assert processes is not None
+        ranks = WarmRanks(processes=processes, once=True)
+        failure = ranks.take_up(tmp_path / "0001", deadline_s=60).failure
+    assert failure is not None
+    assert "rank 3 was ended by SIGSEGV in backward" in failure.evidence
+
+
+def test_a_job_that_waits_is_adopted_in_the_queue_and_can_be_taken_back(reachable: Cluster, tmp_path: Path) -> None:
+    with reachable.allocation(), killed_tuner(tmp_path, {}, lambda: named("moe-") != [], "per-burst"):
+        processes = adopted(tmp_path)
+        assert processes is not None
+        until(lambda: processes.pending is not None)
+        processes.end()
+        assert named("moe-") == []
+    assert adopted(tmp_path) is None  # no node ever saw it
+
+
+def test_a_job_without_a_tuner_ends_with_its_burst(reachable: Cluster, tmp_path: Path) -> None:
+    with killed_tuner(tmp_path, {0: [["meet"]], 1: [["meet"]], 2: [["meet"]], 3: [["meet"]]}, in_queue, "per-burst"):
+        until(lambda: named("moe-") == [])
+    assert len(list((tmp_path / "0001/ranks").glob("*.json"))) == 4
+
+
+def in_queue() -> bool:
+    return named("moe-") != []
+
+
+def test_a_step_dies_with_its_tuner_and_nothing_is_adopted(allocated: Cluster, tmp_path: Path) -> None:
+    acts: dict[int, list[list[Any]]] = {rank: [["hang"]] for rank in range(4)}
+    with killed_tuner(tmp_path, acts, (tmp_path / "0001/log/rank3.log").exists, "allocation"):
+        launcher = launcher_at(tmp_path / "home")
+        control = tmp_path / "jobs/0001"
+        assert launcher.adopt(nodes=2, ranks_per_node=2, control=control) is None
+        argv = ["sleep", "100"]
+        other = launcher.start(argv, env={}, nodes=2, ranks_per_node=2, control=tmp_path / "jobs/0002")
+        assert [name for name in named("moe-") if name.endswith(".0")] == []  # the first step is gone
+        other.end()

@@ -1,0 +1,108 @@
+"""What Slurm knows of a step or a job of ours: how long it waits, what ended it, which node is to blame."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.burst import Failure, FailureKind
+from trainer.errors import ToolError
+from trainer.launchers.mailbox import agent_log, tail
+from trainer.launchers.nodes import folder
+from trainer.launchers.slurm import states
+from trainer.launchers.slurm.clients import cancel, down
+from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
+
+_SHORT_S = 3.0  # a wait that is not worth a word
+_NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass(kw_only=True)
+class SlurmCarrier:
+    """See `trainer.launchers.nodes.processes.Carrier`. `job`: the allocation that the step is in; None where a job was
+    submitted. `queue_s`: how long it may wait."""
+
+    control: Path
+    name: str
+    job: str | None
+    queue_s: float | None
+    say: Callable[[str], None] = say
+    _said: str | None = field(default=None, init=False)
+    _waiting_since: float = field(default_factory=time.monotonic, init=False)
+    _waited_s: float = field(default=0.0, init=False)
+
+    @property
+    def log(self) -> str:
+        return "\n".join(filter(None, (tail(slurm_log(self.control)), tail(agent_log(self.control)))))
+
+    @property
+    def queued_s(self) -> float:
+        return self._waited_s
+
+    def look(self, *, came: bool, ended: bool) -> str | None:
+        log = self.log
+        if not came and not ended and (refused := states.refusal(log)):
+            raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
+        return self._told(None if came else self._waits_for(log))
+
+    def _waits_for(self, log: str) -> str | None:
+        """What Slurm waits for before it starts anything."""
+        queue = self._queue
+        if queue is not None and states.is_pending(queue):
+            self._refuse_for_ever(queue)
+            return f"job {queue.job} is pending ({states.reason_of(queue)})"
+        if self.job is not None and (found := list(states.STEP_WAITS.finditer(log))):
+            return f"a step of job {self.job} waits ({found[-1]['reason']})"
+        return None
+
+    def _refuse_for_ever(self, queue: Queue) -> None:
+        too_long = self.queue_s is not None and queue.waited_s > self.queue_s
+        if too_long or (states.never(queue) and queue.waited_s > _NEVER_S):
+            raise ToolError(
+                f"job {queue.job} has been pending for {queue.waited_s:.0f} s, for the reason {queue.reason}",
+                hint="ask for what the partition has, or raise burst.launcher.slurm.queue_minutes",
+            )
+
+    def _told(self, waits_for: str | None) -> str | None:
+        """Says what is waited for, where it lasts, and that it is over."""
+        if waits_for is not None:
+            self._waited_s = time.monotonic() - self._waiting_since
+        news = waits_for is not None and waits_for != self._said and self._waited_s > _SHORT_S
+        over = waits_for is None and self._said is not None
+        if news or over:
+            self.say(waits_for or f"Slurm started the ranks after {self._waited_s:.0f} s")
+            self._said = waits_for
+        return waits_for
+
+    @property
+    def _queue(self) -> Queue | None:
+        return folder.read(queue_path(self.control), Queue)
+
+    @property
+    def ended_by(self) -> Failure | None:
+        """By the state of a job of its own, else by the lines that Slurm prints."""
+        queue = self._queue
+        told = states.told_by_log(self.log)
+        return (states.told_by_queue(queue) if queue is not None else None) or (told[0] if told else None)
+
+    def at_fault(self, hosts: Sequence[str]) -> str | None:
+        told = states.told_by_log(self.log)
+        if told and told[0].kind is FailureKind.INFRASTRUCTURE and told[1]:
+            return told[1]
+        gone = down(hosts)
+        return gone[0] if gone else None
+
+    def end(self) -> None:
+        left = cancel(self.name)
+        if left and cancel(self.name, gone_s=0.0):
+            raise ToolError(
+                f"Slurm does not end {', '.join(left)}",
+                hint="see `squeue`; a process held in the kernel keeps its node until the node is restarted",
+            )
