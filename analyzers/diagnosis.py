@@ -198,6 +198,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     margin: float
     because: str
     walls: list[WallFinding] = []  # ranked by recoverable_us
+    doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
     cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
 
     def finding(self, wall: Wall) -> WallFinding | None:

@@ -64,7 +64,7 @@ def with_steps(
     if diagnosis.wall is Wall.UNDETERMINED or not any(len(steps) > job.steps / 2 for steps in others.values()):
         return replace(diagnosis, because=because)
     few = f"{diagnosis.wall} leads on average only, most steps by themselves name another wall"
-    return replace(diagnosis, wall=Wall.UNDETERMINED, because=f"{few}: {because}")
+    return replace(diagnosis, wall=Wall.UNDETERMINED, because=f"{few}: {because}", doubt="steps_differ")
 
 
 def _left_out(job: Job) -> list[str]:

@@ -183,7 +183,7 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         rest = [f for f in findings if f is not memory]
         return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest])
     if not findings:
-        return Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because=_no_traces(job))
+        return Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because=_no_traces(job), doubt="no_traces")
     bound = _bound_by_compute(job, findings)
     if bound is not None:
         return bound
@@ -199,9 +199,10 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
         lead=lead,
         findings=findings,
     )
-    doubt = next((why for abstain in ABSTENTIONS if (why := abstain(case)) is not None), None)
-    if doubt is not None:
-        return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=doubt, walls=list(findings))
+    doubts = ((abstain, why) for abstain in ABSTENTIONS if (why := abstain(case)) is not None)
+    for abstain, why in doubts:
+        key = abstain.__name__.removeprefix("_")
+        return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=why, walls=list(findings), doubt=key)
     return Diagnosis(wall=leader.wall, margin=margin, because=_reason(leader, others), walls=list(findings))
 
 

@@ -1,4 +1,5 @@
-"""`moe-autotune diagnose`: traces of one job in, the partition of every step and the walls out."""
+"""`moe-autotune diagnose`: traces of one job in, the partition of every step, the walls and what to try next out.
+`--explain FIX` tells a fix instead."""
 
 from __future__ import annotations
 
@@ -9,26 +10,57 @@ from cyclopts import Parameter
 
 from autotune.commands.answer import Answer, Force, PageFile
 
+FixName = Annotated[str | None, Parameter(name="--explain", help="Tell a fix by its name: no trace is needed.")]
+TracedRecipe = Annotated[
+    str | None, Parameter(name="--recipe", help="The recipe that was traced, where it is not beside the trace.")
+]
+
 
 def diagnose(
     *traces: Annotated[
         Path, Parameter(help="Trace files of one job, a folder of them, or a trial of a study as STUDY/NUMBER.")
     ],
+    recipe: TracedRecipe = None,
+    explain: FixName = None,
     html: PageFile = None,
     force: Force = False,
 ) -> Answer:
-    """Name the wall that costs a training job most, from its profiler traces."""
+    """Name the wall that costs a training job most, from its profiler traces, and what to try next."""
+    if explain is not None:
+        return _explained(explain)
+    from autotune.diagnose.next_steps import next_steps
     from autotune.diagnose.terminal import show_analysis
-    from autotune.diagnose.traced import analysis_of, read_for
+    from autotune.diagnose.traced import analysis_of, read_for, situation_of_traces
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for(traces), force=force)
     analysis = analysis_of(traces)
+    steps = next_steps(analysis, situation_of_traces(traces, analysis, recipe))
     if page is not None:  # before much is printed: a reader who has seen enough must not cost the page
         from autotune.diagnose.page import diagnosis_page
 
-        page.write(diagnosis_page(analysis, " ".join(map(str, traces))))
-    show_analysis(analysis)
+        page.write(diagnosis_page(analysis, " ".join(map(str, traces)), steps))
+    show_analysis(analysis, steps)
     if page is not None:
         print(f"page: {page.path}")
-    return Answer(document=analysis)
+    document = {field: getattr(analysis, field) for field in analysis.__struct_fields__}
+    return Answer(document=document | {"next": steps})
+
+
+def _explained(name: str) -> Answer:
+    """The page of one fix; BadInputError with the nearest names where there is none of that name."""
+    from autotune.looks.wrapping import plain_console, say
+    from policies.advice import fix_page
+    from policies.fixes import FIXES
+    from trainer.errors import BadInputError, Problem
+    from trainer.recipe.source import near
+
+    if name not in FIXES:
+        names = near(name, FIXES)
+        hint = f"did you mean {', '.join(names)}?" if names else f"one of {', '.join(FIXES)}"
+        raise BadInputError(Problem(where="--explain", what=f"there is no fix {name!r}", hint=hint))
+    console, paragraphs = plain_console(), fix_page(name)
+    for paragraph in paragraphs:
+        say(console, paragraph)
+        console.print()
+    return Answer(document={"schema": 1, "fix": {"name": name, "title": FIXES[name].title, "page": paragraphs}})

@@ -12,6 +12,7 @@ from analyzers.lanes import Lanes, lanes
 from analyzers.names.kernels import GEMM
 from autotune.diagnose.lanes import lanes_json, lanes_legend, too_many
 from autotune.diagnose.memory import memory_curve, memory_table
+from autotune.diagnose.next_steps import NextSteps, flag_words, gives_back_words
 from autotune.diagnose.ranks import rank_bars, rank_table
 from autotune.diagnose.steps import step_bar, steps_legend
 from autotune.diagnose.terminal import (
@@ -45,6 +46,7 @@ from autotune.looks.segments import (
 )
 from autotune.looks.svg import tag
 from autotune.looks.tables import Table
+from policies.advice import fix_page
 
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
 RANKS = 64  # bars of averages, the slowest
@@ -54,8 +56,9 @@ RANGES = 40
 UNKNOWN = 20
 
 
-def diagnosis_page(analysis: Analysis, name: str) -> str:
-    """The page. The trace of the slowest rank is read again for its worst step, if it is still there."""
+def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None) -> str:
+    """The page; `steps` are what to try next. The trace of the slowest rank is read again for its worst step, if it is
+    still there."""
     trace = slowest(analysis)
     found, missing = _worst_lanes(trace)
     diagnosis, gained = analysis.diagnosis, worth(analysis)
@@ -71,6 +74,8 @@ def diagnosis_page(analysis: Analysis, name: str) -> str:
         "memory_table": memory_table(trace.memory if trace else None),
         "kernels": _kernels(trace) if trace else [],
         "ranges": _ranges(trace) if trace else [],
+        "next_steps": steps,
+        "fixes": _fix_cards(steps) if steps else [],
         "lanes": lanes_json(found) if found else None,
         "lanes_missing": missing,
     }
@@ -102,6 +107,7 @@ def diagnosis_page(analysis: Analysis, name: str) -> str:
 SECTIONS = (
     ("steps", "Steps"),
     ("walls", "Walls"),
+    ("next", "What to try next"),
     ("lanes", "Event by event"),
     ("ranks", "Ranks"),
     ("memory", "Memory"),
@@ -109,7 +115,7 @@ SECTIONS = (
     ("ranges", "Ranges"),
     ("coverage", "Coverage"),
 )
-SHOWN_BY = {"steps": "step_bars", "lanes": "lanes", "ranks": "rank_bars", "memory": "memory"} | {
+SHOWN_BY = {"steps": "step_bars", "next": "next_steps", "lanes": "lanes", "ranks": "rank_bars", "memory": "memory"} | {
     name: name for name in ("kernels", "ranges", "walls", "coverage")
 }
 
@@ -215,6 +221,19 @@ def _step_table(analysis: Analysis) -> Table:
             formats = by_size(mean_of(steps, lambda step: step.gemm_by_precision)) if name == GEMM else []
             rows += [(f"· · {what}", duration(time), percent(time / whole)) for what, time in formats]
     return Table(columns=("part", "time", "share"), rows=tuple(rows), numbers=(1, 2))
+
+
+def _fix_cards(steps: NextSteps) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Of each fix its title with what it gives back, its flags, what it costs, and its page."""
+    return [
+        (
+            ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part),
+            flag_words(fix),
+            fix["costs"],
+            fix_page(fix["fix"]),
+        )
+        for fix in steps.fixes
+    ]
 
 
 def _walls(analysis: Analysis) -> list[tuple[str, list[str]]]:

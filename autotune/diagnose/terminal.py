@@ -13,6 +13,7 @@ from rich.console import Console
 from analyzers.diagnosis import Analysis, Diagnosis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
 from analyzers.names.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
+from autotune.diagnose.next_steps import NextSteps, show_next
 from autotune.looks.kernel_names import cut, short_name
 from autotune.looks.letter_bars import print_bars
 from autotune.looks.quantities import counted, duration, gib, percent
@@ -44,8 +45,9 @@ LEFT_OF_IT = "What is left of the trace shows the following; it is no verdict."
 UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
 
 
-def show_analysis(analysis: Analysis) -> None:
-    """The verdict, where each step went on each rank, the walls with their evidence, and what was not understood."""
+def show_analysis(analysis: Analysis, steps: NextSteps | None = None) -> None:
+    """The verdict, where each step went on each rank, the walls with their evidence, what was not understood, and what
+    to try next."""
     console = plain_console()
     _say_verdict(console, analysis)
     trace = slowest(analysis)
@@ -62,6 +64,8 @@ def show_analysis(analysis: Analysis) -> None:
         _print_kernels(console, trace)
         _print_ranges(console, trace)
     _print_coverage(console, analysis.traces)
+    if steps is not None:
+        show_next(console, steps)
 
 
 def described(traces: Sequence[TraceReport]) -> str:

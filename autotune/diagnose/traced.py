@@ -7,6 +7,7 @@ what was found in them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +18,9 @@ from analyzers.inputs import TRACE_FOLDER
 from analyzers.outcome import FILE_NAME as OUTCOME
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.study import originals
+from policies.situation import Situation, situation_of
 from policies.trial import Trial
-from trainer.burst import Outcome
+from trainer.burst import Outcome, read_burst
 from trainer.errors import BadInputError, Problem
 
 
@@ -49,13 +51,38 @@ def analysis_at(path: Path) -> Analysis:
     if trial is None:
         return analyze([_not_a_study(path)])
     folder = _burst_folder(path, trial)
-    if (folder / TRACE_FOLDER).is_dir():
+    if (folder / TRACE_FOLDER).is_dir() or (trial.ran_out and (folder / OUTCOME).is_file()):
         return analyze([folder])
     if trial.analysis is None:
         failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
         why = f"it failed ({failure.kind.value})" if failure else "its traces are gone"
         raise _problem(str(path), f"trial {trial.number} has no analysis: {why}", "name a trial that was traced")
     return trial.analysis
+
+
+def situation_of_traces(paths: Sequence[Path], analysis: Analysis, recipe: str | None = None) -> Situation | None:
+    """The recipe and the burst behind the traces: of a trial, of a run folder or as named; None where it is not known.
+
+    Raises:
+        BadInputError: `recipe` is none.
+    """
+    if recipe is not None:
+        from trainer.recipe import load_recipe
+
+        return Situation(recipe=load_recipe(recipe), analysis=analysis)
+    trial = _trial_at(paths[0]) if len(paths) == 1 else None
+    if trial is not None:
+        return replace(situation_of(trial), analysis=analysis)
+    folders = (folder for path in paths for folder in (path, path.parent, path.parent.parent))
+    folder = next((folder for folder in folders if (folder / "burst.json").is_file()), None)
+    if folder is None:
+        return None
+    return Situation(recipe=read_burst(folder).recipe, analysis=analysis, outcome=_outcome_in(folder))
+
+
+def _outcome_in(folder: Path) -> Outcome | None:
+    found = folder / OUTCOME
+    return msgspec.json.decode(found.read_bytes(), type=Outcome) if found.is_file() else None
 
 
 def untraced_step_us(path: Path) -> float | None:
@@ -65,8 +92,7 @@ def untraced_step_us(path: Path) -> float | None:
     if trial is not None:
         outcomes = list(trial.outcomes)
     else:
-        found = path / OUTCOME
-        outcomes = [msgspec.json.decode(found.read_bytes(), type=Outcome)] if found.is_file() else []
+        outcomes = [outcome for outcome in [_outcome_in(path)] if outcome is not None]
     medians = [median(outcome.step_us) for outcome in outcomes if outcome.ok and outcome.step_us]
     return median(medians) if medians else None
 

@@ -1,0 +1,155 @@
+"""What to try next, at the end of every diagnosis: fixes of the wall, what to record to be sure, nodes that are needed.
+
+The analyzers know walls and the policies fixes; here the two are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from analyzers.diagnosis import Analysis, Wall, WallFinding
+from autotune.looks.quantities import counted, duration, gain, percent
+from autotune.looks.wrapping import say
+from policies.advice import OPEN, Advice, advice
+from policies.situation import Situation
+from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
+from trainer.estimate.plan.search import outline
+from trainer.recipe import Recipe
+
+FIXES_SHOWN = 4  # in a terminal
+EXPLAIN = "moe-autotune diagnose --explain"
+# why no wall is named (`Diagnosis.doubt`), and what a further recording must hold to name one
+RECORD = {
+    "cut_short": "the trace again, to its end: let the profiler finish (stop() before the process ends), copy it whole",
+    "low_coverage": "nothing more: name the unknown kernels above in analyzers/names/kernels.csv, one row each",
+    "unattributed": "the host too (activities=[CPU, CUDA]; nsys: -t cuda,nvtx,osrt --cuda-graph-trace=node)",
+    "no_wall_is_larger": "every rank of the job in the same steps, to see which one is waited for and for what",
+    "nothing_stands_out": "a burst (`moe-autotune run`), whose measured and attainable FLOP/s judge compute",
+    "too_close": "more steps (10 are enough for most), so that the average is steadier than the lead",
+    "may_be_waiting": "every rank of the group that communicates, in the same steps",
+    "may_be_the_hosts": "what the device waits for: torch.profiler with enable_cuda_sync_events=True",
+    "another_stage": "one rank of every pipeline stage",
+    "steps_differ": "more steps, and look at those that name another wall (--from, --to)",
+    "no_traces": "a trace: `burst.trace_steps` of the recipe above 0, or torch.profiler around two steps",
+}
+
+
+class NextSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` of `diagnose --json`. wall: whose fixes these are, the verdict's or, where none is named, the one that
+    would be next; None where no wall has anything to give back."""
+
+    wall: Wall | None
+    said: str
+    record: str = ""  # what to record to be sure
+    fixes: list[dict[str, Any]] = []
+    nodes_needed: int | None = None  # where the run does not fit the nodes it has
+
+
+def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSteps:
+    """What to try after this diagnosis; situation: the recipe and the burst that were traced, where they are known."""
+    finding = _next_wall(analysis)
+    doubt = RECORD.get(analysis.diagnosis.doubt, "") if analysis.diagnosis.wall is Wall.UNDETERMINED else ""
+    if finding is None:
+        return NextSteps(wall=None, said="No wall has time to give back that a fix could act on.", record=doubt)
+    found = advice(analysis, finding.wall, situation)
+    nodes = nodes_needed(situation.recipe) if situation is not None and _does_not_fit(finding) else None
+    return NextSteps(
+        wall=finding.wall,
+        said=" ".join(_said(analysis, finding, found, situation, nodes)),
+        record=doubt,
+        fixes=[_document(one) for one in found],
+        nodes_needed=nodes,
+    )
+
+
+def _next_wall(analysis: Analysis) -> WallFinding | None:
+    """The verdict's, or the largest where no wall is named."""
+    diagnosis = analysis.diagnosis
+    named = diagnosis.finding(diagnosis.wall)
+    largest = max(diagnosis.walls, key=lambda one: one.recoverable_us, default=None)
+    finding = named or largest
+    return finding if finding and (finding.recoverable_us > 0 or _does_not_fit(finding)) else None
+
+
+def _does_not_fit(finding: WallFinding) -> bool:
+    return finding.wall is Wall.MEMORY and finding.recoverable_us <= 0 and finding.share >= 1
+
+
+def _said(
+    analysis: Analysis, finding: WallFinding, found: Sequence[Advice], situation: Situation | None, nodes: int | None
+) -> Iterator[str]:
+    if _does_not_fit(finding):
+        yield "The run does not fit: first what costs least step time."
+        if nodes is not None and situation is not None:
+            yield nodes_words(situation.recipe, nodes)
+    elif analysis.diagnosis.wall is Wall.UNDETERMINED:
+        yield f"No wall is named; {finding.wall} would be next, with {percent(finding.share)} of the step at most."
+    else:
+        yield f"Fixes of the wall {finding.wall}, most to give back first."
+    if not found:
+        yield "No fix that is known applies to it" + (" from this recipe." if situation else ".")
+    elif situation is None:
+        yield f"The recipe is not known (--recipe FILE): skip what is on already; {OPEN} is a size to choose."
+
+
+def nodes_needed(recipe: Recipe) -> int | None:
+    """The fewest nodes on which a legal setting fits by the estimate; None where one fits on those there are, or on
+    none up to MOST_GPUS, and on CPUs."""
+    if recipe.hardware.is_cpu or recipe.memory_limit_gib is None or recipe.world_size > MOST_GPUS:
+        return None
+    return None if outline(recipe).scored.fits.any() else fewest_nodes(recipe, above=recipe.cluster.nodes)
+
+
+def nodes_words(recipe: Recipe, nodes: int) -> str:
+    """That nothing fits on the nodes there are, and how many are needed."""
+    has = counted(recipe.cluster.nodes, "node")
+    return f"By the estimate no legal setting fits on {has}; {nodes} are the fewest that do."
+
+
+def _document(one: Advice) -> dict[str, Any]:
+    return {
+        "fix": one.fix,
+        "title": one.title,
+        "wall": one.wall,
+        "gives_back_us": one.gives_back_us,
+        "gain": one.gain,
+        "flags": list(one.flags),
+        "without": list(one.without),
+        "changes": dict(one.changes),
+        "costs": one.costs,
+        "explain": f"{EXPLAIN} {one.fix}",
+    }
+
+
+def gives_back_words(fix: dict[str, Any]) -> str:
+    """`up to 134 ms a step (+62.0 %)`; empty where memory is what it gives back."""
+    if fix["gives_back_us"] is None:
+        return ""
+    return f"up to {duration(fix['gives_back_us'])} per step ({gain(fix['gain'])})"
+
+
+def flag_words(fix: dict[str, Any]) -> str:
+    """What to write, and what to leave out."""
+    without = f"without {' '.join(fix['without'])}" if fix["without"] else ""
+    return ", ".join(part for part in (" ".join(fix["flags"]), without) if part)
+
+
+def show_next(console: Console, steps: NextSteps) -> None:
+    console.print()
+    say(console, "what to try next", style="bold")
+    say(console, steps.said)
+    if steps.record:
+        say(console, steps.record, lead="to be sure, record: ")
+    for number, fix in enumerate(steps.fixes[:FIXES_SHOWN], 1):
+        title = ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part)
+        say(console, title, lead=f" {number}. ")
+        say(console, flag_words(fix), lead="    ")
+        say(console, f"costs: {fix['costs']} [{fix['fix']}]", lead="    ", style="dim")
+    left = len(steps.fixes) - FIXES_SHOWN
+    more = f"{left} more in --html and --json; " if left > 0 else ""
+    if steps.fixes:
+        say(console, f"{more}`{EXPLAIN} {steps.fixes[0]['fix']}` tells all of a fix", style="dim")

@@ -1,0 +1,41 @@
+"""The section of a study in which nothing ran: what would make the recipe fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.diagnose.next_steps import nodes_needed, nodes_words
+from autotune.looks.quantities import changes_text
+from autotune.report.material import Material, Section
+from policies.trial import Status
+from trainer.estimate.plan.choices import choices
+from trainer.estimate.plan.search import search
+from trainer.recipe import Recipe
+
+
+def feasible(material: Material) -> Section | None:
+    """None while a recipe runs, or where not memory is in the way."""
+    study = material.history.study
+    ended = material.history.ended is not None
+    no_room = any(trial.status is Status.OOM for trial in material.trials)
+    if study is None or not ended or not no_room or material.history.best is not None:
+        return None
+    said = tuple(_said(Recipe.model_validate(study.recipe)))
+    return Section(key="next", title="What to try next", paragraphs=said) if said else None
+
+
+def _said(recipe: Recipe) -> Iterator[str]:
+    if recipe.hardware.is_cpu or recipe.memory_limit_gib is None:
+        yield "Raise cluster.memory_gib or add ranks: no setting that was tried fits its memory."
+        return
+    nodes = nodes_needed(recipe)
+    if nodes is not None:
+        yield nodes_words(recipe, nodes)
+        yield "`moe-autotune plan` ranks the settings once cluster.nodes says so."
+        return
+    first = next(iter(choices(search(recipe), 1)), None)
+    if first is not None and first.fits:
+        yield (
+            f"By the estimate this fits, with {first.needs_gib:.1f} of {recipe.memory_limit_gib:.1f} GiB: "
+            f"{changes_text(recipe.diff(first.recipe))}. `moe-autotune plan` lists more."
+        )

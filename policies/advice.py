@@ -1,0 +1,152 @@
+"""What to try next: the fixes whose wall it is, in order of what they could give back, in Megatron-LM's words.
+
+With the recipe that was traced, only what is legal from it and not on already; of a trace alone nothing is known of its
+recipe, so that the fixes are asked of stand-ins which leave everything to them, and sizes are left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analyzers.diagnosis import Analysis, Wall
+from policies.fix import Fix, KnobChanges, gain_of
+from policies.fixes import FIXES, page
+from policies.legality import Refusal, derive
+from policies.phases import plan_of
+from policies.situation import Situation
+from policies.stand_ins import stand_ins
+from policies.trial import Phase
+from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+OPEN = "N"  # in place of a size that hangs on the recipe, which is not known
+SIZES = ("OMP_NUM_THREADS",)  # variables that are one
+COSTS = "*What it costs*:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A fix that may be tried next.
+
+    gives_back_us: what it claims of the wall's part of an average step; gain: how much faster steps would come then
+    (a fraction); both None where memory is what it gives back. flags: Megatron-LM's words and environment variables;
+    without: words that go; changes: by knob, only where the recipe is known.
+    """
+
+    fix: str
+    title: str
+    wall: Wall
+    gives_back_us: float | None
+    gain: float | None
+    flags: tuple[str, ...]
+    without: tuple[str, ...]
+    changes: Mapping[str, Any]
+    costs: str
+
+
+def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -> list[Advice]:
+    """The fixes of a wall, most to give back first; those that end a lack of memory in the order they cost step time.
+
+    situation: what was traced; None where only the traces are known.
+    """
+    finding = analysis.diagnosis.finding(wall)
+    if wall is Wall.MEMORY and finding is not None and finding.recoverable_us <= 0 and finding.share >= 1:
+        plan = plan_of(Phase.FIT)
+        fixes = sorted((FIXES[name] for name in (*plan.fixes, *plan.last_resorts)), key=lambda fix: fix.slowdown)
+        return [found for fix in fixes if (found := _advised(fix, wall, None, situation, analysis)) is not None]
+    seen = situation or Situation(recipe=stand_ins(on_cpu=_on_cpu(analysis))[0], analysis=analysis)
+    claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
+    claimed.sort(key=lambda row: (-row[1], row[0].name))
+    return [found for fix, us in claimed if (found := _advised(fix, wall, us, situation, analysis)) is not None]
+
+
+def fix_page(name: str) -> tuple[str, ...]:
+    """The paragraphs of a fix's own page, without markup. KeyError where there is no such fix."""
+    if name not in FIXES:
+        raise KeyError(name)
+    return tuple(_plain(paragraph) for paragraph in page(name).split("\n\n"))
+
+
+def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
+    """Claims on one wall add up to at most what the fix's wall could give."""
+    if not any(claim.wall is wall for claim in fix.claims):
+        return 0.0
+    return min(sum(one.us(situation) for one in fix.claims if one.wall is wall), fix.bound_us(situation, wall))
+
+
+def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None, analysis: Analysis) -> Advice | None:
+    """None where the fix does not apply, or has no legal change to offer."""
+    known = situation is not None
+    asked = [situation] if situation is not None else [
+        Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(on_cpu=_on_cpu(analysis))
+    ]  # fmt: skip
+    found = next((pair for one in asked if (pair := _changed(fix, one)) is not None), None)
+    if found is None:
+        return None
+    before, after, named = found
+    flags, without = _words(before, after, named, known=known)
+    step_us = Situation(recipe=before, analysis=analysis).step_us
+    return Advice(
+        fix=fix.name,
+        title=fix.title,
+        wall=wall,
+        gives_back_us=us,
+        gain=None if us is None else gain_of(us, step_us),
+        flags=flags,
+        without=without,
+        changes={knob: to for knob, (_, to) in before.diff(after).items()} if known else {},
+        costs=_costs(fix.name),
+    )
+
+
+def _changed(fix: Fix, situation: Situation) -> tuple[Recipe, Recipe, KnobChanges] | None:
+    """The recipe, what the fix's first legal change makes of it, and that change."""
+    if fix.precondition(situation) is not None:
+        return None
+    for changes in fix.changes(situation):
+        after = derive(situation.recipe, changes)
+        if not isinstance(after, Refusal):
+            return situation.recipe, after, changes
+    return None
+
+
+def _words(
+    before: Recipe, after: Recipe, named: KnobChanges, *, known: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words that come and those that go with the knobs that the fix names; one without a word is written as it
+    is."""
+    moved = named | {knob: to for knob, (_, to) in before.diff(after).items()}
+    was, now = (
+        {one.name: one.words or one.wanted for one in knob_spellings(recipe) if one.name in moved}
+        for recipe in (before, after)
+    )
+    come = [" ".join(_open(name, words, known)) for name, words in now.items() if words and words != was[name]]
+    go = [words[0] for name, words in was.items() if words and not now[name]]
+    variables = sorted(environment(after).items() - environment(before).items())
+    exported = [f"{name}={OPEN if name in SIZES and not known else value}" for name, value in variables]
+    if not (come or go or exported):
+        exported = [f"{knob}={to}" for knob, to in moved.items()]
+    return (*come, *exported), tuple(go)
+
+
+def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
+    """The words; a size stays open where the recipe is not known."""
+    size = not known and KNOBS[name].domain.kind == "int" and len(words) == 2
+    return (words[0], OPEN) if size else words
+
+
+def _costs(name: str) -> str:
+    """What a fix costs, from its page."""
+    found = (paragraph for paragraph in page(name).split("\n\n") if paragraph.startswith(COSTS))
+    return next((_plain(paragraph.removeprefix(COSTS)) for paragraph in found), "")
+
+
+def _plain(paragraph: str) -> str:
+    return " ".join(paragraph.split()).replace("*", "").replace("`", "")
+
+
+def _on_cpu(analysis: Analysis) -> bool:
+    return bool(analysis.traces) and not any(trace.devices for trace in analysis.traces)

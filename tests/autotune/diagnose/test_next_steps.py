@@ -1,0 +1,118 @@
+"""The end of a diagnosis: fixes of the wall, what to record to be sure, nodes that are needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
+from analyzers.verdict import ABSTENTIONS
+from autotune.cli import main
+from autotune.diagnose.next_steps import RECORD, next_steps
+from autotune.report import write_report
+from policies.situation import Situation
+from tests.analyzers.drawing import GEMM, Drawing
+from tests.autotune.report.drawn_study import OOM, STEPS, analysis_of, events, write_study
+from trainer.burst import Outcome
+from trainer.recipe.load import recipe_from
+from trainer.recipe.schema import Recipe
+from trainer.recipe.source import Source
+
+
+def host_bound(folder: Path) -> Path:
+    """Short kernels, each launched long after the one before had ended."""
+    drawing = Drawing()
+    for step in range(3):
+        drawing.step(step, step * 1000, step * 1000 + 1000)
+        for k in range(10):
+            at = step * 1000 + k * 100
+            drawing.operator("aten::mm", at, at + 80).kernel(GEMM, at + 90, at + 99, launched=at + 82)
+    return drawing.write(folder)
+
+
+def out_of_memory(nodes: int) -> tuple[Analysis, Situation]:
+    finding = WallFinding(wall=Wall.MEMORY, recoverable_us=0.0, share=1.0, evidence=["rank 0 ran out of memory"])
+    diagnosis = Diagnosis(wall=Wall.MEMORY, margin=1.0, because="rank 0 ran out of memory", walls=[finding])
+    data = {"model": "deepseek-v3", "cluster": {"gpu": "h100", "nodes": nodes}}
+    recipe: Recipe = recipe_from(Source(name="r", data=data))
+    analysis = Analysis(diagnosis=diagnosis, traces=[])
+    return analysis, Situation(recipe=recipe, analysis=analysis, outcome=Outcome(failure=OOM))
+
+
+def test_a_diagnosis_ends_in_what_to_try_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(host_bound(tmp_path))]) == 0
+    text = capsys.readouterr().out
+    end = " ".join(text[text.index("what to try next") :].split())
+    assert "Fixes of the wall host, most to give back first. The recipe is not known (--recipe FILE)" in end
+    assert "--cuda-graph-impl transformer_engine" in end
+    assert "`moe-autotune diagnose --explain" in end
+
+
+def test_the_document_names_fixes_with_flags_costs_and_pages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(host_bound(tmp_path)), "--html", str(tmp_path / "d.html"), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["schema"] == 1
+    assert document["diagnosis"]["wall"] == "host"
+    first = document["next"]["fixes"][0]
+    assert first["explain"] == f"moe-autotune diagnose --explain {first['fix']}"
+    assert first["flags"]
+    assert first["costs"]
+    assert first["gives_back_us"] <= document["diagnosis"]["walls"][0]["recoverable_us"]
+    page = (tmp_path / "d.html").read_text()
+    assert page.index('id="walls"') < page.index('id="next"') < page.index('id="coverage"')
+    assert first["title"] in page
+
+
+def test_the_recipe_beside_a_trial_or_named_leaves_out_what_is_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "study")
+    assert main(["diagnose", str(study / "3"), "--json"]) == 0
+    of_trial = json.loads(capfd.readouterr().out)["next"]
+    assert "not known" not in of_trial["said"]
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model: qwen3-30b-a3b\ncluster: {gpu: h100, nodes: 2}\nknobs: {moe_grouped_gemm: true}\n")
+    assert main(["diagnose", str(host_bound(tmp_path / "t")), "--recipe", str(recipe), "--json"]) == 0
+    named = {fix["fix"] for fix in json.loads(capfd.readouterr().out)["next"]["fixes"]}
+    assert "grouped_gemm" not in named
+    assert "cuda_graphs" in named
+
+
+def test_every_reason_to_name_no_wall_says_what_to_record() -> None:
+    keys = {abstain.__name__.removeprefix("_") for abstain in ABSTENTIONS}
+    assert set(RECORD) == keys | {"no_traces", "steps_differ"}
+
+
+def test_where_no_wall_is_named_the_next_one_and_what_to_record_are_told() -> None:
+    drawn = analysis_of(STEPS[1], burst=2)
+    diagnosis = msgspec.structs.replace(drawn.diagnosis, wall=Wall.UNDETERMINED, doubt="too_close")
+    found = next_steps(msgspec.structs.replace(drawn, diagnosis=diagnosis))
+    assert found.wall is Wall.MEMORY
+    assert found.said.startswith("No wall is named; memory would be next, with 31.0 % of the step at most.")
+    assert found.record == RECORD["too_close"]
+    assert found.fixes[0]["fix"] == "drop_recompute"
+
+
+def test_what_fits_on_no_setting_is_told_the_nodes_it_needs() -> None:
+    analysis, situation = out_of_memory(nodes=2)
+    found = next_steps(analysis, situation)
+    assert found.nodes_needed is not None
+    assert found.nodes_needed > 2
+    assert f"no legal setting fits on 2 nodes; {found.nodes_needed} are the fewest that do." in found.said
+    enough, situation = out_of_memory(nodes=found.nodes_needed)
+    assert next_steps(enough, situation).nodes_needed is None
+
+
+def test_a_report_in_which_nothing_ran_says_what_would(tmp_path: Path) -> None:
+    page = write_report(write_study(tmp_path / "study", events(STEPS[:1]))).read_text()
+    assert "Raise cluster.memory_gib or add ranks" in page
+
+
+def test_a_fix_is_explained_and_a_wrong_name_meets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--explain", "cuda_graphs"]) == 0
+    assert capsys.readouterr().out.startswith("CUDA graphs: replay launches in place of issuing them.")
+    assert main(["diagnose", "--explain", "cuda_graph"]) == 2
+    assert "did you mean cuda_graphs" in capsys.readouterr().err
