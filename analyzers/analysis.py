@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from analyzers import heap, processes
-from analyzers.diagnosis import Analysis
+from analyzers.diagnosis import WHOLE, Analysis, Stretch
 from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
 from analyzers.one_rank.breakdown import break_down
@@ -25,20 +26,23 @@ from analyzers.step_verdicts import judge_steps, judged_steps, with_steps, with_
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
+Found = list[Digest] | SnapshotReport | TraceError
 WORTH_A_PROCESS_BYTES = 1 << 20  # all traces together: below, starting processes costs more than reading
 
 
-def analyze(paths: Sequence[Path]) -> Analysis:
+def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE) -> Analysis:
     """Diagnose the traces of one job.
 
     Args:
         paths: trace files, folders of them (one a rank), or run folders of bursts, whose outcome.json is used.
+        stretch: what of each trace is judged, and which ranges are its steps.
 
     Raises:
-        TraceError: nothing there can be read as a trace, or two are of one rank or of two jobs.
+        TraceError: nothing there can be read as a trace, two are of one rank or of two jobs,
+            or one has no such stretch.
     """
     inputs = find_inputs([Path(p) for p in paths])
-    digests, snapshots = _read_all(inputs)
+    digests, snapshots = _read_all(inputs, stretch)
     digests = sorted(digests, key=_place)
     refuse_several_jobs(digests)
     digests, apart = attach(_numbered(digests), snapshots)
@@ -60,13 +64,13 @@ def analyze(paths: Sequence[Path]) -> Analysis:
     )
 
 
-def _read_all(inputs: Inputs) -> tuple[list[Digest], list[SnapshotReport]]:
+def _read_all(inputs: Inputs, stretch: Stretch) -> tuple[list[Digest], list[SnapshotReport]]:
     """Of every rank; a run that failed may have left half a trace, and its failure says enough."""
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
     damaged: list[TraceError] = []  # snapshots: beside traces they cost their own memory's figures and nothing else
-    for result in _each(inputs.traces):
+    for result in _each(inputs.traces, partial(_digest_file, stretch=stretch)):
         if isinstance(result, TraceError):
             if is_snapshot(result.path):
                 damaged.append(result)
@@ -87,15 +91,15 @@ def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
     return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *said]))
 
 
-def _each(traces: Sequence[Path]) -> Iterator[list[Digest] | SnapshotReport | TraceError]:
+def _each(traces: Sequence[Path], digest_file: Callable[[Path], Found]) -> Iterator[Found]:
     """One result a trace, in order; memory holds a timeline a core at most."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
     if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
-        yield from map(_digest_file, traces)
+        yield from map(digest_file, traces)
         return
     longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that no core is left alone with one at the end
-    found = dict(processes.each(_digest_file, longest_first, at_once=cores))
+    found = dict(processes.each(digest_file, longest_first, at_once=cores))
     for path in traces:
         result = found[path]
         yield _died(path, result) if isinstance(result, processes.Died) else result
@@ -119,14 +123,14 @@ def _died(path: Path, how: processes.Died) -> TraceError:
     )
 
 
-def _digest_file(path: Path) -> list[Digest] | SnapshotReport | TraceError:
+def _digest_file(path: Path, *, stretch: Stretch) -> Found:
     try:
         if is_snapshot(path):
             return snapshot_report(path)
         heap.map_large_arrays()
         timelines = read(path)
         heap.give_back()
-        return [digest(break_down(timeline)) for timeline in timelines]
+        return [digest(break_down(timeline, stretch)) for timeline in timelines]
     except TraceError as error:
         return error
 

@@ -136,6 +136,24 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     times: float
 
 
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a trace is judged: the ranges of a name, from the first one's start to the last one's end, or a time
+    counted from its first device event (on CPUs its first operator); step_marker: the ranges that are its steps. None
+    is the whole, and the usual marks."""
+
+    range: str | None = None
+    step_marker: str | None = None
+    from_us: float | None = None
+    to_us: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.range is None and self.from_us is None and self.to_us is None
+
+
+WHOLE = Stretch()
+
+
 class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     format: str  # kineto | nsys
@@ -152,6 +170,8 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     microbatches: int | None = None  # of a step, and how many of them were recorded: None where the trace does not say
     microbatches_traced: int | None = None
     repeated: list[Repeated] = []
+    stretch: Stretch = WHOLE
+    steps_marked: bool = True  # false where nothing marks steps, and ranges that repeat were taken for them
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):

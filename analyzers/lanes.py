@@ -82,7 +82,7 @@ def lanes(trace: TraceReport, step: Partition) -> Lanes:
     """
     path = Path(trace.path)
     device = trace.devices[0] if trace.devices else None
-    found = (break_down(timeline) for timeline in read(path) if timeline.device_index == device)
+    found = (break_down(timeline, trace.stretch) for timeline in read(path) if timeline.device_index == device)
     same = (one for one in found if one.span.duration_us == trace.span.duration_us)
     breakdown = next(same, None)
     if breakdown is None:

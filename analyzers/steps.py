@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from analyzers.intervals import Bools
 from analyzers.timeline import Spans, Timeline
 
 # the first pattern with a range decides; nested finds of one pattern (a step in a step) are kept as they are
@@ -17,6 +18,10 @@ STEP_PATTERNS = (
     re.compile(r"^(train_?)?step$", re.IGNORECASE),  # the training worker; Megatron-LM's `step`
     re.compile(r"^(train_?|training )?(step|iteration|iter)[ _#:]*\d+$", re.IGNORECASE),
 )
+REPEATS = 3  # ranges of one name, at least, that are taken for steps
+FILLED = 0.8  # of the time from the first one's start to the last one's end
+MOST = 0.5  # of the trace, that they stand in
+_NUMBER = re.compile(r"[ _#:]*\d+$")
 WARM_UP = 1.3  # times the median of the later steps; steps of one training loop differ by a few per cent
 
 
@@ -27,8 +32,11 @@ class Step:
     end_us: float
 
 
-def steps(timeline: Timeline) -> list[Step]:
-    """The steps in order of time; names that repeat get their number: `step#0`, `step#1`."""
+def steps(timeline: Timeline, marker: str | None = None) -> list[Step]:
+    """The steps in order of time; names that repeat get their number: `step#0`, `step#1`. marker: the ranges of this
+    name, numbered or not, are the steps."""
+    if marker is not None:
+        return _in_order(timeline.ranges.take(named(timeline.ranges, marker)))
     return steps_among(timeline.ranges)
 
 
@@ -37,18 +45,58 @@ def steps_among(ranges: Spans) -> list[Step]:
     for pattern in STEP_PATTERNS:
         found = ranges.take(ranges.where(partial(_matches, pattern)))
         if len(found):
-            order = np.lexsort((found.end_us, found.start_us)).tolist()
-            names = [found.names[found.name[i]] for i in order]
-            unique = len(set(names)) == len(names) and all("#" in n or n[-1].isdigit() for n in names)
-            return [
-                Step(
-                    name=name if unique else f"{name}#{k}",
-                    start_us=float(found.start_us[i]),
-                    end_us=float(found.end_us[i]),
-                )
-                for k, (i, name) in enumerate(zip(order, names, strict=True))
-            ]
+            return _in_order(found)
     return []
+
+
+def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
+    """Ranges that repeat and may be taken for steps where nothing else marks them: of one name (numbers behind it
+    apart) on one thread, one after the other, at least REPEATS of them, and with little between them in most of the
+    time from `since` to `until`. Of several such names the one with most time."""
+    ranges = timeline.ranges
+    best: tuple[float, Spans] | None = None
+    for code, lane in _kinds(ranges):
+        found = ranges.take(code & (ranges.lane == lane))
+        order = np.argsort(found.start_us, kind="stable")
+        start, end = found.start_us[order], found.end_us[order]
+        took, whole = float((end - start).sum()), float(end.max() - start.min())
+        apart = bool((start[1:] >= end[:-1]).all())
+        covered = min(float(end.max()), until) - max(float(start.min()), since)
+        if apart and took >= FILLED * whole and covered >= MOST * (until - since) and (best is None or took > best[0]):
+            best = took, found
+    return _in_order(best[1]) if best else []
+
+
+def _kinds(ranges: Spans) -> Iterator[tuple[Bools, int]]:
+    """Which ranges are of a bare name that occurs often enough on a thread, and that thread."""
+    names = [bare(name) for name in ranges.names]
+    first: dict[str, int] = {}
+    code = np.array([first.setdefault(name, k) for k, name in enumerate(names)], dtype=np.int64)
+    of = code[ranges.name] if len(ranges) else np.empty(0, dtype=np.int64)
+    pairs, count = np.unique(np.stack([of, ranges.lane]), axis=1, return_counts=True)
+    for name, lane in pairs[:, count >= REPEATS].T.tolist():
+        yield of == name, lane
+
+
+def named(ranges: Spans, name: str) -> Bools:
+    """bool[N]: the ranges of this name; where there are none, those that have a number behind it."""
+    exact = ranges.where(lambda said: said == name)
+    return exact if exact.any() else ranges.where(lambda said: bare(said) == name)
+
+
+def bare(name: str) -> str:
+    """`iteration` of `iteration 7` and of `iteration#7`."""
+    return _NUMBER.sub("", name) or name
+
+
+def _in_order(found: Spans) -> list[Step]:
+    order = np.lexsort((found.end_us, found.start_us)).tolist()
+    names = [found.names[found.name[i]] for i in order]
+    unique = len(set(names)) == len(names) and all("#" in n or n[-1:].isdigit() for n in names)
+    return [
+        Step(name=name if unique else f"{name}#{k}", start_us=float(found.start_us[i]), end_us=float(found.end_us[i]))
+        for k, (i, name) in enumerate(zip(order, names, strict=True))
+    ]
 
 
 def warm_up(duration_us: Sequence[float]) -> int:

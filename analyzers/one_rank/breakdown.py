@@ -12,7 +12,17 @@ from functools import partial
 
 import numpy as np
 
-from analyzers.diagnosis import CommunicationTime, IdleByCause, MemoryUse, Partition, RangeTime, Repeated, TraceReport
+from analyzers.diagnosis import (
+    WHOLE,
+    CommunicationTime,
+    IdleByCause,
+    MemoryUse,
+    Partition,
+    RangeTime,
+    Repeated,
+    Stretch,
+    TraceReport,
+)
 from analyzers.intervals import EMPTY, Intervals, intersect, merge, subtract
 from analyzers.memory.peaks import driver_calls, memory_use
 from analyzers.names import kernels
@@ -26,7 +36,8 @@ from analyzers.one_rank.projection import project
 from analyzers.one_rank.replay import Replay, polls, replay
 from analyzers.one_rank.work import Work
 from analyzers.repeats import Repeats
-from analyzers.steps import Step, steps
+from analyzers.steps import Step, bare, repeated, steps
+from analyzers.stretches import bounds, cut
 from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms, recorded
 
@@ -58,6 +69,8 @@ class Breakdown:
     memory: MemoryUse | None
     driver_calls: Spans  # that get device memory from the driver or give it back
     windows: tuple[Step, ...]
+    taken: bool  # the windows are ranges that repeat: nothing marks them as steps
+    stretch: Stretch
     span: Partition
     steps: tuple[Partition, ...]
 
@@ -92,21 +105,37 @@ class Breakdown:
                 *recorded(self.timeline.microbatches, self.timeline.microbatches_traced, repeats.times.tolist()),
                 *self.timeline.warnings,
                 *self._doubts(),
-                *([] if self.windows else [NO_STEPS]),
+                *self._marks(),
             ],
             microbatches=self.timeline.microbatches,
             microbatches_traced=self.timeline.microbatches_traced,
             repeated=[Repeated(start_us=s, end_us=e, times=t) for s, e, t in repeats.windows()],
+            stretch=self.stretch,
+            steps_marked=not self.taken,
         )
 
+    def _marks(self) -> list[str]:
+        """What the steps are, where they are not marked as such."""
+        if self.taken:
+            name = bare(self.windows[0].name)
+            return [f"no steps are marked: the {len(self.windows)} ranges {name!r} are taken for them (--step-marker)"]
+        return [] if self.windows else [NO_STEPS]
 
-def break_down(timeline: Timeline) -> Breakdown:
-    """Partition the whole trace and every step of it."""
-    windows = tuple(steps(timeline))
+
+def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
+    """Partition the whole trace, or a stretch of it, and every step in that.
+
+    Raises:
+        TraceError: the trace has no such stretch.
+    """
+    timeline = cut(timeline, stretch)
+    windows = _windows(timeline, stretch)
     on_cpu = timeline.device_index is None
     launch = launches(timeline)
     work = cpu.work(timeline) if on_cpu else gpu.work(timeline, launch)
     span = _span(work, windows)
+    taken = () if windows else tuple(repeated(timeline, since=span.start_us, until=span.end_us))
+    windows = windows or taken
     start = min(w.start_us for w in (span, *windows))
     end = max(w.end_us for w in (span, *windows))
     host = (
@@ -142,9 +171,21 @@ def break_down(timeline: Timeline) -> Breakdown:
         memory=memory_use(timeline, windows, driver),
         driver_calls=driver,
         windows=windows,
+        taken=bool(taken),
+        stretch=stretch,
         span=divided(span),
         steps=tuple(map(divided, windows)),
     )
+
+
+def _windows(timeline: Timeline, stretch: Stretch) -> tuple[Step, ...]:
+    """The marked steps, of a stretch those that lie whole in it; else the ranges of the name that was asked for."""
+    found = steps(timeline, stretch.step_marker)
+    if stretch.whole:
+        return tuple(found)
+    start, end = bounds(timeline, stretch)
+    inside = [step for step in found if step.start_us >= start and step.end_us <= end]
+    return tuple(inside or (steps(timeline, stretch.range) if stretch.range is not None else []))
 
 
 def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay | None:

@@ -11,6 +11,17 @@ from cyclopts import Parameter
 from autotune.commands.answer import Answer, Force, PageFile
 
 FixName = Annotated[str | None, Parameter(name="--explain", help="Tell a fix by its name: no trace is needed.")]
+RangeName = Annotated[
+    str | None, Parameter(name="--range", help="Judge the ranges of this name only, as steps where none are inside.")
+]
+MarkerName = Annotated[
+    str | None, Parameter(name="--step-marker", help="The ranges of this name, numbered or not, are the steps.")
+]
+Since = Annotated[
+    str | None,
+    Parameter(name="--from", help="Judge from here: seconds after the first work, or 350ms, 40us."),
+]
+Until = Annotated[str | None, Parameter(name="--to", help="Judge up to here, told as in --from.")]
 TracedRecipe = Annotated[
     str | None, Parameter(name="--recipe", help="The recipe that was traced, where it is not beside the trace.")
 ]
@@ -20,6 +31,10 @@ def diagnose(
     *traces: Annotated[
         Path, Parameter(help="Trace files of one job, a folder of them, or a trial of a study as STUDY/NUMBER.")
     ],
+    range_name: RangeName = None,
+    step_marker: MarkerName = None,
+    since: Since = None,
+    until: Until = None,
     recipe: TracedRecipe = None,
     explain: FixName = None,
     html: PageFile = None,
@@ -29,12 +44,14 @@ def diagnose(
     if explain is not None:
         return _explained(explain)
     from autotune.diagnose.next_steps import next_steps
+    from autotune.diagnose.stretch import stretch_of
     from autotune.diagnose.terminal import show_analysis
     from autotune.diagnose.traced import analysis_of, read_for, situation_of_traces
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for(traces), force=force)
-    analysis = analysis_of(traces)
+    stretch = stretch_of(range_name=range_name, step_marker=step_marker, since=since, until=until)
+    analysis = analysis_of(traces, stretch)
     steps = next_steps(analysis, situation_of_traces(traces, analysis, recipe))
     if page is not None:  # before much is printed: a reader who has seen enough must not cost the page
         from autotune.diagnose.page import diagnosis_page

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
-from analyzers.diagnosis import Analysis, Diagnosis, KernelTime, MemoryUse, RankTime, TraceReport, Wall, WallFinding
+from analyzers.diagnosis import (
+    Analysis,
+    Diagnosis,
+    KernelTime,
+    MemoryUse,
+    RankTime,
+    Stretch,
+    TraceReport,
+    Wall,
+    WallFinding,
+)
 from analyzers.names.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.diagnose.next_steps import NextSteps, show_next
@@ -75,10 +85,22 @@ def described(traces: Sequence[TraceReport]) -> str:
     ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]
     if mean_step_us(first) == 0:
         return f"{ranks}, {first.format}, no time"
-    marked = counted(steps, "marked step") if steps else "no marked steps: the whole trace as one"
+    kind = "marked step" if all(trace.steps_marked for trace in traces) else "range taken for a step"
+    marked = counted(steps, kind).replace("range taken for a steps", "ranges taken for steps")
+    marked = marked if steps else f"no marked steps: {stretch_words(first.stretch)} as one"
     formats = " and ".join(sorted({trace.format for trace in traces}))
     where = "on CPUs" if not any(trace.devices for trace in traces) else "on GPUs"
     return f"{ranks}, {marked}, {formats}, {where}"
+
+
+def stretch_words(stretch: Stretch) -> str:
+    """`the whole trace`, or what of it is judged."""
+    if stretch.whole:
+        return "the whole trace"
+    since = "" if stretch.from_us is None else f" from {duration(stretch.from_us)}"
+    until = "" if stretch.to_us is None else f" to {duration(stretch.to_us)}"
+    of = "the trace" if stretch.range is None else f"range {stretch.range}"
+    return f"{of}{since}{until}"
 
 
 def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:

@@ -14,6 +14,7 @@ from statistics import median
 import msgspec
 
 from analyzers import Analysis, analyze
+from analyzers.diagnosis import WHOLE, Stretch
 from analyzers.inputs import TRACE_FOLDER
 from analyzers.outcome import FILE_NAME as OUTCOME
 from autotune.tuning.journal import JOURNAL, read_events
@@ -24,8 +25,8 @@ from trainer.burst import Outcome, read_burst
 from trainer.errors import BadInputError, Problem
 
 
-def analysis_of(paths: Sequence[Path]) -> Analysis:
-    """The diagnosis of one job, from its traces or from one trial.
+def analysis_of(paths: Sequence[Path], stretch: Stretch = WHOLE) -> Analysis:
+    """The diagnosis of one job, from its traces or from one trial; of a stretch of it.
 
     Raises:
         BadInputError: no path, a whole study, or a trial that left nothing to read.
@@ -33,7 +34,9 @@ def analysis_of(paths: Sequence[Path]) -> Analysis:
     """
     if not paths:
         raise _problem("diagnose", "no trace is named", "name trace files or their folder")
-    return analysis_at(paths[0]) if len(paths) == 1 else analyze([_traces_at(path) for path in paths])
+    if len(paths) == 1:
+        return analysis_at(paths[0], stretch)
+    return analyze([_traces_at(path) for path in paths], stretch)
 
 
 def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -45,14 +48,16 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def analysis_at(path: Path) -> Analysis:
+def analysis_at(path: Path, stretch: Stretch = WHOLE) -> Analysis:
     """Of a file, a folder or a trial."""
     trial = _trial_at(path)
     if trial is None:
-        return analyze([_not_a_study(path)])
+        return analyze([_not_a_study(path)], stretch)
     folder = _burst_folder(path, trial)
     if (folder / TRACE_FOLDER).is_dir() or (trial.ran_out and (folder / OUTCOME).is_file()):
-        return analyze([folder])
+        return analyze([folder], stretch)
+    if stretch != WHOLE:
+        raise _problem(str(path), f"the traces of trial {trial.number} are gone", "a stretch is read from them")
     if trial.analysis is None:
         failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
         why = f"it failed ({failure.kind.value})" if failure else "its traces are gone"

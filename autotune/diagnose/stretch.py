@@ -1,0 +1,33 @@
+"""The stretch of a trace that `--range`, `--step-marker`, `--from` and `--to` ask for."""
+
+from __future__ import annotations
+
+import re
+
+from analyzers.diagnosis import Stretch
+from trainer.errors import BadInputError, Problem
+
+SCALES = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0}  # microseconds in one; a bare number is seconds
+TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|)")
+
+
+def stretch_of(*, range_name: str | None, step_marker: str | None, since: str | None, until: str | None) -> Stretch:
+    """Raises BadInputError for a time that is none, or one that ends before it begins."""
+    from_us, to_us = _time("--from", since), _time("--to", until)
+    if from_us is not None and to_us is not None and to_us <= from_us:
+        raise _problem("--to", f"{until} is not after --from {since}", "give the later time to --to")
+    return Stretch(range=range_name, step_marker=step_marker, from_us=from_us, to_us=to_us)
+
+
+def _time(option: str, text: str | None) -> float | None:
+    """Microseconds of `1.5`, `1.5s`, `350ms` or `40us`."""
+    if text is None:
+        return None
+    found = TIME.fullmatch(text.strip())
+    if found is None:
+        raise _problem(option, f"{text!r} is no time", "seconds after the trace's first work, or 350ms, 40us")
+    return float(found[1]) * SCALES[found[2]]
+
+
+def _problem(where: str, what: str, hint: str) -> BadInputError:
+    return BadInputError(Problem(where=where, what=what, hint=hint))
