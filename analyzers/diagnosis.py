@@ -6,8 +6,12 @@ These are the JSON documents of `diagnose --json` (schema 1), field for field. A
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Wall(StrEnum):
@@ -233,11 +237,37 @@ class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
     step: str
 
 
+class RankTimes(list[RankTime]):
+    """The ranks of a job; called, they are a table."""
+
+    def __call__(self) -> DataFrame:
+        """A pandas DataFrame with a row for each rank; empty where not several were traced."""
+        from analyzers.frames import ranks_frame
+
+        return ranks_frame(self)
+
+
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document of `diagnose --json`."""
+    """The whole document of `diagnose --json`. In a notebook `steps()`, `kernels()` and `ranks()` are its tables: pandas
+    DataFrames with units in the names of their columns."""
 
     schema: int = 1
     diagnosis: Diagnosis
     traces: list[TraceReport]
     ranks: list[RankTime] = []
     judged: list[JudgedStep] = []
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "ranks", RankTimes(self.ranks))
+
+    def steps(self) -> DataFrame:
+        """A row for each step of each trace: its parts, its exposed communication by kind, its idle time by cause."""
+        from analyzers.frames import steps_frame
+
+        return steps_frame(self.traces, self.judged)
+
+    def kernels(self) -> DataFrame:
+        """A row for each kernel of each trace that is among the longest of its class."""
+        from analyzers.frames import kernels_frame
+
+        return kernels_frame(self.traces)

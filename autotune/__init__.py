@@ -1,1 +1,21 @@
-"""The product's face: the command line, the loop, the judge, the journal, the report and the export."""
+"""The product's face: the command line, the loop, the judge, the journal, the report and the export.
+
+In a notebook `load_study` reads a study; it is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.notebook import load_study
+
+__all__ = ["load_study"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from autotune.notebook import load_study
+
+    return load_study

@@ -1,0 +1,92 @@
+"""A study in a notebook: `autotune.load_study(path).trials()` is a pandas DataFrame, one row a trial.
+
+pandas is loaded when a table is asked for: no command needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.looks.quantities import changes_text
+from autotune.report.document import measured
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_events
+from policies.trial import Trial
+from trainer.errors import BadInputError, Problem
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedStudy:
+    """A study as its journal tells it. `history.attempted[3].analysis` is the analysis of trial 3, which has tables of
+    its own."""
+
+    path: Path
+    history: History
+
+    def trials(self) -> DataFrame:
+        """A row for each trial in order, also the one that runs. Gains are fractions of throughput (0.1 is 10 % more
+        tokens a second), memory is GiB (2**30 bytes) of the hottest rank, step times are of steps without profiler;
+        what a trial did not give is missing."""
+        from pandas import DataFrame
+
+        rows = DataFrame([self._row(trial) for trial in self.history.attempted.values()])
+        figures = {name: "float64" for name in rows if rows[name].isna().all()}  # a figure that no trial has
+        return rows.astype(figures | ({"parent": "Int64"} if len(rows) else {}))
+
+    def _row(self, trial: Trial) -> dict[str, Any]:
+        figures = measured(trial)
+        step = figures.step_us if figures else None
+        predicted = trial.proposal.predicted
+        diagnosis = trial.analysis.diagnosis if trial.analysis else None
+        finding = diagnosis.finding(diagnosis.wall) if diagnosis else None
+        best = self.history.best
+        return {
+            "trial": trial.number,
+            "parent": trial.proposal.parent,
+            "phase": trial.proposal.phase.value,
+            "fix": trial.proposal.fix,
+            "changes": changes_text(trial.changes) if trial.changes else "",
+            "status": trial.status.value,
+            "verdict": trial.verdict.value if trial.verdict else None,
+            "best": best is not None and best.number == trial.number,
+            "step_us": step.median if step else None,
+            "step_low_us": step.low if step else None,
+            "step_high_us": step.high if step else None,
+            "steps": step.n if step else 0,
+            "tokens_per_s_per_gpu": figures.tokens_per_s_per_gpu if figures else None,
+            "model_tflops_per_gpu": figures.model_tflops_per_gpu if figures else None,
+            "peak_gib": max(figures.peak_gib, default=None) if figures else None,
+            "limit_gib": next((one.limit_gib for one in trial.outcomes if one.limit_gib), None),
+            "predicted_gain": predicted.gain,
+            "predicted_gain_low": predicted.gain_low,
+            "predicted_gain_high": predicted.gain_high,
+            "gain_bound": predicted.gain_bound,
+            "predicted_peak_gib": predicted.peak_gib,
+            "wall": diagnosis.wall.value if diagnosis else None,
+            "wall_recoverable_us": finding.recoverable_us if finding else None,
+            "wall_share": finding.share if finding else None,
+            "bursts": len(trial.bursts),
+            "cost_s": figures.cost_s if figures else None,
+            "because": trial.proposal.because,
+            "verdict_because": trial.verdict_because,
+        }
+
+
+def load_study(path: str | Path) -> LoadedStudy:
+    """The study in a folder that `moe-autotune run` made, finished or not.
+
+    Raises:
+        BadInputError: the folder holds no journal, or one that cannot be read.
+    """
+    folder = Path(path)
+    journal = folder / JOURNAL
+    if not journal.is_file():
+        hint = "name a folder that `moe-autotune run` made"
+        raise BadInputError(Problem(where=str(folder), what=f"it holds no {JOURNAL}", hint=hint))
+    events, _ = read_events(journal)
+    return LoadedStudy(path=folder, history=History(events))
