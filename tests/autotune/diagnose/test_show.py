@@ -193,7 +193,8 @@ def test_the_nearest_recipe_is_told_by_its_changes(capsys: pytest.CaptureFixture
     show_nearest(None)
     assert printed(capsys).splitlines() == [
         "nearest legal recipe: context_parallel_size 3 → 2",
-        "no change of knobs makes this recipe legal: change the model or the cluster",
+        "no change of knobs that are not frozen makes this recipe legal: change",
+        "tune.freeze, the model or the cluster",
     ]
 
 
