@@ -248,8 +248,8 @@ class RankTimes(list[RankTime]):
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document of `diagnose --json`. In a notebook `steps()`, `kernels()` and `ranks()` are its tables: pandas
-    DataFrames with units in the names of their columns."""
+    """The whole document of `diagnose --json`. In a notebook `steps()`, `kernels()` and `ranks()` are tables, pandas
+    DataFrames whose columns carry their units in their names."""
 
     schema: int = 1
     diagnosis: Diagnosis
