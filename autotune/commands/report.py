@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from autotune.commands.answer import Answer, StudyFolder
+from autotune.commands.answer import Answer, Price, StudyFolder
 
 
-def report(study: StudyFolder) -> Answer:
+def report(study: StudyFolder, *, gpu_hour_price: Price = None) -> Answer:
     """Write a study's report again from its journal."""
     import msgspec
 
@@ -16,7 +16,7 @@ def report(study: StudyFolder) -> Answer:
     from autotune.tuning.journal import read_study
     from autotune.tuning.study import held
 
-    page = write_report(Path(study))
+    page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
     if held(Path(study)):  # its tuner writes the page after every burst: this one is as that one would be
         write_running(read_study(Path(study)), study_dir=Path(study), now=time.time())
     print(page)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import Answer, RecipeName
+from autotune.commands.answer import Answer, Price, RecipeName
 from autotune.exit_codes import DONE, OF_ENDS
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def run(
     resume: Annotated[bool, Parameter(negative=(), help="Go on with a study that was interrupted.")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
     seed: Annotated[int | None, Parameter(help="Of data, weights and search; else 1234.")] = None,
+    gpu_hour_price: Price = None,
     notify: Annotated[
         str | None,
         Parameter(help="A shell command to run at the end, however it ends; else the recipe's tune.notify."),
@@ -61,7 +62,7 @@ def run(
     opener = (
         partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, recipe, learn_from)
     )
-    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until))
+    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until), gpu_hour_price=gpu_hour_price)
     return _tune(base, recipe, limits, notify, opener, folder)
 
 

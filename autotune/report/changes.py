@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autotune.looks.quantities import NONE, changes_text, knob_value
 from autotune.looks.tables import Table
+from autotune.report.answers import before_and_after
 from autotune.report.material import Material, Record, Section, fix_name_title, fix_title, status_words
 from autotune.report.path import PathStep, gain_with_interval, obtained, obtained_text, predicted_text
 from autotune.report.walls import burst_folders
@@ -78,6 +79,7 @@ def _step(step: PathStep, unit: str) -> Record:
         ("change", changes_text(trial.changes)),
         ("because", trial.proposal.because),
         ("predicted", predicted_text(trial)),
+        ("answered", before_and_after(step)),
         ("obtained", obtained_text(step, unit)),
         ("judged", trial.verdict_because),
         ("data", burst_folders(trial)),

@@ -91,15 +91,21 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     speedup_ci: tuple[float, float] | None
     gpu_hours: float  # of all bursts, also those that failed
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
+    gpu_hour_price: float | None = None
+    planned_gpu_hours: float | None = None  # of the training that the tuned recipe is for
+    saved_gpu_hours: tuple[float, float, float] | None = None  # of those by the speed-up: low, middle, high
     environment: dict[str, str]
     unlike_production: list[Difference]  # of the best trial's bursts, where an engine tells it
     trials: list[TrialEntry]
 
 
-def document_of(history: History) -> Document:
-    """The report of a study. A study without a last word was stopped in the middle: interrupted."""
+def document_of(history: History, *, gpu_hour_price: float | None = None) -> Document:
+    """The report of a study. A study without a last word was stopped in the middle: interrupted. The price is the
+    journal's where none is given."""
     base, best = history.reference, history.best
     gained = _speedup(base, best)
+    planned = best.recipe.tune.planned_gpu_hours if best else None
+    told = history.tuner.gpu_hour_price if history.tuner else None
     return Document(
         study=history.study.name if history.study else "",
         status=history.ended.status if history.ended else "interrupted",
@@ -110,6 +116,9 @@ def document_of(history: History) -> Document:
         speedup_ci=(gained.low, gained.high) if gained else None,
         gpu_hours=history.gpu_hours,
         simulated=history.simulated,
+        gpu_hour_price=told if gpu_hour_price is None else gpu_hour_price,
+        planned_gpu_hours=planned,
+        saved_gpu_hours=_saved(planned, gained),
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
         unlike_production=_differences(best),
         trials=[_entry(trial) for trial in history.trials],
@@ -186,6 +195,14 @@ def _speedup(base: Trial | None, best: Trial | None) -> Speedup | None:
     if base is None or best is None:
         return None
     return Speedup(value=1.0, low=1.0, high=1.0) if best.number == base.number else speedup(best, over=base)
+
+
+def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float, float] | None:
+    """Of a training that takes `planned` GPU-hours with the reference."""
+    if planned is None or gained is None:
+        return None
+    low, middle, high = (planned * (1 - 1 / ratio) for ratio in (gained.low, gained.value, gained.high))
+    return low, middle, high
 
 
 def _peaks(outcomes: Sequence[Outcome]) -> list[float]:

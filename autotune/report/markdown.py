@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.looks.tables import Table
+from autotune.report.head import Head, head_of
 from autotune.report.material import Material, Section
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
@@ -13,11 +14,28 @@ from autotune.report.story import tell
 def markdown(material: Material) -> str:
     """The whole report in GitHub's markdown."""
     story = tell(material.history, material.document)
-    lines = [f"# {story.study}: {story.figure}", "", f"{story.figure_note}. {story.ended}.", ""]
+    head = head_of(material)
+    lines = [f"# {story.headline}", "", f"{story.figure_note}. {story.ended}.", ""]
+    lines += [*(f"- {name}: {_flat(text)}" for name, text in head.facts), ""]
     lines += [f"- **{question}.** {_flat(answer)}" for question, answer in story.sentences]
+    lines += ["", *_taking(head)]
+    if head.changes:
+        lines += ["", *_table(head.changes)]
     for section in sections_of(material):
         lines += ["", *_section(section)]
     return "\n".join(lines) + "\n"
+
+
+def _taking(head: Head) -> Iterator[str]:
+    """How to take the tuned recipe: the command, and what changes in the user's own."""
+    if head.export:
+        yield f"- Take it, from the study's folder: `{head.export}`"
+    if head.flags:
+        yield ""
+        yield "```diff"
+        for change in head.flags:
+            yield from (f"{sign} {word}" for sign, word in (("-", change.before), ("+", change.after)) if word)
+        yield "```"
 
 
 def _section(section: Section) -> Iterator[str]:

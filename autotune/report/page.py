@@ -11,6 +11,7 @@ from autotune.looks.render import render
 from autotune.looks.segments import compute_classes, counted_steps, slowest
 from autotune.report.bars import rank_bars
 from autotune.report.figures import FIGURES
+from autotune.report.head import head_of
 from autotune.report.material import Material, Record, Section, fix_title, status_words
 from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
@@ -54,6 +55,7 @@ def page(material: Material, tuned_yaml: str | None, running: Running | None = N
     return render(
         "page.html.j2",
         story=tell(material.history, material.document),
+        head=head_of(material),
         sections=[(section, _figure(section, material)) for section in sections_of(material, running=bool(running))],
         cards=[_card(trial) for trial in material.trials],
         tuned_yaml=tuned_yaml,

@@ -38,10 +38,16 @@ class Story:
     """`figure` is the headline number, `sentences` are (question, answer) in reading order."""
 
     study: str
+    where: str  # `simulated` or `CPU`; empty where GPUs were measured
     figure: str
     figure_note: str
     ended: str
     sentences: tuple[tuple[str, str], ...]
+
+    @property
+    def headline(self) -> str:
+        """`cpu-moe: 1.83× (CPU)`."""
+        return f"{self.study}: {self.figure}" + (f" ({self.where})" if self.where else "")
 
 
 def tell(history: History, document: Document) -> Story:
@@ -49,6 +55,7 @@ def tell(history: History, document: Document) -> Story:
     unit = rate_unit(history)
     return Story(
         study=document.study,
+        where="simulated" if history.simulated else "CPU" if unit == "rank" else "",
         figure=speedup(document.speedup) if document.speedup is not None else "nothing runs",
         figure_note=_figure_note(history, document),
         ended=_ended(history, document),

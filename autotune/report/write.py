@@ -18,12 +18,13 @@ from autotune.tuning.standing import standing_of
 HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned_recipe.yaml"
 
 
-def write_report(study_dir: Path) -> Path:
+def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Path:
     """Writes report.html, report.md, report.json and, where a recipe runs, tuned_recipe.yaml: the page's path.
 
-    Raises BadInputError if the folder holds no readable journal, OSError if it cannot be written to.
+    The price of a GPU-hour is the journal's where none is given. Raises BadInputError if the folder holds no readable
+    journal, OSError if it cannot be written to.
     """
-    rendered = render(read_study(study_dir))
+    rendered = render(read_study(study_dir), gpu_hour_price=gpu_hour_price)
     for name, text in rendered.items():
         replace_file(study_dir / name, text)
     if RECIPE not in rendered:
@@ -39,9 +40,9 @@ def write_running(history: History, *, study_dir: Path, now: float) -> None:
     replace_file(study_dir / HTML, page(material, tuned, running_of(standing, now)))
 
 
-def render(history: History) -> dict[str, str]:
+def render(history: History, *, gpu_hour_price: float | None = None) -> dict[str, str]:
     """Every derived file of a study by its name. Pure: of the history alone."""
-    document = document_of(history)
+    document = document_of(history, gpu_hour_price=gpu_hour_price)
     material = material_of(history, document)
     tuned = history.best.recipe.to_yaml() if history.best else None
     encoded = msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1)

@@ -40,6 +40,7 @@ class Limits:
     budget: int
     max_gpu_hours: float | None
     until: float | None
+    gpu_hour_price: float | None = None  # for the report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,7 @@ class Session:
                 until=limits.until,
                 host=platform.node(),
                 process=os.getpid(),
+                gpu_hour_price=limits.gpu_hour_price,
             )
         )
 

@@ -46,6 +46,7 @@ class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
     until: float | None = None
     host: str = ""
     process: int | None = None
+    gpu_hour_price: float | None = None
 
 
 class Lent(_Event, frozen=True, kw_only=True, tag="lent"):

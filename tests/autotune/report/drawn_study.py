@@ -292,7 +292,7 @@ def analysis_of(step: Step, burst: int) -> Analysis:
             [f"{kind} is exposed for {share:.1%} of the step on rank 1" for kind, share in exposed.items() if share],
             exposed,
         ),
-        (Wall.HOST, host, [f"rank 1 is idle for {host:.1%} of the step before a launch"], {"launch": host}),
+        (Wall.HOST, host, [f"rank 1 is idle for {host:.1%} of the step before a launch"], {"launching": host}),
     ]
     us = 1e3 * (step.step_ms or 0.0) * 1.08
     findings = [

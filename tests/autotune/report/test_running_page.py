@@ -26,7 +26,7 @@ def running(folder: Path, count: int = 30) -> str:
 
 def test_the_page_says_first_where_the_study_stands(tmp_path: Path) -> None:
     text = running(tmp_path / "s")
-    assert "<title>cpu-moe: running, " in text
+    assert "<title>running: cpu-moe: " in text
     for said in ("running since", "of 20", "its wall", "cost", "bursts, ", "read", "sooner where nothing is left"):
         assert said in text
     assert "How it ended" not in text

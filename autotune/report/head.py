@@ -1,0 +1,170 @@
+"""The head of a report: what was tuned, where and when, what it cost and what it saves, and how to take the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from autotune.export.difference import WordChange, word_changes
+from autotune.looks.quantities import changes_text, counted, gib, significant
+from autotune.looks.tables import Table
+from autotune.report.answers import before_and_after
+from autotune.report.document import Document
+from autotune.report.material import Material, fix_title
+from autotune.report.path import obtained_text
+from autotune.tuning.history import History
+from autotune.tuning.lines import cost_in_words
+from autotune.tuning.standing import span_words
+from policies.trial import Changes, Status
+from trainer.estimate.memory.estimate import estimate_memory
+from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
+from trainer.recipe import Recipe
+
+SHOWN = 4  # knobs of a change
+SOFTWARE = ("megatron-core", "torch", "transformer-engine", "deep-ep", "nccl", "cuda")
+TRAINERS = {"megatron-lm": "megatron-lm", "megatron-bridge": "megatron-bridge", "custom": "megatron-lm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """`facts` are (name, text); `changes` ties each accepted change to its wall; `flags` leads from the user's command
+    to the tuned one; `export` is empty where nothing runs."""
+
+    facts: tuple[tuple[str, str], ...]
+    changes: Table | None
+    export: str
+    flags: tuple[WordChange, ...]
+
+
+def head_of(material: Material) -> Head:
+    history, document = material.history, material.document
+    base = _base(history)
+    if base is None:
+        return Head(facts=(), changes=None, export="", flags=())
+    best = history.best
+    facts = (
+        ("When", _when(history)),
+        ("Model", _model(base)),
+        ("Ran on", ran_on(base)),
+        ("Batch", _batch(base)),
+        ("Software", _software(material)),
+        ("Cost", _cost(history, document)),
+        ("Saves", _saves(document, base)),
+        ("It would take", _needed(document, base)),
+    )
+    return Head(
+        facts=tuple(fact for fact in facts if fact[1]),
+        changes=_changes(material),
+        export=f"moe-autotune export . --to {_target(base)}" if best else "",
+        flags=tuple(word_changes(base, best.recipe)) if best else (),
+    )
+
+
+def ran_on(recipe: Recipe) -> str:
+    """`16 × h100, 2 nodes of 8`; simulated and CPU ranks are said to be."""
+    cluster, count = recipe.cluster, recipe.world_size
+    nodes = f", {counted(cluster.nodes, 'node')} of {count // cluster.nodes}"
+    if recipe.burst.engine == "simulated":
+        return f"{count} × {cluster.gpu}{nodes}, simulated: nothing was measured"
+    if recipe.hardware.is_cpu:
+        return f"{counted(count, 'CPU rank')}{nodes}: says nothing of GPUs"
+    return f"{count} × {cluster.gpu}{nodes}"
+
+
+def _base(history: History) -> Recipe | None:
+    return Recipe.model_validate(history.study.recipe) if history.study else None
+
+
+def _when(history: History) -> str:
+    begun = history.study.at if history.study else 0.0
+    return f"{datetime.fromtimestamp(begun, tz=UTC):%Y-%m-%d %H:%M} UTC, {span_words(history.said_at - begun)}"
+
+
+def _model(recipe: Recipe) -> str:
+    model = recipe.architecture
+    named = f"{recipe.model}: " if isinstance(recipe.model, str) else ""
+    experts = f", {model.num_moe_experts} experts, top-{model.moe_router_topk}" if model.num_moe_experts else ""
+    return f"{named}{model.num_layers} layers, hidden size {model.hidden_size}{experts}"
+
+
+def _batch(recipe: Recipe) -> str:
+    training = recipe.training
+    return f"{training.global_batch_size:,} of {training.seq_length:,} tokens, {training.precision}"
+
+
+def _software(material: Material) -> str:
+    """As the ranks told it, else as it is installed beside the tuner."""
+    outcomes = (outcome for trial in material.trials for outcome in trial.outcomes)
+    ran = next((outcome for outcome in outcomes if outcome.versions), None)
+    known = {**material.document.environment, **(ran.versions if ran else {})}
+    said = [f"{name} {known[name]}" for name in SOFTWARE if name in known]
+    study = material.history.study
+    return ", ".join([*said, f"moe-autotune {study.version}"] if study else said)
+
+
+def _cost(history: History, document: Document) -> str:
+    price = document.gpu_hour_price
+    money = f", {significant(price * history.gpu_hours)} at {price:g} an hour" if price is not None else ""
+    return f"{cost_in_words(history)}{money}"
+
+
+def _saves(document: Document, recipe: Recipe) -> str:
+    planned, saved, price = recipe.tune.planned_gpu_hours, document.saved_gpu_hours, document.gpu_hour_price
+    if planned is None or saved is None:
+        return ""
+    low, middle, high = saved
+    money = f", {significant(price * middle)} at {price:g} an hour" if price is not None else ""
+    by = ", by a simulation" if document.simulated else ""
+    if middle <= 0:
+        return f"nothing of the planned {significant(planned)} GPU-hours"
+    return (
+        f"{significant(middle)} of the planned {significant(planned)} GPU-hours (95 % interval {significant(low)} to "
+        f"{significant(high)}){money}{by}; the study cost {significant(document.gpu_hours, 2)}"
+    )
+
+
+def _needed(document: Document, recipe: Recipe) -> str:
+    """What an infeasible study's recipe needs: by estimate, without a burst."""
+    if document.status != "infeasible":
+        return ""
+    if not any(entry.status is Status.OOM for entry in document.trials):
+        return "a recipe that runs: no trial failed for memory, so more nodes will not help; the first failure is below"
+    estimate = estimate_memory(recipe)
+    as_given = f"as given it needs about {gib(estimate.peak_gib)} a rank"
+    limit = f" of {gib(recipe.memory_limit_gib)}" if recipe.memory_limit_gib else ""
+    nodes = fewest_nodes(recipe)
+    here = recipe.cluster.nodes
+    if nodes is None:
+        most = f"no legal setting is estimated to fit on up to {MOST_GPUS:,} GPUs"
+        return f"a smaller model or batch: {most}; {as_given}{limit}"
+    if nodes <= here:
+        return (
+            f"{as_given}{limit}; by estimate a setting fits on {counted(nodes, 'node')}: `moe-autotune plan` names it"
+        )
+    return f"{counted(nodes, 'node')} of {recipe.world_size // here} instead of {here}, by estimate; {as_given}{limit}"
+
+
+def _changes(material: Material) -> Table | None:
+    """A row for each accepted change."""
+    rows = tuple(_change_rows(material))
+    columns = ("kept", "wall it answered: R before → after", "throughput", "change")
+    return Table(columns=columns, rows=rows) if rows else None
+
+
+def _change_rows(material: Material) -> Iterator[tuple[str, ...]]:
+    for step in material.path:
+        if step.parent is not None and step.trial.accepted:
+            by = f"trial {step.trial.number}: {fix_title(step.trial)}"
+            yield by, before_and_after(step), obtained_text(step, material.unit), _first_of(step.trial.changes)
+
+
+def _first_of(changes: Changes) -> str:
+    """The first knobs that moved, and how many more: the path has them all."""
+    first = dict(list(changes.items())[:SHOWN])
+    more = len(changes) - len(first)
+    return changes_text(first) + (f" and {more} more, below" if more else "")
+
+
+def _target(recipe: Recipe) -> str:
+    return TRAINERS[recipe.trainer.kind] if recipe.trainer else "megatron-lm"

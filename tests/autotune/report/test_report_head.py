@@ -1,0 +1,132 @@
+"""The head of a report: what it ran on, what it cost and saves, how to take it, and the wall each change answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autotune.cli import main
+from autotune.export.difference import WordChange, word_changes
+from autotune.report import document_of, render
+from autotune.report.answers import answered, before_and_after
+from autotune.report.head import Head, head_of
+from autotune.report.material import Material, material_of
+from autotune.tuning.events import Event, StudyStarted, TunerStarted
+from autotune.tuning.history import History
+from tests.autotune.report.drawn_study import STEPS, events
+from tests.autotune.test_cli import SIMULATED
+from trainer.recipe import Recipe, load_recipe
+
+
+def material(told: list[Event], *, price: float | None = None) -> Material:
+    history = History(told)
+    return material_of(history, document_of(history, gpu_hour_price=price))
+
+
+def planned(told: list[Event], hours: float) -> list[Event]:
+    """The study as its recipe would have begun it with planned_gpu_hours."""
+
+    def with_hours(event: Event) -> Event:
+        recipe = getattr(event, "recipe", None)
+        if not isinstance(recipe, dict):
+            return event
+        return msgspec.structs.replace(event, recipe=recipe | {"tune": recipe["tune"] | {"planned_gpu_hours": hours}})
+
+    return [with_hours(event) for event in told]
+
+
+@pytest.fixture(scope="module")
+def head() -> Head:
+    return head_of(material(events()))
+
+
+def test_it_says_when_what_where_and_with_which_software(head: Head) -> None:
+    facts = dict(head.facts)
+    assert facts["When"] == "1970-01-01 00:00 UTC, 15 min"
+    assert "experts, top-" in facts["Model"]
+    assert facts["Ran on"] == "2 CPU ranks, 1 node of 2: says nothing of GPUs"
+    assert facts["Batch"].endswith("tokens, fp32")
+    assert "megatron-core 0.16.1, torch 2.13.0+cpu, moe-autotune 0.1.0" in facts["Software"]
+    assert facts["Cost"] == "12 bursts, 0.21 rank-hours"
+
+
+def test_a_price_of_the_run_or_of_the_report_is_money() -> None:
+    told = events()
+    of_the_run = [told[0], TunerStarted(recipe="x", budget=20, gpu_hour_price=2.0), *told[1:]]
+    assert dict(head_of(material(of_the_run)).facts)["Cost"].endswith(", 0.416 at 2 an hour")
+    assert dict(head_of(material(of_the_run, price=4.0)).facts)["Cost"].endswith(", 0.832 at 4 an hour")
+
+
+def test_what_the_tuned_recipe_saves_is_counted_on_the_training_it_is_for() -> None:
+    made = material(planned(events(), 1000.0), price=3.0)
+    low, middle, high = made.document.saved_gpu_hours or (0.0, 0.0, 0.0)
+    assert made.document.speedup is not None
+    assert middle == pytest.approx(1000 * (1 - 1 / made.document.speedup))
+    assert low <= middle <= high
+    said = dict(head_of(made).facts)["Saves"]
+    assert "of the planned 1,000 GPU-hours" in said
+    assert "at 3 an hour" in said
+
+
+def test_every_accepted_change_names_its_wall_with_its_milliseconds_before_and_after(head: Head) -> None:
+    assert head.changes is not None
+    walls = [row[1] for row in head.changes.rows]
+    assert walls[0] == "memory: out of memory → 0.660 GiB"
+    assert walls[1].startswith("memory: 556 → 6")
+    assert walls[2].startswith("host: 28")
+    assert len(walls) == 4
+
+
+def test_a_fix_answers_the_wall_it_claims_not_the_largest(head: Head) -> None:
+    path = material(events()).path
+    assert [str(answered(step)) for step in path if step.parent] == ["memory", "memory", "host", "communication"]
+    assert before_and_after(path[0]) == ""
+
+
+def test_the_export_command_stands_beside_the_flags_that_change(head: Head) -> None:
+    assert head.export == "moe-autotune export . --to megatron-lm"
+    assert WordChange(before="--micro-batch-size 1", after="--micro-batch-size 4") in head.flags
+
+
+def test_the_difference_is_in_the_words_of_the_users_own_trainer() -> None:
+    base = load_recipe("cpu-moe")
+    own = base.model_dump(mode="json") | {
+        "burst": base.burst.model_dump(mode="json") | {"engine": "command"},
+        "trainer": {"kind": "megatron-bridge", "command": ["python", "train.py", "--recipe", "mine"]},
+    }
+    recipe = Recipe.model_validate(own)
+    changes = word_changes(recipe, recipe.replace({"micro_batch_size": 4}))
+    assert any(change.after == "train.micro_batch_size=4" for change in changes)
+    assert word_changes(recipe, recipe) == []
+
+
+def test_simulated_and_cpu_stand_in_the_title() -> None:
+    rendered = render(History(events()))
+    assert "<title>cpu-moe: 1.83× (CPU)</title>" in rendered["report.html"]
+    assert rendered["report.md"].startswith("# cpu-moe: 1.83× (CPU)\n")
+    told = events()
+    started = told[0]
+    assert isinstance(started, StudyStarted)
+    simulated = started.recipe | {"burst": started.recipe["burst"] | {"engine": "simulated"}}
+    told[0] = msgspec.structs.replace(started, recipe=simulated)
+    assert "(simulated)</title>" in render(History(told))["report.html"]
+
+
+def test_nothing_is_claimed_where_nothing_ran() -> None:
+    head = head_of(material(events(STEPS[:1])))
+    assert (head.changes, head.export, head.flags) == (None, "", ())
+    assert "Saves" not in dict(head.facts)
+
+
+def test_an_infeasible_study_says_what_it_would_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tight = SIMULATED.replace("qwen3-30b-a3b", "deepseek-v3")
+    (tmp_path / "base.yaml").write_text(tight)
+    assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 1
+    text = (tmp_path / "s" / "report.md").read_text()
+    needed = next(line for line in text.splitlines() if line.startswith("- It would take: "))
+    assert "nodes of 8 instead of 2, by estimate" in needed
+    assert "a rank of 79.2 GiB" in needed
+    assert "Throughput of" not in (tmp_path / "s" / "report.html").read_text()
