@@ -60,6 +60,7 @@ def app() -> App:
     from autotune.commands.report import report
     from autotune.commands.run import run
     from autotune.commands.status import status, watch
+    from autotune.commands.studies import studies
     from autotune.tuning.environment import version
 
     program = App(
@@ -69,7 +70,21 @@ def app() -> App:
         help_flags=["--help"],
         result_action="return_value",
     )
-    for command in (run, status, watch, check, estimate, plan, diagnose, compare, report, export, doctor, init):
+    for command in (
+        run,
+        status,
+        watch,
+        studies,
+        check,
+        estimate,
+        plan,
+        diagnose,
+        compare,
+        report,
+        export,
+        doctor,
+        init,
+    ):
         program.command(_with_json(command))
     program.command(_with_json(import_), name="import")
     return program

@@ -19,7 +19,9 @@ Source = Annotated[str, Parameter(help="A study's folder (its best recipe), a re
 def export(
     source: Source,
     *,
-    to: Annotated[str, Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob.")],
+    to: Annotated[
+        str, Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob; a study also to mlflow.")
+    ],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     for_version: Annotated[
         str | None,
@@ -28,9 +30,15 @@ def export(
             help="The version of the tool, such as 0.16.1 or head; else the newest.",
         ),
     ] = None,
+    tracking: Annotated[
+        str | None,
+        Parameter(help="Of mlflow: a folder, a database or a server; else MLFLOW_TRACKING_URI, else mlruns here."),
+    ] = None,
     force: Force = False,
 ) -> Answer:
-    """Write a recipe in another tool's words."""
+    """Write a recipe in another tool's words, or a study as the runs of a tracker."""
+    if to == "mlflow":
+        return _tracked(source, tracking, force)
     from autotune.export import Context
     from autotune.export import export as rendered
     from autotune.output import text_at
@@ -52,6 +60,19 @@ def export(
             "file": None if output is None else str(output),
         }
     )
+
+
+def _tracked(source: str, named: str | None, force: bool) -> Answer:
+    """The study and its trials as runs of MLflow."""
+    from autotune.tracking.mlflow import tracking_of, write_runs
+    from autotune.tracking.runs import runs_of
+    from autotune.tuning.journal import read_study
+
+    runs, tracking = runs_of(read_study(Path(source))), tracking_of(named)
+    run = write_runs(runs, tracking=tracking, folder=Path(source), again=force)
+    print(f"run {run} and {len(runs.trials)} trials below it, experiment {runs.experiment}, at {tracking}")
+    document = {"schema": 1, "to": "mlflow", "tracking": tracking, "experiment": runs.experiment, "run": run}
+    return Answer(document=document)
 
 
 def _read_for(source: str) -> tuple[Path, ...]:

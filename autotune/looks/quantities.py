@@ -78,6 +78,13 @@ def changes_text(changes: dict[str, tuple[Any, Any]]) -> str:
     return ", ".join(f"{knob} {knob_value(a)} → {knob_value(b)}" for knob, (a, b) in changes.items()) or "nothing"
 
 
+def first_changes(changes: dict[str, tuple[Any, Any]], most: int = 4) -> str:
+    """The first knobs that move, and how many more do."""
+    first = dict(list(changes.items())[:most])
+    more = len(changes) - len(first)
+    return changes_text(first) + (f" and {more} more" if more else "")
+
+
 def counted(number: int, noun: str) -> str:
     """`1 burst`, `3 bursts`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

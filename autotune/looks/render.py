@@ -9,7 +9,15 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-ROOMS = ("looks", "compare", "diagnose", "estimate", "plan", "report")  # folders with templates, searched in order
+ROOMS = (
+    "looks",
+    "compare",
+    "diagnose",
+    "estimate",
+    "plan",
+    "report",
+    "studies",
+)  # folders with templates, searched in order
 
 
 def render(template: str, **values: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from autotune.export.difference import WordChange, word_changes
-from autotune.looks.quantities import changes_text, counted, gib, significant
+from autotune.looks.quantities import counted, first_changes, gib, significant
 from autotune.looks.tables import Table
 from autotune.report.answers import before_and_after
 from autotune.report.document import Document
@@ -16,12 +16,11 @@ from autotune.report.path import obtained_text
 from autotune.tuning.history import History
 from autotune.tuning.lines import cost_in_words
 from autotune.tuning.standing import span_words
-from policies.trial import Changes, Status
+from policies.trial import Status
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.recipe import Recipe
 
-SHOWN = 4  # knobs of a change
 SOFTWARE = ("megatron-core", "torch", "transformer-engine", "deep-ep", "nccl", "cuda")
 TRAINERS = {"megatron-lm": "megatron-lm", "megatron-bridge": "megatron-bridge", "custom": "megatron-lm"}
 
@@ -156,14 +155,7 @@ def _change_rows(material: Material) -> Iterator[tuple[str, ...]]:
     for step in material.path:
         if step.parent is not None and step.trial.accepted:
             by = f"trial {step.trial.number}: {fix_title(step.trial)}"
-            yield by, before_and_after(step), obtained_text(step, material.unit), _first_of(step.trial.changes)
-
-
-def _first_of(changes: Changes) -> str:
-    """The first knobs that moved, and how many more: the path has them all."""
-    first = dict(list(changes.items())[:SHOWN])
-    more = len(changes) - len(first)
-    return changes_text(first) + (f" and {more} more, below" if more else "")
+            yield by, before_and_after(step), obtained_text(step, material.unit), first_changes(step.trial.changes)
 
 
 def _target(recipe: Recipe) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Wall
@@ -13,12 +12,11 @@ from autotune.looks.quantities import (
     duration,
     gib,
     interval,
-    percent,
     speedup,
     tokens_per_s,
 )
 from autotune.report.document import Document, Measured, measured
-from autotune.report.walls import wall_of, where_it_failed
+from autotune.report.walls import wall_of, walls_met, where_it_failed
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
 from autotune.tuning.lines import cost_in_words, rate_unit
@@ -110,7 +108,7 @@ def _what_was_wrong(history: History) -> str:
     if not trials:
         return "Nothing was measured."
     said = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
-    walls = _walls_met([trial for trial in trials if trial.accepted])
+    walls = walls_met([trial for trial in trials if trial.accepted])
     if walls:
         said.append("Walls met on the way, each where it was largest: " + "; ".join(walls) + ".")
     return " ".join(said) or "No trace named a wall."
@@ -126,21 +124,6 @@ def _as_given(trial: Trial) -> str:
         limited = f" (limit {gib(limit)} a rank)" if limit else ""
         return f"The recipe as given does not fit: out of memory {where}{limited}.".replace("  ", " ")
     return f"The recipe as given does not run ({failure.kind}: {failure.evidence})."
-
-
-def _walls_met(trials: Sequence[Trial]) -> list[str]:
-    """One text for each named wall, from the trial where it had the largest share."""
-    largest: dict[Wall, tuple[float, float, int]] = {}
-    for trial in trials:
-        diagnosis = trial.analysis.diagnosis if trial.analysis else None
-        finding = diagnosis.finding(diagnosis.wall) if diagnosis else None
-        if finding and finding.share > largest.get(finding.wall, (0.0, 0.0, 0))[0]:
-            largest[finding.wall] = (finding.share, finding.recoverable_us, trial.number)
-    ranked = sorted(largest.items(), key=lambda item: -item[1][0])
-    return [
-        f"{wall.value} {percent(share)} of the step (up to {duration(us)}, trial {number})"
-        for wall, (share, us, number) in ranked
-    ]
 
 
 def _what_was_changed(history: History) -> str:

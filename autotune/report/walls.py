@@ -44,6 +44,21 @@ def wall_of(trial: Trial) -> WallSeen:
     )
 
 
+def walls_met(trials: Sequence[Trial]) -> list[str]:
+    """One text for each named wall, from the trial where it had the largest share."""
+    largest: dict[Wall, tuple[float, float, int]] = {}
+    for trial in trials:
+        diagnosis = trial.analysis.diagnosis if trial.analysis else None
+        finding = diagnosis.finding(diagnosis.wall) if diagnosis else None
+        if finding and finding.share > largest.get(finding.wall, (0.0, 0.0, 0))[0]:
+            largest[finding.wall] = (finding.share, finding.recoverable_us, trial.number)
+    ranked = sorted(largest.items(), key=lambda item: -item[1][0])
+    return [
+        f"{wall.value} {percent(share)} of the step (up to {duration(us)}, trial {number})"
+        for wall, (share, us, number) in ranked
+    ]
+
+
 def burst_folders(trial: Trial) -> str:
     """`bursts/0003, bursts/0005`: where in the study folder the evidence lies."""
     return _folders(trial.bursts)

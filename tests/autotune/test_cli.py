@@ -75,6 +75,7 @@ def test_every_command_of_the_contract_is_there_with_json_and_help(capsys: pytes
         "run",
         "status",
         "watch",
+        "studies",
         "check",
         "estimate",
         "plan",

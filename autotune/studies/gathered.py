@@ -1,0 +1,121 @@
+"""The studies below a folder, each in a row: from its journal alone. What cannot be read is said and passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autotune.looks.quantities import first_changes
+from autotune.report.document import document_of
+from autotune.report.head import ran_on
+from autotune.report.walls import walls_met
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_study
+from autotune.tuning.lines import cost_in_words, wall_of
+from autotune.tuning.standing import State, standing_of
+from autotune.tuning.study import held
+from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe
+
+DEPTHS = ("", "*/", "*/*/")  # of a study below the folder
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One study. The speed-up is over its reference; `walls` are those met on the way, `wall` that of the best."""
+
+    folder: str
+    study: str
+    began: str  # the day, UTC
+    state: State
+    status: str | None
+    model: str
+    ran_on: str
+    bursts: int
+    gpu_hours: float
+    cost: str
+    simulated: bool
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    changes: dict[str, tuple[Any, Any]]
+    changed: str
+    walls: list[str]
+    wall: str | None
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    folder: str
+    why: str
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `studies --json`; studies in the order they began."""
+
+    schema: int = 1
+    folder: str
+    studies: list[Row]
+    unread: list[Unread]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the page and the terminal are made from: the rows, and the study behind each."""
+
+    document: Gathered
+    histories: tuple[History, ...]
+
+
+def gathered(folder: Path, *, now: float) -> Found:
+    """Raises BadInputError where no study lies in or below the folder."""
+    rows: list[tuple[float, Row, History]] = []
+    unread: list[Unread] = []
+    for study in _folders(folder):
+        try:
+            history = read_study(study)
+        except BadInputError as error:
+            unread.append(Unread(folder=str(study), why=error.problems[0].what))
+            continue
+        rows.append((history.study.at if history.study else 0.0, _row(study, history, now), history))
+    if not rows and not unread:
+        hint = "name the folder that studies lie in; `moe-autotune run` makes studies/"
+        raise BadInputError(Problem(where=str(folder), what="no study lies here", hint=hint))
+    rows.sort(key=lambda row: (row[0], row[1].folder))
+    document = Gathered(folder=str(folder), studies=[row for _, row, _ in rows], unread=unread)
+    return Found(document=document, histories=tuple(history for *_, history in rows))
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    for depth in DEPTHS:
+        yield from (path.parent for path in sorted(folder.glob(f"{depth}{JOURNAL}")))
+
+
+def _row(folder: Path, history: History, now: float) -> Row:
+    assert history.study is not None  # read_study refuses a journal without its first line
+    recipe = Recipe.model_validate(history.study.recipe)
+    document = document_of(history)
+    standing = standing_of(history, folder=str(folder), now=now, held=held(folder))
+    changes = recipe.diff(history.best.recipe) if history.best else {}
+    wall = wall_of(history.best)
+    return Row(
+        folder=str(folder),
+        study=document.study,
+        began=f"{datetime.fromtimestamp(history.study.at, tz=UTC):%Y-%m-%d}",
+        state=standing.state,
+        status=standing.status,
+        model=recipe.model if isinstance(recipe.model, str) else f"{recipe.architecture.num_layers} layers",
+        ran_on=ran_on(recipe),
+        bursts=standing.bursts,
+        gpu_hours=document.gpu_hours,
+        cost=cost_in_words(history),
+        simulated=document.simulated,
+        speedup=document.speedup,
+        speedup_ci=document.speedup_ci,
+        changes=changes,
+        changed=first_changes(changes) if history.best else "",
+        walls=walls_met([trial for trial in history.trials if trial.accepted]),
+        wall=str(wall) if wall else None,
+    )

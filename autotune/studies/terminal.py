@@ -1,0 +1,22 @@
+"""The studies of a folder as a terminal shows them: two lines each, or three."""
+
+from __future__ import annotations
+
+from autotune.looks.wrapping import plain_console, say
+from autotune.studies.gathered import Gathered
+from autotune.studies.words import gain_words, state_words, studies_words
+
+
+def show_studies(document: Gathered) -> None:
+    """What was tuned and what it gave; then the walls and the cost; then what could not be read."""
+    console = plain_console()
+    for row in document.studies:
+        say(console, f"{row.folder}: {gain_words(row)}, {state_words(row)}", style="bold")
+        say(console, f"{row.began} · {row.model} on {row.ran_on} · {row.cost}", lead="  ")
+        if row.walls:
+            say(console, "; ".join(row.walls), lead="  walls    ")
+        if row.changed:
+            say(console, row.changed, lead="  changed  ")
+    for each in document.unread:
+        say(console, f"{each.folder}: not read: {each.why}")
+    say(console, studies_words(len(document.studies)))

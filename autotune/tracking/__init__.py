@@ -1,0 +1,1 @@
+"""A study as the runs of an experiment tracker."""

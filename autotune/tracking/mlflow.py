@@ -1,0 +1,95 @@
+"""Writes a study's runs to MLflow: a tracking folder, a database or a server. The only file that knows MLflow.
+
+MLflow is an extra (`pip install 'moe-autotune[mlflow]'`): mlflow-skinny, its client alone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from autotune.tracking.runs import Run, StudyRuns
+from trainer.errors import BadInputError, Problem, ToolError
+
+IDENTITY = "moe_autotune.study"
+ARTIFACTS = ("report.html", "report.md", "report.json", "tuned_recipe.yaml", "recipe.yaml", "journal.jsonl")
+FOLDER = "mlruns"  # of this directory, where nothing else is named
+MOST_TEXT = 5000  # characters of a tag
+MOST_PARAMETER = 6000  # characters of a parameter's value
+MOST_AT_ONCE = 100  # parameters and tags of one request
+SETTINGS = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # 3.x asks whether a folder is meant: one was named
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing of a study goes anywhere but where it was sent
+}
+
+
+def tracking_of(named: str | None) -> str:
+    """Where runs go: what was named, else MLFLOW_TRACKING_URI, else a folder here."""
+    return named or os.environ.get("MLFLOW_TRACKING_URI") or FOLDER
+
+
+def write_runs(runs: StudyRuns, *, tracking: str, folder: Path, again: bool) -> str:
+    """Writes the study and its trials, with the files of its `folder`: the identifier of the study's run.
+
+    A study that is there is written again only if `again`, in place of the older runs. Raises BadInputError where it is
+    there, and ToolError without MLflow, or where it says no.
+    """
+    client, refused = _client(tracking)
+    try:
+        experiment = _experiment(client, runs.experiment)
+        _make_room(client, experiment, runs.identity, again)
+        study = _write(client, experiment, runs.study, {IDENTITY: runs.identity})
+        for name in ARTIFACTS:
+            if (folder / name).is_file():
+                client.log_artifact(study, str(folder / name))
+        for trial in runs.trials:
+            _write(client, experiment, trial, {IDENTITY: runs.identity, "mlflow.parentRunId": study})
+    except refused as error:
+        said = str(error).partition("\n")[0]
+        raise ToolError(f"MLflow at {tracking}: {said}", hint="name another --tracking, or start its server") from error
+    return study
+
+
+def _client(tracking: str) -> tuple[Any, type[Exception]]:
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise ToolError(f"MLflow is not installed: {error}", hint="pip install 'moe-autotune[mlflow]'") from None
+    uri = tracking if "://" in tracking else Path(tracking).resolve().as_uri()
+    return MlflowClient(tracking_uri=uri), MlflowException
+
+
+def _experiment(client: Any, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    return str(found.experiment_id if found else client.create_experiment(name))
+
+
+def _make_room(client: Any, experiment: str, identity: str, again: bool) -> None:
+    older = client.search_runs([experiment], filter_string=f"tags.`{IDENTITY}` = '{identity}'", max_results=1000)
+    if older and not again:
+        problem = "this study is there already, as run " + older[-1].info.run_id
+        raise BadInputError(Problem(where="--to mlflow", what=problem, hint="--force writes it again in place of that"))
+    for run in older:
+        client.delete_run(run.info.run_id)
+
+
+def _write(client: Any, experiment: str, run: Run, beside: dict[str, str]) -> str:
+    from mlflow.entities import Metric, Param, RunTag
+
+    began, ended = (round(1000 * at) for at in (run.began_at, run.ended_at))
+    made = client.create_run(experiment, start_time=began, run_name=run.name).info.run_id
+    metrics = [Metric(name, value, ended, 0) for name, value in run.metrics.items()]
+    metrics += [
+        Metric(name, value, ended, step) for name, curve in run.curves.items() for step, value in enumerate(curve)
+    ]
+    parameters = [Param(name, value[:MOST_PARAMETER]) for name, value in run.parameters.items()]
+    tags = [RunTag(name, value[:MOST_TEXT]) for name, value in (run.tags | beside).items()]
+    for start in range(0, max(len(metrics), len(parameters), len(tags)), MOST_AT_ONCE):
+        part = slice(start, start + MOST_AT_ONCE)
+        client.log_batch(made, metrics=metrics[part], params=parameters[part], tags=tags[part])
+    client.set_terminated(made, status="FAILED" if run.failed else "FINISHED", end_time=ended)
+    return str(made)

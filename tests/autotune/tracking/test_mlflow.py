@@ -1,0 +1,88 @@
+"""A study as the runs of an experiment tracker: what is told, and that MLflow has it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.report import write_report
+from autotune.tracking.runs import runs_of
+from autotune.tuning.history import History
+from tests.autotune.report.drawn_study import STEPS, events, write_study
+
+needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="without MLflow (pip install '.[mlflow]')")
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = write_study(tmp_path / "s")
+    write_report(folder)
+    return folder
+
+
+def test_a_run_for_the_study_and_one_for_each_trial() -> None:
+    runs = runs_of(History(events()))
+    assert runs.experiment == "cpu-moe"
+    assert len(runs.trials) == 10
+    assert runs.study.metrics["speedup"] == pytest.approx(1.83, abs=0.01)
+    assert runs.study.metrics["best_trial"] == 7
+    fast = runs.trials[3]
+    assert fast.parameters == {"micro_batch_size": "4"}
+    assert fast.metrics["step_ms"] == pytest.approx(1010, rel=0.01)
+    assert fast.metrics["peak_gib"] == 0.95
+    assert fast.metrics["communication_ms"] == pytest.approx(284, rel=0.01)
+    assert len(fast.curves["loss"]) == 11
+    assert fast.tags["verdict"] == "accepted"
+    assert fast.tags["because"]
+
+
+def test_a_trial_that_did_not_run_is_a_failed_run_without_figures() -> None:
+    first = runs_of(History(events(STEPS[:1]))).trials[0]
+    assert first.failed
+    assert "step_ms" not in first.metrics
+    assert first.curves == {}
+
+
+def test_the_same_study_has_the_same_identity_after_more_trials() -> None:
+    assert runs_of(History(events(STEPS[:3]))).identity == runs_of(History(events())).identity
+
+
+@pytest.mark.skipif(find_spec("mlflow") is not None, reason="MLflow is installed")
+def test_without_mlflow_the_extra_is_named(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "s", "--to", "mlflow"]) == 3
+    assert "pip install 'moe-autotune[mlflow]'" in capsys.readouterr().err
+
+
+@needs_mlflow
+def test_a_tracking_folder_has_runs_metrics_and_artifacts_once(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "s", "--to", "mlflow", "--tracking", "runs"]) == 0
+    assert "10 trials below it" in capsys.readouterr().out
+    assert main(["export", "s", "--to", "mlflow", "--tracking", "runs"]) == 2
+    assert "this study is there already" in capsys.readouterr().err
+    assert main(["export", "s", "--to", "mlflow", "--tracking", "runs", "--force"]) == 0
+    found = _runs("runs")
+    assert len(found) == 11
+    parent = next(run for run in found if "mlflow.parentRunId" not in run.data.tags)
+    assert parent.data.metrics["speedup"] == pytest.approx(1.83, abs=0.01)
+    assert sum(run.data.tags.get("mlflow.parentRunId") == parent.info.run_id for run in found) == 10
+    assert {"report.html", "tuned_recipe.yaml"} <= {path.name for path in Path("runs").rglob("artifacts/*")}
+
+
+@needs_mlflow
+def test_a_tracker_that_cannot_be_reached_is_said(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "s", "--to", "mlflow", "--tracking", "nothing://here"]) == 3
+    assert "nothing://here" in capsys.readouterr().err
+
+
+def _runs(folder: str) -> list[Any]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=Path(folder).resolve().as_uri())
+    experiment = client.get_experiment_by_name("cpu-moe")
+    return list(client.search_runs([experiment.experiment_id]))
