@@ -10,14 +10,14 @@ TRAINERS := .venv-trainers
 LATER  := faults or browser or cold or thorough or slurm or trainers
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-full test-trainers check lint types layers unit clean
+.PHONY: run test test-full test-trainers check lint types layers docs unit clean
 
 run: $(STAMP)
 	$(BIN)/moe-autotune run cpu-moe-slow --budget 20
 
 test: check unit
 
-check: lint types layers
+check: lint types layers docs
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -28,6 +28,10 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	$(BIN)/lint-imports
+
+# the site of the documents, its links followed: build/site/index.html
+docs: $(STAMP)
+	$(BIN)/python -m docs.site build/site
 
 unit: $(STAMP)
 	$(PYTEST) -m "not ($(LATER))"

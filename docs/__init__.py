@@ -1,0 +1,1 @@
+"""The documents, and in `site/` what makes a site of them."""

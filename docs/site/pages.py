@@ -1,0 +1,75 @@
+"""Every page of the site: the documents that people write, then what is made from the program's own tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from docs.site.page import Page
+from docs.site.reference import commands, fixes, knobs, machines, outputs, rules, walls
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ROOT / "docs"
+INCLUDED = re.compile(r"^<!-- README: (.+) -->$", re.MULTILINE)
+TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+
+# file, group; what is in no row stands at the end of "More"
+TITLES = {"docs/index.md": "Overview", "README.md": "README"}  # else the first heading
+WRITTEN: tuple[tuple[str, str], ...] = (
+    ("docs/index.md", "Begin"),
+    ("docs/start.md", "Begin"),
+    ("docs/first-night.md", "Begin"),
+    ("docs/reading-a-report.md", "Read"),
+    ("docs/reading-traces.md", "Read"),
+    ("docs/estimates.md", "Understand"),
+    ("docs/long-context.md", "Understand"),
+    ("docs/glossary.md", "Understand"),
+    ("docs/machines.md", "Extend"),
+    ("CONTRIBUTING.md", "Extend"),
+    ("README.md", "More"),
+    ("CHANGELOG.md", "More"),
+)
+MADE: tuple[Callable[[], Iterator[Page]], ...] = (
+    commands.pages,
+    knobs.pages,
+    rules.pages,
+    fixes.pages,
+    walls.pages,
+    machines.pages,
+    outputs.pages,
+)
+ORDER = ("Begin", "Read", "Reference", "Understand", "Extend", "More")
+
+
+def every_page() -> list[Page]:
+    """In the order of the list; the first is the front page."""
+    known = {name for name, _ in WRITTEN}
+    more = [(str(path.relative_to(ROOT)), "More") for path in sorted(DOCUMENTS.glob("*.md"))]
+    written = [*WRITTEN, *(row for row in more if row[0] not in known)]
+    pages = [_written(name, group) for name, group in written]
+    pages += [page for make in MADE for page in make()]
+    return sorted(pages, key=lambda page: ORDER.index(page.group))
+
+
+def _written(name: str, group: str) -> Page:
+    text = INCLUDED.sub(lambda found: _section(found[1]), (ROOT / name).read_text(encoding="utf-8"))
+    title = TITLE.search(text)
+    return Page(
+        path=Path(name).stem.lower() + ".html",
+        title=TITLES.get(name) or (title[1].replace("`", "") if title else name),
+        markdown=text,
+        group=group,
+        source=name,
+    )
+
+
+def _section(title: str) -> str:
+    """The text of a section of the README, its links as they are seen from docs/. KeyError where there is none."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL))
+    return re.sub(r"\]\((?!\w+://)([^)]+)\)", lambda found: f"]({_from_docs(found[1])})", sections[title]).strip()
+
+
+def _from_docs(link: str) -> str:
+    return f"../README.md{link}" if link.startswith("#") else f"../{link}"

@@ -1,0 +1,47 @@
+"""A page for each fix: its docstring, and what it claims, from the FIX itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.looks.quantities import percent
+from docs.site.page import Page, facts, table
+from policies.fix import Claim, Fix
+from policies.fixes import FIXES, page
+
+
+def pages() -> Iterator[Page]:
+    yield Page(path="fixes/index.html", title="Fixes", markdown=_index(), group="Reference")
+    for fix in FIXES.values():
+        yield Page(path=f"fixes/{fix.name}.html", title=fix.name, markdown=_page(fix), group="Reference", listed=False)
+
+
+def walls_of(fix: Fix) -> str:
+    return ", ".join(f"[{wall}](../walls/{wall}.html)" for wall in fix.walls)
+
+
+def _index() -> str:
+    rows = [
+        (f"[{fix.name}]({fix.name}.html)", fix.title, ", ".join(fix.phases), walls_of(fix)) for fix in FIXES.values()
+    ]
+    said = f"The {len(FIXES)} known cures, one file each in `policies/fixes/`; a page is the file's docstring."
+    return f"# Fixes\n\n{said}\n\n" + table(("fix", "what", "phases", "walls"), rows)
+
+
+def _page(fix: Fix) -> str:
+    heading, _, text = page(fix.name).partition("\n")
+    claims = "; ".join(_claim(claim) for claim in fix.claims)
+    rows = (
+        ("phases", ", ".join(fix.phases)),
+        ("claims", claims or "nothing: it makes a recipe fit"),
+        ("memory", f"{percent(fix.memory.fraction, 0)} of the peak: {fix.memory.note}" if fix.memory.note else ""),
+        ("slows by", percent(fix.slowdown, 0) + ", where it is used to save memory" if fix.slowdown else ""),
+        ("has paid", f"{percent(fix.chance, 0)} of the times its wall stood"),
+        ("proof", f"in the next trace: {fix.proof.measure}" if fix.proof else "the built model's own word"),
+    )
+    return f"# {fix.name}: {fix.title}\n\n{heading}\n{text}\n\n{facts(rows)}\n"
+
+
+def _claim(claim: Claim) -> str:
+    parts = f" ({', '.join(claim.parts)})" if claim.parts else ""
+    return f"{percent(claim.fraction, 0)} of [{claim.wall}](../walls/{claim.wall}.html){parts}: {claim.source}"

@@ -1,0 +1,68 @@
+"""A page for each rule: what `check --explain RULE` says, from the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autotune.check.findings import KINDS, LAUNCHERS, rule_document
+from autotune.looks.quantities import knob_value
+from docs.site.page import Page, code, facts, table
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import RULES, Rule
+
+
+def pages() -> Iterator[Page]:
+    yield Page(path="rules/index.html", title="Rules", markdown=_index(), group="Reference")
+    for rule in RULES:
+        yield Page(path=f"rules/{rule.id}.html", title=rule.id, markdown=_page(rule), group="Reference", listed=False)
+
+
+def _index() -> str:
+    parts = [
+        f"# Rules\n\nThe {len(RULES)} rules that `moe-autotune check` holds against a recipe; `check --explain RULE` "
+        "tells one of them.\n"
+    ]
+    for kind, (_, meaning) in KINDS.items():
+        of_kind = [rule for rule in RULES if rule.kind.value == kind]
+        rows = [(f"[{rule.id}]({rule.id}.html)", _plain(rule_document(rule)["because"])) for rule in of_kind]
+        parts.append(f"\n## {kind}: {meaning}\n\n" + table(("rule", "says of a recipe that breaks it"), rows) + "\n")
+    return "".join(parts)
+
+
+def _page(rule: Rule) -> str:
+    told = rule_document(rule)
+    _, meaning = KINDS[told["kind"]]
+    rows = (
+        ("kind", f"{told['kind']}: {meaning}"),
+        ("what to do", told["hint"]),
+        ("knobs", _knobs(told["knobs"]) or "none: it is about the model or the cluster"),
+        ("said by", _said_by(rule)),
+        ("releases", told["versions"]),
+        ("source", told["source"]),
+        ("compared", "; ".join(told["compared"])),
+        ("breaks it", _example(told["breaking"])),
+        ("passes", _example(told["passing"])),
+    )
+    return f"# {rule.id}\n\n{_plain(told['because'])}\n\n{facts((name, _plain(text)) for name, text in rows)}\n"
+
+
+def _knobs(names: tuple[str, ...]) -> str:
+    return ", ".join(f"[{name}](../knobs/{name}.html)" if name in KNOBS else name for name in names)
+
+
+def _said_by(rule: Rule) -> str:
+    return ", ".join(LAUNCHERS[launcher] for launcher in rule.binds)
+
+
+def _example(example: Mapping[str, Mapping[str, Any]]) -> str:
+    parts = (
+        f"{section}: " + ", ".join(code(f"{name}: {knob_value(value)}") for name, value in values.items())
+        for section, values in example.items()
+    )
+    return "; ".join(parts) or "the plain recipe as it is"
+
+
+def _plain(text: str) -> str:
+    """What a rule says is text: its stars and angles are no marks."""
+    return text.replace("*", "\\*").replace("<", "&lt;")
