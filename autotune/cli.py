@@ -129,7 +129,9 @@ def _explained(error: Exception) -> Explained:
         return known
     import traceback
 
-    traceback.print_exc()
+    from trainer.secrets import masked
+
+    print(masked(traceback.format_exc()), file=sys.stderr, end="")
     problem = Problem(
         where="moe-autotune", what=f"{type(error).__name__}: {error}", hint="a fault of the program: please report it"
     )
@@ -137,9 +139,12 @@ def _explained(error: Exception) -> Explained:
 
 
 def _told(explained: Explained) -> tuple[int, Any]:
+    """What is wrong, on stderr and as a document: it quotes files and commands, and none of their secrets."""
+    from trainer.secrets import masked
+
     for problem in explained.problems:
-        print(problem, file=sys.stderr)
-    problems = [_fields(problem) for problem in explained.problems]
+        print(masked(str(problem)), file=sys.stderr)
+    problems = [{key: masked(text) for key, text in _fields(problem).items()} for problem in explained.problems]
     return explained.code, {"schema": SCHEMA, "error": {"code": explained.code, "problems": problems}}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from trainer.recipe.schema import Recipe
+from trainer.secrets import masked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +150,10 @@ def read_outcome(folder: Path) -> Outcome | None:
         return None
 
 
-def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """The measured steps a line each in `steps.jsonl`, and last, whole or not at all, `outcome.json`."""
+def write_outcome(folder: Path, outcome: Outcome) -> Outcome:
+    """The measured steps a line each in `steps.jsonl`, and last, whole or not at all, `outcome.json`: the outcome as
+    written, which quotes no secret."""
+    outcome = _masked(outcome)
     with (folder / "steps.jsonl").open("wb") as steps:
         cpu = outcome.cpu_us or [0.0] * len(outcome.step_us)
         for index, (step_us, cpu_us) in enumerate(zip(outcome.step_us, cpu, strict=True)):
@@ -158,3 +161,10 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
     part = folder / "outcome.json.part"
     part.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
     part.replace(folder / "outcome.json")
+    return outcome
+
+
+def _masked(outcome: Outcome) -> Outcome:
+    """What it quotes of logs, without passwords and keys."""
+    failure = outcome.failure and msgspec.structs.replace(outcome.failure, evidence=masked(outcome.failure.evidence))
+    return msgspec.structs.replace(outcome, failure=failure, warnings=[masked(text) for text in outcome.warnings])

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.importing.secrets import is_secret
 from trainer.recipe.knobs import KNOBS
+from trainer.secrets import is_secret
 
 # Set by whatever starts the ranks
 LAUNCHERS = {

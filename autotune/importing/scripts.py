@@ -9,11 +9,11 @@ from pathlib import Path
 from autotune.importing.environment import LAUNCHERS, is_knob
 from autotune.importing.files import Beside
 from autotune.importing.found import Asked, Started, check_given, refused
-from autotune.importing.secrets import is_secret, is_secret_flag
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
 from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
+from trainer.secrets import is_secret, is_secret_flag
 
 MOST_SHOWN = 60  # characters
 TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -26,6 +26,7 @@ from trainer.recipe.sections import (
     knob_problem,
 )
 from trainer.recipe.source import KeyPath, Source, nearest
+from trainer.secrets import is_secret, secrets_in
 
 Model = TypeVar("Model", bound=Section)
 Known = Iterable[str]  # keys that may stand in a section
@@ -52,7 +53,7 @@ SECTIONS: dict[str, type[Section]] = {
 def validated(model: type[Model], source: Source) -> Model:
     """What plain data stands for, `model` being the whole recipe. BadInputError carries every problem found."""
     data, problems = _spelled_out(source)
-    problems += _knob_problems(source, data)
+    problems += [*_knob_problems(source, data), *_secret_problems(source, data.get("trainer"))]
     if isinstance(data.get("knobs"), dict):
         data["knobs"] = {k: v for k, v in data["knobs"].items() if k in KNOBS and knob_problem(k, v) is None}
     data.setdefault("name", _default_name(source))
@@ -104,6 +105,26 @@ def _knob_problems(source: Source, data: dict[str, Any]) -> list[Problem]:
         for name, value in knobs.items()
         if (what := knob_problem(name, value))
     ]
+
+
+def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
+    """A recipe is copied into journals, reports and exports: it names what holds a secret, and never says it."""
+    env = trainer.get("env") if isinstance(trainer, dict) else None
+    for name, value in env.items() if isinstance(env, dict) else ():
+        if isinstance(value, str) and is_secret(str(name), value) and value != f"${{{name}}}":
+            yield Problem(
+                where=source.where(("trainer", "env", name)),
+                what="it holds a secret, and a recipe is copied into journals, reports and exports",
+                hint=f"write {name}: ${{{name}}} and export {name} in the shell that starts the study",
+            )
+    command = trainer.get("command") if isinstance(trainer, dict) else None
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, list | tuple) else []
+    for name in secrets_in(words):
+        yield Problem(
+            where=source.where(("trainer", "command")),
+            what=f"{name} holds a secret, and a recipe is copied into journals, reports and exports",
+            hint="take it out of the command, and export the variable that the trainer reads it from",
+        )
 
 
 def _knob_hint(name: Any, value: Any) -> str:

@@ -81,7 +81,7 @@ class CommandEngine:
             failure=outcome.failure and processes.blame(outcome.failure),
             cost_s=round(cost_s(), 3),
         )
-        write_outcome(job.burst.folder, outcome)
+        outcome = write_outcome(job.burst.folder, outcome)
         shutil.rmtree(processes.control, ignore_errors=True)  # its logs are with the burst
         return outcome
 

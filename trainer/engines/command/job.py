@@ -7,7 +7,6 @@ import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from trainer.burst import Burst
 from trainer.command_line.variables import expanded, variables
@@ -16,6 +15,7 @@ from trainer.engines.command.kinds import KINDS, Asked
 from trainer.engines.command.traced import traced_ranks
 from trainer.launchers import Processes, mailbox
 from trainer.recipe.sections import TrainerSettings
+from trainer.secrets import masked, redacted
 
 KEPT_BYTES = 4 << 20  # of a log, at either end
 INJECTED = Path(__file__).parent / "injected"
@@ -60,8 +60,7 @@ class Job:
         )
         argv = KINDS[self.trainer.kind](asked)
         text = self.folder / "command.txt"
-        text.touch(mode=0o600)  # a command may hold what is for nobody else
-        text.write_text(shlex.join(argv) + "\n")
+        text.write_text(shlex.join(redacted(argv)) + "\n")
         prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
         own = self._variables()
         apart = [f"{name}={value}" for name, value in own.items() if _of_programs(name) and name != "PYTHONPATH"]
@@ -90,12 +89,13 @@ class Job:
         return {**theirs, **ours}
 
     def keep_logs(self, processes: Processes) -> None:
-        """Every rank's output and the agent's log, beside the burst: of a long one its start and its end."""
+        """Every rank's output and the agent's log, beside the burst: of a long one its start and its end, no secret of
+        either."""
         for rank in range(processes.world_size):
-            with mailbox.log_path(self.folder, rank).open("wb") as log:
+            with mailbox.log_path(self.folder, rank).open("w") as log:
                 for path in processes.outputs(rank):
-                    _copy_ends(path, log)
-        (self.log_folder / "agent.log").write_text(processes.log)
+                    log.write(masked(_ends(path)))
+        (self.log_folder / "agent.log").write_text(masked(processes.log))
 
 
 def _of_programs(name: str) -> bool:
@@ -103,16 +103,15 @@ def _of_programs(name: str) -> bool:
     return name == "PATH" or name.startswith(("PYTHON", "LD_"))
 
 
-def _copy_ends(path: Path, sink: IO[bytes]) -> None:
+def _ends(path: Path) -> str:
     size = path.stat().st_size
     with path.open("rb") as source:
         if size <= 2 * KEPT_BYTES:
-            shutil.copyfileobj(source, sink)
-            return
-        sink.write(source.read(KEPT_BYTES))
-        sink.write(f"\n... {size - 2 * KEPT_BYTES} bytes left out ...\n".encode())
+            return source.read().decode(errors="replace")
+        start = source.read(KEPT_BYTES)
         source.seek(size - KEPT_BYTES)
-        shutil.copyfileobj(source, sink)
+        left_out = f"\n... {size - 2 * KEPT_BYTES} bytes left out ...\n"
+        return start.decode(errors="replace") + left_out + source.read().decode(errors="replace")
 
 
 def _nsys(asked: Asked, folder: Path) -> tuple[str, ...]:

@@ -105,8 +105,7 @@ class MegatronEngine:
 def _told(burst: Burst, result: RankResult, *, warm: bool, cost_s: float) -> Outcome:
     outcome = outcome_of(burst.recipe, result.reports, result.failure, warm=warm)
     outcome = msgspec.structs.replace(outcome, cost_s=round(cost_s, 3))
-    write_outcome(burst.folder, outcome)
-    return outcome
+    return write_outcome(burst.folder, outcome)
 
 
 def environment_of(recipe: Recipe) -> dict[str, str]:

@@ -18,6 +18,7 @@ from trainer.engines.command.follow import Patience
 from trainer.launchers.processes import marked
 from trainer.recipe import Recipe
 
+OF_THE_RECIPE = ("burst.json", "command.txt")  # what is said there was asked for
 FAKE = Path(__file__).with_name("fake_trainer.py")
 
 
@@ -148,3 +149,17 @@ def test_an_exception_that_was_caught_is_not_why_a_rank_ended(tmp_path: Path) ->
 def test_a_variable_that_names_itself_keeps_what_is_inherited(tmp_path: Path) -> None:
     outcome = run(tmp_path, {}, env={"PATH": "/no/such/folder:${PATH}", "MINE": "x"})
     assert outcome.failure is None
+
+
+@pytest.mark.faults
+def test_no_secret_that_a_trainer_prints_is_in_what_a_burst_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_HUB_TOKEN", "correct-horse")
+    said = "401 for correct-horse, WANDB_API_KEY=battery-staple"
+    failure = run(tmp_path, {"refuse": said}, env={"MY_HUB_TOKEN": "${MY_HUB_TOKEN}"}).failure
+    assert failure is not None
+    assert "401 for <left out>, WANDB_API_KEY=<left out>" in failure.evidence
+    left = [path for path in (tmp_path / "0001").rglob("*") if path.is_file() and path.name not in OF_THE_RECIPE]
+    assert len(left) > 3
+    assert not [path for path in left if b"correct-horse" in path.read_bytes() or b"staple" in path.read_bytes()]

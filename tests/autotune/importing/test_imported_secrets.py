@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from autotune.cli import main
-from autotune.importing.secrets import LEFT_OUT, is_secret, is_secret_flag, redacted
 from trainer.recipe import load_recipe
+from trainer.secrets import LEFT_OUT, is_secret, is_secret_flag, redacted
 
 MODEL = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "

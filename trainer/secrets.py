@@ -1,0 +1,108 @@
+"""Passwords, keys and tokens: known by the name they go by or by how they begin, named and never shown.
+
+What people hand on (recipes, journals, outcomes, logs, reports, exports, errors) holds none. A job has them from the
+environment in which it is started.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+LEFT_OUT = "<left out>"
+_SURE = (
+    r"API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|"
+    r"(?:HF|HUB|HUGGING_?FACE|AUTH|ACCESS|API|BEARER|WANDB|GITHUB|GITLAB)_TOKEN"
+)
+_NAMES = re.compile(rf"(^|_)({_SURE})(_|$)|(^|_)(TOKEN|KEY|PAT|AUTH)$", re.IGNORECASE)
+_FLAGS = re.compile(rf"(^|_)({_SURE})(_|$)", re.IGNORECASE)
+_IS_PATH = re.compile(r"_(PATH|FILE|DIR)$", re.IGNORECASE)
+# how the keys of services begin, and a password inside an address
+_VALUES = re.compile(
+    r"(hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|nvapi-)[\w-]{4,}|eyJ[\w-]{8,}\.|\S*://[^/\s:@]+:[^/\s@]+@"
+)
+_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>(?:[^,]|,(?![A-Za-z_]\w*=))*)")
+
+# The same inside running text, where hf_config and sk-learn are words: whole keys only, and values behind sure names
+_KEYS_IN_TEXT = re.compile(
+    r"(?<![\w-])(?:(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|nvapi-)[\w-]{16,}|AKIA[0-9A-Z]{16}"
+    r"|eyJ[\w-]{8,}\.[\w.-]{8,})|(?<=Bearer )[\w.~+/-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+_WORDS_OF_NAMES = _SURE.replace("_?", "[_-]?").replace(")_TOKEN", ")[_-]TOKEN")
+_TOLD_BY_NAME = re.compile(
+    rf"(?P<name>(?:(?i:(?<![A-Za-z0-9])(?:{_WORDS_OF_NAMES}))|(?<![A-Za-z0-9])(?:TOKEN|PAT))"
+    r"(?![\w-]*(?i:PATH|FILE|DIR)\b)(?:[_-]\w+)*[\"']?)"
+    r"(?P<between>\s*[=:]\s*[\"']?|\s+\.{2,}\s*|(?<=\w)\s+[\"']?(?=\S{20}))(?P<value>[^\s\"',;&)}\]]+)"
+)
+_NO_VALUE = re.compile(r"None|null|True|False|not|<.*|\$.*|\*+|.{0,2}")
+SHORTEST = 8  # letters of a value that is looked for in texts: a shorter one would be found where it is not meant
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Whether a variable's value belongs into no file."""
+    return _VALUES.match(value) is not None or (_NAMES.search(name) is not None and not _IS_PATH.search(name))
+
+
+def is_secret_flag(flag: str) -> bool:
+    """Whether a flag's name says so: --wandb-api-key, not --eod-token."""
+    name = flag.lstrip("-").rpartition(".")[2].replace("-", "_")
+    return _FLAGS.search(name) is not None and not _IS_PATH.search(name)
+
+
+def is_key(value: str) -> bool:
+    """Whether the value itself tells: a service's key, or an address with a password in it."""
+    return _VALUES.match(value) is not None
+
+
+def secrets_in(argv: Iterable[str]) -> Iterator[str]:
+    """What names each secret in a command: --wandb-api-key X, logger.wandb_api_key=X, or `a word` that is a key."""
+    before = ""
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if equals and value and (is_secret_flag(name.lstrip("+")) or is_key(value)):
+            yield name
+        elif not word.startswith("-") and (is_secret_flag(before) or is_key(word)):
+            yield before or "a word"
+        before = word if word.startswith("-") and not equals else ""
+
+
+def redacted(words: Iterable[str]) -> tuple[str, ...]:
+    """A command's words, in which each NAME=value of a secret and each flag's secret stands as <left out>."""
+    found: list[str] = []
+    for word in words:
+        flag = found[-1] if found and found[-1].startswith("-") and "=" not in found[-1] else ""
+        name, equals, value = word.partition("=")
+        if (flag and not word.startswith("-") and is_secret_flag(flag)) or is_key(word):
+            found.append(LEFT_OUT)
+        elif equals and name.startswith("-") and (is_secret_flag(name) or is_key(value)):
+            found.append(f"{name}={LEFT_OUT}")
+        else:
+            found.append(_PAIR.sub(_redacted_pair, word))
+    return tuple(found)
+
+
+def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """A text as others may read it: without values of the environment's secrets (None: of this process), without whole
+    keys, and without what stands behind a name such as WANDB_API_KEY."""
+    for value in _values(os.environ if environment is None else environment):
+        text = text.replace(value, LEFT_OUT)
+    return _TOLD_BY_NAME.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
+
+
+def _values(environment: Mapping[str, str]) -> list[str]:
+    """The longest first: one may be the beginning of another."""
+    held = {value for name, value in environment.items() if len(value) >= SHORTEST and is_secret(name, value)}
+    return sorted(held, key=len, reverse=True)
+
+
+def _masked_value(match: re.Match[str]) -> str:
+    if _NO_VALUE.fullmatch(match["value"]):
+        return match[0]
+    return f"{match['name']}{match['between']}{LEFT_OUT}"
+
+
+def _redacted_pair(match: re.Match[str]) -> str:
+    name, value = match["name"], match["value"]
+    inner = _PAIR.sub(_redacted_pair, value)  # --env=NAME=value
+    return f"{name}={LEFT_OUT if is_secret(name, value) else inner}"
