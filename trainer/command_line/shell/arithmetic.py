@@ -21,7 +21,7 @@ OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Eq: lambda left, right: int(left == right),
     ast.NotEq: lambda left, right: int(left != right),
 }
-_NAME = re.compile(r"\$\{(\w+)\}|\$(\w+)|([A-Za-z_]\w*)")
+_NAME = re.compile(r"\$\{(\w+|#)\}|\$(\w+|#)|([A-Za-z_]\w*)")
 _ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.DOTALL)
 _STEPS = re.compile(
     r"\s*(?:(?P<after>[A-Za-z_]\w*)\s*(?P<sign>\+\+|--)|(?P<first>\+\+|--)\s*(?P<before>[A-Za-z_]\w*))\s*"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from trainer.command_line.shell.arithmetic import changed_names
 from trainer.command_line.shell.conditions import holds
-from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options
+from trainer.command_line.shell.state import Handler, Reading
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
@@ -19,18 +19,7 @@ _STARTS = re.compile(r"\b(python[\d.]*|torchrun|srun|mpirun|mpiexec|accelerate|d
 YES = ("yes", "true", "1")
 
 
-class Reader(Protocol):
-    """Who reads the statements of a branch."""
-
-    scope: Scope
-    sure: bool
-
-    def statements(self, nodes: list[Node]) -> None: ...
-    def note(self, line: int, what: str) -> None: ...
-    def line(self, node: Node) -> int: ...
-
-
-def _if(reading: Reader, node: Node) -> None:
+def _if(reading: Reading, node: Node) -> None:
     branches = [node, *(child for child in node.named_children if child.type in ("elif_clause", "else_clause"))]
     for index, branch in enumerate(branches):
         verdict = True if branch.type == "else_clause" else _condition(reading, branch)
@@ -43,7 +32,7 @@ def _if(reading: Reader, node: Node) -> None:
             return
 
 
-def _condition(reading: Reader, branch: Node) -> bool | None:
+def _condition(reading: Reading, branch: Node) -> bool | None:
     if (asked := reading.scope.given.get(_place(reading, reading.line(branch)))) is not None:
         return asked.lower() in YES
     tests = _tests(branch)
@@ -52,7 +41,7 @@ def _condition(reading: Reader, branch: Node) -> bool | None:
     return holds(tests[-1], reading.scope) if tests else None
 
 
-def _case(reading: Reader, node: Node) -> None:
+def _case(reading: Reading, node: Node) -> None:
     value = word_of(reading.scope.value(node.child_by_field_name("value"), empty=True))
     items = [child for child in node.named_children if child.type == "case_item"]
     if value.gaps:
@@ -66,11 +55,11 @@ def _case(reading: Reader, node: Node) -> None:
             return
 
 
-def _list(reading: Reader, node: Node) -> None:
+def _list(reading: Reading, node: Node) -> None:
     _status(reading, node)
 
 
-def _status(reading: Reader, node: Node) -> bool | None:
+def _status(reading: Reading, node: Node) -> bool | None:
     """Reads a statement as the shell would run it, and says whether it succeeds; a command that is not run does."""
     if node.type == "list":
         return _status_of_list(reading, node)
@@ -92,7 +81,7 @@ def _is_arithmetic_test(node: Node) -> bool:
     return text.startswith("((") and not changed_names(text)
 
 
-def _status_of_list(reading: Reader, node: Node) -> bool | None:
+def _status_of_list(reading: Reading, node: Node) -> bool | None:
     """`a && b || c` is read as `(a && b) || c`."""
     left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
     status = _status(reading, left)
@@ -102,19 +91,25 @@ def _status_of_list(reading: Reader, node: Node) -> bool | None:
     return _status(reading, right) if status is (sign == "&&") else status
 
 
-def _loop(reading: Reader, node: Node) -> None:
-    """What a loop sets is open behind it; what it starts is read as of one turn, its own variable open."""
+def _loop(reading: Reading, node: Node) -> None:
+    """A loop that starts nothing is followed where its turns are known. What any other sets is open behind it, and what
+    it starts is read as of one turn, its own variable open."""
+    body = node.child_by_field_name("body")
+    if not _starts(body) and follow(reading, node):
+        return
     reading.note(reading.line(node), "a loop was not followed")
-    body, name = node.child_by_field_name("body"), node.child_by_field_name("variable")
+    name = node.child_by_field_name("variable")
     if condition := node.child_by_field_name("condition"):
         reading.statements([condition] if _starts(condition) else [])
     if name is not None and text_of(name) not in reading.scope.given:
         gap = Gap(name=text_of(name), line=reading.line(node), text=f"${text_of(name)}", why="set by a loop")
         reading.scope.variables[text_of(name)] = Variable(values=((missing(gap),),))
     _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=_assigned(body))
+    if of_own_options(reading, node):
+        reading.open(_assigned(body), node, own_options(node), named=ARGUMENTS)
 
 
-def _place(reading: Reader, line: int) -> str:
+def _place(reading: Reading, line: int) -> str:
     """What a test is decided by: if@3, or if@env.sh:3 in a file that the script reads."""
     return f"if@{reading.scope.file}:{line}" if reading.scope.file else f"if@{line}"
 
@@ -123,7 +118,7 @@ def _starts(node: Node) -> bool:
     return bool(inside(node, "command")) and _STARTS.search(text_of(node)) is not None
 
 
-def _maybe(reading: Reader, nodes: list[Node], whole: Node, what: str, sets: Collection[str] = ()) -> None:
+def _maybe(reading: Reading, nodes: list[Node], whole: Node, what: str, sets: Collection[str] = ()) -> None:
     """Statements that may or may not be run: what they set is a gap, what they start is not sure."""
     line = reading.line(whole)
     names = {*sets, *(name for node in nodes for name in _assigned(node))}
@@ -175,7 +170,7 @@ def _assigned(node: Node) -> set[str]:
     return {text_of(name) for name in found if name.type == "variable_name"} | by_arithmetic
 
 
-BRANCHES: dict[str, Callable[[Reader, Node], None]] = {
+BRANCHES: dict[str, Handler] = {
     "if_statement": _if,
     "case_statement": _case,
     "list": _list,

@@ -51,7 +51,7 @@ def _test(node: Node, scope: Scope) -> bool | None:
 
 def _binary(node: Node, scope: Scope) -> bool | None:
     sign = text_of(node.child_by_field_name("operator"))
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    left, right = node.child_by_field_name("left"), _word(node.child_by_field_name("right"), sign)
     if sign in ("&&", "||", "-a", "-o"):
         return _joined(sign in ("&&", "-a"), holds(left, scope), holds(right, scope))
     if sign == "=~" and left.type == "binary_expression":  # the parser takes `a && b =~ c` for `(a && b) =~ c`
@@ -61,8 +61,15 @@ def _binary(node: Node, scope: Scope) -> bool | None:
     return _compared(sign, left, right, scope)
 
 
+def _word(node: Node, sign: str) -> Node:
+    """The parser takes `--name` behind = for a test of its own."""
+    if sign not in MATCHES or node.type != "unary_expression" or not text_of(node).startswith("-"):
+        return node
+    return parse("x=" + text_of(node)).named_children[0].child_by_field_name("value") or node
+
+
 def _compared(sign: str, left: Node, right: Node, scope: Scope) -> bool | None:
-    matches = sign in MATCHES and _between_double_brackets(right)
+    matches = sign in MATCHES and _between_double_brackets(left)
     compare = (MATCHES if matches else COMPARISONS).get(sign)
     text = _text(left, scope)
     other = scope.pattern(right, regex=sign == "=~") if matches else _text(right, scope)

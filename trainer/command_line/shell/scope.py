@@ -23,6 +23,7 @@ from trainer.command_line.shell.words import (
     Word,
     merged,
     missing,
+    pieces_of,
     plain,
     split_pieces,
     words_of,
@@ -91,6 +92,11 @@ class Scope:
 
     def append(self, name: str, value: Variable) -> None:
         held = self.variables.get(name, Variable(values=(), is_array=value.is_array))
+        if held.keys is not None and value.keys is not None:
+            for key, each in zip(value.keys, value.values, strict=True):
+                held = held.with_key(key, each)
+            self.assign(name, held)
+            return
         if value.is_array or held.is_array:
             self.assign(name, Variable(values=(*held.values, *value.values), is_array=True))
         else:
@@ -132,6 +138,14 @@ class Scope:
         found = [word for value in values if value is not None for word in words_of(self.pieces(value))]
         self.first_line = held
         return tuple(found)
+
+    def elements(self, node: Node) -> list[Pieces]:
+        """What one word of an array literal gives."""
+        return [pieces_of(word) for word in self.words(node)]
+
+    def key(self, text: str) -> str | None:
+        """The key that an index names; None while a part of it is not known."""
+        return self._known_word(text)
 
     def _literal(self, node: Node) -> Iterator[Piece]:
         """Text; `~` at the start of a word, or behind a colon of an assignment, is the home folder."""
@@ -175,7 +189,7 @@ class Scope:
                 yield Piece(text=part[escaped:], quoted=escaped)
 
     def whole_number(self, name: str) -> int | None:
-        variable = self.get(name)
+        variable = self._named(name)
         text = variable.known if variable else None
         return int(text) if text is not None and re.fullmatch(r"\s*-?\d+\s*", text) else None
 
@@ -199,11 +213,18 @@ class Scope:
     def _expansion(self, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
         text = text_of(node)
         braced = text if text.startswith("${") else "${" + text[1:] + "}"
+        if keys := self._keys(braced):
+            yield from _spread(keys, "@", quoted)
+            return
         match = _EXPANSION.fullmatch(braced)
         if match is None or (match["rest"] and not match["operator"]):
             yield from self._transformed(node, match, quoted)
             return
         variable = self._named(match["name"])
+        keyed = variable is not None and variable.keys is not None and match["index"] not in (None, "@", "*")
+        if keyed and variable is not None:
+            key = self.key(match["index"])
+            variable = None if key is None else variable.at(key)
         if match["name"] in "@*" and self.positional is None and not empty:
             self.notes.setdefault(match["name"], self._line(node))
         if match["size"]:
@@ -212,12 +233,32 @@ class Scope:
             yield from self._with_operator(node, match, variable, quoted, empty)
         elif variable is None and match["index"] in ("@", "*"):  # no environment holds arrays
             self.notes.setdefault(match["name"], self._line(node))
+        elif variable is None and keyed and not empty:
+            yield self._no_key(node, f"{match['name']}[{match['index']}]", match["index"], text)
         elif variable is None:
             yield from self._unset(node, match["name"], text, empty)
-        elif (index := self._index(match)) is None:
+        elif (index := match["name"] if keyed else self._index(match)) is None:
             yield self._gap(node, text, NOT_UNDERSTOOD)
         else:
             yield from _spread(variable, index, quoted)
+
+    def _no_key(self, node: Node, element: str, index: str, text: str) -> Piece:
+        """The variable that the key is made of is asked for, else the element."""
+        value = parse("x=" + index).named_children[0].child_by_field_name("value")
+        open_ones = [] if value is None else [piece.gap for piece in self.value(value) if piece.gap]
+        name = open_ones[0].name if open_ones else element
+        return self._gap(
+            node, name, "it is a key of an array" if open_ones else "no such key is set in the script", text
+        )
+
+    def _keys(self, braced: str) -> Variable | None:
+        """${!A[@]}: the keys of an array."""
+        match = re.fullmatch(r"\$\{!(\w+)\[[@*]\]\}", braced)
+        held = self.get(match[1]) if match else None
+        if held is None or not held.is_array:
+            return None
+        keys = map(str, range(len(held.values))) if held.keys is None else held.keys
+        return Variable(values=tuple((Piece(text=key),) for key in keys), is_array=True)
 
     def _index(self, match: re.Match[str]) -> str | None:
         """`@`, `*` or the number of an element; None for what is no number, as the keys of `declare -A`."""

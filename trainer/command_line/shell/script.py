@@ -29,6 +29,7 @@ class Script:
     commands: tuple[Command, ...]
     notes: tuple[tuple[int, str], ...]  # line, what was not followed or taken for granted
     headers: tuple[str, ...] = ()  # words of the #SBATCH lines
+    setup: tuple[tuple[int, str], ...] = ()  # line, a command that prepares the shell: conda activate, module load
 
     def notes_in_order(self) -> list[str]:
         return [f"line {line}: {what}" for line, what in sorted(set(self.notes))]

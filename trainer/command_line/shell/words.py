@@ -58,10 +58,21 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """What a variable holds: one value, or those of an array."""
+    """What a variable holds: one value, or those of an array; `keys` of an array by names (declare -A), else None."""
 
     values: tuple[Pieces, ...]
     is_array: bool = False
+    keys: tuple[str, ...] | None = None
+
+    def at(self, key: str) -> Variable | None:
+        """The value of a key as a variable of its own."""
+        found = dict(zip(self.keys or (), self.values, strict=True))
+        return Variable(values=(found[key],)) if key in found else None
+
+    def with_key(self, key: str, value: Pieces, *, adds: bool = False) -> Variable:
+        held = dict(zip(self.keys or (), self.values, strict=True))
+        held[key] = (*held.get(key, ()), *value) if adds else value
+        return Variable(values=tuple(held.values()), is_array=True, keys=tuple(held))
 
     @property
     def known(self) -> str | None:
@@ -124,6 +135,18 @@ def word_of(pieces: Iterable[Piece]) -> Word:
     held = list(pieces)
     gaps = tuple(piece.gap for piece in held if piece.gap)
     return Word(text="".join(" " if piece is BREAK else piece.text for piece in held), gaps=gaps)
+
+
+def pieces_of(word: Word) -> Pieces:
+    """A word as pieces again: each gap apart, so that it is still known to be one."""
+    if word.pattern and not word.gaps and " " not in word.text:  # files are looked for where it is used
+        return (Piece(text=word.text, quoted=False),)
+    found: list[Piece] = []
+    rest = word.text
+    for gap in word.gaps:
+        before, _, rest = rest.partition(gap.text)
+        found += [Piece(text=before), missing(gap)] if before else [missing(gap)]
+    return (*found, Piece(text=rest)) if rest or not found else tuple(found)
 
 
 def exported_word(name: str, value: Pieces, *, line: int) -> Word:

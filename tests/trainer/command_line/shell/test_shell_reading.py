@@ -41,6 +41,19 @@ EXPANSIONS = [
     'P=\'One two\'; E=two; show "${P% *}" ${P,,} "${P/$E/3}" ${P/ /-} ${P//o} "${P#one}" ${P,} "${P/\'*\'/x}"',
     'N=1; show ${N:+--flag "a b" \'c  d\'} ${M:-"x y" z} end',
     "bash -c 'show \"$1\" end' zero 'one two'",
+    'HERE="1 2"; declare -A M=([a]=1 ["b c"]="x y" [d]=$HERE); M[e]=5; M[a]+=0; M+=([f]=6); K=e; '
+    'show ${M[a]} "${M["b c"]}" "${M[d]}" ${M[$K]} ${M[f]} ${#M[@]} "${M[none]:-else}"',
+    'A=(x "y z"); show ${!A[@]} "${!A[@]}"; for i in "${!A[@]}"; do B+="$i:${A[$i]},"; done; show "$B"',
+    'for x in a "b c" d; do [ $x = d ] && continue; N="$N<$x>"; done; for y in 1 2 3; do [ $y = 2 ] && break; done; '
+    'show "$N" $y',
+    'parse() { while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2 ;; --pp=*) PP="${1#*=}"; shift ;; '
+    '-v|--verbose) V=1; shift ;; --) shift; break ;; *) R+=("$1"); shift ;; esac; done; '
+    'show $TP $PP $V "${R[@]}" $#; }; '
+    "parse --tp 4 x --pp=2 -v 'y z' -- last",
+    'set -- --n 3 --flag; while (( $# )); do if [ "$1" = --n ]; then N=$2; shift; fi; shift; done; show $N $#',
+    'set -- -n 4 -v -abx rest; while getopts "n:va:" o; do case $o in n) N=$OPTARG ;; v) V=yes ;; a) A=$OPTARG ;; '
+    'esac; done; shift $((OPTIND-1)); show $N $V $A "$@"',
+    'i=0; while [ $i -lt 3 ]; do L+="$i "; i=$((i+1)); done; show "$L"; for a; do show $a; done',
 ]
 
 
@@ -165,7 +178,8 @@ def test_files_a_shell_would_look_for_and_the_home_folder_are_marked() -> None:
 
 def test_what_a_key_of_an_array_holds_is_asked_for() -> None:
     (command,) = read_script("declare -A M=([a]=1 [b]=2)\ngo ${M[a]} ${M[$K]}\n").commands
-    assert [gap.name for word in command.words for gap in word.gaps] == ["${M[a]}", "${M[$K]}"]
+    assert [word.text for word in command.words[:2]] == ["go", "1"]
+    assert [(gap.name, gap.text) for word in command.words for gap in word.gaps] == [("K", "${M[$K]}")]
 
 
 @pytest.mark.parametrize(
@@ -251,3 +265,63 @@ def test_nothing_of_a_script_is_executed(tmp_path: Path) -> None:
 def test_text_that_is_no_bash_is_said_with_its_line() -> None:
     script = read_script("A=1\nif then )) fi\ngo $A\n")
     assert any("not understood" in note for note in script.notes_in_order())
+
+
+PARSES = """#!/bin/bash
+TP=1
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --tp) TP="$2"; shift 2 ;;
+    --data) DATA="$2"; shift 2 ;;
+    *) echo "what is $1"; exit 1 ;;
+  esac
+done
+torchrun pretrain_gpt.py --tensor-model-parallel-size $TP --data-path "$DATA"
+"""
+
+
+def test_what_a_script_takes_from_its_own_options_is_asked_for_by_what_it_is_started_with() -> None:
+    (command,) = read_script(PARSES).commands
+    gaps = [gap for word in command.words for gap in word.gaps]
+    assert [(gap.name, gap.text) for gap in gaps] == [("@", "$TP"), ("@", "$DATA")]
+    assert gaps[0].why == "the script takes it from its own options (--tp --data)"
+    (command,) = read_script(PARSES, given={"@": "--data '/my data' --tp 4"}).commands
+    assert [word.text for word in command.words[-4:]] == [
+        "--tensor-model-parallel-size",
+        "4",
+        "--data-path",
+        "/my data",
+    ]
+    (command,) = read_script(PARSES, given={"TP": "2", "DATA": "/d"}).commands
+    assert [word.text for word in command.words[-3:]] == ["2", "--data-path", "/d"]
+
+
+def test_a_loop_that_starts_something_or_waits_is_not_followed() -> None:
+    for loop in ("for lr in 1 2; do torchrun t.py $lr; N=2; done", "while ! test -e /x; do N=2; sleep 1; done"):
+        script = read_script(f"N=1\n{loop}\ngo $N\n")
+        assert "line 2: a loop was not followed" in script.notes_in_order()
+        assert [gap.name for gap in script.commands[-1].words[-1].gaps] == ["N"]
+
+
+def test_what_prepares_the_shell_is_kept_in_its_order_as_written() -> None:
+    text = """
+ENV=megatron; CONDA=/opt/conda
+module purge && module load cuda/12.8 nccl
+eval "$($CONDA/bin/conda shell.bash hook)"
+conda activate $ENV
+source ~/venv/bin/activate 2> /dev/null
+. /etc/profile.d/lmod.sh
+if [ -f /here ]; then module load hidden; fi
+srun bash -c 'source /inside/activate; torchrun t.py'
+"""
+    script = read_script(text)
+    assert script.setup == (
+        (3, "module purge"),
+        (3, "module load cuda/12.8 nccl"),
+        (4, 'eval "$(/opt/conda/bin/conda shell.bash hook)"'),
+        (5, "conda activate megatron"),
+        (6, "source ~/venv/bin/activate"),
+        (7, ". /etc/profile.d/lmod.sh"),
+        (9, "source /inside/activate"),
+    )
+    assert any("module load hidden depends on a test" in note for note in script.notes_in_order())

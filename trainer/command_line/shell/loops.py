@@ -1,0 +1,130 @@
+"""Loops whose turns are known: over words that are written there, and over the options of the script or a function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainer.command_line.shell.conditions import holds
+from trainer.command_line.shell.state import LoopEnd, Reading
+from trainer.command_line.shell.syntax import Node, inside, text_of
+from trainer.command_line.shell.words import Pieces, Variable, Word, pieces_of, plain, word_of
+
+ARGUMENTS = "@"  # the name that --set gives what the script itself is started with
+MOST_TURNS = 500
+MOST_SHOWN = 8  # options, in a question
+_OWN = re.compile(r"\$(?:[#@*1]|\{[#@*1])|\bgetopts\b")
+Turn = dict[str, Pieces]  # what a turn sets before its body is read
+
+
+def follow(reading: Reading, node: Node) -> bool:
+    """Reads every turn of a loop; False, and nothing is changed, where they are not known."""
+    kind = _TURNS.get(node.type)
+    if kind is None or not reading.sure or text_of(node).startswith("until"):
+        return False
+    held = _Held.of(reading)
+    for _, turn in zip(range(MOST_TURNS), kind(reading, node), strict=False):
+        if turn is None:
+            break
+        reading.scope.variables |= {
+            name: Variable(values=(value,)) for name, value in turn.items() if name not in reading.scope.given
+        }
+        try:
+            reading.statements([node.child_by_field_name("body")])
+        except LoopEnd as end:
+            if not end.goes_on:
+                return True
+    else:
+        return True
+    held.put_back(reading)
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """Where the reading stood before a loop."""
+
+    variables: dict[str, Variable]
+    positional: tuple[Pieces, ...] | None
+    shifted: int
+    counts: tuple[int, int, int]
+
+    @staticmethod
+    def of(reading: Reading) -> _Held:
+        scope = reading.scope
+        return _Held(
+            variables=dict(scope.variables),
+            positional=scope.positional,
+            shifted=scope.shifted,
+            counts=(len(reading.notes), len(reading.commands), len(reading.setup)),
+        )
+
+    def put_back(self, reading: Reading) -> None:
+        reading.scope.variables, reading.scope.positional = self.variables, self.positional
+        reading.scope.shifted = self.shifted
+        for found, count in zip((reading.notes, reading.commands, reading.setup), self.counts, strict=True):
+            del found[count:]  # type: ignore[attr-defined]
+
+
+# --- turns of each kind of loop; None for one that is not known ---------------------------------------------
+def _of_words(reading: Reading, node: Node) -> Iterator[Turn | None]:
+    """`for x in a b c`, and `for x` over the arguments."""
+    name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+    nodes = [child for child in node.named_children if child not in (name, body) and child.type != "comment"]
+    if of_own_options(reading, node) and (not nodes or any(_OWN.search(text_of(each)) for each in nodes)):
+        yield None
+        return
+    words: list[Word] = [word for each in nodes for word in reading.scope.words(each)]
+    words = words if nodes else [word_of(each) for each in reading.scope.positional or ()]
+    for word in words:
+        yield None if word.gaps or word.pattern else {text_of(name): pieces_of(word)}
+
+
+def _of_test(reading: Reading, node: Node) -> Iterator[Turn | None]:
+    """`while [[ $# -gt 0 ]]`, and `while getopts`."""
+    condition = node.child_by_field_name("condition")
+    words = text_of(condition).split()
+    if words[0] == "getopts" and len(words) > 2:
+        yield from _of_getopts(reading, words[1].strip("\"'"), words[2])
+        return
+    while (verdict := holds(condition, reading.scope)) is not False:
+        yield None if verdict is None else {}
+
+
+def _of_getopts(reading: Reading, spec: str, name: str) -> Iterator[Turn | None]:
+    if reading.scope.positional is None:
+        yield None
+        return
+    words, at = [word_of(each).text for each in reading.scope.positional], 0
+    while at < len(words) and re.match(r"-[^-]", words[at]):
+        letters, at = words[at][1:], at + 1
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            takes = f"{letter}:" in spec
+            value = letters or (words[at] if at < len(words) else "") if takes else ""
+            if takes:
+                at, letters = at + (not letters), ""
+            found = letter if letter in spec.replace(":", "") else "?"
+            yield {
+                name: plain(found).values[0],
+                "OPTARG": plain(value).values[0],
+                "OPTIND": plain(str(at + 1)).values[0],
+            }
+
+
+_TURNS = {"for_statement": _of_words, "while_statement": _of_test}
+
+
+# --- loops over what nobody knows: the script's own options --------------------------------------------------
+def of_own_options(reading: Reading, node: Node) -> bool:
+    """Whether the loop reads what the script itself is started with, and that was not given."""
+    return reading.scope.positional is None and _OWN.search(text_of(node)) is not None
+
+
+def own_options(node: Node) -> str:
+    """Why what such a loop sets is not known, with the options that it knows."""
+    patterns = [text_of(each) for item in inside(node, "case_item") for each in item.children_by_field_name("value")]
+    named = [pattern for pattern in dict.fromkeys(patterns) if pattern.strip("*\"'")]
+    shown = " ".join(named[:MOST_SHOWN]) + (" …" if len(named) > MOST_SHOWN else "")
+    return "the script takes it from its own options" + (f" ({shown})" if shown else "")

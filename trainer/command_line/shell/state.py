@@ -1,0 +1,131 @@
+"""Where the reading of a script stands: its variables, what it has started so far, and what could not be followed.
+
+What each kind of statement does to it is the business of `branches`, `statements` and `launches`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from trainer.command_line.shell.scope import Scope
+from trainer.command_line.shell.script import Command
+from trainer.command_line.shell.syntax import Node, first_error, line_of, parse, text_of
+from trainer.command_line.shell.words import Gap, Pieces, Variable, Word, exported_word, missing
+
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}")
+MOST_DEPTH = 5  # files and texts that start each other
+ReadBeside = Callable[[str], str | None]
+Handler: TypeAlias = "Callable[[Reading, Node], None]"
+
+
+class ScriptEnd(Exception):
+    """The script ends here."""
+
+
+class FunctionEnd(Exception):
+    """The function, or the file that is read, ends here."""
+
+
+class LoopEnd(Exception):
+    """The loop ends here (`break`), or its turn does (`continue`)."""
+
+    def __init__(self, *, goes_on: bool) -> None:
+        self.goes_on = goes_on
+        super().__init__()
+
+
+@dataclass(kw_only=True)
+class Reading:
+    """`handlers`: what is done with each kind of statement; one that is not there does nothing."""
+
+    scope: Scope
+    beside: ReadBeside
+    handlers: Mapping[str, Handler]
+    commands: list[Command] = field(default_factory=list)
+    setup: list[tuple[int, str]] = field(default_factory=list)  # line, what prepares the shell itself
+    notes: list[tuple[int, str]] = field(default_factory=list)
+    functions: dict[str, Node] = field(default_factory=dict)
+    exported: dict[str, None] = field(default_factory=dict)
+    before: tuple[Word, ...] = ()  # words in front of `bash -c`
+    depth: int = 0
+    sure: bool = True
+    all_exported: bool = False
+    headers: tuple[str, ...] = ()  # of a job that is submitted from here
+
+    def read(self, text: str) -> None:
+        root = parse(text)
+        if wrong := first_error(root):
+            self.note(self.line(wrong), f"not understood: {text_of(wrong).strip()[:40] or 'something is missing'}")
+        try:
+            self.statements(root.named_children)
+        except ScriptEnd:
+            if self.depth:
+                raise
+
+    def note(self, line: int, what: str) -> None:
+        self.notes.append((line, f"{what} (of {self.scope.file})" if self.scope.file else what))
+
+    def line(self, node: Node) -> int:
+        return line_of(node) + self.scope.first_line - 1
+
+    def statements(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self.scope.count()
+            if handler := self.handlers.get(node.type):
+                handler(self, node)
+
+    def open(self, names: Iterable[str], node: Node, why: str, *, named: str | None = None) -> None:
+        """From here on only running the script could tell what these variables hold; `named`: what --set fills instead
+        of each of them."""
+        for name in names:
+            if name.isidentifier() and name not in self.scope.given:
+                gap = Gap(name=named or name, line=self.line(node), text=f"${name}", why=why, file=self.scope.file)
+                self.scope.variables[name] = Variable(values=((missing(gap),),))
+                if self.all_exported:
+                    self.exported[name] = None
+
+    def prepare(self, node: Node) -> None:
+        """A command that prepares the shell itself: as written, with the values that are known."""
+        text = _VARIABLE.sub(self._known, text_of(node))
+        if self.sure:
+            self.setup.append((self.line(node), text))
+        else:
+            self.note(self.line(node), f"{text} depends on a test that could not be decided: exports go without it")
+
+    def _known(self, match: re.Match[str]) -> str:
+        held = self.scope.get(match[1] or match[2])
+        text = held.known if held and not held.is_array and held.values else None
+        return match[0] if text is None else text
+
+    def environment(self, line: int) -> dict[str, Word]:
+        """What a command on this line would see."""
+        held = ((name, self.scope.get(name)) for name in self.exported)
+        return {name: exported_word(name, value.values[0], line=line) for name, value in held if value and value.values}
+
+    def inner(self, own: Mapping[str, Pieces], *, before: tuple[Word, ...] = (), line: int) -> Reading:
+        """The reading of a text that a shell of its own is given, on `line`; `own` are variables set for it alone."""
+        scope = Scope(
+            given=self.scope.given,
+            variables=dict(self.scope.variables),
+            notes=self.scope.notes,
+            first_line=line,
+            steps=self.scope.steps,
+            file=self.scope.file,
+        )
+        for name, value in own.items():
+            scope.variables[name] = Variable(values=(value,))
+        return Reading(
+            scope=scope,
+            beside=self.beside,
+            handlers=self.handlers,
+            commands=self.commands,
+            setup=self.setup,
+            notes=self.notes,
+            exported={**self.exported, **dict.fromkeys(own)},
+            before=(*self.before, *before),
+            depth=self.depth + 1,
+            sure=self.sure,
+        )

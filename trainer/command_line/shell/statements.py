@@ -1,0 +1,170 @@
+"""Statements that start nothing: assignments, declarations, arithmetic, groups and functions."""
+
+from __future__ import annotations
+
+import re
+
+from trainer.command_line.shell.arithmetic import assignments, calculate, changed_names
+from trainer.command_line.shell.scope import NOT_SET, Scope
+from trainer.command_line.shell.state import Handler, Reading
+from trainer.command_line.shell.syntax import Node, parse, text_of
+from trainer.command_line.shell.words import Piece, Pieces, Variable, plain
+
+_KEYED = re.compile(r"""\[(?P<key>(?:"[^"]*"|'[^']*'|[^\]])*)\]=(?P<value>.*)""", re.DOTALL)
+
+
+def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | None:
+    """The name that is set; None for `A[3]=x` of an array without keys, which is not followed."""
+    target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    if target.type != "variable_name":
+        return _element(reading, node, target, value)
+    name, scope = text_of(target), into or reading.scope
+    held = _value(reading, value, name)
+    if name not in reading.scope.given:
+        adds = text_of(node)[len(name) :].startswith("+=")
+        if (
+            adds
+            and value is not None
+            and reading.scope.get(name) is None
+            and text_of(value)[:2].strip("\"'").startswith(":")
+        ):
+            held = Variable(values=((Piece(text="", inherits=name), *held.values[0]),))  # PATH+=:/here
+        (scope.append if adds else scope.assign)(name, held)
+    if reading.all_exported:
+        reading.exported[name] = None
+    return name
+
+
+def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> str | None:
+    """`A[key]=x` of an array with keys."""
+    name, _, index = text_of(target).partition("[")
+    held, key = reading.scope.get(name), reading.scope.key(index.removesuffix("]"))
+    if held is None or held.keys is None or key is None:
+        reading.note(reading.line(node), f"{text_of(target)}=… was not followed")
+        return None
+    pieces = () if value is None else reading.scope.value(value)
+    reading.scope.assign(name, held.with_key(key, pieces, adds=text_of(node)[len(text_of(target)) :].startswith("+=")))
+    return name
+
+
+def _value(reading: Reading, node: Node | None, name: str) -> Variable:
+    if node is None:
+        return plain("")
+    if node.type == "array":
+        return _array(reading, node, name)
+    return Variable(values=(_inheriting(reading, reading.scope.value(node, assigned=name), name, node),))
+
+
+def _array(reading: Reading, node: Node, name: str) -> Variable:
+    children = [child for child in node.named_children if child.type != "comment"]
+    held = reading.scope.variables.get(name)
+    if held is not None and held.keys is not None:
+        return _with_keys(reading, children)
+    words = [pieces for child in children for pieces in reading.scope.elements(child)]
+    return Variable(values=tuple(words), is_array=True)
+
+
+def _with_keys(reading: Reading, children: list[Node]) -> Variable:
+    """`([key]=value "[k 2]"=…)`."""
+    found = Variable(values=(), is_array=True, keys=())
+    for child in children:
+        pair = _KEYED.fullmatch(text_of(child))
+        key = reading.scope.key(pair["key"]) if pair else None
+        if pair is None or key is None:
+            reading.note(reading.line(child), f"{text_of(child)} in an array with keys was not followed")
+        else:
+            value = parse("x=" + pair["value"]).named_children[0].child_by_field_name("value")
+            found = found.with_key(key, () if value is None else reading.scope.value(value))
+    return found
+
+
+def _inheriting(reading: Reading, pieces: Pieces, name: str, node: Node) -> Pieces:
+    """PYTHONPATH=/here:$PYTHONPATH holds what it held before the script too."""
+    itself = [p for p in pieces if p.inherits == name or (p.gap and p.gap.name == name and p.gap.why == NOT_SET)]
+    if not itself or not any(piece.text or piece.gap for piece in pieces if piece not in itself):
+        return tuple(piece for piece in pieces if piece.inherits != name)
+    if reading.scope.get(name) is None:
+        reading.note(
+            reading.line(node), f"${name} is what it was before the script: ${{{name}}} in the environment, else empty"
+        )
+    return tuple(Piece(text="", inherits=name) if piece in itself else piece for piece in pieces)
+
+
+def _declaration(reading: Reading, node: Node) -> None:
+    options = [text_of(child) for child in node.named_children if child.type == "word"]
+    flags = "".join(option[1:] for option in options if option.startswith("-"))
+    is_export = text_of(node.children[0]) == "export"
+    exports, keeps = (is_export or "x" in flags), (is_export and "n" in flags) or "+x" in options
+    for child in node.named_children:
+        is_set = child.type == "variable_assignment"
+        if "A" in flags and child.type in ("variable_assignment", "variable_name"):
+            declared = text_of(child.child_by_field_name("name")) if is_set else text_of(child)
+            reading.scope.variables.setdefault(declared, Variable(values=(), is_array=True, keys=()))
+        name = assign(reading, child) if is_set else text_of(child) if child.type == "variable_name" else None
+        if name and keeps:
+            reading.exported.pop(name, None)
+        elif name and exports:
+            reading.exported[name] = None
+
+
+def _unset(reading: Reading, node: Node) -> None:
+    for child in node.named_children:
+        reading.scope.variables.pop(text_of(child), None)
+
+
+def arithmetic(reading: Reading, text: str, node: Node) -> None:
+    """`(( N *= 2 ))`: calculated where it is plain, else what it would set is open."""
+
+    def number(name: str) -> int | None:
+        """A name without a value counts as 0."""
+        return 0 if reading.scope.get(name) is None else reading.scope.whole_number(name)
+
+    plainly = assignments(text)
+    if plainly is None:
+        reading.open(changed_names(text), node, "arithmetic that was not followed")
+    for each in plainly or ():
+        value = calculate(each.expression, number)
+        if value is None:
+            reading.open([each.name], node, "arithmetic on what is not known")
+        elif each.name not in reading.scope.given:
+            reading.scope.assign(each.name, plain(str(value)))
+
+
+def _subshell(reading: Reading, node: Node) -> None:
+    held = dict(reading.scope.variables)
+    reading.statements(node.named_children)
+    reading.scope.variables = held
+
+
+def _group(reading: Reading, node: Node) -> None:
+    text = text_of(node)
+    if text.startswith("(("):
+        arithmetic(reading, text.removeprefix("((").removesuffix("))"), node)
+    else:
+        reading.statements(node.named_children)
+
+
+def _function(reading: Reading, node: Node) -> None:
+    reading.functions[text_of(node.child_by_field_name("name"))] = node.child_by_field_name("body")
+
+
+def _inside(reading: Reading, node: Node) -> None:
+    reading.statements(node.named_children)
+
+
+def _assignment(reading: Reading, node: Node) -> None:
+    assign(reading, node)
+
+
+STATEMENTS: dict[str, Handler] = {
+    "variable_assignment": _assignment,
+    "variable_assignments": _inside,
+    "declaration_command": _declaration,
+    "unset_command": _unset,
+    "pipeline": _inside,
+    "subshell": _subshell,
+    "compound_statement": _group,
+    "do_group": _group,
+    "function_definition": _function,
+    "negated_command": _inside,
+}
