@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import own_command
+from autotune.export.script import comment, own_command
 from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
 from trainer.command_line.megatron_bridge.overrides import Unsaid, overrides, unsaid
@@ -33,12 +33,12 @@ def render(recipe: Recipe, context: Context) -> str:
     per_node = recipe.cluster.gpus_per_node or recipe.hardware.gpus_per_node
     lines = [
         "#!/usr/bin/env bash",
-        f"# {_one_line(recipe.name)}: overrides for Megatron-Bridge {'.'.join(map(str, release))}, by moe-autotune.",
-        *(f"# {line}" for line in context.origin),
+        comment(f"{recipe.name}: overrides for Megatron-Bridge {'.'.join(map(str, release))}, by moe-autotune."),
+        *(comment(line) for line in context.origin),
         *_base(recipe),
         *HELD,
         *(_lost(each) for each in unsaid(recipe, release)),
-        *(f"# REFUSED by that release: {_one_line(each.message)}" for each in refused(recipe, context.version)),
+        *(comment(f"REFUSED by that release: {each.message}") for each in refused(recipe, context.version)),
         "",
         *(f"export {name}={shlex.quote(value)}" for name, value in environment(recipe).items()),
         "",
@@ -64,12 +64,7 @@ def _array(recipe: Recipe, version: Version) -> Iterator[str]:
 
 
 def _lost(each: Unsaid) -> str:
-    return f"# NOT EXPRESSED: {each.what}: {_one_line(knob_value(each.value))} ({each.why})"
-
-
-def _one_line(text: str) -> str:
-    """A comment must not end where the text has a line break."""
-    return " ".join(text.split())
+    return comment(f"NOT EXPRESSED: {each.what}: {knob_value(each.value)} ({each.why})")
 
 
 TARGET = Target(name="megatron-bridge", render=render)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from autotune.export.script import own_command, torchrun_words
+from autotune.export.script import comment, own_command, torchrun_words
 from autotune.export.target import Context, Target
 from autotune.looks.quantities import knob_value
 from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
@@ -49,15 +49,15 @@ def render(recipe: Recipe, context: Context) -> str:
 def _header(recipe: Recipe, version: str, context: Context) -> Iterator[str]:
     of_version = "of its newest version" if version == "head" else version
     yield "#!/usr/bin/env bash"
-    yield f"# {_one_line(recipe.name)}: Megatron-LM arguments ({of_version}) written by moe-autotune."
-    yield from (f"# {line}" for line in context.origin)
+    yield comment(f"{recipe.name}: Megatron-LM arguments ({of_version}) written by moe-autotune.")
+    yield from (comment(line) for line in context.origin)
     yield "# Not part of a recipe, give as arguments: data, tokenizer, --lr and schedule, --train-iters, checkpoints."
     yield f"# Without data: {' '.join(mock_data_words(recipe, version))}"
     yield "#   --train-iters 50 --lr 3e-4 --eval-iters 0 --log-interval 1 --log-throughput"
     if recipe.hardware.is_cpu:
         yield "# This recipe was made for CPU ranks; pretrain_gpt.py needs GPUs."
     if recipe.architecture.hybrid:
-        yield f"# The layers are {_one_line(recipe.architecture.hybrid)}."
+        yield comment(f"The layers are {recipe.architecture.hybrid}.")
 
 
 def _environment(recipe: Recipe) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _not_written(recipe: Recipe, spellings: list[Spelling]) -> Iterator[str]:
     """Each field and knob without a word in the arrays, under its reason; lost values first, one a line."""
     for spelling in spellings:
         if spelling.lost:
-            yield f"# NOT EXPRESSED: {spelling.name}: {_one_line(_value(recipe, spelling.name))} ({spelling.why_not})"
+            yield comment(f"NOT EXPRESSED: {spelling.name}: {_value(recipe, spelling.name)} ({spelling.why_not})")
     silent = [spelling for spelling in spellings if spelling.why_not and not spelling.lost]
     for reason in dict.fromkeys(spelling.why_not for spelling in silent):
         names = [spelling.name for spelling in silent if spelling.why_not == reason]
@@ -113,11 +113,6 @@ def _wrapped(start: str, names: list[str]) -> Iterator[str]:
 def _launch(recipe: Recipe, version: str) -> Iterator[str]:
     yield f"torchrun {torchrun_words(recipe)} \\"
     yield f'  {program(recipe, version)} "${{MODEL_ARGS[@]}}" "${{TUNED_ARGS[@]}}" "${{BESIDE_ARGS[@]}}" "$@"'
-
-
-def _one_line(text: str) -> str:
-    """A comment must not end where the text has a line break."""
-    return " ".join(text.split())
 
 
 TARGET = Target(name="megatron-lm", render=render)

@@ -14,9 +14,12 @@ import yaml
 
 from autotune.export.script import Command, comment, rank_command
 from autotune.export.target import Context, Target
+from trainer.command_line.variables import export_line, is_inherited, names_itself
 from trainer.recipe import Recipe
+from trainer.secrets import is_secret
 
 IMAGE = "IMAGE"  # what only the user knows
+SECRET = "SECRET"
 LONGEST_NAME = 50  # of 63: the operator adds -worker-1023 and a suffix for the service
 
 
@@ -50,11 +53,12 @@ def _replicas(number: int, pod: dict[str, Any]) -> dict[str, Any]:
 
 def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
     """The operator looks for a container of the name pytorch. Kubernetes fills $(NAME) in: $$( is the plain text."""
+    words = (*_shell(command.variables), "torchrun", *_of_torchrun(command.argv))
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": IMAGE,
-        "command": ["torchrun", *(word.replace("$(", "$$(") for word in _of_torchrun(command.argv))],
-        "env": [{"name": name, "value": value} for name, value in command.variables.items()],
+        "command": [word.replace("$(", "$$(") for word in words],
+        "env": list(_environment(command.variables)),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     if not recipe.hardware.is_cpu:
@@ -62,14 +66,34 @@ def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
     return {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
 
 
+def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """What is set in the container; a secret comes out of a Secret of the cluster."""
+    for name, value in variables.items():
+        if is_inherited(name, value) and is_secret(name):
+            yield {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
+        elif not names_itself(name, value):
+            yield {"name": name, "value": value}
+
+
+def _shell(variables: dict[str, str]) -> tuple[str, ...]:
+    """A shell around torchrun where a variable adds to what the image has, which Kubernetes cannot say."""
+    lines = [
+        export_line(name, value)
+        for name, value in variables.items()
+        if names_itself(name, value) and not is_inherited(name, value)
+    ]
+    return ("bash", "-c", "; ".join([*lines, 'exec "$@"']), "job") if lines else ()
+
+
 def _of_torchrun(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """What torchrun starts: a Python script without its interpreter, any other program as such."""
+    """What torchrun starts: a Python script without its interpreter, any other program as such, and so Python where it
+    has options of its own."""
     if not re.fullmatch(r"(.*/)?python[\d.]*", argv[0]):
         return ("--no-python", *argv)
     rest = argv[1:]
     while rest and rest[0] in ("-u", "-B"):
         rest = rest[1:]
-    return rest
+    return ("--no-python", *argv) if rest[:1] and rest[0].startswith("-") and rest[0] != "-m" else rest
 
 
 def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]:
@@ -77,6 +101,12 @@ def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]
     yield "# What only you know:"
     yield f"#   {IMAGE}: the container image, with the trainer and its folder as the working folder"
     yield "#   volumes of data and checkpoints; node selectors, tolerations and network devices (rdma) of your cluster"
+    if any(is_inherited(name, value) and is_secret(name) for name, value in command.variables.items()):
+        yield f"#   {SECRET}: the Secret of your cluster that holds the passwords and keys named below"
+    lines = () if recipe.trainer is None else recipe.trainer.setup
+    yield from (
+        comment(f"Your own script prepares its shell by this, which is for the image to do: {line}") for line in lines
+    )
     if command.made_up:
         yield "#   data, tokenizer, schedule: it trains 50 steps on made-up data"
     yield from (comment(f"NOT EXPRESSED: {each}") for each in command.lost)

@@ -59,6 +59,12 @@ def exports(variables: dict[str, str]) -> Iterator[str]:
     yield from (export_line(name, value) for name, value in variables.items())
 
 
+def setup(recipe: Recipe) -> Iterator[str]:
+    """What the user's own script does to its shell before the launch, as written there."""
+    lines = () if recipe.trainer is None else recipe.trainer.setup
+    yield from ("", "# As your own script prepares the shell:", *lines) if lines else ()
+
+
 def own_command(recipe: Recipe, context: Context) -> str:
     """The user's own command with the recipe laid over it, under torchrun: a whole script."""
     command = rank_command(recipe, context)
@@ -68,6 +74,7 @@ def own_command(recipe: Recipe, context: Context) -> str:
         *(comment(line) for line in context.origin),
         "# Its data, schedule and checkpoints are as you gave them; start it from the folder where you start yours.",
         *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
+        *setup(recipe),
         "",
         *exports(command.variables),
         "",

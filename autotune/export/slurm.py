@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import array, comment, exports, rank_command
+from autotune.export.script import array, comment, exports, rank_command, setup
 from autotune.export.target import Context, Target
 from trainer.recipe import Recipe
 
@@ -29,6 +29,7 @@ def render(recipe: Recipe, context: Context) -> str:
         *(comment(line) for line in (f"{recipe.name}: a Slurm job written by moe-autotune.", *context.origin)),
         *_only_the_user_knows(recipe, made_up=command.made_up),
         *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
+        *setup(recipe),
         "",
         "set -euo pipefail",
         *exports(command.variables),

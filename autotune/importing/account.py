@@ -38,6 +38,7 @@ def document(imported: Imported) -> dict[str, Any]:
             "arguments": list(found.passed),
             "own_arguments": list(found.own),
             "environment": dict(environment.trainer),
+            "setup": list(found.setup),
         },
         "kept": [{"words": each.words, "why": each.why} for each in found.kept],
         "changed": [{"name": name, "was": was, "is": now} for name, (was, now) in imported.changed.items()],
@@ -119,6 +120,9 @@ def _passed(imported: Imported) -> Iterator[str]:
         yield f"{_counted(len(flags), 'argument')} that the trainer itself does not have: {listed(_cut(flags))}"
     if environment.trainer:
         yield f"{_counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
+    if found.setup:
+        said = "exports say them before the launch; bursts run in the shell that you start moe-autotune in"
+        yield f"{_counted(len(found.setup), 'line')} that prepare the shell: {'; '.join(_cut(found.setup))} ({said})"
 
 
 def _launchers(imported: Imported) -> Iterator[str]:

@@ -55,6 +55,7 @@ def from_command(started: Started, asked: Asked, *, what: str) -> Found:
         sizes=started.sizes,
         launchers=started.launchers,
         headers=started.headers,
+        setup=started.setup,
         notes=(
             *started.notes,
             _NOT_KNOWN.format(base=f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"),

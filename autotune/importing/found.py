@@ -43,6 +43,7 @@ class Started:
     sizes: Sizes = field(default_factory=Sizes)
     launchers: tuple[Peeled, ...] = ()
     headers: tuple[str, ...] = ()  # words of #SBATCH lines
+    setup: tuple[str, ...] = ()  # lines that prepare the shell: module load, conda activate
     gaps: Mapping[str, Gap] = field(default_factory=dict)  # words of argv, and names of env, that could not be read
     notes: tuple[str, ...] = ()
 
@@ -63,6 +64,7 @@ class Found:
     sizes: Sizes = field(default_factory=Sizes)
     launchers: tuple[Peeled, ...] = ()
     headers: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -58,6 +58,7 @@ def built(found: Found, asked: Asked) -> Imported:
             "version": version_beside(found.command) if found.kind == "megatron-lm" else None,
             "command": list(found.command),
             "env": dict(environment.trainer),
+            "setup": list(found.setup),
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))

@@ -11,6 +11,7 @@ from autotune.importing.files import Beside
 from autotune.importing.found import Asked, Started, check_given, refused
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
+from trainer.command_line.shell.loops import ARGUMENTS
 from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
 from trainer.secrets import is_secret, is_secret_flag
@@ -70,6 +71,7 @@ def started(text: str, asked: Asked) -> Started:
         sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
         launchers=start.peeled,
         headers=script.headers,
+        setup=command.setup,
         notes=tuple(notes),
     )
 
@@ -231,6 +233,8 @@ def _file_of(gap: Gap, asked: Asked) -> str:
 
 
 def _hint(gap: Gap) -> str:
+    if gap.name == ARGUMENTS:
+        return "--set '@=…' with the words that the script is started with, --set '@=' where there are none"
     if gap.name.startswith("if@"):
         return f"--set {gap.name}=yes or --set {gap.name}=no"
     if gap.why == NOT_UNDERSTOOD:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autotune.importing.found import Started
 from trainer.command_line.argv import Words, join, split
-from trainer.secrets import is_key, is_secret_flag, redacted
+from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
 def without(started: Started) -> Started:
@@ -17,12 +17,15 @@ def without(started: Started) -> Started:
     argv = join(kept)
     flags = [each.flag for each in words if each.flag and _holds_secret(each)]
     flags += [word.partition("=")[0] for each in words for word in each.values if _is_override(word)]
+    told = [line for line in started.setup if masked(line, {}) != line]
+    flags += [masked(line, {}) for line in told]
     notes = [f"{flag} was left out: it holds a secret, which no file should; export it yourself" for flag in flags]
     return replace(
         started,
         argv=argv,
         launchers=tuple(replace(each, words=redacted(each.words)) for each in started.launchers),
         headers=redacted(started.headers),
+        setup=tuple(line for line in started.setup if line not in told),
         notes=(*started.notes, *notes),
     )
 

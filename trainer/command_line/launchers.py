@@ -228,7 +228,7 @@ def slurm_environment(words: Sequence[str]) -> dict[str, str]:
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:
     """What words of srun, sbatch or an #SBATCH line say."""
-    said = dict(_options(words))
+    said = dict(_options(words, "srun"))
     tasks, per_node = _number(said, "--ntasks", "-n"), _number(said, "--ntasks-per-node")
     nodes = _number(said, "--nodes", "-N")
     gres = _GRES.match(said.get("--gres", ""))
@@ -278,13 +278,16 @@ _READERS = {
 }
 
 
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Flags with their values, however they are written: --nodes=2, --nodes 2, -N2, -N 2."""
+def _options(words: Sequence[str], name: str = "") -> Iterator[tuple[str, str]]:
+    """Flags with their values, however they are written: --nodes=2, --nodes 2, -N2, -N 2, and of a launcher whose
+    switches are known -lN 2."""
     for index, word in enumerate(words):
         flag, equals, value = word.partition("=")
         following = words[index + 1] if index + 1 < len(words) else ""
         if not word.startswith("-"):
             continue
+        while re.match(r"-[A-Za-z]{2}", word) and f"-{word[1]}" in ALONE.get(name, ()):
+            word = flag = f"-{word[2:]}"
         if glued := re.fullmatch(r"(-[A-Za-z])(\d+)", word):
             yield glued[1], glued[2]
         else:

@@ -29,7 +29,7 @@ def variables(recipe: Recipe) -> dict[str, str]:
 
 def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
     """The value with what is inherited in it; no empty element, which would name the working folder."""
-    if not _names_itself(name, value):
+    if not names_itself(name, value):
         return value
     filled = re.sub(_reference(name), lambda _: inherited.get(name, ""), value)
     return ":".join(part for part in filled.split(":") if part)
@@ -37,8 +37,10 @@ def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
 
 def export_line(name: str, value: str) -> str:
     """`export NAME=…` for a shell; a reference to itself stays one, and brings no empty element."""
-    if not _names_itself(name, value):
+    if not names_itself(name, value):
         return f"export {name}={shlex.quote(value)}"
+    if is_inherited(name, value):
+        return f"export {name}"
     before, _, after = re.sub(_reference(name), "\0", value, count=1).partition("\0")
     before, after = before.rstrip(":"), after.lstrip(":")
     own = ":".join(part for part in (before, after) if part)
@@ -48,7 +50,12 @@ def export_line(name: str, value: str) -> str:
     return f'export {name}={shlex.quote(before)}"${{{name}:+:${name}}}"{tail}'
 
 
-def _names_itself(name: str, value: str) -> bool:
+def is_inherited(name: str, value: str) -> bool:
+    """Whether the value is what the job inherits and nothing else, as a recipe names what holds a secret."""
+    return re.fullmatch(_reference(name), value) is not None
+
+
+def names_itself(name: str, value: str) -> bool:
     return re.search(_reference(name), value) is not None
 
 

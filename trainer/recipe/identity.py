@@ -167,7 +167,7 @@ def canonical(recipe: Settings) -> dict[str, Any]:
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
     return {
         **({"machine": machine.model_dump(mode="json")} if machine else {}),
-        **({"trainer": trainer.model_dump(mode="json")} if trainer else {}),
+        **({"trainer": trainer.model_dump(mode="json", exclude={"setup"})} if trainer else {}),
         "architecture": _architecture(recipe),
         "gpu": recipe.cluster.gpu,
         "nodes": recipe.cluster.nodes,

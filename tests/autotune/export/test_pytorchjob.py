@@ -81,12 +81,27 @@ def test_no_word_is_a_number_to_kubernetes() -> None:
 @pytest.mark.parametrize(
     ("command", "started"),
     [(["python3", "-u", "train.py", "--x"], ["train.py", "--x"]),
+     (["python", "-X", "faulthandler", "train.py"], ["--no-python", "python", "-X", "faulthandler", "train.py"]),
+     (["python", "-u", "-m", "train", "--x"], ["-m", "train", "--x"]),
      (["/opt/wrap.sh", "$(HOME)"], ["--no-python", "/opt/wrap.sh", "$$(HOME)"])],
 )  # fmt: skip
 def test_torchrun_starts_the_users_command(command: list[str], started: list[str]) -> None:
     found = job(trainer={"command": command})["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     words = found["containers"][0]["command"]
     assert words[: len(started) + 1] == ["torchrun", *started]
+
+
+def test_what_a_pod_inherits_comes_from_its_image_and_secrets_from_the_cluster() -> None:
+    env = {"HF_TOKEN": "${HF_TOKEN}", "PATH": "/opt/bin:${PATH}", "NCCL_DEBUG": "INFO"}
+    found = job(trainer={"command": ["python", "train.py"], "env": env})["spec"]["pytorchReplicaSpecs"]["Master"]
+    (container,) = found["template"]["spec"]["containers"]
+    told = {each["name"]: each for each in container["env"]}
+    assert told["HF_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "SECRET", "key": "HF_TOKEN"}}
+    assert told["NCCL_DEBUG"]["value"] == "INFO"
+    assert "PATH" not in told
+    assert container["command"][:2] == ["bash", "-c"]
+    assert container["command"][2] == 'export PATH=/opt/bin"${PATH:+:${PATH}}"; exec "$@"'
+    assert container["command"][4:6] == ["torchrun", "train.py"]
 
 
 def test_a_name_is_one_that_kubernetes_takes() -> None:

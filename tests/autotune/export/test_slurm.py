@@ -105,6 +105,23 @@ def test_the_recipes_words_come_where_the_command_says_so(tmp_path: Path) -> Non
     assert argv[-2:] == ["--", "tail"]
 
 
+def test_what_prepares_the_users_shell_comes_before_the_launch_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "venv.sh").write_text('NCCL_IB_HCA="$ONE two $UNSET"; export NCCL_IB_HCA\nfalse\n')
+    setup = ["export ONE=one", f"source {tmp_path}/venv.sh", "no_such_module load cuda"]
+    text = export(recipe(trainer={"command": ["python", "train.py"], "setup": setup}), "slurm")
+    assert ranks(text, tmp_path)[0][1]["NCCL_IB_HCA"] == "one two "
+    own = export(recipe(trainer={"command": ["python", "train.py"], "setup": setup}), "megatron-lm")
+    places = [own.index(line) for line in (*setup, "COMMAND=(", "torchrun")]
+    assert places == sorted(places)
+
+
+def test_a_secret_is_exported_from_the_shell_that_submits(tmp_path: Path) -> None:
+    trainer = {"command": ["python", "train.py"], "env": {"NCCL_IB_HCA": "${NCCL_IB_HCA}"}}
+    text = export(recipe(trainer=trainer), "slurm")
+    assert "export NCCL_IB_HCA\n" in text
+    assert ranks(text, tmp_path)[0][1]["NCCL_IB_HCA"] is None
+
+
 def test_a_bridge_command_takes_overrides(tmp_path: Path) -> None:
     trainer = {
         "kind": "megatron-bridge",

@@ -382,3 +382,60 @@ def test_a_slurm_script_of_several_nodes_is_started_by_slurm() -> None:
     assert of_slurm.cluster.nodes > 1
     assert of_slurm.burst.launcher_kind == "slurm"
     assert imported(asked_of("mixture_torchrun.sh")).recipe.burst.launcher_kind == "local"
+
+
+PREPARED = """#!/bin/bash
+#SBATCH -N 2 --gpus-per-node=h100:8
+module load cuda
+source ~/venv/bin/activate
+conda activate moe
+srun -lN 2 python pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 \\
+  --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 --vocab-size 32000 --bf16
+conda deactivate
+"""
+
+
+def test_what_prepares_the_shell_is_said_carried_and_found_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
+    script.write_text(PREPARED)
+    assert main(["import", str(script), "-o", str(target)]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "3 lines that prepare the shell: module load cuda; source ~/venv/bin/activate; conda activate moe" in said
+    recipe = load_recipe(str(target))
+    assert recipe.trainer is not None
+    assert recipe.cluster.nodes == 2
+    assert recipe.trainer.setup == ("module load cuda", "source ~/venv/bin/activate", "conda activate moe")
+    for to in ("slurm", "megatron-lm"):
+        script.write_text(export(recipe, to))
+        again = imported(Asked(file=str(script), gpu="h100", name=recipe.name)).recipe
+        assert again.trainer is not None
+        assert again.trainer.setup == recipe.trainer.setup
+
+
+def test_options_that_the_script_takes_are_asked_for_by_what_it_is_started_with(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
+    loop = "while [[ $# -gt 0 ]]; do case $1 in --hidden) H=$2; shift 2 ;; *) shift ;; esac; done\n"
+    text = PREPARED.replace("srun", loop + "srun").replace("--hidden-size 512", "--hidden-size $H")
+    script.write_text(text)
+    assert main(["import", str(script), "-o", str(target)]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "$H: the script takes it from its own options (--hidden)" in said
+    assert "--set '@=…' with the words that the script is started with" in said
+    assert main(["import", str(script), "-o", str(target), "--set", "@=--hidden 512"]) == 0
+    assert load_recipe(str(target)).architecture.hidden_size == 512
+
+
+def test_a_script_that_starts_over_ssh_asks_for_the_nodes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
+    words = PREPARED.partition("srun -lN 2 python ")[2].partition("\nconda")[0]
+    torchrun = "torchrun --nproc_per_node 8 --nnodes $N --node_rank $i"
+    script.write_text(f'for host in $(cat hosts); do\n ssh $host "{torchrun} {words}" &\ndone\n')
+    assert main(["import", str(script), "-o", str(target), "--gpu", "h100"]) == 2
+    assert "--nodes" in capfd.readouterr().err
+    assert main(["import", str(script), "-o", str(target), "--gpu", "h100", "--nodes", "4"]) == 0
+    assert "ssh starts it on other machines" in " ".join(capfd.readouterr().out.split())
+    assert load_recipe(str(target)).cluster.nodes == 4

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 from trainer.command_line.shell.bash_builtins import BUILTINS, Words
 from trainer.command_line.shell.preparing import prepares
+from trainer.command_line.shell.remote import behind_ssh
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.script import Command, headers_of
 from trainer.command_line.shell.state import MOST_DEPTH, FunctionEnd, Handler, Reading, ScriptEnd
@@ -77,13 +78,27 @@ def _call(reading: Reading, words: Words) -> None:
 
 
 def _external(reading: Reading, words: Words, own: Own, node: Node) -> None:
+    if remote := behind_ssh(words):
+        told = f"{words[0].text} starts it on other machines: a recipe says how many, --nodes N and --gpus-per-node N"
+        reading.note(reading.line(node), told)
+        text = " ".join(word.text for word in remote)
+        inner = reading.inner({name: pieces_of(word) for name, word in own.items()}, line=reading.line(node))
+        _read(inner, text, tuple(gap for word in remote for gap in word.gaps))
+        return
     for index, word in enumerate(words):
         if word.text.rpartition("/")[2] in SHELLS and index + 1 < len(words):
             _shell(reading, words[:index], words[index + 1 :], own, node)
             return
     line = reading.line(node)
-    env = {**reading.environment(line), **own}
-    reading.commands.append(Command(line=line, words=(*reading.before, *words), env=env, sure=reading.sure))
+    reading.commands.append(
+        Command(
+            line=line,
+            words=(*reading.before, *words),
+            env={**reading.environment(line), **own},
+            sure=reading.sure,
+            setup=tuple(reading.setup),
+        )
+    )
 
 
 # --- texts and files that are scripts themselves ----------------------------------------------------------

@@ -44,5 +44,4 @@ def read_script(
         commands=tuple(reading.commands),
         notes=tuple(reading.notes),
         headers=headers or reading.headers,
-        setup=tuple(reading.setup),
     )

@@ -40,6 +40,8 @@ _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
 MOST_STEPS = 50_000
 MOST_LETTERS = 2**20
 _HOME = re.compile(r"^(~)(?=/|$|:)")
+_HOMES = re.compile(r"(?:(?<=:)|^)(~)(?=/|$|:)")  # of a value that is assigned
+_LATER_HOMES = re.compile(r"(?<=:)(~)(?=/|$|:)")
 NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
 NOT_RUN = "a command that is not run"
@@ -150,13 +152,18 @@ class Scope:
     def _literal(self, node: Node) -> Iterator[Piece]:
         """Text; `~` at the start of a word, or behind a colon of an assignment, is the home folder."""
         kind, text = node.type, text_of(node)
-        for part in _HOME.split(text) if kind == "word" and _is_start(node) else [text]:
+        for part in self._at_homes(node, text) if kind == "word" else [text]:
             if part == "~":
                 yield from self._home(node)
             elif part:
                 yield Piece(text=LITERAL[kind](part), quoted=kind in QUOTED or (kind == "word" and "\\" in part))
         if not text:
             yield Piece(text="")
+
+    def _at_homes(self, node: Node, text: str) -> list[str]:
+        if self.assigned is None:
+            return _HOME.split(text) if _is_start(node) else [text]
+        return (_HOMES if _is_start(node) else _LATER_HOMES).split(text)
 
     def _home(self, node: Node) -> Iterator[Piece]:
         home = self.get("HOME")

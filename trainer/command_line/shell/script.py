@@ -16,12 +16,14 @@ class TooMuchError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command that the script would start. `sure` is false inside a branch that could not be decided."""
+    """A command that the script would start. `sure` is false inside a branch that could not be decided; `setup`: the
+    commands before it that prepare the shell itself, such as conda activate and module load, as text."""
 
     line: int
     words: tuple[Word, ...]
     env: Mapping[str, Word]
     sure: bool = True
+    setup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,6 @@ class Script:
     commands: tuple[Command, ...]
     notes: tuple[tuple[int, str], ...]  # line, what was not followed or taken for granted
     headers: tuple[str, ...] = ()  # words of the #SBATCH lines
-    setup: tuple[tuple[int, str], ...] = ()  # line, a command that prepares the shell: conda activate, module load
 
     def notes_in_order(self) -> list[str]:
         return [f"line {line}: {what}" for line, what in sorted(set(self.notes))]

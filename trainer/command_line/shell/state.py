@@ -45,7 +45,7 @@ class Reading:
     beside: ReadBeside
     handlers: Mapping[str, Handler]
     commands: list[Command] = field(default_factory=list)
-    setup: list[tuple[int, str]] = field(default_factory=list)  # line, what prepares the shell itself
+    setup: list[str] = field(default_factory=list)  # what prepares the shell itself
     notes: list[tuple[int, str]] = field(default_factory=list)
     functions: dict[str, Node] = field(default_factory=dict)
     exported: dict[str, None] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Reading:
         """A command that prepares the shell itself: as written, with the values that are known."""
         text = _VARIABLE.sub(self._known, text_of(node))
         if self.sure:
-            self.setup.append((self.line(node), text))
+            self.setup.append(text)
         else:
             self.note(self.line(node), f"{text} depends on a test that could not be decided: exports go without it")
 

@@ -313,15 +313,38 @@ source ~/venv/bin/activate 2> /dev/null
 . /etc/profile.d/lmod.sh
 if [ -f /here ]; then module load hidden; fi
 srun bash -c 'source /inside/activate; torchrun t.py'
+conda deactivate
 """
     script = read_script(text)
-    assert script.setup == (
-        (3, "module purge"),
-        (3, "module load cuda/12.8 nccl"),
-        (4, 'eval "$(/opt/conda/bin/conda shell.bash hook)"'),
-        (5, "conda activate megatron"),
-        (6, "source ~/venv/bin/activate"),
-        (7, ". /etc/profile.d/lmod.sh"),
-        (9, "source /inside/activate"),
+    (command,) = script.commands
+    assert command.setup == (
+        "module purge",
+        "module load cuda/12.8 nccl",
+        'eval "$(/opt/conda/bin/conda shell.bash hook)"',
+        "conda activate megatron",
+        "source ~/venv/bin/activate",
+        ". /etc/profile.d/lmod.sh",
+        "source /inside/activate",
     )
     assert any("module load hidden depends on a test" in note for note in script.notes_in_order())
+
+
+def test_what_is_started_over_ssh_is_read_as_the_other_machine_would() -> None:
+    text = """
+for host in $(cat hosts); do
+  ssh -o StrictHostKeyChecking=no -p 22 $host "cd /work; NCCL_DEBUG=INFO torchrun --nproc_per_node 8 t.py --x 'a b'" &
+done
+pdsh -w node[1-4] torchrun t.py
+"""
+    script = read_script(text)
+    assert [[word.text for word in command.words] for command in script.commands] == [
+        ["torchrun", "--nproc_per_node", "8", "t.py", "--x", "a b"],
+        ["torchrun", "t.py"],
+    ]
+    assert script.commands[0].env["NCCL_DEBUG"].text == "INFO"
+    assert any("ssh starts it on other machines" in note for note in script.notes_in_order())
+
+
+def test_the_home_folder_is_known_behind_a_colon_of_an_assignment_too() -> None:
+    script = read_script("PATH=~/bin:/usr/bin:~/x:a~; show $PATH; show ~/y a:~/z\n", given={"HOME": "/home/me"})
+    assert words(script) == [["/home/me/bin:/usr/bin:/home/me/x:a~"], ["/home/me/y", "a:~/z"]]
