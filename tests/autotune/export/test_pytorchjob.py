@@ -100,7 +100,7 @@ def test_what_a_pod_inherits_comes_from_its_image_and_secrets_from_the_cluster()
     assert told["NCCL_DEBUG"]["value"] == "INFO"
     assert "PATH" not in told
     assert container["command"][:2] == ["bash", "-c"]
-    assert container["command"][2] == 'export PATH=/opt/bin"${PATH:+:${PATH}}"; exec "$@"'
+    assert container["command"][2] == 'export PATH=/opt/bin"${PATH:+:$PATH}"; exec "$@"'
     assert container["command"][4:6] == ["torchrun", "train.py"]
 
 
