@@ -105,6 +105,8 @@ def _allowed(changes: dict[str, Any], view: View) -> tuple[Recipe, Forecast] | s
     number = view.tried.get(recipe.digest())
     if number is not None:
         return f"trial {number} was this recipe"
+    if refused := view.refused(recipe):
+        return str(refused)
     moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
     failed, undone = view.failed_before(moved), view.undone_by(moved)
     if failed:

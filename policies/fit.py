@@ -74,7 +74,7 @@ def _sets(view: View, fixes: Sequence[Fix]) -> Iterator[Step]:
     while queue and looked_at < SETS:
         cost, _, start, recipe, taken = heapq.heappop(queue)
         looked_at += 1
-        if taken and recipe.digest() not in view.tried:
+        if taken and recipe.digest() not in view.tried and not view.refused(recipe):
             yield Step(recipe=recipe, fixes=taken, cost=cost, forecast=view.gate.forecast(recipe))
         situation = replace(view.situation, recipe=recipe)
         for at in range(start, len(fixes)):

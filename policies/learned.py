@@ -119,14 +119,16 @@ class LearnedPolicy:
         key = (view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
         if self._known is None or self._known[0] != key:
             belief = self.belief(view.trials)
-            found = prospects(self._space, view.best.recipe, belief, view.tried, _doubts(view.trials))
+            found = prospects(self._space, view.best.recipe, belief, view.tried, _doubts(view.trials), view.refusals)
             self._known = key, belief, _worth_a_look(found)
         return self._known[1], self._known[2]
 
     # --- fit ----------------------------------------------------------------------------------------------
     def _fitting(self, view: View) -> Proposal | None:
         belief = self.belief(view.trials)
-        found = list(islice(prospects(self._space, None, belief, view.tried, _doubts(view.trials)), FIRST))
+        found = list(
+            islice(prospects(self._space, None, belief, view.tried, _doubts(view.trials), view.refusals), FIRST)
+        )
         if not found or found[0].fits < SURE:  # no plan varies what saves memory in the last resort
             beside = self._saving(view, belief, least=found[0].fits if found else HOPELESS)
             if beside or not found or found[0].fits < HOPELESS:
@@ -161,7 +163,7 @@ class LearnedPolicy:
 
     def _searched(self, view: View, belief: Belief) -> Prospect | None:
         """The best of the pairs of moves around the best, asked of an Optuna study that is told every trial."""
-        found = pairs(view.best.recipe, belief, view.tried, least=WORTH)
+        found = pairs(view.best.recipe, belief, view.tried, least=WORTH, refusals=view.refusals)
         if not found:
             return None
         axes = list({axis.name: axis for around in found for axis in around.axes}.values())

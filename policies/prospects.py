@@ -19,6 +19,7 @@ from scipy.stats import norm
 from policies.belief.belief import Belief
 from policies.belief.time import INTERVAL
 from policies.legality import Refusal, derive
+from policies.refusals import Refused
 from policies.space import CURRENT, Axis, moves
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out
@@ -75,11 +76,16 @@ class _Scores:
 
 
 def prospects(
-    found: Search, best: Recipe | None, belief: Belief, tried: Container[str], doubts: Sequence[Doubt] = ()
+    found: Search,
+    best: Recipe | None,
+    belief: Belief,
+    tried: Container[str],
+    doubts: Sequence[Doubt] = (),
+    refusals: Sequence[Refused] = (),
 ) -> Iterator[Prospect]:
-    """The best first; none that was tried, no frozen knob moved, all legal. `best` is None while nothing runs; `doubts`
-    are of recipes that failed for other reasons than memory."""
-    table = found.finals.candidates.take(_short_list(found, belief, doubts))
+    """The best first; none that was tried or is known to be refused, no frozen knob moved, all legal. `best` is None
+    while nothing runs; `doubts` are of recipes that failed for other reasons than memory."""
+    table = found.finals.candidates.take(_short_list(found, belief, doubts, refusals))
     near = [recipe for *_, recipe in moves(best)] if best else []
     now = _now(belief, best) if best else None
     groups = [(table, _scores(table, now, belief, doubts))]
@@ -92,6 +98,8 @@ def prospects(
         group, row = (0, int(at)) if at < table.count else (1, int(at) - table.count)
         recipe = near[row] if group else _written(found, table, row, doubts)
         if recipe is None or recipe.digest() in seen or recipe.digest() in tried:
+            continue
+        if any(each.meets(recipe) for each in refusals):
             continue
         seen.add(recipe.digest())
         yield _prospect(recipe, groups[group][1], row, runs=best is not None)
@@ -110,9 +118,16 @@ class Pair:
         return {axis.name: moved.get(axis.name, CURRENT) for axis in axes}
 
 
-def pairs(best: Recipe, belief: Belief, tried: Container[str], *, least: float) -> list[Pair]:
+def pairs(
+    best: Recipe,
+    belief: Belief,
+    tried: Container[str],
+    *,
+    least: float,
+    refusals: Sequence[Refused] = (),
+) -> list[Pair]:
     """Of the FEW most promising single moves along the axes all pairs that are worth `least`, the best first."""
-    single = list(moves(best))
+    single = [move for move in moves(best) if not any(each.meets(move[-1]) for each in refusals)]
     if len(single) < 2:
         return []
     now = _now(belief, best)
@@ -124,6 +139,7 @@ def pairs(best: Recipe, belief: Belief, tried: Container[str], *, least: float) 
         if one.name != other.name
         and isinstance(derived := derive(best, {**one.options[label], **other.options[second]}), Recipe)
         and derived.digest() not in tried
+        and not any(each.meets(derived) for each in refusals)
     ]
     if not both:
         return []
@@ -156,14 +172,27 @@ def _trust(table: Candidates, doubts: Sequence[Doubt]) -> Floats:
     return trust
 
 
-def _short_list(found: Search, belief: Belief, doubts: Sequence[Doubt]) -> Integers:
-    """Rows of the finals: the fastest that are likely to fit, the likeliest where none is."""
+def _short_list(found: Search, belief: Belief, doubts: Sequence[Doubt], refusals: Sequence[Refused] = ()) -> Integers:
+    """Rows of the finals that nothing learnt speaks against: the fastest that are likely to fit, the likeliest where
+    none is."""
     table = found.finals.candidates
     means, fits = belief.time.means(table) - np.log(_trust(table, doubts)), belief.memory.fits(table)
-    likely = np.flatnonzero(fits >= LIKELY)
+    open_ones = ~_refused(table, refusals)
+    likely = np.flatnonzero((fits >= LIKELY) & open_ones)
     if not len(likely):
-        return np.argsort(-fits, kind="stable")[:SHORT_LIST]
+        return np.argsort(np.where(open_ones, -fits, np.inf), kind="stable")[:SHORT_LIST]
     return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
+
+
+def _refused(table: Candidates, refusals: Sequence[Refused]) -> Any:
+    """bool[N]: rows with a cause for which the trainer refused another recipe."""
+    found = np.zeros(table.count, dtype=bool)
+    for each in refusals:
+        rows = np.ones(table.count, dtype=bool)
+        for knob, values in each.values.items():
+            rows &= table.among(knob, *values)
+        found |= rows
+    return found
 
 
 def _now(belief: Belief, best: Recipe) -> float:

@@ -118,7 +118,9 @@ def _worth(view: View, recipe: Recipe) -> bool:
     """Not more threads than cores, not a change that lost before, nor back to what was left behind with a gain;
     more recompute only to make room for a larger micro batch."""
     moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}
-    if view.situation.oversubscribes(recipe) or view.failed_before(moved) or view.undone_by(moved):
+    if view.situation.oversubscribes(recipe) or view.refused(recipe):
+        return False
+    if view.failed_before(moved) or view.undone_by(moved):
         return False
     heavy = [rung for rung in heavier(view.best.recipe) if all(recipe.knob(k) == v for k, v in rung.items())]
     return not heavy or _lacks_room(view, {"micro_batch_size": 2 * view.best.recipe.training.micro_batch_size})
@@ -185,6 +187,8 @@ def _refuse(view: View, axes: Sequence[Axis], point: Point) -> str | None:
         return recipe.reason
     if recipe.digest() in view.tried:
         return "tried"
+    if refused := view.refused(recipe):
+        return str(refused)
     forecast = view.gate.forecast(recipe)
     return forecast.because if forecast.fits is False else None
 

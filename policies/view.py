@@ -12,8 +12,10 @@ from typing import Any
 from policies.fix import Fix
 from policies.gate import Estimate, MemoryGate
 from policies.noise import cpu_throughput, noise_band, throughput
+from policies.refusals import Refused, refusals
 from policies.situation import Situation, situation_of
 from policies.trial import Status, Trial, Verdict
+from trainer.recipe import Recipe
 
 # A fix's published record counts as this many trials of our own.
 PRIOR_TRIALS = 2.0
@@ -26,7 +28,7 @@ SINGLE_BEST = ("micro_batch_size", "threads_per_rank")
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """`tried` maps a recipe's digest to the trial that ran it."""
+    """`tried` maps a recipe's digest to the trial that ran it; `refusals` is what the trainer was seen to refuse."""
 
     best: Trial
     trials: tuple[Trial, ...]
@@ -34,6 +36,11 @@ class View:
     gate: MemoryGate
     noise: float
     tried: dict[str, int]
+    refusals: tuple[Refused, ...] = ()
+
+    def refused(self, recipe: Recipe) -> Refused | None:
+        """What was learnt that speaks against paying for it."""
+        return next((each for each in self.refusals if each.meets(recipe)), None)
 
     def chance(self, fix: Fix) -> float:
         """How often the fix pays: its published record, corrected by this study's own verdicts on it."""
@@ -94,4 +101,5 @@ def view_of(best: Trial, trials: Sequence[Trial], estimate: Estimate) -> View:
         gate=MemoryGate(trials, estimate=estimate),
         noise=noise_band(trials),
         tried={trial.recipe.digest(): trial.number for trial in trials},
+        refusals=refusals(trials),
     )
