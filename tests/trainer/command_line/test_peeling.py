@@ -50,7 +50,7 @@ CASES = [
     ("torchrun --nproc_per_node 4 --no_python python train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
     ("torchrun --nproc_per_node 4 --new-switch train.py --lr 1", f"python {TRAIN}", Sizes(gpus_per_node=4)),
     ("srun --exact -lu -O -N 2 python train.py --lr 1", f"python {TRAIN}", Sizes(nodes=2)),
-    ("srun -lN 2 -pgpu -J torchrun --overcommit python train.py --lr 1", f"python {TRAIN}", Sizes()),
+    ("srun -lN 2 -pgpu -J torchrun --overcommit python train.py --lr 1", f"python {TRAIN}", Sizes(nodes=2)),
     ("mpirun -allow-run-as-root -np 4 python train.py --lr 1", f"python {TRAIN}", Sizes(tasks=4)),
     (
         "python -W ignore -X dev -uB -m torch.distributed.run --nproc_per_node 8 train.py --lr 1",
