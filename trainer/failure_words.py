@@ -61,6 +61,7 @@ CAUSES = (
     Words(_IMPORT, r"^OSError: .*cannot open shared object file|symbol lookup error:", "ld.so"),
     Words(_IMPORT, r"can't open file '.*No such file or directory", "python: the script is not there", _SETUP),
     Words(_IMPORT, r"^env: .*(No such file|Permission denied)", "coreutils env: the command cannot be run", _SETUP),
+    Words(_IMPORT, r"^\S*sh: (line )?\d+: .*not found$", "sh: a program is not installed, as nsys", _SETUP),
     Words(_IMPORT, r"^(FileNotFound|Permission)Error: .*python", "the interpreter cannot be run", _SETUP),
     Words(_CONFIG, r"^(AssertionError|NotImplementedError|ValidationError)\b", "Megatron-Core's checks", _INIT),
     Words(_CONFIG, r"^\S+: error: ", "Python's argparse", _INIT),

@@ -79,6 +79,7 @@ SAID_IN_SETUP = [
         BurstPhase.START,
         "python: can't open file '/x/y.py': [Errno 2] No such file or directory",
     ),
+    (FailureKind.IMPORT, BurstPhase.START, "sh: 1: exec: nsys: not found"),
     (FailureKind.IMPORT, BurstPhase.START, "env: ‘/no/python3’: No such file or directory"),
     (FailureKind.IMPORT, BurstPhase.START, "FileNotFoundError: [Errno 2] No such file or directory: '/no/python3'"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -86,6 +87,13 @@ class TrainerSettings(Section):
     trace: Literal["torch", "nsys", "none"] = "torch"
     first_step_s: float = Field(default=1800.0, gt=0)  # deadline of the first iteration: imports, compilation, data
     patterns: dict[str, str] = Field(default_factory=dict)  # of kind custom: what its lines look like
+
+    @field_validator("version")
+    @classmethod
+    def _version(cls, version: str | None) -> str | None:
+        if version is not None and not re.fullmatch(r"(core_)?v?\d+(\.\d+)*|head|main|dev", version, re.IGNORECASE):
+            raise PydanticCustomError("trainer_version", "{version} is no version", {"version": repr(version)})
+        return version
 
 
 class TuneSettings(Section):

@@ -261,6 +261,10 @@ def _not_simulated(error: ErrorDetails, key: str, section: str, known: Known) ->
     return error["msg"], "take burst.machine out, or set burst.engine to simulated"
 
 
+def _trainer_version(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], "write the trainer's release, such as 0.16.1, head for its newest, or leave it out"
+
+
 def _literal(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
     expected = str(error["ctx"]["expected"])
     words = [word.strip("' ") for word in expected.replace(" or ", ", ").split(",")]
@@ -289,4 +293,5 @@ MESSAGES: dict[str, Message] = {
     "literal_error": _literal,
     "recipe_name": _recipe_name,
     "not_simulated": _not_simulated,
+    "trainer_version": _trainer_version,
 }

@@ -10,7 +10,7 @@ import pytest
 from policies.advisers import policy_for
 from policies.trial import Status, Trial
 from tests.autotune.tuning.fakes import FakeEngine, loop_in, outcome_of
-from tests.policies.drawn import cpu_recipe, gpu_recipe
+from tests.policies.drawn import gpu_recipe
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.estimate.time.estimate import estimate_time
 from trainer.recipe import Recipe

@@ -182,3 +182,18 @@ def test_files_that_a_recipe_names_are_regular_ones_too(tmp_path: Path, key: str
     (found,) = problems(tmp_path, key % "pipe" + "\ncluster: {gpu: h100}\n")
     assert "it is no regular file" in found.what
     assert "pipe" in found.where
+
+
+def test_a_trainers_version_that_is_none_is_refused_where_it_stands(tmp_path: Path) -> None:
+    text = "model: qwen3-30b-a3b\ncluster: {gpu: h100}\ntrainer:\n  kind: KIND\n  version: banana\n  command: [t.py]\n"
+    for kind in ("megatron-lm", "megatron-bridge", "custom"):
+        file = tmp_path / "r.yaml"
+        file.write_text(text.replace("KIND", kind))
+        with pytest.raises(BadInputError) as refused:
+            load_recipe(str(file))
+        (problem,) = refused.value.problems
+        assert problem.where == f"{file}:5 trainer.version"
+        assert problem.what == "'banana' is no version"
+        assert "0.16.1" in problem.hint
+    file.write_text(text.replace("KIND", "custom").replace("banana", "core_v0.17.0"))
+    assert load_recipe(str(file)).trainer is not None

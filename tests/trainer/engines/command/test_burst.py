@@ -163,3 +163,12 @@ def test_no_secret_that_a_trainer_prints_is_in_what_a_burst_leaves(
     left = [path for path in (tmp_path / "0001").rglob("*") if path.is_file() and path.name not in OF_THE_RECIPE]
     assert len(left) > 3
     assert not [path for path in left if b"correct-horse" in path.read_bytes() or b"staple" in path.read_bytes()]
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(shutil.which("nsys") is not None, reason="Nsight Systems is installed")
+def test_a_profiler_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    failure = run(tmp_path, {}, trace="nsys").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.IMPORT, failure
+    assert "nsys: not found" in failure.evidence

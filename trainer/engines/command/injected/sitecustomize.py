@@ -16,6 +16,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 OUT = os.environ.get("MOE_AUTOTUNE_OUT")  # the burst's folder `ranks`
+WRITES_EVERY_S = 2.0  # of a phase that was seen before: the folder may be on a file system that all nodes share
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANGES_FILE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "megatron", "ranges.py")
 
@@ -58,7 +59,9 @@ class Rank:
         self.file: int | None = None
         self.acts: bool | None = None  # whether this process is the one that trains; None: not yet known
         self.told = False
-        self.phase = ""
+        self.phase = self.written = ""
+        self.written_at = 0.0
+        self.seen: set[str] = set()
         self.limits: tuple[int, int] | None = None  # of memory, before the recipe's was set
         self.baseline_kib = 0  # resident before training began: the interpreter and what it imported
 
@@ -77,9 +80,21 @@ class Rank:
         return self.acts
 
     def enter(self, phase: str) -> None:
-        if phase != self.phase and self.claim() and self.file is not None:
-            self.phase = phase
-            os.pwrite(self.file, f"{phase:<12}".encode(), 0)
+        """A phase is written when it is new, and else now and then: an exception writes the one it came in."""
+        import time
+
+        if phase == self.phase or not self.claim():
+            return
+        self.phase = phase
+        if phase not in self.seen or time.monotonic() - self.written_at > WRITES_EVERY_S:
+            self.seen.add(phase)
+            self.written_at = time.monotonic()
+            self.write_phase()
+
+    def write_phase(self) -> None:
+        if self.file is not None and self.phase != self.written:
+            self.written = self.phase
+            os.pwrite(self.file, f"{self.phase:<12}".encode(), 0)
 
     def begin(self) -> None:
         """What is resident now is not the recipe's. On CPUs, a rank may take so much more and no more."""
@@ -241,7 +256,11 @@ def entering(rank: Rank, phase: str, function: Function) -> Function:
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
         rank.enter(phase)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            rank.write_phase()
+            raise
 
     return inside
 
@@ -298,6 +317,7 @@ def inject(out: str) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # asked for the stacks when nothing moves
 
     def last_words() -> None:
+        rank.write_phase()
         if "torch" in sys.modules:
             rank.tell()
 
