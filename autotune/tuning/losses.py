@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from policies.legality import numerics_of
 from policies.trial import Trial
+from trainer.recipe import Recipe
 
 TRAINING_EQUIVALENT = "training-equivalent"
 
@@ -28,7 +29,11 @@ LAYOUT = (
 )
 
 
-# knobs that change how many tokens the router's load-balancing loss is a mean over: a slightly different gradient
+# knobs that change how many tokens the router's load-balancing loss is a mean over: a slightly different gradient.
+# Megatron-LM and Megatron-Bridge also draw random numbers of that shape before their first weights (initialize.py,
+# _warmup_jit_function): between micro batches 1 and 2 the weights of real Megatron-LM 0.16.1 differed, its first loss
+# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). What is injected into it puts the generators back:
+# the first loss of 1 and 4 is the same to seven digits, later ones to 0.14 %. A burst without it has other weights.
 BALANCING = ("micro_batch_size", "context_parallel_size")
 
 
@@ -60,7 +65,7 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
     if numerics_of(changes) != TRAINING_EQUIVALENT:
         return None
     row = TOLERANCES.get(candidate.recipe.training.precision, TOLERANCES["fp8"])
-    tolerance = _tolerance(row, changes)
+    tolerance = _tolerance(row, changes, draws_first=_draws_first(candidate.recipe))
     for step, (here, there) in enumerate(zip(_curve(candidate), _curve(reference), strict=False)):
         if abs(here - there) > tolerance * abs(there):
             return (
@@ -70,10 +75,16 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
     return None
 
 
-def _tolerance(row: Tolerance, changes: Iterable[str]) -> float:
-    if not set(LAYOUT).isdisjoint(changes):
+def _tolerance(row: Tolerance, changes: Iterable[str], *, draws_first: bool) -> float:
+    other_weights = {*LAYOUT, *BALANCING} if draws_first else set(LAYOUT)
+    if not other_weights.isdisjoint(changes):
         return row.other_weights
     return row.same_weights if set(BALANCING).isdisjoint(changes) else row.other_balancing
+
+
+def _draws_first(recipe: Recipe) -> bool:
+    """Whether its trainer draws random numbers before its weights, and nothing puts the generators back."""
+    return recipe.burst.engine == "command" and recipe.trainer is not None and not recipe.trainer.inject
 
 
 def _curve(trial: Trial) -> list[float]:

@@ -15,6 +15,7 @@ import msgspec
 from trainer.burst import Burst, Outcome, write_burst, write_outcome
 from trainer.engines.command.bounds import bounds_of
 from trainer.engines.command.evidence import evidence_of
+from trainer.engines.command.flight import read_flights, told
 from trainer.engines.command.follow import Follower, Patience, patience_with
 from trainer.engines.command.job import Job
 from trainer.engines.command.lines import Reading, patterns_with
@@ -114,7 +115,8 @@ class CommandEngine:
         )
         job.keep_logs(processes)
         collect(job.written, job.folder / "trace")
-        return Ended(processes=processes, followed=followed, code=code, evidence=evidence)
+        flight = told(read_flights(job.ranks_folder, processes.world_size)) if followed.overdue_s is not None else None
+        return Ended(processes=processes, followed=followed, code=code, evidence=evidence, flight=flight)
 
 
 def _job(burst: Burst) -> Job:

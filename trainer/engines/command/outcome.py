@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.engines.command.acting import Plain, acting_knobs
 from trainer.engines.command.bounds import Bounds
@@ -25,12 +27,14 @@ ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How the job ended: `code` of what started it, None where it had to be ended."""
+    """How the job ended: `code` of what started it, None where it had to be ended; `flight`: where a hang is by torch's
+    flight recorder, and the rank that did not come."""
 
     processes: Processes
     followed: Followed
     code: int | None
     evidence: Evidence
+    flight: tuple[str, int | None] | None = None
 
 
 def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
@@ -113,6 +117,11 @@ def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, pea
         return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
     if done < bounds.last or ended.code not in (0, None):
         found = classify(ended.evidence) if ended.code != 0 or ended.followed.overdue_s is not None else None
+        if found is not None and found.kind is FailureKind.HANG and ended.flight is not None:
+            said, rank = ended.flight
+            return msgspec.structs.replace(
+                found, evidence=f"{said}; {found.evidence}", rank=rank if found.rank is None else found.rank
+            )
         return found or Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_short(bounds, done))
     limit = recipe.memory_limit_gib
     hottest = max(peaks, key=lambda rank: peaks[rank], default=None)

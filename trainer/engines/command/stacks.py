@@ -1,4 +1,5 @@
-"""Asks the ranks of a job that hangs where they are, before they are ended.
+"""Asks the ranks of a job that hangs where they are, and torch's flight recorder which collectives they are in, before
+they are ended.
 
 `python -m trainer.engines.command.stacks <ranks' folder> <log folder> injected|bare` asks those of this machine; every
 machine of the job runs it.
@@ -7,9 +8,11 @@ machine of the job runs it.
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from trainer.launchers import Processes
@@ -33,11 +36,18 @@ def stacks_here(ranks_folder: Path, log_folder: Path, *, injected: bool) -> None
     ranks = _ranks(ranks_folder)
     for rank, process in ranks.items():
         if injected:
+            _ask_flight_recorder(process)
             send(process, STACKS)
         else:
             _py_spy(process, rank, log_folder / f"py-spy-rank{rank}.txt")
     if injected and ranks:
         time.sleep(_WRITING_S)
+
+
+def _ask_flight_recorder(process: Process) -> None:
+    """Wakes the thread that `injected` put there; it writes beside the rank's other files."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ask:
+        ask.sendto(b"?", f"\0moe-autotune-{process.pid}")
 
 
 def _ranks(ranks_folder: Path) -> dict[str, Process]:

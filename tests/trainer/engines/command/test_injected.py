@@ -76,3 +76,17 @@ def test_outside_a_burst_it_does_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "import sys; print(len(sys.meta_path))", MOE_AUTOTUNE_OUT="")
     assert done.stderr == ""
     assert list((tmp_path / "ranks").iterdir()) == []
+
+
+def test_the_first_weights_do_not_depend_on_the_micro_batch(tmp_path: Path) -> None:
+    warm_up = "import torch\ndef _warmup_jit_function(micro_batch):\n    return torch.rand(micro_batch, 8)\n"
+    module(tmp_path, "megatron.training.initialize", warm_up)
+    program = (
+        "import torch; from megatron.training.initialize import _warmup_jit_function as warm; torch.manual_seed(1); "
+        "warm({size}); print(torch.rand(1).item())"
+    )
+    said = set()
+    for size in (1, 4):
+        said.add(run(tmp_path, program.format(size=size)).stdout)
+        (tmp_path / "ranks" / "rank0.pid").unlink()
+    assert len(said) == 1

@@ -1,6 +1,9 @@
 """Runs inside the user's own trainer: names ranges, says where each rank is and what memory it took.
 
-Changes nothing that is computed, and no file of the trainer: PYTHONPATH has it found before anything else.
+Changes nothing that is computed, and no file of the trainer: PYTHONPATH has it found before anything else. One thing it
+keeps from leaking: Megatron warms its fused functions up with random numbers of the micro batch's shape, and draws its
+first weights behind them (of the router on GPUs, all of them on CPUs). The generators are put back, so that recipes
+with another micro batch start with the same weights and their losses can be compared.
 
 Python imports a module of this name at its start. Only the process that trains acts: a rank's children (loaders of
 data, compilers) inherit the environment and do nothing. A sitecustomize of the user's own is run as if this one were
@@ -16,6 +19,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 OUT = os.environ.get("MOE_AUTOTUNE_OUT")  # the burst's folder `ranks`
+RECORDS = 200  # of a rank's flight recorder that are kept
 WRITES_EVERY_S = 2.0  # of a phase that was seen before: the folder may be on a file system that all nodes share
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANGES_FILE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "megatron", "ranges.py")
@@ -34,6 +38,7 @@ MODELS = (  # process groups are up when one is built
     ("megatron.core.models.mamba.mamba_model", "MambaModel"),
     ("megatron.core.models.hybrid.hybrid_model", "HybridModel"),
 )
+WARM_UP = "_warmup_jit_function"  # of the modules in BEGINS
 STEPS = (("megatron.training.training", "train_step"), ("megatron.bridge.training.train", "train_step"))
 
 
@@ -47,6 +52,57 @@ def chain() -> None:
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
+
+
+def recorder_on(out: str) -> None:
+    """Torch keeps its last collectives in mind, and NCCL's watchdog writes them where it ends the job; what the user
+    has set stays. The older names are read up to torch 2.12; 2.13 warns of them."""
+    from importlib import metadata
+
+    wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": os.path.join(out, "nccl_dump_rank_")}
+    wanted["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
+    if tuple(map(int, metadata.version("torch").split(".")[:2])) < (2, 13):
+        wanted["TORCH_NCCL_TRACE_BUFFER_SIZE"] = wanted["TORCH_FR_BUFFER_SIZE"]
+        wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = wanted["TORCH_FR_DUMP_TEMP_FILE"]
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+
+
+def wait_to_be_asked(rank: Rank) -> None:
+    """A thread that sleeps until somebody on this machine asks for the flight recorder (`stacks.py`), at a socket
+    without a file: a rank that hangs in a collective runs no Python of its own."""
+    import socket
+    import threading
+
+    asked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    asked.bind(f"\0moe-autotune-{os.getpid()}")
+
+    def wait() -> None:
+        while True:
+            asked.recv(1)
+            try:
+                write_flight(rank)
+            except Exception as error:
+                print(f"moe-autotune: no flight recorder: {error}", file=sys.stderr)
+
+    threading.Thread(target=wait, daemon=True, name="moe-autotune").start()
+
+
+def write_flight(rank: Rank) -> None:
+    """The rank's last collectives as `rank<r>.flight.json`, of NCCL or of gloo, whichever has any."""
+    import json
+
+    c10d = sys.modules["torch._C._distributed_c10d"]
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        dump = getattr(c10d, name, None)
+        found = json.loads(dump(True, False)) if dump else {}
+        if found.get("entries"):
+            found["entries"] = found["entries"][-RECORDS:]
+            path = os.path.join(rank.out, f"rank{rank.rank}.flight.json")
+            with open(f"{path}.part", "w") as file:
+                json.dump(found, file)
+            os.replace(f"{path}.part", path)
+            return
 
 
 class Rank:
@@ -213,6 +269,8 @@ class Touch:
             return
         if name in BEGINS:
             self.rank.enter("init")
+            wait_to_be_asked(self.rank)
+            patch(module, None, WARM_UP, keeping_generators)
         self.ranges.name_ranges(module, when=recording)
         for owner, class_name, attribute, phase in PHASES:
             if owner == name:
@@ -265,6 +323,24 @@ def entering(rank: Rank, phase: str, function: Function) -> Function:
     return inside
 
 
+def keeping_generators(function: Function) -> Function:
+    import functools
+
+    @functools.wraps(function)
+    def warm_up(*args: Any, **kwargs: Any) -> Any:
+        torch = sys.modules["torch"]
+        on_gpu = torch.cuda.is_initialized()
+        held = torch.random.get_rng_state(), torch.cuda.get_rng_state() if on_gpu else None
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.random.set_rng_state(held[0])
+            if on_gpu:
+                torch.cuda.set_rng_state(held[1])
+
+    return warm_up
+
+
 def counting_memory(rank: Rank, function: Function) -> Function:
     import functools
 
@@ -313,6 +389,7 @@ def inject(out: str) -> None:
     import signal
 
     rank = Rank(out, int(os.environ["RANK"]))
+    recorder_on(out)
     sys.meta_path.insert(0, Touch(rank))
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # asked for the stacks when nothing moves
 
