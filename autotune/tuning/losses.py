@@ -32,8 +32,9 @@ LAYOUT = (
 # knobs that change how many tokens the router's load-balancing loss is a mean over: a slightly different gradient.
 # Megatron-LM and Megatron-Bridge also draw random numbers of that shape before their first weights (initialize.py,
 # _warmup_jit_function): between micro batches 1 and 2 the weights of real Megatron-LM 0.16.1 differed, its first loss
-# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). What is injected into it puts the generators back:
-# the first loss of 1 and 4 is the same to seven digits, later ones to 0.14 %. A burst without it has other weights.
+# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). What is injected into it puts the generators
+# back: of micro batches 1, 4 and 8 the first loss is the same to seven digits, later ones are to 0.14 %. A burst
+# without it has other weights.
 BALANCING = ("micro_batch_size", "context_parallel_size")
 
 
