@@ -25,6 +25,7 @@ TOGETHER = {
         "test_tuner_killed",
         "test_on_slurm",
         "test_engines_on_slurm",
+        "test_real_walls",
     ),
     # Megatron-Core in the process of the tests: one worker imports it
     "megatron": (

@@ -158,3 +158,18 @@ def test_binding_the_only_rank_of_a_node_is_not_worth_a_burst() -> None:
     alone = recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"gpus_per_node": 1})})
     assert FIXES["cpu_affinity"].precondition(Situation(recipe=alone)) == "a node has one rank"
     assert FIXES["cpu_affinity"].precondition(Situation(recipe=recipe)) is None
+
+
+@pytest.mark.parametrize(
+    ("knobs", "applies"),
+    [
+        ({}, True),
+        ({"manual_gc": True, "manual_gc_interval": 1}, True),  # by hand, and in every step
+        ({"manual_gc": True, "manual_gc_interval": 10}, False),
+        ({"manual_gc": True, "manual_gc_interval": 0}, False),
+    ],
+)
+def test_garbage_that_is_collected_by_hand_in_every_step_can_be_collected_less_often(
+    knobs: dict[str, object], applies: bool
+) -> None:
+    assert (FIXES["manual_gc"].precondition(situation(gpu_recipe(knobs))) is None) is applies

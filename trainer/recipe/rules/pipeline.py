@@ -178,6 +178,26 @@ ROWS = (
         passing=example(**PIPELINE),
     ),
     Rule(
+        id="vpp-without-overlap",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        knobs=(VPP, PP, "overlap_p2p_comm"),
+        broken=all_of(_interleaved, above_one(PP), negated(among(PP, 2)), off("overlap_p2p_comm")),
+        message="several chunks a rank without overlap_p2p_comm: bursts and exports send between stages with everything "
+        "waiting, where the launchers overlap it unless told otherwise",
+        nearest=fixed(overlap_p2p_comm=True),
+        source="megatron/training/arguments.py:2234 (0.16.1), --no-overlap-p2p-communication",
+        breaking=example(
+            expert_model_parallel_size=4, pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size=2
+        ),
+        passing=example(
+            expert_model_parallel_size=4,
+            pipeline_model_parallel_size=4,
+            virtual_pipeline_model_parallel_size=2,
+            overlap_p2p_comm=True,
+        ),
+    ),
+    Rule(
         id="interleaving-filled",
         knobs=("micro_batch_size", VPP, GROUP),
         broken=_schedule_broken,

@@ -13,9 +13,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.trainer.launchers.slurm.network import Network
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
 NODES = 2
@@ -40,6 +42,7 @@ class Cluster:
     folder: Path
     name: str = field(default_factory=lambda: f"t{os.getpid()}n")
     limits_memory: bool = field(default_factory=_MEMORY.is_dir)
+    network: Network | None = None  # None: both nodes have this machine's own
 
     @property
     def conf(self) -> Path:
@@ -55,14 +58,20 @@ class Cluster:
         return done.stdout + done.stderr
 
     def start(self) -> None:
+        if self.network is not None:
+            self.network.start()
         self._munge()
         self.conf.write_text(self._slurm_conf())
         (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
         self._daemon("slurmctld", "-f", str(self.conf))
         for node in self.nodes:
             (self.folder / f"spool.{node}").mkdir()
-            self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+            self._slurmd(node)
         self._await(lambda: self._idle() == NODES)
+
+    def _slurmd(self, node: str) -> None:
+        inside = self.network.inside(self.nodes.index(node) + 1) if self.network is not None else []
+        self._daemon("slurmd", "-f", str(self.conf), "-N", node, inside=inside)
 
     def _await(self, done: Callable[[], bool]) -> None:
         give_up = time.monotonic() + _UP_S
@@ -86,26 +95,33 @@ class Cluster:
             f"--seed-file={self.folder}/munged.seed",
         )
 
-    def _daemon(self, name: str, *words: str) -> None:
+    def _daemon(self, name: str, *words: str, inside: Sequence[str] = ()) -> None:
         program = _program(name)
         assert program is not None
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        subprocess.run([program, *words], env=env, check=True, timeout=_UP_S, stderr=subprocess.DEVNULL)
+        subprocess.run([*inside, program, *words], env=env, check=True, timeout=_UP_S, stderr=subprocess.DEVNULL)
 
     def _slurm_conf(self) -> str:
         host, track = socket.gethostname().split(".")[0], _CGROUPS if self.limits_memory else _NO_CGROUPS
         here, ports = self.folder, [_free_port() for _ in range(NODES + 1)]
         nodes = "\n".join(
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000 State=UNKNOWN"
-            for node, port in zip(self.nodes, ports[1:], strict=True)
+            f"NodeName={node} NodeHostname={host} NodeAddr={at} Port={port} CPUs=8 RealMemory=8000 State=UNKNOWN"
+            for node, at, port in zip(self.nodes, self._addresses[1:], ports[1:], strict=True)
         )
         return (
-            f"ClusterName=moetest\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={ports[0]}\n"
+            f"ClusterName=moetest\nSlurmctldHost={host}({self._addresses[0]})\nSlurmctldPort={ports[0]}\n"
             f"AuthInfo=socket={here}/m\nSlurmctldPidFile={here}/slurmctld.pid\nSlurmdPidFile={here}/slurmd.%n.pid\n"
             f"SlurmdSpoolDir={here}/spool.%n\nStateSaveLocation={here}/state\nSlurmctldLogFile={here}/slurmctld.log\n"
             f"SlurmdLogFile={here}/slurmd.%n.log\nFirstJobId={os.getpid()}\n{track}{_SETTINGS}{nodes}\n"
             f"PartitionName=debug Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
         )
+
+    @property
+    def _addresses(self) -> list[str]:
+        """Of the controller and of each node."""
+        if self.network is None:
+            return ["127.0.0.1"] * (1 + NODES)
+        return [self.network.controller, *map(self.network.address, range(1, NODES + 1))]
 
     @contextlib.contextmanager
     def allocation(self, *, memory_mib: int = 4000) -> Iterator[dict[str, str]]:
@@ -133,7 +149,7 @@ class Cluster:
         try:
             yield
         finally:
-            self._daemon("slurmd", "-f", str(self.conf), "-N", node)
+            self._slurmd(node)
             self._await(lambda: "down" not in self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T"))
 
     def stop(self) -> None:
@@ -142,6 +158,8 @@ class Cluster:
             self.run("scancel", "--me")
         for path in sorted(self.folder.glob("*.pid"), reverse=True):  # slurmd, slurmctld, munged
             _end(int(path.read_text()))
+        if self.network is not None:
+            self.network.stop()
         for path in _MEMORY.parent.glob(f"*/slurm_{self.name}*") if _MEMORY.is_dir() else ():
             for folder, _, _ in os.walk(path, topdown=False):
                 with contextlib.suppress(OSError):

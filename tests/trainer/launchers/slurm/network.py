@@ -1,0 +1,89 @@
+"""A network between the nodes of the tests' Slurm: a namespace each, joined by a bridge, every link as slow as asked.
+
+Needs root, ip and tc. The nodes share this machine's files, and nothing of each other's network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass, field
+
+_QUEUE = ("burst", "64kb", "latency", "400ms")  # of the token bucket
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """`rate` of each node's link, in either direction, as tc says it ("40mbit"); None: as fast as the kernel copies.
+    `processors`: those of each node, as taskset says them; none given, they share all of this machine's."""
+
+    nodes: int
+    rate: str | None = None
+    processors: tuple[str, ...] = ()
+    tag: str = field(default_factory=lambda: str(os.getpid()))  # in names, which have 15 characters
+
+    @property
+    def controller(self) -> str:
+        return f"{self._prefix}.254"
+
+    def address(self, node: int) -> str:
+        """Of node 1, 2, …"""
+        return f"{self._prefix}.{node}"
+
+    def inside(self, node: int) -> list[str]:
+        """What a command starts with to run on the node. `ip netns exec` would hide the cgroups."""
+        own = ["taskset", "-c", self.processors[node - 1]] if self.processors else []
+        return ["nsenter", f"--net=/run/netns/{self._space(node)}", *own]
+
+    @property
+    def _prefix(self) -> str:
+        return f"10.77.{int(self.tag) % 250 + 1}"
+
+    @property
+    def _bridge(self) -> str:
+        return f"mb{self.tag}"
+
+    def _space(self, node: int) -> str:
+        return f"mn{self.tag}-{node}"
+
+    def _wire(self, node: int) -> str:
+        return f"mv{self.tag}-{node}"
+
+    def start(self) -> None:
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("addr", "add", f"{self.controller}/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+        for node in range(1, self.nodes + 1):
+            self._join(node)
+
+    def _join(self, node: int) -> None:
+        space, wire = self._space(node), self._wire(node)
+        _ip("netns", "add", space)
+        _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
+        _ip("link", "set", wire, "master", self._bridge, "up")
+        _ip("-n", space, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _ip("-n", space, "link", "set", device, "up")
+        if self.rate is not None:
+            limit = ("root", "tbf", "rate", self.rate, *_QUEUE)
+            _run(*self.inside(node), "tc", "qdisc", "add", "dev", "eth0", *limit)
+            _run("tc", "qdisc", "add", "dev", wire, *limit)
+
+    def stop(self) -> None:
+        """All of it; what is not there is left out."""
+        for node in range(1, self.nodes + 1):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("link", "del", self._wire(node))
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("netns", "del", self._space(node))
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _ip("link", "del", self._bridge)
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *words)
+
+
+def _run(*argv: str) -> None:
+    subprocess.run(argv, check=True, capture_output=True, timeout=10)
