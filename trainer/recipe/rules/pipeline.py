@@ -183,8 +183,8 @@ ROWS = (
         binds=MEGATRON_LM,
         knobs=(VPP, PP, "overlap_p2p_comm"),
         broken=all_of(_interleaved, above_one(PP), negated(among(PP, 2)), off("overlap_p2p_comm")),
-        message="several chunks a rank without overlap_p2p_comm: bursts and exports send between stages with everything "
-        "waiting, where the launchers overlap it unless told otherwise",
+        message="chunks without overlap_p2p_comm: bursts and exports wait for every send between stages; "
+        "the launchers overlap it unless told otherwise",
         nearest=fixed(overlap_p2p_comm=True),
         source="megatron/training/arguments.py:2234 (0.16.1), --no-overlap-p2p-communication",
         breaking=example(
