@@ -29,6 +29,7 @@ from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
 from policies.trial import Verdict
 
+NAMES = 17  # columns of the panel for its border and the rows' names
 CLOCK = len("08:02:11 ")
 STYLES = {Verdict.ACCEPTED: "green", Verdict.REJECTED: "red", Verdict.INCONCLUSIVE: "yellow"}
 
@@ -93,7 +94,7 @@ class LiveView(PlainView):
 
     def panel(self) -> Panel:
         """Phase, burst of the budget, what is tried and why, the best so far and its wall, the cost, the end."""
-        return panel_of(self._standing, self.clock())
+        return panel_of(self._standing, self.clock(), width=self.console.width)
 
 
 View = PlainView | LiveView
@@ -104,13 +105,13 @@ def view_for(console: Console, *, folder: Path) -> View:
     return LiveView(console=console, folder=folder) if console.is_terminal else PlainView(console=console)
 
 
-def panel_of(standing: Standing | None, now: float) -> Panel:
-    """A standing in a box, with a bar of the bursts that are done."""
+def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
+    """A standing in a box `width` columns wide, with a bar of the bursts that are done."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
     for name, text in rows_of(standing, now) if standing else [("state", "starting")]:
-        rows.add_row(name, escape(text))
+        rows.add_row(name, escape("\n".join(wrapped(text, width - NAMES))))
     done, of = (standing.bursts, standing.budget) if standing else (0, None)
     bar = [ProgressBar(total=of, completed=done)] if of else []
     return Panel(Group(rows, *bar), title="moe-autotune", border_style="cyan")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from autotune.looks.quantities import changes_text, interval, tokens_per_s
+from autotune.looks.quantities import first_changes, interval, tokens_per_s
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
 from autotune.tuning.judge import speedup
@@ -38,7 +38,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trying(msgspec.Struct, frozen=True, kw_only=True):
-    """The recipe that is tried, or was tried last."""
+    """The recipe that is tried; there is none while the next one is chosen."""
 
     trial: int
     phase: Phase
@@ -183,7 +183,7 @@ def _running(history: History) -> Running | None:
 
 def _trying(history: History) -> Trying | None:
     proposed = _proposed(history, history.open_burst)
-    if proposed is None:
+    if proposed is None or (history.open_burst is None and _is_judged(history, proposed.trial)):
         return None
     return Trying(
         trial=proposed.trial,
@@ -197,6 +197,11 @@ def _trying(history: History) -> Trying | None:
 def _proposed(history: History, burst: BurstStarted | None) -> Proposed | None:
     number = burst.trial if burst else max(history.proposals, default=None)
     return None if number is None else history.proposals[number][1]
+
+
+def _is_judged(history: History, trial: int) -> bool:
+    known = history.attempted.get(trial)
+    return known is not None and known.verdict is not None
 
 
 def _best(history: History) -> Best | None:
@@ -258,8 +263,8 @@ def _burst_words(standing: Standing, now: float) -> str:
 def _trying_words(standing: Standing) -> str:
     trying = standing.trying
     if trying is None:
-        return ""
-    changes = f": {changes_text(trying.changes)}" if trying.changes else ""
+        return "nothing yet: the next recipe is being chosen" if standing.state == "running" else ""
+    changes = f": {first_changes(trying.changes)}" if trying.changes else ""
     return f"trial {trying.trial}, {trying.fix}{changes}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from autotune.tuning.events import BurstStarted, Ended, Event, TunerStarted
+from autotune.tuning.events import BurstStarted, Ended, Event, Judged, TunerStarted
 from autotune.tuning.history import History
 from autotune.tuning.standing import Standing, rows_of, span_words, standing_of
 from tests.autotune.report.drawn_study import events
@@ -44,6 +44,21 @@ def test_a_running_study_says_phase_burst_what_runs_and_why_the_best_the_cost_an
     assert rows["cost"] == "11 bursts, 0.19 rank-hours"
     assert "about" in rows["ends"]
     assert "resume" not in rows
+
+
+def test_between_two_trials_nothing_is_said_to_be_tried() -> None:
+    standing = standing_of(cut(Judged), folder="s", now=NOW, held=True)
+    assert standing.trying is None
+    assert said(standing)["trying"] == "nothing yet: the next recipe is being chosen"
+
+
+def test_of_many_changes_the_first_are_said() -> None:
+    told = clocked(events(ended=False))
+    last = max(index for index, event in enumerate(told) if isinstance(event, BurstStarted))
+    changes = {f"knob_{number}": (0, 1) for number in range(9)}
+    told[last - 1] = msgspec.structs.replace(told[last - 1], changes=changes)
+    rows = said(standing_of(History(told[: last + 1]), folder="s", now=NOW, held=True))
+    assert rows["trying"].endswith("knob_3 0 → 1 and 5 more")
 
 
 def test_a_study_whose_tuner_is_gone_says_when_it_last_spoke_and_how_to_go_on() -> None:
