@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from docs.site.page import Page
-from docs.site.reference import commands, fixes, knobs, machines, outputs, rules, walls
+from docs.site.reference import commands, fixes, knobs, machines, outputs, recipe, rules, walls
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs"
@@ -32,6 +32,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
 )
 MADE: tuple[Callable[[], Iterator[Page]], ...] = (
     commands.pages,
+    recipe.pages,
     knobs.pages,
     rules.pages,
     fixes.pages,

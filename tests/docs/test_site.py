@@ -18,6 +18,7 @@ from policies.fixes import FIXES
 from tests.autotune.looks.browser import document_of, needs_browser
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES
+from trainer.recipe.sections import BurstSettings, Cluster, TuneSettings
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,21 @@ def test_a_page_says_what_its_table_says(site: tuple[Path, Built]) -> None:
     assert "<code>saved_gpu_hours</code>" in outputs
     fix = (folder / "fixes" / "drop_recompute.html").read_text()
     assert "keep the activations that memory has room for" in fix
+
+
+def test_every_key_of_a_recipe_stands_with_what_it_takes_and_the_remark_in_the_source(site: tuple[Path, Built]) -> None:
+    text = (site[0] / "recipe.html").read_text()
+    for kind in (TuneSettings, BurstSettings, Cluster):
+        for name in kind.model_fields:
+            assert f"<code>{name}</code>" in text
+    assert "of the training that the tuned recipe is for" in text
+    assert '<a href="#burst">burst</a>' in text
+
+
+def test_documents_without_a_type_are_shown_as_they_are_printed(site: tuple[Path, Built]) -> None:
+    text = (site[0] / "outputs.html").read_text()
+    for field in ("memory.limit_gib", "time.by_part.pp_bubble_s", "layouts[].tokens_per_s_per_gpu"):
+        assert f"<code>{field}</code>" in text
 
 
 def test_a_link_that_leads_nowhere_is_named_with_its_page(tmp_path: Path) -> None:

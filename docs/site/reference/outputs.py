@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import types
+import json
 from collections.abc import Iterator
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import Any, get_args
 
 import msgspec
 
 from analyzers.diagnosis import Analysis
+from autotune.cli import app
 from autotune.compare.comparison import Comparison
 from autotune.exit_codes import MEANINGS
 from autotune.report.document import Document
@@ -16,6 +19,7 @@ from autotune.studies.gathered import Gathered
 from autotune.tuning.events import Event
 from autotune.tuning.standing import Standing
 from docs.site.page import Page, code, table
+from docs.site.reference.types import hints_of, remarks_of, type_words
 
 DOCUMENTS: dict[str, tuple[type[Any], str]] = {
     "report.json": (Document, "of a study; also what `run --json` and `report --json` print"),
@@ -24,6 +28,16 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {
     "status --json": (Standing, "where a study stands"),
     "studies --json": (Gathered, "the studies of a folder"),
 }
+
+
+EXAMPLE = "deepseek-v3-1024xh100"
+PRINTED: dict[str, list[str]] = {
+    "check": ["check", EXAMPLE],
+    "estimate": ["estimate", EXAMPLE],
+    "plan": ["plan", EXAMPLE, "--top", "1"],
+    "export": ["export", EXAMPLE, "--to", "yaml"],
+}
+MOST_KEYS = 40  # of one object; more are values, not fields
 
 
 def pages() -> Iterator[Page]:
@@ -36,6 +50,10 @@ def pages() -> Iterator[Page]:
     ]  # fmt: skip
     for name, (kind, said) in DOCUMENTS.items():
         parts.append(f"\n## {name}\n\n{said[0].upper()}{said[1:]}.\n\n" + "\n".join(_structs(kind)))
+    for name, words in PRINTED.items():
+        rows = [(code(path), kind) for path, kind in _shape(_printed(words))]
+        parts.append(f"\n## {name} --json\n\nAs `moe-autotune {' '.join(words)} --json` prints it.\n\n")
+        parts.append(table(("field", "is"), rows) + "\n")
     parts.append("\n## journal.jsonl\n\nOne event a line, told apart by `event`; the truth of a study.\n\n")
     for kind in get_args(Event):
         tag = kind.__struct_config__.tag
@@ -55,36 +73,42 @@ def _structs(kind: type[Any]) -> Iterator[str]:
 def _gather(kind: Any, seen: list[type[Any]]) -> None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in seen:
         seen.append(kind)
-        for hint in get_type_hints(kind).values():
+        for hint in hints_of(kind).values():
             _gather(hint, seen)
     for part in get_args(kind):
         _gather(part, seen)
 
 
 def _fields(kind: type[Any]) -> str:
-    hints = get_type_hints(kind)
-    return table(
-        ("field", "is"), [(code(each.encode_name), _type(hints[each.name])) for each in msgspec.structs.fields(kind)]
-    )
+    hints, remarks = hints_of(kind), remarks_of(kind)
+    fields = [(each.encode_name, each.name) for each in msgspec.structs.fields(kind)]
+    rows = [(code(written), type_words(hints[name]), _plain(remarks.get(name, ""))) for written, name in fields]
+    return table(("field", "is", "what"), rows)
 
 
-def _type(hint: Any) -> str:
-    origin, parts = get_origin(hint), get_args(hint)
-    if hint is type(None):
-        return "null"
-    if origin in (Union, types.UnionType):
-        return " or ".join(_type(part) for part in parts)
-    if origin in (list, tuple):
-        inside = dict.fromkeys(_type(part) for part in parts if part is not Ellipsis)
-        return f"list of {', '.join(inside)}"
-    if origin is dict:
-        return f"{_type(parts[0])} → {_type(parts[1])}"
-    if parts:  # of a Literal
-        return ", ".join(map(str, parts))
-    return str(getattr(hint, "__name__", hint))
+def _shape(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(path, type) of everything in a document; of a list its first item stands for all."""
+    if isinstance(value, dict):
+        for key, inside in list(value.items())[:MOST_KEYS]:
+            yield from _shape(inside, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield from _shape(value[0], f"{path}[]")
+    else:
+        yield path, type_words(type(value)) if not isinstance(value, list) else "list"
+
+
+def _printed(words: list[str]) -> Any:
+    """What a command prints with --json, run here."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        answer = app()(words, exit_on_error=False, print_error=False)
+    return json.loads(msgspec.json.encode(answer.document))
 
 
 def _doc(kind: type[Any]) -> str:
-    """Dataclass-like signatures that Python makes by itself are no words."""
+    """Signatures that Python makes by itself are no words."""
     text = " ".join((kind.__doc__ or "").split())
-    return "" if text.startswith(f"{kind.__name__}(") else text.replace("*", "\\*")
+    return "" if text.startswith(f"{kind.__name__}(") else _plain(text)
+
+
+def _plain(text: str) -> str:
+    return text.replace("*", "\\*").replace("<", "&lt;")
