@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trainer.errors import BadInputError
+from trainer.launchers.control import new_control
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.load import packaged_examples, recipe_from
 from trainer.recipe.source import Source
@@ -84,3 +87,7 @@ def test_flags_that_only_look_like_a_secrets_are_taken() -> None:
     assert list(secrets_in(("t.py", "++logger.wandb_api_key=x", "--hub-token=y", "http://me:pw@host/"))) == [
         *("++logger.wandb_api_key", "--hub-token", "a word"),
     ]
+
+
+def test_the_folder_that_holds_the_ranks_environment_is_the_users_alone(tmp_path: Path) -> None:
+    assert new_control(tmp_path / "engine").stat().st_mode & 0o077 == 0

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import msgspec
 
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
-from trainer.engines.command.acting import Plain, acting_knobs
+from trainer.engines.command.acting import Plain, acting_in_configuration, acting_knobs
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.follow import Followed
 from trainer.engines.command.job import Job
+from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
 from trainer.engines.command.lines import Iteration, Reading
 from trainer.engines.command.usage import Usage, read_usage
 from trainer.failures import Evidence, classify
@@ -72,7 +73,10 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
 
 
 def _acting(job: Job) -> dict[str, Plain]:
-    """As the first rank that prints its arguments says; Megatron-LM's rank 0 does."""
+    """As Bridge's configuration says, else the first rank that prints its arguments; Megatron-LM's rank 0 does."""
+    configuration = job.written / CONFIGURATION
+    if configuration.exists():
+        return acting_in_configuration(job.burst.recipe, configuration.read_text(errors="replace"))
     log = mailbox.log_path(job.folder, 0)
     if not log.exists():
         return {}

@@ -59,7 +59,7 @@ class SlurmLauncher:
         sweep()
         clients.cancel(self._prefix)
         shutil.rmtree(control, ignore_errors=True)
-        control.mkdir(parents=True)
+        control.mkdir(parents=True, mode=0o700)  # the ranks' environment is written there
         mark, token = uuid.uuid4().hex, uuid.uuid4().hex
         variables = rank_environment(env, mark=mark)
         folder.write(

@@ -12,6 +12,8 @@ from trainer.command_line.megatron_bridge.hydra import literal
 from trainer.command_line.megatron_bridge.versions import version_of
 from trainer.engines.command.kinds.asked import Asked
 
+CONFIGURATION = "configuration.yaml"  # what Bridge ends with, in its own folder
+
 
 def argv(asked: Asked) -> tuple[str, ...]:
     command = with_recipe(asked.trainer.command, asked.recipe, version_of(asked.trainer.version))
@@ -24,6 +26,7 @@ def _of_the_burst(asked: Asked) -> Iterator[str]:
     yield from ("train.eval_iters=0", "logger.log_interval=1", "logger.log_throughput=true")
     yield from ("checkpoint.save=null", "checkpoint.load=null", "checkpoint.pretrained_checkpoint=null")
     yield from ("logger.wandb_project=null", "logger.wandb_exp_name=null", "train.rampup_batch_size=null")
+    yield f"logger.save_config_filepath={literal(str(asked.folder / CONFIGURATION))}"
     if not asked.torch_trace:
         yield "logger.tensorboard_dir=null"
     if not asked.torch_trace and not asked.nsys_trace:
