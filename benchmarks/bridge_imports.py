@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
+import typing
 import warnings
 from abc import ABCMeta
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, ClassVar
 
+from benchmarks.exports.checkout import checkout, tree_of
+from trainer.command_line.megatron_bridge.versions import core_of, version_of
+
+_KEPT = ExitStack()  # the core's files, until the process ends
 REPLACED = frozenset(
     (
         *("transformer_engine", "transformer_engine_torch", "modelopt", "nvidia_resiliency_ext", "megatron.energon"),
@@ -100,17 +107,27 @@ class _Finder(MetaPathFinder, Loader):
 def missing() -> str | None:
     """What to do where Bridge cannot be read; None where it can."""
     if folder := os.environ.get("MEGATRON_BRIDGE"):
-        sys.path.insert(0, folder)
-        import megatron
-
-        megatron.__path__.insert(0, os.path.join(folder, "megatron"))
+        _unpacked(folder)
     found = [name for name in ("omegaconf", "hydra", "transformers") if importlib.util.find_spec(name) is None]
     if not found and importlib.util.find_spec("megatron.bridge") is not None:
         return None
     return (
         "Megatron-Bridge is not here. In an environment of its own, with this project's packages in reach:\n"
-        f"  pip install --no-deps {PACKAGES}\nor name an unpacked wheel of it with MEGATRON_BRIDGE=FOLDER."
+        f"  pip install --no-deps {PACKAGES}\n"
+        "or name an unpacked wheel of it with MEGATRON_BRIDGE=FOLDER, and with MEGATRON_LM a checkout of "
+        "NVIDIA/Megatron-LM, whose core of the wheel's time goes beside it."
     )
+
+
+def _unpacked(folder: str) -> None:
+    """An unpacked wheel, with the Megatron-Core that its release goes with where a checkout of it is named."""
+    if not hasattr(typing, "override"):  # of Python 3.12, which 0.4 and later are written for
+        typing.override = lambda method: method  # type: ignore[attr-defined]
+    if (named := checkout()) is not None:
+        version = re.search(r"megatron_bridge-([\d.]+\d)\.dist-info", " ".join(os.listdir(folder)))
+        core = core_of(version_of(version[1] if version else None))
+        sys.path.insert(0, str(_KEPT.enter_context(tree_of(named, core))))
+    sys.path.insert(0, folder)
 
 
 def prepare(*, gpu: tuple[int, int] = (9, 0), name: str = "NVIDIA H100") -> None:
