@@ -50,6 +50,7 @@ def app() -> App:
 
     from autotune.commands.check import check
     from autotune.commands.compare import compare
+    from autotune.commands.completion import completion
     from autotune.commands.diagnose import diagnose
     from autotune.commands.doctor import doctor
     from autotune.commands.estimate import estimate
@@ -67,10 +68,10 @@ def app() -> App:
         name="moe-autotune",
         help="Find the wall in Mixture-of-Experts training on Megatron-Core, and tune the recipe around it.",
         version=version,
-        help_flags=["--help"],
+        help_flags=["--help", "-h"],
         result_action="return_value",
     )
-    for command in (
+    commands = (
         run,
         status,
         watch,
@@ -84,7 +85,9 @@ def app() -> App:
         export,
         doctor,
         init,
-    ):
+        completion,
+    )
+    for command in commands:
         program.command(_with_json(command))
     program.command(_with_json(import_), name="import")
     return program

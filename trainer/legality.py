@@ -11,8 +11,12 @@ from trainer.command_line.megatron_lm.words import unmentioned
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.launchers import NOT_EXPRESSED
-from trainer.recipe.rules import Finding, FindingKind, check
+from trainer.recipe.rules import RULES, Finding, FindingKind, check
+from trainer.recipe.rules.repair import Repair
 from trainer.recipe.rules.rule import MEGATRON_LM
+
+Find = Callable[[Recipe], list[Finding]]
+_RULES = {rule.id: rule for rule in RULES}
 
 OF_LAUNCHER: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
     "megatron-lm": megatron_lm.findings_for,
@@ -29,6 +33,21 @@ def findings_of(recipe: Recipe) -> list[Finding]:
     if trainer.kind == "megatron-lm":
         found += [_left(field, flag) for field, flag in unmentioned(trainer.command, recipe)]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+def errors_by_rules(findings: list[Finding]) -> list[Finding]:
+    """The errors that a rule finds; the others are words that a launcher does not have."""
+    return [finding for finding in findings if finding.kind is FindingKind.ERROR and finding.rule in _RULES]
+
+
+def nearest_legal(recipe: Recipe, find: Find = findings_of) -> Recipe | None:
+    """The recipe without an error, by these findings, that takes the fewest and smallest changes of knobs, none of them
+    frozen. None where there is none."""
+    changes = Repair(errors=lambda moved: errors_by_rules(find(moved)), rules=_RULES).changes(recipe)
+    if changes is None:
+        return None
+    near = recipe.replace(changes)
+    return None if any(finding.kind is FindingKind.ERROR for finding in find(near)) else near
 
 
 def _left(field: str, flag: str) -> Finding:

@@ -109,6 +109,18 @@ def show_rule(page: dict[str, Any]) -> None:
             _indented(console, 12, Text(said), label=name)
 
 
+def show_rules(pages: Sequence[dict[str, Any]]) -> None:
+    """Every rule's id and what it says of its breaking example, by kind."""
+    console = _console()
+    for kind, (style, meaning) in KINDS.items():
+        of_kind = [page for page in pages if page["kind"] == kind]
+        console.print(Text.assemble((kind, style), f": {meaning}"))
+        for page in of_kind:
+            _indented(console, 2, Text.assemble((page["id"], style), f": {page['because']}"))
+        console.print()
+    console.print(f"{counted(len(pages), 'rule')}; check --explain RULE tells one whole")
+
+
 def _print_finding(console: Console, finding: Finding, style: str) -> None:
     _indented(console, 2, Text.assemble((finding.rule, style), f": {finding.message}"))
     missing = {knob: value for knob, value in finding.suggestion.items() if knob not in finding.hint}

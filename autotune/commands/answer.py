@@ -13,7 +13,8 @@ from autotune.exit_codes import DONE, NO_RECIPE
 
 __all__ = ["DONE", "NO_RECIPE", "Answer", "Force", "PageFile", "Price", "RecipeName", "StudyFolder"]
 
-RecipeName = Annotated[str, Parameter(help="A recipe file, or the name of a packaged example.")]
+# Text as it was typed; that it may be a path is what shells complete by
+RecipeName = Annotated[str | Path, Parameter(help="A recipe file, or the name of a packaged example.")]
 PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]
 Force = Annotated[
     bool, Parameter(negative=(), help="Replace a file that exists. What the command reads is never replaced.")
@@ -21,7 +22,7 @@ Force = Annotated[
 Price = Annotated[
     float | None, Parameter(validator=Number(gt=0), help="What a GPU-hour costs, in any currency: for the report.")
 ]
-StudyFolder = Annotated[str, Parameter(help="A folder that `moe-autotune run` made.")]
+StudyFolder = Annotated[str | Path, Parameter(help="A folder that `moe-autotune run` made.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,26 @@
 """`moe-autotune check`: every problem of a recipe at once, its predicted memory, and the nearest recipe
-without. `--explain RULE` tells a rule instead."""
+without, which `--fix` writes. `--explain RULE` tells a rule instead, `--rules` names them all."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import sys
+from contextlib import nullcontext, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force
+
+if TYPE_CHECKING:
+    from autotune.output import Output
 
 RuleName = Annotated[str | None, Parameter(name="--explain", help="Tell a rule by its id: no recipe is needed.")]
-RecipeOrNone = Annotated[str | None, Parameter(help="A recipe file, or the name of a packaged example.")]
+AllRules = Annotated[bool, Parameter(name="--rules", negative=(), help="Name every rule: no recipe is needed.")]
+RecipeOrNone = Annotated[str | Path | None, Parameter(help="A recipe file, or the name of a packaged example.")]
+Fix = Annotated[bool, Parameter(name="--fix", negative=(), help="Write the nearest legal recipe.")]
+FixFile = Annotated[Path | None, Parameter(name=("--output", "-o"), help="Of --fix: a file; else stdout.")]
 
 LauncherName = Annotated[
     str | None,
@@ -18,54 +28,78 @@ LauncherName = Annotated[
 ]
 
 
-def check(recipe: RecipeOrNone = None, *, launcher: LauncherName = None, explain: RuleName = None) -> Answer:
+def check(
+    recipe: RecipeOrNone = None,
+    *,
+    launcher: LauncherName = None,
+    fix: Fix = False,
+    output: FixFile = None,
+    force: Force = False,
+    explain: RuleName = None,
+    rules: AllRules = False,
+) -> Answer:
     """Say everything that is wrong with a recipe, whether it should fit, and the nearest valid one."""
     if explain is not None:
         return _explained(explain)
+    if rules:
+        return _all_rules()
     if recipe is None:
-        raise _nothing_asked()
-    return _checked(recipe) if launcher is None else _checked_for(recipe, launcher)
+        raise _usage("no recipe is named", "`moe-autotune check RECIPE`, or `moe-autotune check --explain RULE`")
+    if output is not None and not fix:
+        raise _usage("-o names the file of --fix", "add --fix, or leave -o out")
+    return _checked(str(recipe), launcher, fix, _target(str(recipe), output, force))
 
 
-def _checked(name: str) -> Answer:
+def _checked(name: str, launcher: str | None, fix: bool, target: Output | None) -> Answer:
+    """With --fix and no file the recipe is all that stdout gets."""
     from autotune.check.findings import show_findings, show_nearest
-    from autotune.estimate.memory import memory_document
-    from trainer.legality import findings_of
-    from trainer.recipe import load_recipe
-    from trainer.recipe.rules import FindingKind, nearest_valid
-
-    given = load_recipe(name)
-    findings = findings_of(given)
-    legal = all(finding.kind is not FindingKind.ERROR for finding in findings)
-    memory = memory_document(given) if legal else None
-    show_findings(findings, memory)
-    nearest = None if legal else nearest_valid(given)
-    changes = None if nearest is None else given.diff(nearest)
-    if not legal:
-        show_nearest(changes)
-    document: dict[str, Any] = {
-        "schema": 1,
-        "legal": legal,
-        "findings": findings,
-        "memory": memory,
-        "nearest": None if nearest is None else {"changes": changes, "yaml": nearest.to_yaml()},
-    }
-    fits = memory is None or memory["may_fit"]
-    return Answer(code=DONE if legal and fits else NO_RECIPE, document=document)
-
-
-def _checked_for(name: str, launcher: str) -> Answer:
-    """What a launcher says of it; there is no nearest recipe: the rules tell what to set."""
-    from autotune.check.findings import show_findings
     from autotune.check.launchers import findings_of_launcher
+    from autotune.estimate.memory import memory_document
+    from trainer.legality import findings_of, nearest_legal
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind
 
-    findings = findings_of_launcher(load_recipe(name), launcher)
+    given = load_recipe(name)
+    find = findings_of if launcher is None else partial(findings_of_launcher, named=launcher)
+    findings = find(given)
     legal = all(finding.kind is not FindingKind.ERROR for finding in findings)
-    show_findings(findings)
-    document: dict[str, Any] = {"schema": 1, "for": launcher, "legal": legal, "findings": findings}
-    return Answer(code=DONE if legal else NO_RECIPE, document=document)
+    memory = memory_document(given) if legal and launcher is None else None
+    nearest = given if legal else nearest_legal(given, find)
+    changes = None if nearest is None else given.diff(nearest)
+    with redirect_stdout(sys.stderr) if fix and target is None else nullcontext():
+        show_findings(findings, memory)
+        if not legal:
+            show_nearest(changes)
+        if fix and not legal and nearest is not None:
+            from autotune.estimate.memory import show_memory
+
+            memory = memory_document(nearest)
+            show_memory(memory)
+    document: dict[str, Any] = {"schema": 1} | ({} if launcher is None else {"for": launcher})
+    document |= {"legal": legal, "findings": findings, "memory": memory}
+    document["nearest"] = None if legal or nearest is None else {"changes": changes, "yaml": nearest.to_yaml()}
+    if fix and nearest is not None:
+        from autotune.check.fixed import fixed_text
+
+        document["file"] = _write(fixed_text(name, nearest, changes or {}), target)
+    runs = nearest is not None if fix else legal
+    return Answer(code=DONE if runs and (memory is None or memory["may_fit"]) else NO_RECIPE, document=document)
+
+
+def _target(recipe: str, output: Path | None, force: bool) -> Output | None:
+    from autotune.output import text_at
+    from trainer.recipe.source import source_file
+
+    return text_at(output, inputs=(source_file(recipe),), force=force)
+
+
+def _write(text: str, target: Output | None) -> str | None:
+    if target is None:
+        print(text, end="")
+        return None
+    target.write(text)
+    print(target.path)
+    return str(target.path)
 
 
 def _explained(name: str) -> Answer:
@@ -78,15 +112,23 @@ def _explained(name: str) -> Answer:
     rules = {rule.id: rule for rule in RULES}
     if name not in rules:
         ids = near(name, rules)
-        hint = f"did you mean {', '.join(ids)}?" if ids else "`moe-autotune check RECIPE` names the rules it breaks"
+        hint = f"did you mean {', '.join(ids)}?" if ids else "`moe-autotune check --rules` names them all"
         raise BadInputError(Problem(where="--explain", what=f"there is no rule {name!r}", hint=hint))
     page = rule_document(rules[name])
     show_rule(page)
     return Answer(code=DONE, document={"schema": 1, "rule": page})
 
 
-def _nothing_asked() -> Exception:
+def _all_rules() -> Answer:
+    from autotune.check.findings import rule_document, show_rules
+    from trainer.recipe.rules import RULES
+
+    pages = [rule_document(rule) for rule in RULES]
+    show_rules(pages)
+    return Answer(code=DONE, document={"schema": 1, "rules": pages})
+
+
+def _usage(what: str, hint: str) -> Exception:
     from trainer.errors import BadInputError, Problem
 
-    hint = "`moe-autotune check RECIPE`, or `moe-autotune check --explain RULE`"
-    return BadInputError(Problem(where="moe-autotune check", what="no recipe is named", hint=hint))
+    return BadInputError(Problem(where="moe-autotune check", what=what, hint=hint))

@@ -39,13 +39,13 @@ def estimate(
     from trainer.recipe import load_recipe
     from trainer.recipe.source import source_file
 
-    page = page_at(html, inputs=[source_file(recipe)], force=force)
-    given = load_recipe(recipe)
+    page = page_at(html, inputs=[source_file(str(recipe))], force=force)
+    given = load_recipe(str(recipe))
     release = _release(software)
     tried = asked_of_megatron(given, asked=dry_run, pp_rank=pp_rank)  # before our rules: its words are the answer
     if any(found.refused for found in tried.values()):
         return Answer(code=NO_RECIPE, document={"schema": 1, **tried})
-    refuse_illegal(given, where=recipe)
+    refuse_illegal(given, where=str(recipe))
     found = estimated(given, imbalance=imbalance, release=release)
     show_estimate(found)
     if page is not None:

@@ -1,4 +1,4 @@
-"""`moe-autotune export`: a recipe, or the best one of a study, in another tool's words."""
+"""`moe-autotune export`: a recipe, the best one of a study or that of a trial, in another tool's words."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from autotune.commands.answer import Answer, Force
+from autotune.commands.answer import Answer
 
 if TYPE_CHECKING:
-    from autotune.export import Provenance
-    from trainer.recipe import Recipe
+    from autotune.export.source import Source
 
-Source = Annotated[str, Parameter(help="A study's folder (its best recipe), a recipe file or a packaged example.")]
+Named = Annotated[
+    str | Path,
+    Parameter(help="A study's folder (its best recipe), one of its trials as STUDY/NUMBER, a recipe or an example."),
+]
+Force = Annotated[
+    bool,
+    Parameter(
+        negative=(),
+        help="Replace a file that exists, and write a recipe that is not legal, with what it breaks on top. "
+        "What the command reads is never replaced.",
+    ),
+]
 
 
 def export(
-    source: Source,
+    source: Named,
     *,
     to: Annotated[
         str, Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob; a study also to mlflow.")
@@ -37,20 +47,23 @@ def export(
     force: Force = False,
 ) -> Answer:
     """Write a recipe in another tool's words, or a study as the runs of a tracker."""
+    named = str(source)
     if to == "mlflow":
-        return _tracked(source, tracking, force)
-    from autotune.export import Context
-    from autotune.export import export as rendered
+        return _tracked(named, tracking, force)
+    from autotune.export import Context, target_named
+    from autotune.export.source import read_for, source_at
     from autotune.output import text_at
 
-    target = text_at(output, inputs=_read_for(source), force=force)
-    recipe, provenance = _found(source)
-    text = rendered(recipe, to, Context(version=for_version, provenance=provenance))
-    if target is None:
+    file = text_at(output, inputs=read_for(named), force=force)
+    target, found = target_named(to), source_at(named)
+    warnings = _warnings(named, found, to, for_version, force=force)
+    context = Context(version=for_version, provenance=found.provenance, warnings=warnings)
+    text = target.render(found.recipe, context)
+    if file is None:
         print(text, end="" if text.endswith("\n") else "\n")
     else:
-        target.write(text)
-        print(target.path)
+        file.write(text)
+        print(file.path)
     return Answer(
         document={
             "schema": 1,
@@ -58,6 +71,7 @@ def export(
             "for": for_version,
             "text": text,
             "file": None if output is None else str(output),
+            "warnings": warnings,
         }
     )
 
@@ -75,46 +89,20 @@ def _tracked(source: str, named: str | None, force: bool) -> Answer:
     return Answer(document=document)
 
 
-def _read_for(source: str) -> tuple[Path, ...]:
-    from autotune.tuning.study import originals
-    from trainer.recipe.source import source_file
-
-    return originals(Path(source)) if Path(source).is_dir() else (source_file(source),)
-
-
-def _found(source: str) -> tuple[Recipe, Provenance]:
-    """The recipe, and where it comes from."""
-    from autotune.export import Provenance
-    from trainer.recipe import load_recipe
-
-    if not Path(source).is_dir():
-        recipe = load_recipe(source)
-        return recipe, Provenance(source=recipe.name)
-    return _best_of(source)
-
-
-def _best_of(source: str) -> tuple[Recipe, Provenance]:
-    """The best recipe of a study's folder. BadInputError where none ran."""
-    from datetime import UTC, datetime
-
-    from autotune.export import Provenance
-    from autotune.report.document import document_of
-    from autotune.tuning.environment import PACKAGES
-    from autotune.tuning.journal import read_study
+def _warnings(named: str, found: Source, to: str, version: str | None, *, force: bool) -> tuple[str, ...]:
+    """What stands on top of a recipe that is not legal, or of which a burst failed. BadInputError without --force."""
+    from autotune.export import target_named
+    from autotune.export.legal import broken_for, said_on_top
     from trainer.errors import BadInputError, Problem
 
-    history = read_study(Path(source))
-    best, document = history.best, document_of(history)
-    if best is None or history.study is None:
-        raise BadInputError(
-            Problem(where=source, what="no recipe of this study ran", hint="its report says what was tried")
-        )
-    return best.recipe, Provenance(
-        source=source,
-        study=document.study,
-        trial=best.number,
-        gain=document.speedup,
-        simulated=document.simulated,
-        date=datetime.fromtimestamp(history.study.at, tz=UTC).date().isoformat(),
-        versions={name: document.environment[name] for name in PACKAGES if name in document.environment},
-    )
+    broken = broken_for(found.recipe, target_named(to), version)
+    said = (*((f"NOT TRIED WITH SUCCESS: {found.failed}",) if found.failed else ()), *said_on_top(broken))
+    if said and not force:
+        problems = [
+            Problem(where=", ".join(each.knobs) or each.rule, what=f"{each.message} [{each.rule}]", hint=each.hint)
+            for each in broken
+        ]
+        what = found.failed or "not exported: the recipe is not legal there"
+        hint = "`moe-autotune check --fix` writes the nearest legal recipe; --force exports this one, with this on top"
+        raise BadInputError(*problems, Problem(where=named, what=what, hint=hint))
+    return said

@@ -15,7 +15,7 @@ Count = Annotated[int | None, Parameter(validator=Number(gt=0))]
 
 
 def import_(
-    file: Annotated[str, Parameter(help=FILE)],
+    file: Annotated[str | Path, Parameter(help=FILE)],
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     gpu: Annotated[str | None, Parameter(help="A GPU of the table, or cpu, where the file does not say.")] = None,
@@ -38,7 +38,9 @@ def import_(
     from autotune.output import text_at
 
     target = text_at(output, inputs=(Path(file),), force=force)
-    asked = Asked(file=file, gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node, given=_given(set_ or []), name=name)
+    asked = Asked(
+        file=str(file), gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node, given=_given(set_ or []), name=name
+    )
     found = imported(asked)
     text = header(found, name=Path(file).name) + yaml_of(found.recipe)
     console = plain_console()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,21 +15,34 @@ def plan(
     recipe: RecipeName,
     *,
     top: Annotated[int, Parameter(validator=Number(gt=0), help="How many layouts to show.")] = 10,
+    output: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="Write a choice to this file, as a recipe.")
+    ] = None,
+    choice: Annotated[int, Parameter(validator=Number(gt=0), help="Which one -o writes; else the first.")] = 1,
     html: PageFile = None,
     force: Force = False,
 ) -> Answer:
     """Rank every legal layout that fits by predicted throughput, and say why familiar ones are missing."""
-    from autotune.output import page_at
+    from autotune.output import page_at, text_at
+    from autotune.plan.chosen import chosen_text
     from autotune.plan.document import plan_document, planned, show_plan
     from trainer.recipe import load_recipe
     from trainer.recipe.source import source_file
 
-    page = page_at(html, inputs=[source_file(recipe)], force=force)
-    found = planned(load_recipe(recipe), top=top)
+    page = page_at(html, inputs=[source_file(str(recipe))], force=force)
+    file = text_at(output, inputs=[source_file(str(recipe))], force=force)
+    found = planned(load_recipe(str(recipe)), top=max(top, choice if file else 1))
+    if file is not None:
+        file.write(chosen_text(found, choice))
     show_plan(found)
     if page is not None:
         from autotune.plan.page import plan_page
 
         page.write(plan_page(found))
         print(f"page: {page.path}")
-    return Answer(code=DONE if found.fitting else NO_RECIPE, document=plan_document(found))
+    if file is not None:
+        print(f"choice {choice}: {file.path}")
+    return Answer(
+        code=DONE if found.fitting else NO_RECIPE,
+        document=plan_document(found) | {"file": str(output) if output else None},
+    )

@@ -51,7 +51,8 @@ def run(
     from autotune.session.session import Limits
     from trainer.recipe import load_recipe
 
-    base = load_recipe(recipe)
+    given = str(recipe)
+    base = load_recipe(given)
     if dry_run:
         from autotune.tuning.preview import preview
 
@@ -59,11 +60,9 @@ def run(
     if resume and learn_from:
         _refuse_lessons()
     folder = _folder(base.name, study, resume)
-    opener = (
-        partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, recipe, learn_from)
-    )
+    opener = partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, given, learn_from)
     limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until), gpu_hour_price=gpu_hour_price)
-    return _tune(base, recipe, limits, notify, opener, folder)
+    return _tune(base, given, limits, notify, opener, folder)
 
 
 def _folder(name: str, asked: Path | None, resume: bool) -> Path:

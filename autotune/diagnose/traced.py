@@ -50,7 +50,7 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def analysis_at(path: Path, stretch: Stretch = WHOLE) -> Analysis:
     """Of a file, a folder or a trial."""
-    trial = _trial_at(path)
+    trial = trial_at(path)
     if trial is None:
         return analyze([_not_a_study(path)], stretch)
     folder = _burst_folder(path, trial)
@@ -93,7 +93,7 @@ def _outcome_in(folder: Path) -> Outcome | None:
 def untraced_step_us(path: Path) -> float | None:
     """The median of the steps that a trial's bursts, or the burst of a run folder, measured without a profiler; None
     where none were."""
-    trial = _trial_at(path)
+    trial = trial_at(path)
     if trial is not None:
         outcomes = list(trial.outcomes)
     else:
@@ -103,7 +103,7 @@ def untraced_step_us(path: Path) -> float | None:
 
 
 def _traces_at(path: Path) -> Path:
-    trial = _trial_at(path)
+    trial = trial_at(path)
     return _not_a_study(path) if trial is None else _burst_folder(path, trial)
 
 
@@ -111,7 +111,7 @@ def _burst_folder(path: Path, trial: Trial) -> Path:
     return path.parent / "bursts" / f"{trial.bursts[0] if trial.bursts else 0:04d}"
 
 
-def _trial_at(path: Path) -> Trial | None:
+def trial_at(path: Path) -> Trial | None:
     """The trial that `STUDY/3` names; None if it is a path of something else."""
     if path.exists() or not path.name.isdecimal() or not (path.parent / JOURNAL).is_file():
         return None

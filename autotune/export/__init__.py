@@ -22,12 +22,17 @@ TARGETS: dict[str, Target] = _discover()
 
 def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
     """The recipe as text for target `to`. Raises BadInputError if there is no such target, or no such version of it."""
-    if to in TARGETS:
-        return TARGETS[to].render(recipe, context or Context())
+    return target_named(to).render(recipe, context or Context())
+
+
+def target_named(name: str) -> Target:
+    """BadInputError with what there is where none is called so."""
+    if name in TARGETS:
+        return TARGETS[name]
     known = ", ".join(sorted(TARGETS))
-    near = get_close_matches(to, TARGETS, n=1)
+    near = get_close_matches(name, TARGETS, n=1)
     hint = f"did you mean {near[0]}? There are {known}" if near else f"one of {known}"
-    raise BadInputError(Problem(where=f"--to {to}", what="no such target", hint=hint))
+    raise BadInputError(Problem(where=f"--to {name}", what="no such target", hint=hint))
 
 
-__all__ = ["TARGETS", "Context", "Provenance", "Target", "export"]
+__all__ = ["TARGETS", "Context", "Provenance", "Target", "export", "target_named"]

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 from autotune.export.script import array, comment, exports, rank_command, setup
-from autotune.export.target import Context, Target
+from autotune.export.target import Context, Target, launcher_of_rank
 from trainer.recipe import Recipe
 
 RANK = (
@@ -78,4 +78,4 @@ def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
         yield "#   NCCL_SOCKET_IFNAME, NCCL_IB_HCA: where NCCL does not find the network by itself"
 
 
-TARGET = Target(name="slurm", render=render)
+TARGET = Target(name="slurm", render=render, launcher=launcher_of_rank)

@@ -38,23 +38,32 @@ class Provenance:
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """What a target is told beside the recipe: the version of the tool it writes for (None: the newest that it knows),
-    and where the recipe came from."""
+    where the recipe came from, and what whoever starts it has to know first."""
 
     version: str | None = None
     provenance: Provenance | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """The provenance as lines of text; none where it is not known."""
-        return () if self.provenance is None else tuple(self.provenance.lines())
+        """The warnings, and the provenance where it is known, as lines of text."""
+        return (*self.warnings, *(self.provenance.lines() if self.provenance else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`render` says everything of the recipe that the target can express, and names in comments what it cannot."""
+    """`render` says everything of the recipe that the target can express, and names in comments what it cannot;
+    `launcher` is the one that would read it, whose rules a recipe has to keep."""
 
     name: str
     render: Callable[[Recipe, Context], str]
+    launcher: Callable[[Recipe], str | None] = lambda recipe: None
+
+
+def launcher_of_rank(recipe: Recipe) -> str | None:
+    """Of a target that starts whatever a rank runs: the user's trainer, else Megatron-LM; None for one of no kind."""
+    kind = recipe.trainer.kind if recipe.trainer else "megatron-lm"
+    return None if kind == "custom" else kind
 
 
 def _one_line(text: str) -> str:

@@ -1,0 +1,43 @@
+"""`moe-autotune completion`: what a shell needs to complete our commands, options and files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from autotune.commands.answer import Answer
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def completion(
+    shell: Annotated[Shell | None, Parameter(help="bash, zsh or fish; else the one that asks.")] = None,
+    *,
+    install: Annotated[
+        bool, Parameter(negative=(), help="Put it where the shell looks, and into its startup file.")
+    ] = False,
+) -> Answer:
+    """Print the completion script of a shell, or install it."""
+    from autotune.cli import app
+
+    program, asking = app(), shell or _shell()
+    script = program.generate_completion(shell=asking)
+    path = program.install_completion(shell=asking) if install else None
+    print(script if path is None else f"{path}: start a new {asking} to use it", end="" if path is None else "\n")
+    return Answer(document={"schema": 1, "shell": asking, "script": script, "file": path and str(path)})
+
+
+def _shell() -> Shell:
+    from cyclopts.completion.detect import ShellDetectionError, detect_shell
+
+    from trainer.errors import BadInputError, Problem
+
+    try:
+        found = detect_shell()
+    except ShellDetectionError:
+        found = None
+    if found is None or found == "powershell":
+        what = "which shell asks cannot be told" if found is None else f"there is none for {found}"
+        raise BadInputError(Problem(where="moe-autotune completion", what=what, hint="name bash, zsh or fish"))
+    return found

@@ -1,0 +1,27 @@
+"""What keeps a recipe from being exported: the rules that it breaks where the export would run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autotune.export.target import Target
+from trainer.legality import OF_LAUNCHER, errors_by_rules, findings_of
+from trainer.recipe import Recipe
+from trainer.recipe.rules import Finding
+
+
+def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Finding]:
+    """Errors by the rules of the launcher that the target writes for, everyone's where it writes for none. What its
+    words cannot say is no matter of these: the export itself names it. BadInputError for a version that is none."""
+    launcher = target.launcher(recipe)
+    found = findings_of(recipe) if launcher is None else OF_LAUNCHER[launcher](recipe, version or _named(recipe))
+    return errors_by_rules(found)
+
+
+def said_on_top(broken: list[Finding]) -> Iterator[str]:
+    """A line for each, as a comment of what is exported in spite of them."""
+    yield from (f"NOT LEGAL: {finding.message} [{finding.rule}]" for finding in broken)
+
+
+def _named(recipe: Recipe) -> str | None:
+    return None if recipe.trainer is None else recipe.trainer.version

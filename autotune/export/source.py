@@ -1,0 +1,77 @@
+"""What an export is made from: a recipe, the best one of a study, or that of one trial (`STUDY/3`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from autotune.diagnose.traced import trial_at
+from autotune.export.target import Provenance
+from autotune.report.document import document_of
+from autotune.tuning.environment import PACKAGES
+from autotune.tuning.history import History
+from autotune.tuning.journal import read_study
+from autotune.tuning.study import originals
+from policies.trial import Status, Trial
+from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.source import source_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """`failed` says why a burst of this recipe did not end well; None where it did, or where none is known."""
+
+    recipe: Recipe
+    provenance: Provenance
+    failed: str | None = None
+
+
+def read_for(named: str) -> tuple[Path, ...]:
+    """The files that are read: a study's own, or the recipe."""
+    path = Path(named)
+    if path.is_dir():
+        return originals(path)
+    return (source_file(named),) if trial_at(path) is None else originals(path.parent)
+
+
+def source_at(named: str) -> Source:
+    """BadInputError for a study in which nothing ran, a trial that it does not have, or a recipe that is none."""
+    path = Path(named)
+    if path.is_dir():
+        return _best_of(path)
+    if trial := trial_at(path):
+        return _of_trial(read_study(path.parent), trial, str(path.parent))
+    recipe = load_recipe(named)
+    return Source(recipe=recipe, provenance=Provenance(source=recipe.name))
+
+
+def _best_of(folder: Path) -> Source:
+    history = read_study(folder)
+    if history.best is None:
+        raise BadInputError(
+            Problem(where=str(folder), what="no recipe of this study ran", hint="its report says what was tried")
+        )
+    return _of_trial(history, history.best, str(folder))
+
+
+def _of_trial(history: History, trial: Trial, study: str) -> Source:
+    document, started = document_of(history), history.study
+    failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
+    bad = trial.status in (Status.OOM, Status.FAILED)
+    return Source(
+        recipe=trial.recipe,
+        provenance=Provenance(
+            source=study,
+            study=document.study,
+            trial=trial.number,
+            gain=document.speedup if history.best and trial.number == history.best.number else None,
+            simulated=document.simulated,
+            date=None if started is None else datetime.fromtimestamp(started.at, tz=UTC).date().isoformat(),
+            versions={name: document.environment[name] for name in PACKAGES if name in document.environment},
+        ),
+        failed=f"trial {trial.number} did not run: {failure.kind.value} in {failure.phase}"
+        if bad and failure
+        else None,
+    )

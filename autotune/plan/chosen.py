@@ -1,0 +1,25 @@
+"""One choice of a plan as a recipe: what `plan -o` writes."""
+
+from __future__ import annotations
+
+from autotune.looks.quantities import gib, knob_value, significant
+from autotune.plan.document import Plan
+from trainer.errors import BadInputError, Problem
+
+
+def chosen_text(plan: Plan, number: int) -> str:
+    """The recipe of choice `number`, counted from 1, under a comment on what it should give and what it changes.
+
+    BadInputError where the plan has no such choice.
+    """
+    if number > len(plan.choices):
+        have = f"there are {len(plan.choices)}" if plan.choices else "no layout is legal: see `moe-autotune check`"
+        raise BadInputError(Problem(where="--choice", what=f"the plan has no choice {number}", hint=have))
+    choice = plan.choices[number - 1]
+    against = plan.recipe.diff(choice.recipe).items()
+    lines = (
+        f"Choice {number} of moe-autotune plan: about {significant(choice.tokens_per_s_per_gpu, 4)} tokens/s/GPU, "
+        f"peak {gib(choice.peak_gib)}, at most {gib(choice.needs_gib)}{'' if choice.fits else ': it does not fit'}",
+        *(f"{name}: {knob_value(to)}, not {knob_value(here)}" for name, (here, to) in against),
+    )
+    return "".join(f"# {line}\n" for line in lines) + choice.recipe.to_yaml()
