@@ -50,7 +50,7 @@ def app() -> App:
 
     from autotune.commands.check import check
     from autotune.commands.compare import compare
-    from autotune.commands.completion import completion
+    from autotune.commands.completion import completion_of
     from autotune.commands.diagnose import diagnose
     from autotune.commands.doctor import doctor
     from autotune.commands.estimate import estimate
@@ -85,7 +85,7 @@ def app() -> App:
         export,
         doctor,
         init,
-        completion,
+        completion_of(program),
     )
     for command in commands:
         program.command(_with_json(command))

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from autotune.commands.answer import Answer
 
+if TYPE_CHECKING:
+    from cyclopts import App
+
 Shell = Literal["bash", "zsh", "fish"]
 
 
-def completion(
-    shell: Annotated[Shell | None, Parameter(help="bash, zsh or fish; else the one that asks.")] = None,
-    *,
-    install: Annotated[
-        bool, Parameter(negative=(), help="Put it where the shell looks, and into its startup file.")
-    ] = False,
-) -> Answer:
-    """Print the completion script of a shell, or install it."""
-    from autotune.cli import app
+def completion_of(program: App) -> Callable[..., Answer]:
+    """The command, for a program whose other commands it knows by then."""
 
-    program, asking = app(), shell or _shell()
-    script = program.generate_completion(shell=asking)
-    path = program.install_completion(shell=asking) if install else None
-    print(script if path is None else f"{path}: start a new {asking} to use it", end="" if path is None else "\n")
-    return Answer(document={"schema": 1, "shell": asking, "script": script, "file": path and str(path)})
+    def completion(
+        shell: Annotated[Shell | None, Parameter(help="bash, zsh or fish; else the one that asks.")] = None,
+        *,
+        install: Annotated[
+            bool, Parameter(negative=(), help="Put it where the shell looks, and into its startup file.")
+        ] = False,
+    ) -> Answer:
+        """Print the completion script of a shell, or install it."""
+        asking = shell or _shell()
+        script = program.generate_completion(shell=asking)
+        path = program.install_completion(shell=asking) if install else None
+        print(script if path is None else f"{path}: start a new {asking} to use it\n", end="")
+        return Answer(document={"schema": 1, "shell": asking, "script": script, "file": path and str(path)})
+
+    return completion
 
 
 def _shell() -> Shell:

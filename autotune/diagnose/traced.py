@@ -75,7 +75,7 @@ def situation_of_traces(paths: Sequence[Path], analysis: Analysis, recipe: str |
         from trainer.recipe import load_recipe
 
         return Situation(recipe=load_recipe(recipe), analysis=analysis)
-    trial = _trial_at(paths[0]) if len(paths) == 1 else None
+    trial = trial_at(paths[0]) if len(paths) == 1 else None
     if trial is not None:
         return replace(situation_of(trial), analysis=analysis)
     folders = (folder for path in paths for folder in (path, path.parent, path.parent.parent))
