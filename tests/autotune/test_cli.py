@@ -114,7 +114,7 @@ def test_bash_takes_the_completion_and_offers_what_is_there(capsys: pytest.Captu
     assert main(["completion", "bash"]) == 0
     Path("script").write_text(capsys.readouterr().out)
     Path("my_recipe.yaml").touch()
-    asked = 'source script; COMP_CWORD=$(($#-1)); COMP_WORDS=("$@"); _moe_autotune; echo ${COMPREPLY[@]}'
+    asked = 'source ./script; COMP_CWORD=$(($#-1)); COMP_WORDS=("$@"); _moe_autotune; echo ${COMPREPLY[@]}'
 
     def offered(*words: str) -> str:
         return subprocess.run(["bash", "-c", asked, "bash", *words], capture_output=True, text=True, check=True).stdout

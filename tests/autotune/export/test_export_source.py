@@ -88,7 +88,7 @@ def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytes
     for number, trial in read_study(study).attempted.items():
         assert main(["export", f"study/{number}", "--to", "yaml", "--force"]) == 0
         text = capsys.readouterr().out
-        assert f"# From study study, trial {number}" in text
+        assert f"# From study sim, trial {number}" in text
         Path("trial.yaml").write_text(text)
         assert load_recipe("trial.yaml") == trial.recipe
 
