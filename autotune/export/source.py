@@ -8,10 +8,11 @@ from pathlib import Path
 
 from autotune.diagnose.traced import trial_at
 from autotune.export.target import Provenance
-from autotune.report.document import document_of
 from autotune.tuning.environment import PACKAGES
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
+from autotune.tuning.judge import speedup
+from autotune.tuning.lines import failure_in_words
 from autotune.tuning.study import originals
 from policies.trial import Status, Trial
 from trainer.errors import BadInputError, Problem
@@ -57,21 +58,29 @@ def _best_of(folder: Path) -> Source:
 
 
 def _of_trial(history: History, trial: Trial, study: str) -> Source:
-    document, started = document_of(history), history.study
+    started = history.study
+    environment = started.environment if started else {}
     failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
     bad = trial.status in (Status.OOM, Status.FAILED)
     return Source(
         recipe=trial.recipe,
         provenance=Provenance(
             source=study,
-            study=document.study,
+            study=started.name if started else "",
             trial=trial.number,
-            gain=document.speedup if history.best and trial.number == history.best.number else None,
-            simulated=document.simulated,
+            gain=_gain(history, trial),
+            simulated=history.simulated,
             date=None if started is None else datetime.fromtimestamp(started.at, tz=UTC).date().isoformat(),
-            versions={name: document.environment[name] for name in PACKAGES if name in document.environment},
+            versions={name: environment[name] for name in PACKAGES if name in environment},
         ),
-        failed=f"trial {trial.number} did not run: {failure.kind.value} in {failure.phase}"
-        if bad and failure
-        else None,
+        failed=f"trial {trial.number} did not run: {failure_in_words(failure)}" if bad else None,
     )
+
+
+def _gain(history: History, trial: Trial) -> float | None:
+    """Of the best trial, over what its study counts from: of the others it is the verdict that counts."""
+    reference = history.reference
+    if history.best is None or reference is None or trial.number != history.best.number:
+        return None
+    gained = None if reference.number == trial.number else speedup(trial, over=reference)
+    return gained.value if gained else 1.0
