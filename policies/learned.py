@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice, takewhile
 
 from analyzers.diagnosis import Wall
@@ -56,10 +55,15 @@ class LearnedPolicy:
         self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
         self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
+        self._spaces: dict[int, Search] = {}  # by threads of a rank, which its cores decide
 
-    @cached_property
-    def _space(self) -> Search:
-        return search(self._base, room=ROOM)
+    def _prospects(self, view: View, best: Recipe | None, belief: Belief) -> Iterator[Prospect]:
+        """None asks for more threads than it has cores."""
+        threads = (best or self._base).knob("threads_per_rank")
+        if threads not in self._spaces:
+            self._spaces[threads] = search(self._base.replace({"threads_per_rank": threads}), room=ROOM)
+        found = prospects(self._spaces[threads], best, belief, view.tried, _doubts(view.trials), view.refusals)
+        return (each for each in found if not view.situation.oversubscribes(each.recipe))
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """The next recipe of this phase; None when the phase has nothing that is worth a burst."""
@@ -119,16 +123,13 @@ class LearnedPolicy:
         key = (view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
         if self._known is None or self._known[0] != key:
             belief = self.belief(view.trials)
-            found = prospects(self._space, view.best.recipe, belief, view.tried, _doubts(view.trials), view.refusals)
-            self._known = key, belief, _worth_a_look(found)
+            self._known = key, belief, _worth_a_look(self._prospects(view, view.best.recipe, belief))
         return self._known[1], self._known[2]
 
     # --- fit ----------------------------------------------------------------------------------------------
     def _fitting(self, view: View) -> Proposal | None:
         belief = self.belief(view.trials)
-        found = list(
-            islice(prospects(self._space, None, belief, view.tried, _doubts(view.trials), view.refusals), FIRST)
-        )
+        found = list(islice(self._prospects(view, None, belief), FIRST))
         if not found or found[0].fits < SURE:  # no plan varies what saves memory in the last resort
             beside = self._saving(view, belief, least=found[0].fits if found else HOPELESS)
             if beside or not found or found[0].fits < HOPELESS:
@@ -164,6 +165,7 @@ class LearnedPolicy:
     def _searched(self, view: View, belief: Belief) -> Prospect | None:
         """The best of the pairs of moves around the best, asked of an Optuna study that is told every trial."""
         found = pairs(view.best.recipe, belief, view.tried, least=WORTH, refusals=view.refusals)
+        found = [each for each in found if not view.situation.oversubscribes(each.prospect.recipe)]
         if not found:
             return None
         axes = list({axis.name: axis for around in found for axis in around.axes}.values())

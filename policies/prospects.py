@@ -34,7 +34,7 @@ FEW = 12  # single moves whose pairs are looked at
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
 Doubt = Mapping[str, Any]  # knob -> value that only a failed recipe has had
-# Switched on wherever they are legal: no estimate sees them, and they cost nothing
+# Switched on wherever they are legal on GPUs: no estimate sees them, and they cost nothing
 FREE: tuple[dict[str, object], ...] = (
     {"delay_wgrad_compute": True},
     {"moe_shared_expert_overlap": True},
@@ -227,7 +227,7 @@ def _written(found: Search, table: Candidates, row: int, doubts: Sequence[Doubt]
     recipe = written_out(table.recipe(row))
     if broken(recipe, found.standing):
         return None
-    for changes in FREE:
+    for changes in () if recipe.hardware.is_cpu else FREE:
         if any(doubt.get(knob) == value for doubt in doubts for knob, value in changes.items()):
             continue
         derived = derive(recipe, changes)

@@ -8,7 +8,7 @@ from autotune.report.answers import before_and_after
 from autotune.report.material import Material, Record, Section, fix_name_title, fix_title, status_words
 from autotune.report.path import PathStep, gain_with_interval, obtained, obtained_text, predicted_text
 from autotune.report.walls import burst_folders
-from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
 from policies.legality import numerics_of
 from policies.trial import Trial
 from trainer.recipe import Recipe
@@ -55,7 +55,7 @@ def not_tried(material: Material) -> Section | None:
     study, best = material.history.study, material.history.best
     if study is None or best is None:
         return None
-    policy = policy_for(Recipe.model_validate(study.recipe), study.seed, material.history.lessons)
+    policy = LearnedPolicy(Recipe.model_validate(study.recipe), study.seed, material.history.lessons)
     ideas = policy.rejected_ideas(best, material.trials)
     rows = tuple((fix_name_title(idea.fix), idea.phase.value, idea.why_not) for idea in ideas)
     said = (f"Fixes considered for the best recipe (trial {best.number}) and not worth a burst, with the reason.",)

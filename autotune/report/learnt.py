@@ -5,23 +5,21 @@ from __future__ import annotations
 from autotune.looks.quantities import significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
-from policies.advisers import policy_for
 from policies.belief.corrections import corrections
 from policies.learned import LearnedPolicy
-from policies.policy import Policy
 from trainer.recipe import Recipe
 
 MOST = 16  # rows
 
 
 def learnt(material: Material) -> Section | None:
-    """None where nothing ran, or where the policy does not learn."""
+    """None where nothing ran."""
     study = material.history.study
-    policy = _policy(material)
-    if study is None or not isinstance(policy, LearnedPolicy):
+    if study is None:
         return None
-    belief = policy.belief(material.trials)
-    found = corrections(belief.time, Recipe.model_validate(study.recipe))
+    base = Recipe.model_validate(study.recipe)
+    belief = LearnedPolicy(base, study.seed, material.history.lessons).belief(material.trials)
+    found = corrections(belief.time, base)
     rows = tuple(
         (one.words, one.unit, significant(one.before, 3), significant(one.after, 3), _interval(one.low, one.high))
         for one in found[:MOST]
@@ -37,11 +35,6 @@ def learnt(material: Material) -> Section | None:
         return None
     table = Table(columns=columns, rows=rows, numbers=(2, 3, 4))
     return Section(key="learnt", title="What was learnt of this cluster", paragraphs=said, table=table)
-
-
-def _policy(material: Material) -> Policy | LearnedPolicy | None:
-    study = material.history.study
-    return policy_for(Recipe.model_validate(study.recipe), study.seed, material.history.lessons) if study else None
 
 
 def _interval(low: float, high: float) -> str:

@@ -27,7 +27,7 @@ from autotune.tuning.live import View, summary
 from autotune.tuning.loop import Loop
 from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
 from autotune.tuning.study import Study
-from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
 from trainer.engines import Engine, open_engine
 from trainer.errors import ToolError
 from trainer.legality import findings_of
@@ -148,7 +148,7 @@ def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
         analyze=analyze,
         clock=time.time,
     )
-    policy = policy_for(study.recipe, study.seed, study.journal.history.lessons)
+    policy = LearnedPolicy(study.recipe, study.seed, study.journal.history.lessons)
     return Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from autotune.tuning.events import Lent
 from autotune.tuning.journal import read_study
-from policies.advisers import policy_for
 from policies.belief.prior import lesson_of
 from policies.learned import LearnedPolicy
 from trainer.errors import BadInputError, Problem
@@ -25,9 +24,7 @@ def _lesson(recipe: Recipe, folder: Path) -> Lent:
     theirs = Recipe.model_validate(history.study.recipe)
     if theirs.cluster.gpu != recipe.cluster.gpu:
         raise _refused(folder, f"it ran on {theirs.cluster.gpu}, this recipe is for {recipe.cluster.gpu}")
-    policy = policy_for(theirs, history.study.seed)  # without what it was taught itself: nothing counts twice
-    if not isinstance(policy, LearnedPolicy):
-        raise _refused(folder, "nothing is learnt of CPUs")
+    policy = LearnedPolicy(theirs, history.study.seed)  # without what it was taught itself: nothing counts twice
     found = policy.belief(history.trials).time
     if not found.measured:
         raise _refused(folder, "no recipe has run in it")

@@ -18,10 +18,8 @@ from autotune.looks.quantities import changes_text, counted, gain, gib, percent,
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
-from policies.advisers import policy_for
 from policies.learned import LearnedPolicy
 from policies.phases import PHASES
-from policies.policy import Policy
 from policies.trial import Proposal, Status, Trial
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
@@ -60,14 +58,9 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> dict[str, Any]:
 
 
 def expected_path(recipe: Recipe, memory: dict[str, Any], seed: int) -> list[Trial]:
-    """The base recipe and the proposals that would follow if every burst gave what is believed of it. A policy that
-    believes nothing of recipes says what each phase would try first."""
-    policy = policy_for(recipe, seed)
-    base = _base(recipe, memory, policy)
-    if isinstance(policy, Policy):
-        found = (policy.propose(base, phase, [base]) for phase in PHASES)
-        return [base, *(_trial(1 + at, each, Outcome()) for at, each in enumerate(found) if each)]
-    trials = [base]
+    """The base recipe and the proposals that would follow if every burst gave what is believed of it."""
+    policy = LearnedPolicy(recipe, seed)
+    trials = [_base(recipe, memory, policy)]
     while len(trials) <= AHEAD and (proposal := _next(policy, trials)):
         outcome = _believed(policy, proposal.recipe, trials)
         trials.append(_trial(len(trials), proposal, outcome))
@@ -80,13 +73,11 @@ def _next(policy: LearnedPolicy, trials: Sequence[Trial]) -> Proposal | None:
     return next((proposal for proposal in found if proposal), None)
 
 
-def _base(recipe: Recipe, memory: dict[str, Any], policy: Policy | LearnedPolicy) -> Trial:
+def _base(recipe: Recipe, memory: dict[str, Any], policy: LearnedPolicy) -> Trial:
     """The recipe as given: out of memory where the estimate is over the limit."""
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
         return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib))
-    if isinstance(policy, Policy):
-        return _trial(0, base_proposal(recipe), Outcome(limit_gib=recipe.memory_limit_gib))
     return _trial(0, base_proposal(recipe), _believed(policy, recipe, []))
 
 
@@ -156,7 +147,7 @@ def _show(
     say(f"estimated peak {gib(memory['peak_gib'])} a rank, {against_limit(memory)}")
     say("\nThe path that is expected, by the estimate alone; nothing is run:")
     console.print(_table(path))
-    for trial in path[1:] if isinstance(policy_for(recipe, 0), Policy) else path[1:2]:
+    for trial in path[1:2]:
         say(f"{trial.number}: {changes_text(path[0].recipe.diff(trial.recipe))}\n   why: {_because(trial)}")
     if night:
         hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)

@@ -16,7 +16,7 @@ from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.loop import Loop
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.study import Foretold, Paid, Study
-from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
 from policies.trial import Trial
 from trainer.burst import FailureKind
 from trainer.engines.simulated import SimulatedEngine
@@ -62,7 +62,7 @@ def run_policy(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Eve
         analyze=analyze,
         clock=time.time,
     )
-    loop = Loop(base=base, policy=policy_for(base, seed), bench=bench, patience=base.tune.patience)
+    loop = Loop(base=base, policy=LearnedPolicy(base, seed), bench=bench, patience=base.tune.patience)
     try:
         ended: str = loop.run().status
     except ToolError as error:

@@ -17,6 +17,7 @@ SIZES = (
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
     "micro_batch_size",
+    "threads_per_rank",
 )
 # log likeness that is lost where a setting differs
 SETTINGS = {

@@ -61,7 +61,7 @@ def _shown(factor: Factor, hardware: Hardware, precision: str) -> tuple[str, flo
     """(the constant that stands for a factor here, what it is multiplied by, its unit then)."""
     fabric = FABRICS[hardware.nvlink_domain_gpus > 8]
     others = {*FABRICS.values(), *ARCHITECTURES} - {fabric, hardware.architecture}
-    here = [name for name in factor.constants if not others & set(name.split(".")) and not name.startswith("cpu_")]
+    here = [name for name in factor.constants if not others & set(name.split("."))]
     here.sort(key=lambda name: (f".{precision}" not in name, ".collective." not in name))
     if not here:
         return None

@@ -6,14 +6,16 @@ Times are seconds of an average traced step or, for the whole step, of the media
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from analyzers.diagnosis import Partition, RankTime, TraceReport
 from policies.measures import EP_KINDS, busy, exposed
 from policies.noise import PINNED, median_error
 from policies.trial import Trial
+from trainer.burst import Outcome
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -34,9 +36,14 @@ class Evidence:
     recipe: Recipe
     step_s: float | None
     deviation: float  # of `step_s` from burst to burst, relative
+    scatter: float = 0.0  # of one of its steps, relative
+    work_s: float | None = None  # CPU time of a rank in a step, where ranks compute on CPUs
     ranks: tuple[RankParts, ...] = ()
     peak_gib: tuple[float, ...] = ()
     out_of_memory: bool = False
+
+
+UNSURE = 0.3  # of the time in which CPU ranks did not compute, that a neighbour may have taken
 
 
 def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
@@ -52,6 +59,8 @@ def _evidence(trial: Trial) -> Evidence:
         recipe=trial.recipe,
         step_s=median(medians) / 1e6 if medians else None,
         deviation=_deviation(trial) / math.sqrt(max(len(medians), 1)),
+        scatter=max([0.0, *(_scatter(outcome) for outcome in trial.outcomes if outcome.ok)]),
+        work_s=_work_s(trial),
         ranks=_traced(trial),
         peak_gib=_peaks(trial),
         out_of_memory=trial.ran_out and not medians,
@@ -59,8 +68,32 @@ def _evidence(trial: Trial) -> Evidence:
 
 
 def _deviation(trial: Trial) -> float:
-    """What the steps inside the bursts say of a burst's median, at least what pinned nodes show."""
-    return max([PINNED, *(median_error(outcome.step_us) for outcome in trial.outcomes if outcome.ok)])
+    """What the steps inside the bursts say of a burst's median, at least what pinned nodes show. Of the time in which
+    CPU ranks did not compute nobody knows whether it was theirs: a busy machine slows whole bursts."""
+    ran = [outcome for outcome in trial.outcomes if outcome.ok]
+    errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
+    if trial.recipe.hardware.is_cpu:
+        errors += [UNSURE * (1 - _cpu_share(outcome)) for outcome in ran]
+    return max(errors)
+
+
+def _cpu_share(outcome: Outcome) -> float:
+    """Of a step, what its ranks spent computing, at most 1; 1 where it was not measured."""
+    if not any(outcome.cpu_us):
+        return 1.0
+    return min(median(outcome.cpu_us) / max(outcome.ranks, 1) / median(outcome.step_us), 1.0)
+
+
+def _scatter(outcome: Outcome) -> float:
+    return median_error(outcome.step_us) * math.sqrt(len(outcome.step_us))
+
+
+def _work_s(trial: Trial) -> float | None:
+    """The median over bursts; None where ranks compute on GPUs, or CPU time was not measured."""
+    if not trial.recipe.hardware.is_cpu:
+        return None
+    figures = [median(o.cpu_us) / max(o.ranks, 1) / 1e6 for o in trial.outcomes if o.ok and any(o.cpu_us)]
+    return median(figures) if figures else None
 
 
 def _peaks(trial: Trial) -> tuple[float, ...]:
@@ -79,14 +112,17 @@ def _traced(trial: Trial) -> tuple[RankParts, ...]:
         return ()
     times = {time.rank: time for time in trial.analysis.ranks}
     ranks_a_stage = trial.recipe.world_size // layout_of(trial.recipe).pp
+    on_cpu = trial.recipe.hardware.is_cpu
     return tuple(
-        RankParts(pipeline_rank=trace.rank // ranks_a_stage, seconds=_seconds(trace, times.get(trace.rank)))
+        RankParts(
+            pipeline_rank=trace.rank // ranks_a_stage, seconds=_seconds(trace, times.get(trace.rank), on_cpu=on_cpu)
+        )
         for trace in trial.analysis.traces
         if trace.rank is not None and trace.steps
     )
 
 
-def _seconds(trace: TraceReport, time: RankTime | None) -> dict[str, float]:
+def _seconds(trace: TraceReport, time: RankTime | None, *, on_cpu: bool) -> dict[str, float]:
     """Without what the rank waited for others, which is the part `waiting`."""
     steps = [step for step in trace.steps if step.name not in trace.warm_up] or trace.steps
     mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in PARTS.items()}
@@ -94,7 +130,16 @@ def _seconds(trace: TraceReport, time: RankTime | None) -> dict[str, float]:
         for name in WAITED.get(kind, ()):
             mean[name] = max(mean[name] - us / 1e6, 0.0)
         mean["waiting"] += us / 1e6 if kind != "pp" else 0.0
-    return mean
+    return told_together(mean) if on_cpu else mean
+
+
+def told_together(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts as the trace of a CPU rank tells them: what a range encloses in forward is of its class, and backward goes
+    by operators alone. So products are one part, and permutation is memory-bound work as any other."""
+    zero = parts["gemm"] * 0.0
+    products = parts["gemm"] + parts["grouped"] + parts["attention"]
+    told = {"gemm": products, "memory_bound": parts["memory_bound"] + parts["permute"]}
+    return {**parts, "grouped": zero, "attention": zero, "permute": zero, **told}
 
 
 def _classes(*names: str) -> Callable[[Partition], float]:

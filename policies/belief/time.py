@@ -18,7 +18,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import least_squares
 
 from policies.belief.alike import Process, covariance, features, likeness, process_of
-from policies.belief.evidence import PARTS, Evidence
+from policies.belief.evidence import PARTS, Evidence, told_together
 from policies.belief.factors import Factor, factors, moved
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.time.constants import Constants
@@ -35,11 +35,13 @@ DEVIATIONS = {  # of parts that are told worse: what is left over, or what two s
     "tp_exposed": 0.20,
     "recompute": 0.15,
 }
-PART_NOISE = 0.3  # of a traced part, in its deviations
+PART_NOISE = 0.3  # of a traced part, in its deviations, at least
+WORK, WORK_NOISE = 0.05, 0.03  # of the log of CPU time by the closed form; and measured
+MOVED = 0.5  # of what a collective of gloo takes that is CPU time
 OTHER_STAGE = 0.7  # how alike two stages of one pipeline err
 FLOOR = 0.02  # of the step: parts below it are told apart no more
 ODD = 3.0  # deviations beyond which a figure counts no more than in proportion
-RESIDUAL = 0.05  # standard deviation of g before any burst
+RESIDUAL = {False: 0.05, True: 0.10}  # standard deviation of g before any burst; where ranks compute on CPUs
 LEAST = 0.003  # deviation of any prediction
 FAR = 4.0  # spreads beyond which no factor is moved
 STEP = 0.02  # of θ, for derivatives
@@ -96,6 +98,10 @@ def _noise(measured: Sequence[Evidence]) -> Floats:
     return np.array([each.deviation for each in measured])
 
 
+def _on_cpu(measured: Sequence[Evidence]) -> bool:
+    return any(each.recipe.hardware.is_cpu for each in measured)
+
+
 def learnt(evidence: Sequence[Evidence], prior: Prior | None = None) -> Posterior:
     """From all that was measured; the prior (None: the tables') where nothing was. Pure."""
     measured = tuple(each for each in evidence if each.step_s is not None)
@@ -112,7 +118,7 @@ def learnt(evidence: Sequence[Evidence], prior: Prior | None = None) -> Posterio
         mean=mean,
         covariance=spreads,
         measured=measured,
-        residual=process_of(residual, seen, _noise(measured), prior=RESIDUAL),
+        residual=process_of(residual, seen, _noise(measured), prior=RESIDUAL[_on_cpu(measured)]),
     )
 
 
@@ -190,22 +196,38 @@ class _Form:
         self.floor = FLOOR * steps[self.rows]
         where = features(self.candidates)
         alike = likeness(where, where)
-        self.step_root = cholesky(covariance(alike, RESIDUAL, _noise(measured)), lower=True)
+        self.step_root = cholesky(covariance(alike, RESIDUAL[_on_cpu(measured)], _noise(measured)), lower=True)
         other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, OTHER_STAGE)
         together = alike[np.ix_(self.rows, self.rows)] * other
-        self.part_root = cholesky(covariance(together, 1.0, np.full(len(traced), PART_NOISE)), lower=True)
+        scatter = np.array([each.scatter for each in measured])[self.rows] / DEVIATION
+        self.part_root = cholesky(covariance(together, 1.0, np.hypot(PART_NOISE, scatter)), lower=True)
+        self.worked = np.array([row for row, each in enumerate(measured) if each.work_s], dtype=np.int64)
+        working = covariance(alike[np.ix_(self.worked, self.worked)], WORK, np.full(len(self.worked), WORK_NOISE))
+        self.work_root = cholesky(working, lower=True)
+        self.work = np.array([each.work_s for each in measured if each.work_s])
         self.deviations = np.array([DEVIATIONS.get(name, DEVIATION) for name in PARTS])
-        self.observed = self._told(steps, {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS})
+        parts = {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS}
+        self.observed = self._told(steps, parts, self.work)
 
     def told(self, constants: Constants) -> Floats:
         stages = stages_of(self.candidates, constants=constants)
         load = np.broadcast_to(imbalance(self.candidates, {**fitted(), **constants}), stages.step.shape)
-        return self._told(stages.step, parts_at(stages, self.rows, self.stages, load=load[self.rows]))
+        parts = parts_at(stages, self.rows, self.stages, load=load[self.rows])
+        parts = told_together(parts) if self.candidates.base.hardware.is_cpu else parts
+        return self._told(stages.step, parts, work_of(stages)[self.worked])
 
-    def _told(self, steps: Floats, parts: dict[str, Floats]) -> Floats:
+    def _told(self, steps: Floats, parts: dict[str, Floats], work: Floats) -> Floats:
         whole = solve_triangular(self.step_root, np.log(steps), lower=True)
+        working = solve_triangular(self.work_root, np.log(work), lower=True)
         logs = np.stack([np.log(np.maximum(parts[name], 0.0) + self.floor) for name in PARTS], axis=1) / self.deviations
-        return np.concatenate([whole, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
+        return np.concatenate([whole, working, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
+
+
+def work_of(stages: StageTable) -> Floats:
+    """CPU seconds of a mean rank in a step, [N]: gloo moves and reduces its bytes on threads of the rank."""
+    moving = sum((stages.parts[name] for name in ("ep_exposed", "tp_exposed", "cp_exposed")), np.zeros(()))
+    own = (stages.busy - (1 - MOVED) * moving).sum(axis=1) / (stages.busy > 0).sum(axis=1)
+    return own + MOVED * stages.dp_exposed + stages.optimizer + stages.fixed
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:

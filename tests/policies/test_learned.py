@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from analyzers import analyze
-from policies.advisers import policy_for
 from policies.learned import LearnedPolicy
 from policies.phases import PHASES
-from policies.policy import Policy
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
-from tests.policies.drawn import cpu_recipe, out_of_memory, trial
+from tests.policies.drawn import out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.candidates import tabulate
@@ -183,11 +181,6 @@ def policy_backend(proposal: Proposal | None) -> tuple[str, str]:
 
 def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial]) -> None:
     assert LearnedPolicy(base(), 1).propose(walked[0], Phase.FIT, walked[:1]) is None
-
-
-def test_cpus_are_tuned_by_the_fixes_and_gpus_by_what_is_learnt() -> None:
-    assert isinstance(policy_for(cpu_recipe(), 1), Policy)
-    assert isinstance(policy_for(base(), 1), LearnedPolicy)
 
 
 def test_why_it_stopped_says_what_was_left(walked: list[Trial]) -> None:

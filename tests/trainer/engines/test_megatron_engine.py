@@ -243,11 +243,12 @@ def test_the_peak_stays_below_the_enforced_limit_and_repeats(ranks: Ranks) -> No
     assert max(held.peak_gib) <= max(first.peak_gib) * 1.3
 
 
-def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks) -> None:
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole optimizer", "distributed optimizer"])
+def test_a_warm_rank_keeps_nothing_of_a_burst(ranks: Ranks, sharded: bool) -> None:
     """Models, process groups and their threads: what stays behind slows every later burst."""
 
     def threads_after_a_burst() -> int:
-        assert ranks.run(tiny(EP2)).failure is None
+        assert ranks.run(tiny({**EP2, "use_distributed_optimizer": sharded})).failure is None
         return ranks.threads()
 
     first, _, last = [threads_after_a_burst() for _ in range(3)]

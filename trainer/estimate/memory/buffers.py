@@ -19,7 +19,8 @@ GIB, MIB = 2.0**30, 2.0**20
 def buffer_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
     """In torch's allocator."""
     if candidates.base.hardware.is_cpu:
-        return np.full((1, 1), constant("cpu_runtime") * GIB)
+        sharded = candidates.on("use_distributed_optimizer") * constant("cpu_sharded")
+        return (constant("cpu_runtime") + sharded)[..., None] * GIB
     return _workspaces(candidates)[..., None] + _gathered(candidates, held) + _scores(candidates)[..., None]
 
 

@@ -81,7 +81,7 @@ def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> Memo
     ratio = np.minimum(constant("imbalance") if imbalance is None else imbalance, most)
     over = np.maximum(0.0, ratio - expected) * unbalanced(candidates)
     worst = (needed + over[..., None] * routed_gib).max(axis=1)
-    upper = worst * (1 + margin(candidates, peak)) + constant("cpu_margin") * candidates.base.hardware.is_cpu
+    upper = worst * (1 + margin(candidates, peak))
     return MemoryTable(
         by_part=by_part,
         peak_gib=peak,

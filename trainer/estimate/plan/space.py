@@ -31,6 +31,7 @@ LEAST_SHARE = 4096  # tokens of a sequence a context rank keeps: CP is worth it 
 Option = dict[str, Any]
 
 # Switched on where they are legal and not frozen: they cost nothing that an estimate or a published recipe would show.
+# Not on CPUs: gloo has no reduce-scatter, and its threads need cores.
 ALWAYS: Option = {
     "use_distributed_optimizer": True,
     "overlap_grad_reduce": True,
@@ -44,7 +45,8 @@ ALWAYS: Option = {
 
 def foundation(recipe: Recipe) -> Recipe:
     """The recipe with what is always worth having, and with the split of its pipeline left to the plan."""
-    for name, value in ALWAYS.items():
+    always = {} if recipe.hardware.is_cpu else ALWAYS
+    for name, value in always.items():
         if recipe.knob(name) != value and name not in recipe.tune.freeze:
             changed = recipe.replace({name: value})
             if _errors(changed) <= _errors(recipe):
@@ -70,8 +72,9 @@ def layouts(base: Recipe) -> Candidates:
 
 
 def settings(base: Recipe) -> Candidates:
-    """Every combination of recompute, dispatch, overlap, graphs and, where it may move, precision."""
-    groups = (recomputes(base), _dispatch(base), _overlap(base), _graphs(base), _precision(base))
+    """Every combination of recompute, dispatch, overlap, graphs and, where it may move, precision; on CPUs of what
+    data parallelism exchanges."""
+    groups = (recomputes(base), _dispatch(base), _overlap(base), _graphs(base), _precision(base), _replicas(base))
     rows = [{name: value for option in chosen for name, value in option.items()} for chosen in product(*groups)]
     return table(base, _columns(base, rows))
 
@@ -137,6 +140,14 @@ def _precision(base: Recipe) -> list[Option]:
         return [{"precision": own}]
     narrow = ["mxfp8"] if base.hardware.architecture == "blackwell" else ["fp8_blockwise", "fp8_current"]
     return _with_own(base, [{"precision": own}, *({"precision": name} for name in ["bf16", *narrow] if name != own)])
+
+
+def _replicas(base: Recipe) -> list[Option]:
+    """What is always worth having on GPUs; on CPUs whole or sharded optimizers, with and without overlap."""
+    names = ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather")
+    switches = [(False, False, False), (False, True, False), (True, False, False), (True, True, False), (True,) * 3]
+    options = [dict(zip(names, values, strict=True)) for values in switches if base.hardware.is_cpu]
+    return _with_own(base, options or [{name: base.knob(name) for name in names}])
 
 
 def _with_own(base: Recipe, options: list[Option]) -> list[Option]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.held import HeldParameters
+from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, ring_s
 from trainer.estimate.time.work import TERA
@@ -21,6 +22,9 @@ def data_parallel_s(
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     wide = np.where(candidates.where("grad_reduce_in_fp32", lambda v: v is not False), 4.0, 2.0)
     narrow = np.where(candidates.on("fp8_param_gather"), 1.0, 2.0)
+    if candidates.base.hardware.is_cpu:  # gloo has no reduce-scatter: it reduces all, and a part is kept
+        narrow = wide_bytes(candidates)
+        wide = wide * np.where(candidates.on("use_distributed_optimizer"), 2.0, 1.0)
     replicas = candidates.dp * candidates.cp
     groups = ((dense, replicas, candidates.tp), (experts, candidates.edp, candidates.ep * candidates.etp))
     reduce, gather = (
@@ -54,6 +58,10 @@ def optimizer_s(candidates: Candidates, values: Constants, held: HeldParameters)
     dense, experts = held.dense.max(axis=1), held.experts.max(axis=1)
     sharded = candidates.on("use_distributed_optimizer") | candidates.on("use_megatron_fsdp")
     shard = np.where(sharded, dense / (candidates.dp * candidates.cp) + experts / candidates.edp, dense + experts)
-    rate = (hardware.memory_tb_s or values["cpu_tb_s"]) * TERA * values["optimizer_rate"]
-    seconds: Floats = shard * values["optimizer_bytes"] / rate
+    rate = (
+        values["cpu_optimizer_tb_s"]
+        if hardware.memory_tb_s is None
+        else hardware.memory_tb_s * values["optimizer_rate"]
+    )
+    seconds: Floats = shard * values["optimizer_bytes"] / (rate * TERA)
     return seconds

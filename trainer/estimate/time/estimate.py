@@ -16,6 +16,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats, Integers, one
 from trainer.estimate.held import held_parameters
+from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.bound import distance, spread
 from trainer.estimate.time.constants import Constants
@@ -23,7 +24,7 @@ from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
-from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, memory_rate, precision_tflops
+from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, memory_rate, precision_tflops, rank_speed
 from trainer.measured.software import latest, releases
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
@@ -117,7 +118,7 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     held = held_parameters(candidates)
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
     optimizer = optimizer_s(candidates, values, held)
-    fixed = values["host_step_ms"] * 1e-3
+    fixed = values["cpu_step_ms" if candidates.base.hardware.is_cpu else "host_step_ms"] * 1e-3
     bubble = bubble + values["chunks_uneven"] * _unevenness(candidates, stage, mean) * busy.max(axis=1)
     work = longest + bubble + dp_exposed + optimizer + fixed
     once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
@@ -189,7 +190,8 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
     parts["head"] = _head(candidates, values)
     parts["loss"] = _loss(candidates, values)
     device = parts["device"] + parts["head"] + parts["loss"]
-    p = values["overlap_power"]
+    # Nothing is launched ahead on a CPU: what the host takes is added
+    p = 1.0 if candidates.base.hardware.is_cpu else values["overlap_power"]
     busy = (device**p + parts["host"] ** p) ** (1 / p)
     busy = np.where(held.exists, busy, 0.0)
     parts["host"] = busy - np.where(held.exists, device, 0.0)
@@ -214,7 +216,8 @@ def _head(candidates: Candidates, values: Constants) -> Floats:
     model, held = candidates.base.architecture, candidates.stages
     rate = gemm_tflops(candidates, values) * TERA
     # The head stays in BF16 in every precision
-    bf16 = np.minimum(rate, precision_tflops(candidates.base.hardware, values, "bf16") * TERA)
+    sustained = precision_tflops(candidates.base.hardware, values, "bf16") * rank_speed(candidates, values)
+    bf16 = np.minimum(rate, sustained * TERA)
     flops = 3 * MULTIPLY_ADD * candidates.tokens / candidates.tp
     head = flops * model.vocab_size * model.hidden_size / bf16
     projection = flops * 2 * model.hidden_size**2 / rate
@@ -234,7 +237,7 @@ def _loss(candidates: Candidates, values: Constants) -> Floats:
 def _sends(candidates: Candidates, values: Constants) -> tuple[Floats, Floats]:
     """Activations to the next stage and gradients back, all micro batches: (whole, exposed)."""
     model = candidates.base.architecture
-    gb = candidates.tokens / candidates.tp * model.hidden_size * 2 / GB
+    gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     stride = candidates.base.world_size / candidates.pp
     each = collective_s(candidates, values, gb, np.minimum(candidates.pp, 2.0), stride=stride) * values["pp_time"]
     whole = 2 * each * candidates.vpp * candidates.microbatches

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
+from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.constants import Constants
-from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of
+from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of, latencies_s
 from trainer.estimate.time.work import Forward, forward_of, host_s
 from trainer.measured.software import Release
 from trainer.model.parameters import attention_channels
@@ -116,7 +117,7 @@ def _notify(candidates: Candidates, values: Constants) -> Floats:
     """How many tokens go where, before they go: a small exchange and, outside whole-iteration graphs, a wait of the
     host for its result. Backward reuses it."""
     ranks = candidates.ep * candidates.etp
-    one = np.where(ranks <= domain_of(candidates), values["notify_us.nvlink"], values["notify_us.network"]) * 1e-6
+    one = np.where(ranks <= domain_of(candidates), *latencies_s(candidates.base.hardware, values, "notify_us"))
     whole = candidates.among("cuda_graph_impl", "full_iteration")
     return np.where(ranks > 1, one * np.where(whole, PREPROCESS_CAPTURED, 1.0), 0.0)
 
@@ -161,7 +162,7 @@ def _lists(name: str) -> Callable[[Any], bool]:
 def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool) -> Floats:
     """Gathers and scatters of hidden states, forward and backward; an MoE layer with ETP 1 has attention's only."""
     model = candidates.base.architecture
-    gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * 2 / GB
+    gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     one_way = collective_s(candidates, values, gb, candidates.tp, stride=np.ones(())) * values["tp_time"]
     shared = bool(model.moe_shared_expert_intermediate_size)
     passes = np.where(is_moe & (candidates.etp <= 1), TP_COLLECTIVES / 2 * (2 if shared else 1), TP_COLLECTIVES)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.time.constants import Constants
 from trainer.measured.links import copies
 from trainer.recipe.hardware import Hardware
@@ -26,13 +27,24 @@ def domain_of(candidates: Candidates) -> float:
 
 
 def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
+    if hardware.nvlink_gb_s is None:
+        return constants["cpu_gb_s"]
     fabric = "nvlink72" if hardware.nvlink_domain_gpus > 8 else "nvlink8"
-    return (hardware.nvlink_gb_s or constants["cpu_gb_s"]) * constants[f"link_share.{library}.{fabric}"]
+    return hardware.nvlink_gb_s * constants[f"link_share.{library}.{fabric}"]
 
 
 def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
-    rate = hardware.scaleout_gbit_s / 8 if hardware.scaleout_gbit_s else constants["cpu_gb_s"]
-    return rate * constants[f"link_share.{library}.network"]
+    if hardware.scaleout_gbit_s is None:
+        return constants["cpu_gb_s"]
+    return hardware.scaleout_gbit_s / 8 * constants[f"link_share.{library}.network"]
+
+
+def latencies_s(hardware: Hardware, constants: Constants, name: str) -> tuple[float, float]:
+    """Of `collective_latency_us`, `dispatch_latency_us` or `notify_us`: (inside the NVLink domain, across)."""
+    if hardware.is_cpu:
+        return (constants["cpu_collective_us"] * 1e-6,) * 2
+    near, far = (constants[f"{name}.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
+    return near, far
 
 
 def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floats, *, stride: Floats) -> Floats:
@@ -42,7 +54,7 @@ def collective_s(candidates: Candidates, constants: Constants, gb: Floats, ranks
     rate = np.where(
         inside, inside_gb_s(hardware, constants, "collective"), across_gb_s(hardware, constants, "collective")
     )
-    near_s, far_s = (constants[f"collective_latency_us.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
+    near_s, far_s = latencies_s(hardware, constants, "collective_latency_us")
     return np.where(ranks > 1, gb / rate + np.where(inside, near_s, far_s), 0.0)
 
 
@@ -52,9 +64,12 @@ def ring_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floa
     hardware = candidates.base.hardware
     near = np.clip(domain_of(candidates) / stride, 1.0, ranks)
     far = ranks / near
-    within = gb * (near - 1) / near / inside_gb_s(hardware, constants, "collective")
-    between = gb / near * (far - 1) / np.maximum(far, 1.0) / across_gb_s(hardware, constants, "collective")
-    latency = constants["collective_latency_us.network"] * 1e-6
+    inside, across = (each(hardware, constants, "collective") for each in (inside_gb_s, across_gb_s))
+    if hardware.is_cpu:
+        inside = across = constants["cpu_reduce_gb_s"]
+    within = gb * (near - 1) / near / inside
+    between = gb / near * (far - 1) / np.maximum(far, 1.0) / across
+    _, latency = latencies_s(hardware, constants, "collective_latency_us")
     return np.where(ranks > 1, np.maximum(within, between) + latency, 0.0)
 
 
@@ -65,13 +80,13 @@ def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
     if model.num_moe_experts is None:
         return np.zeros(())
     # A rank's tokens: sequence parallel divides them over TP
-    token_gb = candidates.tokens / candidates.tp * model.hidden_size * _bytes(candidates) / GB
+    token_gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     topk = float(model.moe_router_topk)
     # EP ranks are TP·CP·DP neighbours: expert groups fill a domain before they leave it
     near = np.minimum(ranks, domain_of(candidates))
     domains = np.maximum(1.0, np.ceil(ranks / domain_of(candidates)))
     limit = float(model.moe_router_group_topk or 1e9)
-    near_s, far_s = (constants[f"dispatch_latency_us.{fabric}"] * 1e-6 for fabric in ("nvlink", "network"))
+    near_s, far_s = latencies_s(hardware, constants, "dispatch_latency_us")
     total: Floats = np.zeros(())
     for library, chosen in _libraries(candidates).items():
         if not chosen.any():
@@ -104,7 +119,3 @@ def _libraries(candidates: Candidates) -> dict[str, Flags]:
     }
     backends = ("deepep", "hybridep", "ncclep")
     return chosen | {name: flex & candidates.among("moe_flex_dispatcher_backend", name) for name in backends}
-
-
-def _bytes(candidates: Candidates) -> Floats:
-    return candidates.column("precision").each(lambda precision: 4.0 if precision == "fp32" else 2.0)

@@ -30,6 +30,7 @@ REFERENCE = "gb200"  # the part on which `gemm_efficiency.blackwell` is given
 FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
 LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
+DISPATCH_COLLECTIVES, TP_COLLECTIVES = 5.0, 5.0  # of a layer, forward and backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,8 @@ def precision_key(precision: str, architecture: str) -> str:
 def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
     """What long dense GEMMs sustain in each row's precision, TFLOP/s."""
     hardware = candidates.base.hardware
-    return candidates.column("precision").each(lambda precision: precision_tflops(hardware, constants, precision))
+    rates = candidates.column("precision").each(lambda precision: precision_tflops(hardware, constants, precision))
+    return rates * rank_speed(candidates, constants)
 
 
 def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -> float:
@@ -80,6 +82,15 @@ def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -
     share = constants[f"gemm_efficiency.{hardware.architecture}.{precision_key(precision, hardware.architecture)}"]
     watts = (hardware.watts or 1.0) / (reference.watts or 1.0)
     return float(peak * share * watts ** constants["power_exponent"])
+
+
+def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
+    """How much faster a CPU rank computes than one alone with one thread, where each thread has a core; 1 on GPUs."""
+    if not candidates.base.hardware.is_cpu:
+        return np.ones(())
+    split = np.where(candidates.tp > 1, constants["cpu_split"], 1.0)
+    threads: Floats = candidates.number("threads_per_rank", none=1.0) ** constants["cpu_threads"]
+    return threads / split
 
 
 def forward_of(
@@ -142,9 +153,9 @@ def _grouped(candidates: Candidates, constants: Constants) -> Floats:
     if model.num_moe_experts is None:
         return np.ones(())
     width, rows = expert_width(model) / candidates.etp, rows_per_expert(candidates)
+    if candidates.base.hardware.is_cpu:  # no kernel joins the experts: few rows read each one's weights again
+        return rows / (rows + constants["cpu_half_rows"])
     grouped = np.where(candidates.on("moe_grouped_gemm"), 1.0, constants["ungrouped_efficiency"])
-    if candidates.base.hardware.is_cpu:  # a few cores are full with any shape
-        return grouped
     full = rows / (rows + constants["grouped_half_rows"]) * width / (width + constants["grouped_half_width"])
     return constants["grouped_efficiency"] * grouped * full
 
@@ -159,7 +170,7 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     # Exponentials, not products, bound heads narrower than those the rates were measured with
     flops = flops * max(1.0, REFERENCE_HEAD * model.num_attention_heads / query)
     if architecture == "cpu":
-        forward = flops / (constants["cpu_tflops"] * TERA)
+        forward = flops / (gemm_tflops(candidates, constants) * TERA)
         return forward, ATTENTION_BACKWARD * forward
     short, long = LONG_SEQUENCE
     place = np.clip(np.log(candidates.number("seq_length") / short) / np.log(long / short), 0.0, 1.0)
@@ -171,11 +182,12 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
 
 
-def memory_rate(candidates: Candidates, constants: Constants) -> float:
+def memory_rate(candidates: Candidates, constants: Constants) -> Floats:
     """Bytes a second of memory-bound kernels."""
     hardware = candidates.base.hardware
-    architecture = "hopper" if hardware.is_cpu else hardware.architecture
-    return (hardware.memory_tb_s or constants["cpu_tb_s"]) * TERA * constants[f"memory_efficiency.{architecture}"]
+    if hardware.memory_tb_s is None:
+        return constants["cpu_tb_s"] * TERA * rank_speed(candidates, constants)
+    return np.asarray(hardware.memory_tb_s * TERA * constants[f"memory_efficiency.{hardware.architecture}"])
 
 
 def _memory_bound(
@@ -236,6 +248,10 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     """Host time of a layer and micro batch, forward and backward, in seconds."""
     hardware = candidates.base.hardware
     experts = candidates.base.architecture.num_moe_experts or 0
+    if hardware.is_cpu:
+        routed = constants["cpu_moe_us"] + constants["cpu_expert_us"] * experts / candidates.ep if is_moe else 0.0
+        waits = constants["cpu_collective_us"] * _collectives(candidates, is_moe=is_moe)
+        return (constants["cpu_layer_us"] + routed + waits) * (1 + _launched_again(candidates, constants)) * 1e-6
     captured = candidates.among("cuda_graph_impl", "local", "transformer_engine")
     left = constants["host_graphed"]
     attention = np.where(captured & _captures(candidates, "attn"), left, 1.0)
@@ -256,6 +272,12 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     halves = np.where(candidates.on("overlap_moe_expert_parallel_comm"), 1 + constants["host_overlap"], 1.0)
     result: Floats = seconds * slow * unbound * whole * again * halves * constants[f"overhead.{release.name}"] * 1e-6
     return result
+
+
+def _collectives(candidates: Candidates, *, is_moe: bool) -> Floats:
+    """Of a layer and micro batch on a CPU rank: each keeps Python waiting about as long as gloo itself."""
+    dispatches = (candidates.ep * candidates.etp > 1) & bool(is_moe)
+    return np.where(dispatches, DISPATCH_COLLECTIVES, 0.0) + np.where(candidates.tp > 1, TP_COLLECTIVES, 0.0)
 
 
 def _captures(candidates: Candidates, module: str) -> Flags:
