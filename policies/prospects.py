@@ -45,11 +45,13 @@ FREE: tuple[dict[str, object], ...] = (
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
     """`gain` is the expected log of throughput over the best's, None while nothing runs; `deviation` is that of the log
-    step, `worth` the expected improvement in log throughput, and candidates are ranked by `score`."""
+    step, `noise` what a busy machine adds to two bursts that are compared, `worth` the expected improvement in log
+    throughput, and candidates are ranked by `score`."""
 
     recipe: Recipe
     log_step: float
     deviation: float
+    noise: float
     gain: float | None
     fits: float
     worth: float
@@ -57,9 +59,11 @@ class Prospect:
 
     @property
     def gains(self) -> tuple[float, float, float]:
-        """(expected, low, high) as fractions of throughput, with the ends of the 90 % interval. Something must run."""
+        """(expected, low, high) as fractions of throughput, with the ends of the 90 % interval of what will be
+        measured. Something must run."""
         assert self.gain is not None
-        expected, low, high = (math.expm1(self.gain + sign * INTERVAL * self.deviation) for sign in (0, -1, 1))
+        half = INTERVAL * math.hypot(self.deviation, self.noise)
+        expected, low, high = (math.expm1(self.gain + sign * half) for sign in (0, -1, 1))
         return expected, low, high
 
 
@@ -73,6 +77,7 @@ class _Scores:
     fits: Floats
     worth: Floats
     score: Floats
+    noise: float
 
 
 def prospects(
@@ -156,6 +161,7 @@ def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prosp
         recipe=recipe,
         log_step=float(scores.log_step[row]),
         deviation=float(scores.deviation[row]),
+        noise=scores.noise,
         gain=float(scores.gain[row]) if runs else None,
         fits=float(scores.fits[row]),
         worth=float(scores.worth[row]),
@@ -215,11 +221,14 @@ def _scores(table: Candidates, now: float | None, belief: Belief, doubts: Sequen
             fits=fits,
             worth=nothing,
             score=unsure - log_step + np.log(_trust(table, doubts)),
+            noise=belief.time.noise,
         )
     gain = now - log_step
     z = gain / deviation
     worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * fits**CAUTION * _trust(table, doubts)
-    return _Scores(log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth)
+    return _Scores(
+        log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth, noise=belief.time.noise
+    )
 
 
 def _written(found: Search, table: Candidates, row: int, doubts: Sequence[Doubt]) -> Recipe | None:

@@ -20,6 +20,7 @@ from scipy.optimize import least_squares
 from policies.belief.alike import Process, covariance, features, likeness, process_of
 from policies.belief.evidence import PARTS, Evidence, told_together
 from policies.belief.factors import Factor, factors, moved
+from policies.noise import PINNED
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
@@ -75,6 +76,14 @@ class Posterior:
     @property
     def theta(self) -> dict[str, float]:
         return _named(factors(), self.mean)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation that noise adds to the log of two bursts' ratio, beyond what pinned nodes show."""
+        if not self.measured:
+            return 0.0
+        beyond = max(float(np.median(_noise(self.measured))) ** 2 - PINNED**2, 0.0)
+        return float(np.sqrt(2 * beyond))
 
     def means(self, candidates: Candidates) -> Floats:
         """log seconds a step by the closed form at the learnt constants, without g: quick, for whole tables."""
