@@ -58,12 +58,12 @@ class LearnedPolicy:
         self._spaces: dict[int, Search] = {}  # by threads of a rank, which its cores decide
 
     def _prospects(self, view: View, best: Recipe | None, belief: Belief) -> Iterator[Prospect]:
-        """None asks for more threads than it has cores."""
+        """None asks for more threads of a rank than it is known to have cores for."""
         threads = (best or self._base).knob("threads_per_rank")
         if threads not in self._spaces:
             self._spaces[threads] = search(self._base.replace({"threads_per_rank": threads}), room=ROOM)
         found = prospects(self._spaces[threads], best, belief, view.tried, _doubts(view.trials), view.refusals)
-        return (each for each in found if not view.situation.oversubscribes(each.recipe))
+        return (each for each in found if _has_cores(view, each.recipe))
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """The next recipe of this phase; None when the phase has nothing that is worth a burst."""
@@ -165,7 +165,7 @@ class LearnedPolicy:
     def _searched(self, view: View, belief: Belief) -> Prospect | None:
         """The best of the pairs of moves around the best, asked of an Optuna study that is told every trial."""
         found = pairs(view.best.recipe, belief, view.tried, least=WORTH, refusals=view.refusals)
-        found = [each for each in found if not view.situation.oversubscribes(each.prospect.recipe)]
+        found = [each for each in found if _has_cores(view, each.prospect.recipe)]
         if not found:
             return None
         axes = list({axis.name: axis for around in found for axis in around.axes}.values())
@@ -229,6 +229,13 @@ class LearnedPolicy:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
         return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= SURE
+
+
+def _has_cores(view: View, recipe: Recipe) -> bool:
+    outcome = view.situation.outcome
+    known = outcome is not None and outcome.cores_per_rank is not None
+    more = recipe.knob("threads_per_rank") > view.best.recipe.knob("threads_per_rank")
+    return not (view.situation.oversubscribes(recipe) if known else more)
 
 
 def _doubts(trials: Sequence[Trial]) -> list[Doubt]:

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from analyzers import analyze
 from policies.learned import LearnedPolicy
 from policies.phases import PHASES
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
-from tests.policies.drawn import out_of_memory, trial
+from tests.policies.drawn import cpu_recipe, out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 FROZEN = ("global_batch_size", "seq_length", "tensor_model_parallel_size")
 
 
@@ -181,6 +183,18 @@ def policy_backend(proposal: Proposal | None) -> tuple[str, str]:
 
 def test_fit_is_over_as_soon_as_something_runs(walked: list[Trial]) -> None:
     assert LearnedPolicy(base(), 1).propose(walked[0], Phase.FIT, walked[:1]) is None
+
+
+def test_cpu_ranks_get_threads_for_the_cores_they_have_and_nothing_that_is_free_on_gpus_only(tmp_path: Path) -> None:
+    given = first(cpu_recipe(FULL), tmp_path)
+    for cores, most in ((None, 1), (1.0, 1), (4.0, 4)):
+        outcome = msgspec.structs.replace(given.outcomes[0], cores_per_rank=cores)
+        ran = replace(given, outcomes=(outcome,))
+        proposal = next_of(LearnedPolicy(cpu_recipe(FULL), 1), ran, [ran])
+        assert proposal is not None
+        assert proposal.recipe.knob("threads_per_rank") <= most
+        assert proposal.recipe.knob("recompute_granularity") is None
+        assert not proposal.recipe.knob("manual_gc")
 
 
 def test_why_it_stopped_says_what_was_left(walked: list[Trial]) -> None:

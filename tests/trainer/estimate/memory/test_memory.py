@@ -268,3 +268,11 @@ def test_uneven_chunks_hold_what_the_simulated_schedule_holds(recipe: Recipe) ->
     played = play_memory(recipe, Machine.model_validate({"memory": {"fragmentation": 0.0}})).allocated_gib
     told = sum(memory_of(one(recipe)).by_part.values(), np.zeros(1))[0]
     assert told == pytest.approx(played, rel=0.015)
+
+
+def test_a_sharded_optimizer_saves_less_on_cpus_than_its_copies_take() -> None:
+    recipe = load_recipe("cpu-moe")
+    whole, sharded = (
+        estimate_memory(recipe.replace({"use_distributed_optimizer": on})).peak_gib for on in (False, True)
+    )
+    assert sharded > whole

@@ -11,6 +11,7 @@ from trainer.estimate.candidates import one, table
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.estimate import estimate_time, time_of
 from trainer.estimate.time.links import dispatch_s
+from trainer.recipe.load import load_recipe
 from trainer.recipe.schema import Recipe
 
 INSIDE = (  # parts that a step is made of; the others tell how much of it is communication, hidden or not
@@ -182,3 +183,20 @@ def test_dispatch_takes_what_was_measured(gpu: str, library: str, ranks: int, me
     nodes = 64 // (4 if gpu == "gb200" else 8)
     recipe = recipe_of(gpu, nodes, "deepseek-v3", expert_model_parallel_size=ranks, **kind)
     assert float(dispatch_s(one(recipe), constants())) * 1e6 == pytest.approx(measured_us, rel=0.25)
+
+
+CPU_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # faster, slower
+    "no recompute": ({}, {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}),
+    "fewer micro batches": ({"micro_batch_size": 4}, {"micro_batch_size": 1}),
+    "no dispatch": ({"expert_model_parallel_size": 1}, {"expert_model_parallel_size": 2}),
+    "no tensor parallel": ({}, {"tensor_model_parallel_size": 2, "sequence_parallel": True}),
+    "threads": ({"threads_per_rank": 2}, {"threads_per_rank": 1}),
+}
+
+
+@pytest.mark.parametrize(("fast", "slow"), CPU_CHANGES.values(), ids=CPU_CHANGES)
+def test_what_makes_cpu_ranks_faster(fast: dict[str, Any], slow: dict[str, Any]) -> None:
+    """As bursts of this recipe showed it; threads where there are cores."""
+    recipe = load_recipe("cpu-moe").replace({"expert_tensor_parallel_size": 1})
+    fast_s, slow_s = (estimate_time(recipe.replace(changes)).step_s for changes in (fast, slow))
+    assert fast_s < 0.98 * slow_s
