@@ -236,7 +236,8 @@ def work_of(stages: StageTable) -> Floats:
     """CPU seconds of a mean rank in a step, [N]: gloo moves and reduces its bytes on threads of the rank."""
     moving = sum((stages.parts[name] for name in ("ep_exposed", "tp_exposed", "cp_exposed")), np.zeros(()))
     own = (stages.busy - (1 - MOVED) * moving).sum(axis=1) / (stages.busy > 0).sum(axis=1)
-    return own + MOVED * stages.dp_exposed + stages.optimizer + stages.fixed
+    seconds: Floats = own + MOVED * stages.dp_exposed + stages.optimizer + stages.fixed
+    return seconds
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:

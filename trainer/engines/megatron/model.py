@@ -38,12 +38,13 @@ class TrainableModel:
 
 
 def _drop_parameters(optimizer: Any) -> None:
-    """Of one of Megatron's optimizers, and of torch's inside."""
+    """Of one of Megatron's optimizers and of torch's inside, which a rank without parameters does not have."""
     for shards in getattr(optimizer, "shard_fp32_groups", []):
         shards.clear()
-    for group in optimizer.param_groups:
-        group["params"].clear()
-    optimizer.optimizer.state.clear()
+    if inner := getattr(optimizer, "optimizer", None):
+        for group in inner.param_groups:
+            group["params"].clear()
+        inner.state.clear()
 
 
 def _drop_graph(holder: Any) -> None:

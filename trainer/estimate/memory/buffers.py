@@ -20,7 +20,8 @@ def buffer_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
     """In torch's allocator."""
     if candidates.base.hardware.is_cpu:
         sharded = candidates.on("use_distributed_optimizer") * constant("cpu_sharded")
-        return (constant("cpu_runtime") + sharded)[..., None] * GIB
+        held_gib: Floats = np.asarray(constant("cpu_runtime") + sharded, dtype=np.float64)
+        return held_gib[..., None] * GIB
     return _workspaces(candidates)[..., None] + _gathered(candidates, held) + _scores(candidates)[..., None]
 
 
