@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
 from policies.trial import Status, Trial
 from tests.autotune.tuning.fakes import FakeEngine, loop_in, outcome_of
 from tests.policies.drawn import gpu_recipe
@@ -43,7 +43,7 @@ def _asks(recipe: Recipe, knob: str) -> bool:
 
 def study(folder: Path, base: Recipe, knob: str, budget: int) -> list[Trial]:
     loop = replace(loop_in(folder, rule=lambda recipe: 1.0, base=base, engine=refusing(knob), budget=budget))
-    loop = replace(loop, policy=policy_for(base, 1234))
+    loop = replace(loop, policy=LearnedPolicy(base, 1234))
     loop.run()
     return loop.bench.journal.history.trials
 
