@@ -83,10 +83,13 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
     wall = _compare(candidate, against, trials, wall_cost)
     if wall is None:
         return Judgement(verdict=Verdict.REJECTED, because="the burst gave no step times")
-    found = _weigh(candidate, wall, _compare(candidate, against, trials, cpu_cost))
-    if found.verdict is Verdict.INCONCLUSIVE and candidate.proposal.parent == against.number:
-        return _expected(candidate, against, wall, trials) or found
-    return found
+    cpu = _compare(candidate, against, trials, cpu_cost)
+    found = _weigh(candidate, wall, cpu)
+    if found.verdict is not Verdict.INCONCLUSIVE or candidate.proposal.parent != against.number:
+        return found
+    if candidate.recipe.hardware.is_cpu and cpu is not None and cpu.gain <= 0:  # what a neighbour gave, it takes again
+        return found
+    return _expected(candidate, against, wall, trials) or found
 
 
 def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial]) -> Judgement | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
 from autotune.tuning.loop import base_proposal
-from policies.trial import Status, Trial, Verdict
+from policies.trial import Prediction, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import base_recipe, outcome_of
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe
@@ -102,6 +103,21 @@ def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None
     said = judge(candidate, against=best, trials=[best, candidate])
     assert said.verdict is Verdict.ACCEPTED
     assert said.because.startswith("wall time is too noisy, CPU time decides")
+
+
+def test_a_foretold_gain_that_cpu_time_does_not_show_stays_open_on_cpus() -> None:
+    """The best was measured while a neighbour was busy: the gain of wall time is the neighbour's."""
+    best = trial_of(outcome_of(200_000, cpu_us=[1000.0] * 8), outcome_of(120_000, cpu_us=[1002.0] * 8))
+    foretold = Prediction(gain=0.1, gain_low=0.02, gain_high=0.2)
+
+    def verdict(cpu: float) -> Verdict:
+        candidate = trial_of(outcome_of(110_000, cpu_us=[cpu] * 8), number=1, bursts=(3,))
+        proposal = replace(candidate.proposal, predicted=foretold, parent=best.number)
+        candidate = replace(candidate, proposal=proposal)
+        return judge(candidate, against=best, trials=[best, candidate]).verdict
+
+    assert verdict(950.0) is Verdict.ACCEPTED
+    assert verdict(1010.0) is Verdict.INCONCLUSIVE
 
 
 def test_less_cpu_time_alone_is_no_gain() -> None:
