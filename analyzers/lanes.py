@@ -20,10 +20,12 @@ from analyzers.names import kernels
 from analyzers.names.kernels import COMPUTE_CLASSES, KINDS
 from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.one_rank.gpu import GRAPH_CLASS
+from analyzers.one_rank.launches import launches
 from analyzers.readers import read
 from analyzers.readers.columns import Codes
 from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up
 
+NO_CALL = -1
 ROUNDED_US = 2e-3  # one that ends this much after the next began does not hold it: clocks round
 NSIGHT_THREAD = 0xFFFFFF  # of a globalTid
 # what an event can be, with the words of its family before the dot
@@ -58,7 +60,8 @@ class Lane:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lanes:
     """N events, by lane, row and start. start_us, end_us: float64[N] from `start` of the stretch, of which they may
-    reach out; lane, name, key: int64[N], indices into `lanes`, `names`, KEYS; row: int64[N], how deep it is nested."""
+    reach out; lane, name, key: int64[N], indices into `lanes`, `names`, KEYS; row: int64[N], how deep it is nested;
+    launch: int64[N], the place of the call that launched it (-1 where there is none here), None where not known."""
 
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
@@ -69,6 +72,7 @@ class Lanes:
     name: Ints
     key: Ints
     duration_us: float
+    launch: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.start_us)
@@ -80,6 +84,15 @@ def lanes(trace: TraceReport, step: Partition) -> Lanes:
     Raises:
         TraceError: the trace is no longer there, or no longer the one that was diagnosed.
     """
+    return lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
+
+
+def diagnosed(trace: TraceReport) -> Breakdown:
+    """The breakdown that a report was made of, from its file.
+
+    Raises:
+        TraceError: the trace is no longer there, or no longer the one that was diagnosed.
+    """
     path = Path(trace.path)
     device = trace.devices[0] if trace.devices else None
     found = (break_down(timeline, trace.stretch) for timeline in read(path) if timeline.device_index == device)
@@ -87,7 +100,7 @@ def lanes(trace: TraceReport, step: Partition) -> Lanes:
     breakdown = next(same, None)
     if breakdown is None:
         raise TraceError(path, "is not the trace that was diagnosed", hint="do not write to it meanwhile")
-    return lanes_of(breakdown, start_us=step.start_us, end_us=step.end_us)
+    return breakdown
 
 
 def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
@@ -95,10 +108,12 @@ def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
     timeline = breakdown.timeline
     drawn = _Drawn(start_us, end_us)
     drawn.add_sets(Lane(place=Place.IDLE, label="idle by cause"), _idle(breakdown))
-    events = timeline.device.spans
-    drawn.add(Place.DEVICE, "stream", timeline, events, _device_keys(timeline, breakdown))
+    events, none = timeline.device.spans, np.full(len(timeline.ranges) + len(timeline.ops), NO_CALL)
+    launched = launches(timeline).call
+    drawn.add(Place.DEVICE, "stream", timeline, events, _device_keys(timeline, breakdown), launched)
     host = joined((timeline.ranges, timeline.ops, timeline.calls))
-    drawn.add(Place.HOST, "thread", timeline, host, _host_keys(timeline, breakdown))
+    calls = np.concatenate((none, np.arange(len(timeline.calls))))
+    drawn.add(Place.HOST, "thread", timeline, host, _host_keys(timeline, breakdown), calls)
     return drawn.lanes()
 
 
@@ -109,12 +124,13 @@ class _Drawn:
         self._start, self._end = start_us, end_us
         self._lanes: list[Lane] = []
         self._names = Codes()
-        self._columns: list[tuple[Floats, Floats, Ints, Ints, Ints, Ints]] = []
+        self._columns: list[tuple[Floats, Floats, Ints, Ints, Ints, Ints, Ints]] = []
 
-    def add(self, place: Place, kind: str, timeline: Timeline, spans: Spans, key: Ints) -> None:
-        """One lane for each lane of the events, the busiest first; key: int64[N], what each is."""
+    def add(self, place: Place, kind: str, timeline: Timeline, spans: Spans, key: Ints, call: Ints) -> None:
+        """One lane for each lane of the events, the busiest first. key: int64[N], what each is; call: int64[N], the
+        number of the call that it is or that launched it, NO_CALL where there is none."""
         inside = (spans.end_us > self._start) & (spans.start_us < self._end)
-        spans, key = spans.take(inside), key[inside]
+        spans, key, call = spans.take(inside), key[inside], call[inside]
         name = look_up(spans.names, spans.name, lambda said: self._names[said])
         for code in _busiest_first(spans):
             here = np.flatnonzero(spans.lane == code)
@@ -122,7 +138,7 @@ class _Drawn:
             start, end = spans.start_us[here], spans.end_us[here]
             lane = np.full(len(here), len(self._lanes))
             self._lanes.append(Lane(place=place, label=_label(kind, _number(timeline, code))))
-            self._columns.append((start, end, lane, _depth(start, end), name[here], key[here]))
+            self._columns.append((start, end, lane, _depth(start, end), name[here], key[here], call[here]))
 
     def add_sets(self, lane: Lane, sets: Iterable[tuple[str, str, Intervals]]) -> None:
         """Sets of time on one lane: (key, name, when)."""
@@ -131,11 +147,12 @@ class _Drawn:
         self._lanes.append(lane)
         for key, name, when in sets:
             part = intersect(when, stretch)
-            codes = [np.full(len(part), code) for code in (here, 0, self._names[name], KEY[key])]
-            self._columns.append((part.start, part.end, codes[0], codes[1], codes[2], codes[3]))
+            codes = [np.full(len(part), code) for code in (here, 0, self._names[name], KEY[key], NO_CALL)]
+            self._columns.append((part.start, part.end, codes[0], codes[1], codes[2], codes[3], codes[4]))
 
     def lanes(self) -> Lanes:
-        start, end, lane, row, name, key = (np.concatenate(column) for column in zip(*self._columns, strict=True))
+        columns = zip(*self._columns, strict=True)
+        start, end, lane, row, name, key, call = (np.concatenate(column) for column in columns)
         order = np.lexsort((name, end, start, row, lane))
         return Lanes(
             lanes=tuple(self._lanes),
@@ -147,7 +164,16 @@ class _Drawn:
             name=name[order],
             key=key[order],
             duration_us=self._end - self._start,
+            launch=self._launches(lane[order], call[order]),
         )
+
+    def _launches(self, lane: Ints, call: Ints) -> Ints:
+        """int64[N]: of device events the place of the call that launched them, where it is here."""
+        on_device = np.array([one.place is Place.DEVICE for one in self._lanes])[lane]
+        calls = np.flatnonzero(~on_device & (call != NO_CALL))
+        place = np.full(int(call.max(initial=NO_CALL)) + 2, NO_CALL)  # the last is that of NO_CALL itself
+        place[call[calls]] = calls
+        return np.where(on_device, place[call], NO_CALL)
 
 
 def _label(kind: str, number: str) -> str:

@@ -18,13 +18,14 @@ SHARED_CORRELATION = 0  # some profilers give it to every call that launches not
 class Launches:
     """For each of M device events: known: bool[M]; start_us, end_us: float64[M], of the call (infinite if unknown);
     lane: int64[M], its thread (-1); first_us: float64[M], when the first work of the same call started (a graph's
-    kernels share one call; infinite if unknown)."""
+    kernels share one call; infinite if unknown); call: int64[M], its place among the timeline's calls (-1)."""
 
     known: Bools
     start_us: Floats
     end_us: Floats
     lane: Ints
     first_us: Floats
+    call: Ints
 
     @property
     def lanes(self) -> Ints:
@@ -35,11 +36,14 @@ class Launches:
 def launches(timeline: Timeline) -> Launches:
     """Join device events to calls by correlation; of nested calls with one id (runtime, driver) the outer."""
     events = timeline.device.spans
-    calls = _correlated(timeline.calls)
+    own = _own_correlation(timeline.calls)
+    calls = timeline.calls.take(own)
     if not len(calls):
         unknown = np.full(len(events), np.inf)
         nothing = np.full(len(events), -1, dtype=np.int64)
-        return Launches(known=nothing > 0, start_us=unknown, end_us=unknown, lane=nothing, first_us=unknown)
+        return Launches(
+            known=nothing > 0, start_us=unknown, end_us=unknown, lane=nothing, first_us=unknown, call=nothing
+        )
     order = _by_correlation(calls)
     at = np.searchsorted(calls.correlation[order], events.correlation)
     call = order[np.minimum(at, len(order) - 1)]
@@ -52,6 +56,7 @@ def launches(timeline: Timeline) -> Launches:
         end_us=np.where(known, calls.end_us[call], np.inf),
         lane=np.where(known, calls.lane[call], -1),
         first_us=np.where(known, first[call], np.inf),
+        call=np.where(known, np.flatnonzero(own)[call], -1),
     )
 
 
@@ -82,7 +87,8 @@ def _by_correlation(calls: Spans) -> Ints:
     return np.lexsort((-calls.end_us, calls.start_us, calls.correlation))
 
 
-def _correlated(calls: Spans) -> Spans:
-    """The calls with a correlation of their own."""
+def _own_correlation(calls: Spans) -> Bools:
+    """bool[N]: the calls with a correlation of their own."""
     shared = np.count_nonzero(calls.correlation == SHARED_CORRELATION) > 1
-    return calls.take((calls.correlation != NO_CORRELATION) & ~(shared & (calls.correlation == SHARED_CORRELATION)))
+    own: Bools = (calls.correlation != NO_CORRELATION) & ~(shared & (calls.correlation == SHARED_CORRELATION))
+    return own

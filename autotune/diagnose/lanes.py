@@ -37,18 +37,24 @@ SPECIAL_WORDS = {
 
 def lanes_json(found: Lanes) -> Markup:
     """The document for lanes.js, safe inside of a script element whatever the names are."""
-    text = json.dumps(lanes_document(found), ensure_ascii=False, separators=(",", ":"))
+    return safe_json(lanes_document(found))
+
+
+def safe_json(document: Any) -> Markup:
+    """JSON that can stand in a script element, whatever is in it."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     # a name may hold </script> or <!--, and the two separators end a line in old JavaScript
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
 
 
-def lanes_document(found: Lanes) -> dict[str, Any]:
-    """Nanoseconds from the start of the step; starts are differences to the one before."""
+def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
+    """Nanoseconds from the start of the step; starts are differences to the one before, and so are launches: for each
+    event of the device, the number of the call that launched it among all events in the rows' order, or -1."""
     kept = _first_lanes(found)
-    drawn, merged, resolution_us = thinned(kept, EVENTS)
-    names, name = _names(drawn)
+    drawn, merged, resolution_us = thinned(kept, most)
+    names, name = _names(drawn, min(NAMES, most))
     keys, key = np.unique(drawn.key, return_inverse=True)
     return {
         "duration": round(drawn.duration_us * 1000),
@@ -128,8 +134,14 @@ def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Merged]:
         "row": found.row[begins],
         "name": found.name[longest],
         "key": found.key[longest],
+        "launch": None if found.launch is None else _renumbered(found.launch[longest], group),
     }
     return replace(found, **columns), Merged(count=count, covered_us=np.add.reduceat(took, begins))
+
+
+def _renumbered(launch: Ints, place: Ints) -> Ints:
+    """Launches as places among what is left. place: int64, the new place of each old one, -1 where it is gone."""
+    return np.where(launch >= 0, np.append(place, -1)[launch], -1)
 
 
 def too_many(found: Lanes) -> bool:
@@ -148,15 +160,18 @@ def _first_lanes(found: Lanes) -> Lanes:
     renumbered[chosen] = np.arange(len(chosen))
     kept = np.isin(found.lane, chosen)
     columns = {c: getattr(found, c)[kept] for c in ("start_us", "end_us", "row", "name", "key")}
+    if found.launch is not None:
+        place = np.where(kept, np.cumsum(kept) - 1, -1)
+        columns["launch"] = _renumbered(found.launch[kept], place)
     lane = renumbered[found.lane[kept]]
     return replace(found, lanes=tuple(found.lanes[at] for at in chosen), lane=lane, **columns)
 
 
-def _names(drawn: Lanes) -> tuple[list[str], Ints]:
+def _names(drawn: Lanes, most: int) -> tuple[list[str], Ints]:
     """The names in the page and int64[N], an index into them; the shortest-lived share the last one."""
     time = np.bincount(drawn.name, weights=drawn.end_us - drawn.start_us, minlength=len(drawn.names))
     used = np.unique(drawn.name)
-    kept = used[np.lexsort((used, -time[used]))][:NAMES]
+    kept = used[np.lexsort((used, -time[used]))][:most]
     position = np.full(len(drawn.names), len(kept))
     position[kept] = np.arange(len(kept))
     names = [_said(drawn.names[code]) for code in kept.tolist()]
@@ -175,6 +190,7 @@ def _rows(drawn: Lanes, name: Ints, key: Ints, merged: Merged) -> Iterator[dict[
     for here in np.split(np.arange(len(drawn)), np.flatnonzero(np.diff(place)) + 1):
         if len(here):
             several = (merged.count[here] > 1).any()
+            launch = np.full(len(here), -1) if drawn.launch is None else drawn.launch[here]
             columns = {
                 "start": np.diff(start[here], prepend=0),
                 "took": (end - start)[here],
@@ -182,6 +198,7 @@ def _rows(drawn: Lanes, name: Ints, key: Ints, merged: Merged) -> Iterator[dict[
                 "key": key[here],
                 "count": merged.count[here] if several else np.empty(0),
                 "covered": covered[here] if several else np.empty(0),
+                "launch": np.diff(launch, prepend=0) if (launch >= 0).any() else np.empty(0),
             }
             first = {"lane": int(drawn.lane[here[0]]), "row": int(drawn.row[here[0]])}
             yield first | {what: column.tolist() for what, column in columns.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -10,7 +11,7 @@ from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport, Wa
 from analyzers.errors import TraceError
 from analyzers.lanes import Lanes, lanes
 from analyzers.names.kernels import GEMM
-from autotune.diagnose.lanes import lanes_json, lanes_legend, too_many
+from autotune.diagnose.lanes import lanes_json, lanes_legend, safe_json, too_many
 from autotune.diagnose.memory import memory_curve, memory_table
 from autotune.diagnose.next_steps import NextSteps, flag_words, gives_back_words
 from autotune.diagnose.ranks import rank_bars, rank_table
@@ -26,6 +27,8 @@ from autotune.diagnose.terminal import (
     rank_words,
     worth,
 )
+from autotune.diagnose.tree import nested
+from autotune.diagnose.views import Drawn, drawn_again
 from autotune.looks.kernel_names import printable
 from autotune.looks.named import NamedRow, named_row
 from autotune.looks.quantities import duration, percent
@@ -57,10 +60,10 @@ UNKNOWN = 20
 
 
 def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None) -> str:
-    """The page; `steps` are what to try next. The trace of the slowest rank is read again for its worst step, if it is
-    still there."""
+    """The page; `steps` are what to try next. The traces are read again for their steps, if they are still there."""
     trace = slowest(analysis)
     found, missing = _worst_lanes(trace)
+    drawn, tree = drawn_again(analysis, trace, _worst(trace)) if trace and found else ({}, ())
     diagnosis, gained = analysis.diagnosis, worth(analysis)
     values = {
         "step_bars": _step_bars(analysis),
@@ -77,6 +80,8 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
         "next_steps": steps,
         "fixes": _fix_cards(steps) if steps else [],
         "lanes": lanes_json(found) if found else None,
+        "lane_views": safe_json(_views(analysis, trace, drawn)) if trace and found else None,
+        "tree": nested(tree) if tree else None,
         "lanes_missing": missing,
     }
     return render(
@@ -97,7 +102,7 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
         walls=_walls(analysis),
         lanes_note=_lanes_note(trace, found) if trace and found else "",
         lanes_legend=lanes_legend(found) if found else "",
-        lanes_js=script("lanes.js"),
+        lanes_js=script("lanes.js") + script("lanes_tools.js"),
         trace_table=_trace_table(analysis),
         notes=notes(analysis.traces, UNKNOWN) if analysis.traces else [],
         **values,
@@ -113,11 +118,35 @@ SECTIONS = (
     ("memory", "Memory"),
     ("kernels", "Kernels"),
     ("ranges", "Ranges"),
+    ("tree", "Call tree"),
     ("coverage", "Coverage"),
 )
 SHOWN_BY = {"steps": "step_bars", "next": "next_steps", "lanes": "lanes", "ranks": "rank_bars", "memory": "memory"} | {
-    name: name for name in ("kernels", "ranges", "walls", "coverage")
+    name: name for name in ("kernels", "ranges", "tree", "walls", "coverage")
 }
+
+
+def _views(analysis: Analysis, first: TraceReport, drawn: Mapping[int, Drawn]) -> list[dict[str, Any]]:
+    """Ranks and their steps, for the menus of the lane view; `packed` is null for the step that is shown at first."""
+    return [
+        {
+            "rank": rank_words(trace, analysis.traces) or "the one trace",
+            "steps": [
+                {
+                    "step": f"{step.name or 'whole trace'}, {duration(step.duration_us)}",
+                    "packed": None if _is_first(trace, step, first) else drawn[at].views[number],
+                }
+                for number, step in enumerate(steps_of(trace))
+                if _is_first(trace, step, first) or number in drawn[at].views
+            ],
+        }
+        for at, trace in enumerate(analysis.traces)
+        if at in drawn and (drawn[at].views or trace is first)
+    ]
+
+
+def _is_first(trace: TraceReport, step: Partition, first: TraceReport) -> bool:
+    return trace is first and step is _worst(first)
 
 
 def _worst_lanes(trace: TraceReport | None) -> tuple[Lanes | None, str]:

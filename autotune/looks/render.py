@@ -22,7 +22,9 @@ ROOMS = (
 
 def render(template: str, **values: Any) -> str:
     """The page of a template of `ROOMS`. Names that the template asks for and `values` lacks raise."""
-    return _environment().get_template(template).render(css=Markup(_text("page.css")), **values)
+    return (
+        _environment().get_template(template).render(css=Markup(_text("page.css")), page_js=script("page.js"), **values)
+    )
 
 
 def script(name: str) -> Markup:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,14 +17,16 @@ import pytest
 
 from analyzers import analyze
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime
-from analyzers.lanes import Lane, Lanes, Place, lanes
+from analyzers.lanes import Lane, Lanes, Place, diagnosed, lanes
+from analyzers.range_tree import range_tree
 from autotune.cli import main
 from autotune.compare.comparison import compared
 from autotune.compare.page import comparison_page
 from autotune.diagnose.lanes import EVENTS, lanes_document, thinned
 from autotune.diagnose.page import diagnosis_page
+from autotune.diagnose.views import drawn_again
 from autotune.looks.segments import slowest, steps_of
-from tests.analyzers.drawing import ALL_TO_ALL, GEMM, GLOO_THREAD, Drawing
+from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, GEMM, GLOO_THREAD, Drawing
 from tests.autotune.looks.browser import count, document_of, needs_browser
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from tests.places import TRACES, WITHOUT_SHARED
@@ -292,3 +296,150 @@ def test_a_reader_who_has_seen_enough_does_not_cost_the_page(tmp_path: Path) -> 
         running.stdout.close()
     assert running.returncode == 0
     assert page.is_file()
+
+
+def scripted(page: str, script: str) -> str:
+    return page.replace("</body>", f"<script>{script}</script></body>")
+
+
+@needs_browser
+def test_an_event_is_found_by_its_name_and_shows_an_arrow_from_its_launch(tmp_path: Path, drawn: Draw) -> None:
+    page = diagnosis_page(analyze([two_steps(tmp_path)]), "drawn")
+    asked = """
+      const find = document.getElementById("lanes-find");
+      find.value = "SGEMM";
+      find.dispatchEvent(new Event("input"));
+      find.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+    """
+    document = drawn(scripted(page, asked))
+    assert "data-error" not in document
+    assert 'data-lanes-found="1"' in document
+    said = re.findall(r'<output id="lanes-said"[^>]*>([^<]*)<', document)[0]
+    assert said.startswith(f"1 of 1: {GEMM}, dense GEMM · stream 7, at 100 µs, for 900 µs")
+    assert "launched 90 µs earlier by cudaLaunchKernel" in said
+    assert "data-lanes-arrow" in document
+    back = asked + 'document.getElementById("lanes-canvas").dispatchEvent(new KeyboardEvent("keydown", { key: "l" }));'
+    assert f"launches {GEMM}, which starts 90 µs later" in drawn(scripted(page, back))
+
+
+@needs_browser
+def test_the_sums_of_a_selected_stretch_are_those_of_its_events(tmp_path: Path, drawn: Draw) -> None:
+    page = diagnosis_page(analyze([two_steps(tmp_path)]), "drawn")
+    document = drawn(scripted(page, "lanes.select(1000000, 1900000);"))
+    (sums,) = re.findall(r'<div id="lanes-sums"(.*?)</div></div>', document, re.DOTALL)
+    rows = [re.findall(r"<t[dh][^>]*>(?:<button[^>]*>)?([^<]*)", row) for row in re.findall(r"<tr>(.*?)</tr>", sums)]
+    assert ["stream 8", "other communication", "800 µs", "88.9 %", "1"] in rows
+    assert ["idle by cause", "idle: host", "100 µs", "11.1 %", "1"] in rows
+    assert ["stream 8", "ncclDevKernel_SendRecv", "800 µs", "88.9 %", "1"] in rows
+    assert "Selected: 900 µs, from 1 ms to 1.9 ms" in sums
+
+
+@needs_browser
+def test_every_step_of_every_rank_can_be_shown(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        drawing = Drawing(rank=rank)
+        for number in (1, 2):
+            at = number * 1000.0
+            drawing.step(number, at, at + 1000).kernel(GEMM, at + 100, at + 300 * (rank + 1), launched=at + 10)
+            drawing.kernel(ALL_TO_ALL, at + 300 * (rank + 1), at + 900, launched=at + 20, stream=8)
+        drawing.write(tmp_path)
+    page = diagnosis_page(analyze([tmp_path]), "drawn")
+    shown = scripted(
+        page,
+        """
+      const rank = document.getElementById("lanes-rank"), step = document.getElementById("lanes-step");
+      document.documentElement.dataset.menus = [rank, step].map((one) => [...one.options].map((o) => o.text).join("|"));
+      const other = 1 - Number(rank.value);
+      rank.value = other;
+      rank.dispatchEvent(new Event("change"));
+      setTimeout(() => {
+        const rows = lanes.state.data.rows, names = lanes.state.data.names;
+        const took = (row) => row.took.filter((_, at) => names[row.name[at]] === "GEMM_NAME");
+        document.documentElement.dataset.shown = `${rank.options[other].text}: ${rows.flatMap(took)}`;
+      }, 500);
+    """.replace("GEMM_NAME", GEMM),
+    )
+    (tmp_path / "page.html").write_text(shown, encoding="utf-8")
+    document = document_of(tmp_path / "page.html", tmp_path / "profile", wait_ms=3000)
+    assert "data-error" not in document
+    assert 'data-menus="rank 0|rank 1,ProfilerStep#1, 1.00 ms|ProfilerStep#2, 1.00 ms"' in document
+    assert re.search(r'data-shown="(rank 0: 200000|rank 1: 500000)"', document)
+
+
+def test_packed_views_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.diagnose.views.MOST_BYTES", 3000)
+    drawing = Drawing(world_size=1)
+    for number in range(40):
+        drawing.step(number, number * 1000, number * 1000 + 1000)
+        drawing.kernel(GEMM, number * 1000 + 100, number * 1000 + 600, launched=number * 1000 + 10)
+    analysis = analyze([drawing.write(tmp_path)])
+    (trace,) = analysis.traces
+    found, _ = drawn_again(analysis, trace, trace.steps[0])
+    views = found[0].views
+    assert 0 < len(views) < 39
+    assert sum(map(len, views.values())) <= 3000
+    unpacked = json.loads(zlib.decompress(base64.b64decode(views[1])))
+    assert unpacked["duration"] == 1_000_000
+    assert GEMM in unpacked["names"]
+
+
+@needs_browser
+def test_tables_sort_by_a_click_and_copy_as_csv(tmp_path: Path, drawn: Draw) -> None:
+    page = diagnosis_page(analyze([two_steps(tmp_path)]), "drawn")
+    asked = """
+      Object.defineProperty(navigator, "clipboard", { value: { writeText: async (text) => {
+        document.documentElement.dataset.csv = text.replaceAll("\\n", "|");
+      } } });
+      const table = document.querySelector("#steps table"), said = document.documentElement.dataset;
+      const parts = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent).join("|");
+      table.querySelectorAll(".sort")[1].click();
+      said.down = parts();
+      table.querySelectorAll(".sort")[1].click();
+      said.up = parts();
+      table.parentElement.querySelector(".copy").click();
+    """
+    document = drawn(scripted(page, asked))
+    assert "data-error" not in document
+    down, up = (re.findall(f'data-{way}="([^"]*)"', document)[0].split("|") for way in ("down", "up"))
+    assert down[:3] == ["compute", "· dense GEMM", "· · fp32"]  # what a part is made of goes with it
+    assert up[-3:] == down[:3]
+    assert sorted(down) == sorted(up)
+    (csv,) = re.findall('data-csv="([^"]*)"', document)
+    lines = csv.split("|")
+    assert lines[0] == "part,time (µs),share (%)"
+    assert "compute,650,43.3" in lines
+
+
+@needs_browser
+def test_the_marks_of_a_figure_are_reached_with_the_keyboard(tmp_path: Path, drawn: Draw) -> None:
+    page = diagnosis_page(analyze([two_steps(tmp_path)]), "drawn")
+    asked = """
+      const figure = document.querySelector("svg.bar");
+      figure.focus();
+      for (const key of ["ArrowRight", "ArrowRight"]) figure.dispatchEvent(new KeyboardEvent("keydown", { key }));
+      document.documentElement.dataset.told = document.getElementById("tip").textContent;
+    """
+    document = drawn(scripted(page, asked))
+    assert 'data-told="exposed other communication: 400 µs, 40.0 %"' in document
+    assert count(document, r'<svg[^>]*class="bar"[^>]*tabindex="0"') == 2
+
+
+def test_ranges_stand_below_the_ranges_they_ran_in(tmp_path: Path) -> None:
+    drawing = Drawing().step(1, 0, 1000).range("forward", 10, 500).range("backward", 500, 900)
+    for layer in range(3):
+        at = 20 + 150 * layer
+        drawing.range("layer", at, at + 100).range("experts", at + 10, at + 50)
+        drawing.kernel(GEMM, at + 20, at + 90, launched=at + 15)
+    drawing.kernel(GEMM, 600, 800, launched=550, thread=BACKWARD)  # autograd's thread, which has no ranges
+    analysis = analyze([drawing.write(tmp_path)])
+    tree = range_tree(diagnosed(analysis.traces[0]))
+    told = [(node.depth, node.name, node.count, node.host_us, node.device_us, node.kernels) for node in tree]
+    assert told == [
+        (0, "ProfilerStep#1", 1, 1000, 410, 4),
+        (1, "forward", 1, 490, 210, 3),
+        (2, "layer", 3, 300, 210, 3),
+        (3, "experts", 3, 120, 210, 3),
+        (1, "backward", 1, 400, 200, 1),
+    ]
+    page = diagnosis_page(analysis, "drawn")
+    assert page.index('id="tree"') < page.index('<code title="layer">') < page.index('<code title="experts">')

@@ -35,10 +35,12 @@ def needs_browser(test: Test) -> Test:
     return marked
 
 
-def document_of(page: Path, profile: Path, fragment: str = "") -> str:
-    """The document of a file after its scripts have run; `fragment` is what follows # in its address."""
+def document_of(page: Path, profile: Path, fragment: str = "", *, wait_ms: int = 0) -> str:
+    """The document of a file after its scripts have run; `fragment` is what follows # in its address, wait_ms: of the
+    browser's own time, for what a script does later."""
     address = page.as_uri() + (f"#{fragment}" if fragment else "")
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", address]
+    waiting = [f"--virtual-time-budget={wait_ms}"] if wait_ms else []
+    command = [CHROMIUM, *FLAGS, *waiting, f"--user-data-dir={profile}", "--dump-dom", address]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
