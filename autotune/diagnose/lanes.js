@@ -6,7 +6,7 @@ const lanes = (() => {
   const said = document.getElementById("lanes-said"), root = document.documentElement;
   const HEIGHTS = { idle: 20, device: 22, host: 14 }, AXIS = 24, GAP = 7, DIMMED = 0.18;
   const state = { data: null, view: null, whole: null, chosen: null, found: null, selected: null };
-  let colours = [], drag = null, shortest = 200;
+  let colours = [], pageInk = "#000000", drag = null, shortest = 200;
 
   // starts and launches come as differences to the one before; a launch is the number of an event in the rows' order
   const load = (data) => {
@@ -134,7 +134,7 @@ const lanes = (() => {
         context.globalAlpha = full;
         context.fillRect(first + 1, row.top, last - first - 1, row.height);
         context.globalAlpha = 1;
-        if (right - left > 34) write(context, row, at, left, right - left, colours[key].ink);
+        if (right - left > 34) write(context, row, at, left, right - left, full > 0.5 ? colours[key].ink : pageInk);
       }
       put(last, key, (right - last) * full);
     }
@@ -360,6 +360,7 @@ const lanes = (() => {
 
   const paint = () => {
     const style = getComputedStyle(root);
+    pageInk = style.getPropertyValue("--ink");
     colours = state.data.keys.map((key) => {
       const fill = style.getPropertyValue(key.colour).trim() || "#888888";
       const [red, green, blue] = [1, 3, 5].map((at) => parseInt(fill.slice(at, at + 2), 16));

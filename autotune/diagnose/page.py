@@ -180,7 +180,8 @@ def _lanes_note(trace: TraceReport, found: Lanes) -> str:
         " Where there are too many, the shortest are drawn together with their neighbours." if too_many(found) else ""
     )
     whole = f"{len(found):,} events in {len(found.lanes)} lanes"
-    return f"{printable(name)} of {_short(trace)}, {duration(found.duration_us)}: {whole}.{many}"
+    worst = "the worst step" if len(trace.steps) > 1 else "shown first"
+    return f"{printable(name)} of {_short(trace)}, {worst}, {duration(found.duration_us)}: {whole}.{many}"
 
 
 def _short(trace: TraceReport) -> str:
