@@ -37,7 +37,7 @@ MODEL: dict[str, Any] = {
     "moe_router_topk": 2,
     "moe_ffn_hidden_size": 128,
 }
-BURST = {"engine": "megatron", "launcher": "slurm", "warmup_steps": 1, "measure_steps": 4, "trace_steps": 2}
+BURST = {"engine": "megatron", "launcher": "slurm", "warmup_steps": 1, "measure_steps": 4, "trace_steps": 1}
 DEADLINE_S = 300
 STUDY_S = 3600
 
@@ -93,16 +93,16 @@ SCENES = (
         mistake="everything is recomputed under a limit that has room",
         memory_gib=1.0,
         model={"hidden_size": 512, "moe_ffn_hidden_size": 512},
-        training={"global_batch_size": 16, "micro_batch_size": 4},
+        training={"global_batch_size": 8, "micro_batch_size": 4},
         knobs={"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
         mends=frozenset({"recompute_granularity"}),
     ),
     Scene(
         wall=Wall.COMPUTE,
-        mistake="one thread where the node has two processors, products of few tokens",
+        mistake="one thread where there are two processors, experts that get few tokens",
         nodes=1,
-        model={"num_moe_experts": 16},
-        training={"seq_length": 64, "micro_batch_size": 1},
+        model={"num_layers": 2, "hidden_size": 512, "moe_ffn_hidden_size": 256, "num_moe_experts": 16},
+        training={"seq_length": 128, "micro_batch_size": 1},
         mends=frozenset({"threads_per_rank", "micro_batch_size", "moe_grouped_gemm"}),
     ),
 )
@@ -160,7 +160,7 @@ def judged(scene: Scene, report: dict[str, Any], *, bursts: int) -> Played:
         named=first["wall"],
         share=wall["share"],
         because=first["because"],
-        mend=_words(mended) if mended else "",
+        mend=_words(scene, mended) if mended else "",
         predicted=mended["predicted"]["gain"] if mended else None,
         obtained=_rate(mended) / _rate(trials[mended["parent"]]) - 1 if mended else None,
         speedup=report["speedup"],
@@ -173,8 +173,9 @@ def _mends(scene: Scene, trial: dict[str, Any]) -> bool:
     return trial["verdict"] == "accepted" and not scene.mends.isdisjoint(trial["changes"])
 
 
-def _words(trial: dict[str, Any]) -> str:
-    moved = (f"{knob} {before} → {after}" for knob, (before, after) in trial["changes"].items())
+def _words(scene: Scene, trial: dict[str, Any]) -> str:
+    """The fix and what it moved of what a person would move."""
+    moved = (f"{knob} {was} → {now}" for knob, (was, now) in trial["changes"].items() if knob in scene.mends)
     return f"{trial['fix']}: {', '.join(moved)}"
 
 

@@ -144,6 +144,15 @@ def test_either_spelling_of_the_whole_iteration_is_what_the_installed_megatron_c
         assert acting["cuda_graph_impl"] == knobs["cuda_graph_impl"]
 
 
+def test_graphs_of_transformer_engine_have_its_generators_whatever_is_asked() -> None:
+    from trainer.engines.megatron.graphs import tracks_randomness_in_transformer_engine
+
+    graphed, plain = on_gpus(TE_GRAPHS | {"use_te_rng_tracker": False}), on_gpus()
+    assert tracks_randomness_in_transformer_engine(graphed, transformer_engine=True)
+    assert not tracks_randomness_in_transformer_engine(graphed, transformer_engine=False)
+    assert not tracks_randomness_in_transformer_engine(plain, transformer_engine=True)
+
+
 class Optimizer:
     """A distributed optimizer of a chain."""
 

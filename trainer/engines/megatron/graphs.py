@@ -18,6 +18,7 @@ from trainer.engines.megatron.model import TrainableModel
 from trainer.engines.megatron.parameter_gather import ParameterGather
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
+from trainer.recipe.predicates import has_graphs
 
 Schedule = Callable[..., Any]
 
@@ -119,6 +120,11 @@ def stream_for_graphs(recipe: Recipe) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+def tracks_randomness_in_transformer_engine(recipe: Recipe, *, transformer_engine: bool) -> bool:
+    """As asked, and with graphs of its layers whatever is asked. Source: arguments.py:1246 sets it so."""
+    return bool(recipe.knob("use_te_rng_tracker") or (has_graphs(recipe) and transformer_engine))
 
 
 def count_micro_batches(recipe: Recipe) -> None:

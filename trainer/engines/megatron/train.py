@@ -25,7 +25,11 @@ from trainer.command_line.megatron_lm.spelling import whole_iteration
 from trainer.engines.megatron import compat, needs, ranges, replicas
 from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.device import Device
-from trainer.engines.megatron.graphs import count_micro_batches, stream_for_graphs
+from trainer.engines.megatron.graphs import (
+    count_micro_batches,
+    stream_for_graphs,
+    tracks_randomness_in_transformer_engine,
+)
 from trainer.engines.megatron.groups import parallel_state_of
 from trainer.engines.megatron.model import TrainableModel, build_model
 from trainer.engines.megatron.phases import PhaseFile, phases_of_schedule
@@ -153,13 +157,13 @@ def _set_up(recipe: Recipe, seed: int, measured: Measured) -> TrainableModel:
 
     start = time.perf_counter()
     torch.manual_seed(seed)
+    transformer_engine = uses_transformer_engine(recipe)
     tensor_parallel.model_parallel_cuda_manual_seed(
         seed,
-        te_rng_tracker=recipe.knob("use_te_rng_tracker"),
+        te_rng_tracker=tracks_randomness_in_transformer_engine(recipe, transformer_engine=transformer_engine),
         use_cudagraphable_rng=has_graphs(recipe),
         force_reset_rng=True,
     )
-    transformer_engine = uses_transformer_engine(recipe)
     configs = build_configs(recipe, transformer_engine=transformer_engine)
     measured.acting.update(acting_knobs(recipe, configs))
     measured.differences += differences(recipe, transformer_engine=transformer_engine)
