@@ -11,14 +11,13 @@ from autotune.looks.quantities import counted, first_changes, gib, significant
 from autotune.looks.tables import Table
 from autotune.report.answers import before_and_after
 from autotune.report.document import Document
+from autotune.report.feasible import feasible
 from autotune.report.material import Material, fix_title
 from autotune.report.path import obtained_text
 from autotune.tuning.history import History
 from autotune.tuning.lines import cost_in_words
 from autotune.tuning.standing import span_words
-from policies.trial import Status
 from trainer.estimate.memory.estimate import estimate_memory
-from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.recipe import Recipe
 
 SOFTWARE = ("megatron-core", "torch", "transformer-engine", "deep-ep", "nccl", "cuda")
@@ -50,7 +49,7 @@ def head_of(material: Material) -> Head:
         ("Software", _software(material)),
         ("Cost", _cost(history, document)),
         ("Saves", _saves(document, base)),
-        ("It would take", _needed(document, base)),
+        ("It would take", _needed(material, base)),
     )
     return Head(
         facts=tuple(fact for fact in facts if fact[1]),
@@ -123,25 +122,16 @@ def _saves(document: Document, recipe: Recipe) -> str:
     )
 
 
-def _needed(document: Document, recipe: Recipe) -> str:
+def _needed(material: Material, recipe: Recipe) -> str:
     """What an infeasible study's recipe needs: by estimate, without a burst."""
-    if document.status != "infeasible":
+    if material.document.status != "infeasible":
         return ""
-    if not any(entry.status is Status.OOM for entry in document.trials):
+    section = feasible(material)
+    if section is None:
         return "a recipe that runs: no trial failed for memory, so more nodes will not help; the first failure is below"
-    estimate = estimate_memory(recipe)
-    as_given = f"as given it needs about {gib(estimate.peak_gib)} a rank"
     limit = f" of {gib(recipe.memory_limit_gib)}" if recipe.memory_limit_gib else ""
-    nodes = fewest_nodes(recipe)
-    here = recipe.cluster.nodes
-    if nodes is None:
-        most = f"no legal setting is estimated to fit on up to {MOST_GPUS:,} GPUs"
-        return f"a smaller model or batch: {most}; {as_given}{limit}"
-    if nodes <= here:
-        return (
-            f"{as_given}{limit}; by estimate a setting fits on {counted(nodes, 'node')}: `moe-autotune plan` names it"
-        )
-    return f"{counted(nodes, 'node')} of {recipe.world_size // here} instead of {here}, by estimate; {as_given}{limit}"
+    as_given = f"As given it needs about {gib(estimate_memory(recipe).peak_gib)} a rank{limit}."
+    return f"{section.paragraphs[0]} {as_given}"
 
 
 def _changes(material: Material) -> Table | None:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from autotune.status.terminal import show_standing
 from autotune.tuning.history import History
-from autotune.tuning.journal import events_of, read_study
+from autotune.tuning.journal import JOURNAL, events_of, read_study
 from autotune.tuning.live import LiveView, PlainView, view_for
 from autotune.tuning.standing import Standing, standing_of
 from autotune.tuning.study import held
 
 LOOK_S = 1.0
+OVER = ("ended", "stopped")
 
 
 def look(folder: Path) -> tuple[Standing, float]:
@@ -26,20 +28,20 @@ def look(folder: Path) -> tuple[Standing, float]:
 
 
 def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Standing:
-    """The log as it grows, below it on a terminal the panel; until the study ends, its tuner is gone, or Ctrl-C."""
-    standing, _ = look(folder)
+    """The log as it grows, below it on a terminal the panel; until the study ends, its tuner is gone, or Ctrl-C. The
+    journal is read again when it has grown."""
+    look(folder)  # refuses what is no study before anything is shown
     view = view_for(Console(), folder=folder)
     with suppress(KeyboardInterrupt), view.live():
-        told = 0
+        told, seen = 0, -1
         while True:
-            told = _tell(folder, view, told)
-            if standing.state in ("ended", "stopped"):
-                break
+            size = (folder / JOURNAL).stat().st_size
+            if size != seen or held(folder) is False:
+                told, seen = _tell(folder, view, told), size
+                if look(folder)[0].state in OVER:
+                    break
             wait(LOOK_S)
-            standing, _ = look(folder)
     standing, now = look(folder)
-    from autotune.status.terminal import show_standing
-
     show_standing(standing, now)
     return standing
 

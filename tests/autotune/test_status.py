@@ -7,10 +7,13 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autotune.cli import main
+from autotune.status.watching import follow
 from autotune.tuning.study import held
+from tests.autotune.report.drawn_study import events, write_study
 from tests.autotune.test_cli import SIMULATED, started
 
 
@@ -44,6 +47,27 @@ def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd
     watched = capfd.readouterr().out
     assert "[fit] trial 0: base" in watched
     assert "not running any more" in watched
+
+
+def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = events()
+    folder = write_study(tmp_path / "s", told[:12])
+    monkeypatch.setattr("autotune.status.watching.held", lambda _: True)
+    left = [told[12:20], [], told[20:]]
+
+    def wait(seconds: float) -> None:
+        with (folder / "journal.jsonl").open("ab") as journal:
+            for event in left.pop(0):
+                journal.write(msgspec.json.encode(event) + b"\n")
+
+    standing = follow(folder, wait=wait)
+    assert left == []
+    assert standing.status == "converged"
+    said = capsys.readouterr().out
+    for line in ("study cpu-moe begun", "[fit] trial 0: base", "[retune] trial 9: search", "converged: no fix is left"):
+        assert said.count(line) == 1
 
 
 def test_an_ended_study_says_how_it_ended_and_what_it_cost(capfd: pytest.CaptureFixture[str]) -> None:
