@@ -37,6 +37,7 @@ class RunningPage:
             return
         try:
             write_running(history, study_dir=self.folder, now=event.at)
-        except OSError as error:
-            self.say(f"report.html could not be written: {error.strerror}")
+        except Exception as error:  # of a disk, or a fault of ours: a night must not end for a page
+            said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self.say(f"report.html could not be written: {said}")
         self._spent_s += self.clock() - before
