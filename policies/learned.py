@@ -115,7 +115,7 @@ class LearnedPolicy:
 
     @property
     def _taught(self) -> str:
-        told = [f"{lesson.trials} of {lesson.study}" for lesson in self._lessons]
+        told = [f"{lesson.trials} of {lesson.study}" if lesson.trials else lesson.study for lesson in self._lessons]
         return f", and from {', '.join(told)}" if told else ""
 
     def _ranked(self, view: View) -> tuple[Belief, list[Prospect]]:

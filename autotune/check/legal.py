@@ -10,6 +10,7 @@ from pathlib import Path
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
 from trainer.launchers.open import LAUNCHERS, open_launcher
+from trainer.launchers.slurm import night
 from trainer.launchers.slurm.launcher import SlurmLauncher
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
@@ -42,7 +43,7 @@ def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None
 def refuse_without_nodes(recipe: Recipe) -> None:
     """Raises ToolError where the launcher cannot start the recipe's ranks from here: several nodes with launcher
     local, no Slurm, or no allocation that is large enough."""
-    if recipe.burst.engine not in RANKS_HERE:
+    if recipe.burst.engine not in RANKS_HERE or night.is_wanted(recipe):
         return
     launcher = open_launcher(recipe, Path())
     if isinstance(launcher, SlurmLauncher):

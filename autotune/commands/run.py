@@ -90,18 +90,25 @@ def _moment(text: str | None) -> float | None:
 def _tune(
     base: Recipe, given: str, limits: Limits, command: str | None, opener: Callable[[Listener], Study], folder: Path
 ) -> Answer:
-    import msgspec
     from rich.console import Console
 
     from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_nodes
+    from autotune.session.allocation import InAllocation
     from autotune.session.session import Session
     from autotune.tuning.journal import events_of
     from autotune.tuning.live import view_for
+    from trainer.launchers.slurm.night import is_wanted
 
     refuse_illegal(base, where=given)
     refuse_without_gpus(base)
     refuse_without_nodes(base)
     console = Console()
+    if is_wanted(base):
+        history = InAllocation(
+            recipe=base, given=given, folder=folder, limits=limits, console=console, notify=command
+        ).run(opener)
+        status = history.ended.status if history.ended else "interrupted"
+        return Answer(code=OF_ENDS.get(status, DONE), document=_report(folder))
     session = Session(
         given=given,
         folder=folder,
@@ -111,8 +118,13 @@ def _tune(
         notify=command or base.tune.notify,
     )
     ended = session.run(opener, events_of(folder))
-    document = msgspec.Raw((folder / "report.json").read_bytes().strip())
-    return Answer(code=OF_ENDS.get(ended.status, DONE), document=document)
+    return Answer(code=OF_ENDS.get(ended.status, DONE), document=_report(folder))
+
+
+def _report(folder: Path) -> object:
+    import msgspec
+
+    return msgspec.Raw((folder / "report.json").read_bytes().strip())
 
 
 def _refuse_lessons() -> None:

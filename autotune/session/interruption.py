@@ -45,6 +45,10 @@ class Interruption:
         for number in ALL:
             signal.signal(number, signal.SIG_IGN)
 
+    @property
+    def by_ctrl_c(self) -> bool:
+        return self._received == signal.SIGINT
+
     def last_word(self) -> Ended:
         """What the journal says of this end."""
         self.settle()

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analyzers import analyze
+from autotune.check.legal import RANKS_HERE
 from autotune.errors import explain
 from autotune.exit_codes import DONE, OF_ENDS, TOOL_FAILED
 from autotune.report import write_report
@@ -20,7 +21,7 @@ from autotune.session.interruption import Interruption
 from autotune.session.notify import notify, summary_of, variables
 from autotune.session.running_page import RunningPage
 from autotune.tuning.bench import Bench
-from autotune.tuning.events import Ended, Event, TunerStarted
+from autotune.tuning.events import Ended, Event, Probed, TunerStarted
 from autotune.tuning.history import History
 from autotune.tuning.journal import Listener
 from autotune.tuning.live import View, summary
@@ -31,6 +32,7 @@ from policies.learned import LearnedPolicy
 from trainer.engines import Engine, open_engine
 from trainer.errors import ToolError
 from trainer.legality import findings_of
+from trainer.probe.probe import probe, refuse_unshared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,7 @@ class Session:
             with closing(_engine(study)) as engine:
                 try:
                     with self.view.live():
+                        probe_links(study)
                         return loop_of(study, engine, self.limits).run()
                 except KeyboardInterrupt:
                     interruption.settle()  # the engine takes a moment to close: a second Ctrl-C must not tear it
@@ -148,8 +151,20 @@ def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
         analyze=analyze,
         clock=time.time,
     )
-    policy = LearnedPolicy(study.recipe, study.seed, study.journal.history.lessons)
+    policy = LearnedPolicy(study.recipe, study.seed, study.journal.whole.lessons)
     return Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
+
+
+def probe_links(study: Study) -> None:
+    """Before the first burst on several nodes: what links them, written down. ToolError where they share no folder."""
+    recipe, known = study.recipe, study.journal.whole
+    several = recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE
+    if not several or known.finished or known.links is not None:
+        return
+    found = probe(recipe, home=study.folder / "engine", folder=study.folder / "probe")
+    refuse_unshared(found)
+    probed = Probed(links=found.links, failure=found.failure, ranks=recipe.world_size, seconds=found.seconds)
+    study.journal.append(probed)
 
 
 def _engine(study: Study) -> Engine:

@@ -13,6 +13,7 @@ import msgspec
 from analyzers.diagnosis import Analysis
 from policies.trial import Phase, Status, Verdict
 from trainer.burst import Failure, Outcome
+from trainer.probe.links import Links
 
 SCHEMA = 1
 
@@ -56,6 +57,16 @@ class Lent(_Event, frozen=True, kw_only=True, tag="lent"):
     trials: int
     mean: dict[str, float]
     deviation: dict[str, float]
+
+
+class Probed(_Event, frozen=True, kw_only=True, tag="probe"):
+    """The links between the nodes, measured before the first burst on `ranks` ranks for `seconds`; without links,
+    `failure` says why there are none."""
+
+    links: Links | None
+    failure: Failure | None = None
+    ranks: int
+    seconds: float
 
 
 class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
@@ -143,6 +154,7 @@ Event = (
     StudyStarted
     | TunerStarted
     | Lent
+    | Probed
     | Proposed
     | Refused
     | BurstStarted

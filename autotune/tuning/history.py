@@ -20,14 +20,17 @@ from autotune.tuning.events import (
     Event,
     Judged,
     Lent,
+    Probed,
     Proposed,
     Refused,
     StudyStarted,
     TunerStarted,
 )
 from policies.belief.lesson import Lesson
+from policies.belief.probed import lesson_of_links
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
 from trainer.burst import FailureKind, Outcome
+from trainer.probe.links import Links
 from trainer.recipe import Recipe
 
 
@@ -49,6 +52,7 @@ class History:
         self.open_burst: BurstStarted | None = None
         self.pace_s: list[float] = []  # from one finished burst to the next, while a tuner ran
         self.lessons: list[Lesson] = []
+        self.links: Links | None = None  # between the nodes, as measured before the first burst
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
         self.lost_in_a_row = 0  # bursts, since one told something or the tuner was started
@@ -110,6 +114,15 @@ class History:
     def _(self, event: Lent) -> None:
         lesson = Lesson(study=event.study, trials=event.trials, mean=event.mean, deviation=event.deviation)
         self.lessons.append(lesson)
+
+    @_fold.register
+    def _(self, event: Probed) -> None:
+        self._gpu_s += event.ranks * event.seconds
+        self.links = event.links
+        assert self.study is not None
+        recipe = Recipe.model_validate(self.study.recipe)
+        if event.links is not None and (lesson := lesson_of_links(event.links, recipe)) is not None:
+            self.lessons.append(lesson)
 
     @_fold.register
     def _(self, event: Proposed) -> None:

@@ -26,6 +26,7 @@ from autotune.tuning.events import (
     Event,
     Judged,
     Lent,
+    Probed,
     Proposed,
     Refused,
     StudyStarted,
@@ -39,6 +40,7 @@ Listener = Callable[[Event, History], None]  # told of every event written, neve
 _REMARKS = (
     TunerStarted,
     Lent,
+    Probed,
     BurstLost,
     Ended,
 )  # said about a run of the tuner, not a step of the study: never given by `once`, only folded
@@ -48,6 +50,7 @@ E = TypeVar(
     StudyStarted,
     TunerStarted,
     Lent,
+    Probed,
     Proposed,
     Refused,
     BurstStarted,

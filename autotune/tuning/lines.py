@@ -15,6 +15,7 @@ from autotune.tuning.events import (
     Ended,
     Event,
     Judged,
+    Probed,
     Proposed,
     Refused,
     StudyStarted,
@@ -24,7 +25,9 @@ from autotune.tuning.history import History
 from autotune.tuning.judge import gain_over
 from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
+from trainer.probe.links import Links
 
+CLOCKS_APART_S, FOLDER_LAG_S = 0.5, 3.0  # more is worth a word
 FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 
@@ -45,6 +48,13 @@ def _(event: TunerStarted, history: History) -> str | None:
     if not history.proposals:
         return None
     return f"going on after {counted(len(history.finished), 'burst')} of {event.budget}"
+
+
+@line_of.register
+def _(event: Probed, history: History) -> str:
+    if event.links is None:
+        return f"the links between the nodes could not be measured: {failure_in_words(event.failure)}"
+    return f"links between the nodes: {links_in_words(event.links)}"
 
 
 @line_of.register
@@ -90,6 +100,19 @@ def _(event: Judged, history: History) -> str:
 @line_of.register
 def _(event: Ended, history: History) -> str:
     return f"{event.status}: {event.because}"
+
+
+def links_in_words(links: Links) -> str:
+    """`5 GB/s a rank, 31 us an all-reduce of 4 KiB (gloo over eth0, n1 and n2)`, and what is odd about the nodes."""
+    over = f" over {', '.join(links.interfaces)}" if any(links.interfaces) else ""
+    rate, latency = significant(links.bandwidth_gb_s, 3), significant(links.latency_us, 3)
+    where = f"{links.backend}{over}, {counted(links.nodes, 'node')}"
+    said = f"{rate} GB/s a rank, {latency} us an all-reduce of 4 KiB ({where})"
+    if links.clocks_apart_s > CLOCKS_APART_S:
+        said += f"; their clocks are {significant(links.clocks_apart_s, 2)} s apart: who failed first is told by them"
+    if links.folder_lag_s > FOLDER_LAG_S:
+        said += f"; a file shows on the other nodes after {significant(links.folder_lag_s, 2)} s"
+    return said
 
 
 def outcome_in_words(outcome: Outcome) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from trainer.recipe.architecture import Section
 
@@ -12,18 +13,22 @@ Words = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class SlurmSettings(Section):
-    """Launcher slurm: a step of the allocation that the tuner runs in, or a job of its own for each burst.
+    """Launcher slurm: a step of the allocation that the tuner runs in, or a job of its own for each burst. `allocate`
+    are words of sbatch: where the tuner is in no allocation, it submits one job for the study and runs itself in it.
 
     `srun` and `sbatch` are further words for either, passed on as they are; a word of theirs for what is set by us
     takes its place.
     """
 
     job: Literal["allocation", "per-burst"] = "allocation"  # allocation: of the salloc or sbatch around the tuner
-    partition: str | None = None  # this and the next five: of job per-burst
+    allocate: str | None = None
+    partition: str | None = None  # this and the next three: of job per-burst and of allocate
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    time_limit_minutes: int | None = Field(default=None, gt=0)  # None: what the burst's own deadlines add up to
+    time_limit_minutes: int | None = Field(
+        default=None, gt=0
+    )  # of job per-burst; None: what the burst's own deadlines add up to
     queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: as long as it takes
     exclude: Words = ()  # nodes never to use
     interface: str | None = None  # network of gloo and NCCL between nodes; None: that by which nodes reach the first
@@ -33,6 +38,17 @@ class SlurmSettings(Section):
     container_mounts: Words = ()
     prefix: Words = ()  # before what runs on each node: [apptainer, exec, --nv, image.sif]
     python: str | None = None  # the interpreter on the nodes; None: that of the tuner
+
+    @field_validator("allocate")
+    @classmethod
+    def _is_of_one_job(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """Words that a shell would read, of a job that holds the nodes."""
+        if value is None:
+            return None
+        if info.data.get("job") == "per-burst":
+            raise ValueError("allocate takes one job for the whole study, job: per-burst one for each burst: keep one")
+        shlex.split(value)
+        return value
 
 
 class Launching(Section):

@@ -28,6 +28,7 @@ _SHORT = {
     "-C": "--constraint",
     "-x": "--exclude",
     "-t": "--time",
+    "-N": "--nodes",
 }
 
 
@@ -65,17 +66,11 @@ def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[st
         *([f"--container-image={settings.container_image}"] if settings.container_image else []),
         *([f"--container-mounts={','.join(settings.container_mounts)}"] if settings.container_mounts else []),
     ]
-    return ["srun", *_unless_theirs(ours, settings.srun), *settings.srun, *asked.keeper]
+    return ["srun", *unless_theirs(ours, settings.srun), *settings.srun, *asked.keeper]
 
 
 def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control: Path) -> list[str]:
     """A job of its own, which Slurm never starts twice. Nodes are taken whole: a neighbour would be measured too."""
-    chosen = {
-        "partition": settings.partition,
-        "account": settings.account,
-        "qos": settings.qos,
-        "constraint": settings.constraint,
-    }
     ours = [
         *("--parsable", "--no-requeue", "--exclusive", "--mem=0"),
         f"--nodes={asked.nodes}",
@@ -83,11 +78,17 @@ def sbatch_argv(asked: Asked, settings: SlurmSettings, *, minutes: int, control:
         f"--job-name={asked.name}",
         f"--time={minutes}",
         f"--output={slurm_log(control)}",
-        *(f"--{name}={value}" for name, value in chosen.items() if value is not None),
+        *chosen(settings),
         *_gpus(asked),
         *_exclude(asked.exclude),
     ]
-    return ["sbatch", *_unless_theirs(ours, settings.sbatch), *settings.sbatch, str(script_path(control))]
+    return ["sbatch", *unless_theirs(ours, settings.sbatch), *settings.sbatch, str(script_path(control))]
+
+
+def chosen(settings: SlurmSettings) -> list[str]:
+    """Of sbatch: which part of the cluster, on whose account."""
+    values = {name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint")}
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
 
 def script_path(control: Path) -> Path:
@@ -118,9 +119,9 @@ def _exclude(nodes: Sequence[str]) -> list[str]:
     return [f"--exclude={','.join(nodes)}"] if nodes else []
 
 
-def _unless_theirs(ours: Iterable[str], theirs: Sequence[str]) -> list[str]:
+def unless_theirs(ours: Iterable[str], theirs: Sequence[str]) -> list[str]:
     """Our words without those that the user writes too; GPUs are asked for in one way, by them or by us."""
-    said = {_SHORT.get(word, word.partition("=")[0]) for word in theirs}
+    said = {_SHORT.get(word[:2], word.partition("=")[0]) for word in theirs}
     said |= (
         {"--gpus-per-node"} if any(name.startswith(("--gpus", "--gres")) or name == "-G" for name in said) else set()
     )

@@ -1,0 +1,84 @@
+"""A study that runs in a Slurm job of its own: submitted, or found where it runs, and looked at from here.
+
+The tuner in the job does everything; here its log is shown. Ctrl-C ends it there, in order; where only this process or
+its terminal goes, the job goes on, and `--resume` looks at it again.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.report import write_report
+from autotune.session.interruption import Interruption
+from autotune.session.session import Limits
+from autotune.tuning.history import History
+from autotune.tuning.journal import Listener, read_study
+from autotune.tuning.study import RESOLVED, Study
+from trainer.launchers.slurm.night import Look, night_of
+from trainer.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class InAllocation:
+    """`given` is how the command named the recipe, `notify` what the tuner runs at the end."""
+
+    recipe: Recipe
+    given: str
+    folder: Path
+    limits: Limits
+    console: Console
+    notify: str | None
+
+    def run(self, open_study: Callable[[Listener], Study]) -> History:
+        """What the study knows when its job is over. `open_study` is called where no job of it runs."""
+        night = night_of(self.recipe, study=self.folder.resolve(), argv=self._argv())
+        job = night.running()
+        if job is None:
+            with closing(open_study(lambda event, history: None)):
+                pass  # the folder is made, or found to be a study that can go on; the job opens it again
+            job = night.submit()
+            self._say(f"study {self.folder} in job {job}; Ctrl-C ends it")
+        else:
+            self._say(f"study {self.folder} in job {job}, which runs already; Ctrl-C ends it")
+        self._look_on(Look(night=night, job=job, say=self._say))
+        write_report(self.folder)
+        return read_study(self.folder)
+
+    def _look_on(self, look: Look) -> None:
+        with Interruption() as interruption:
+            try:
+                look.follow()
+            except KeyboardInterrupt:
+                if not interruption.by_ctrl_c:
+                    raise
+                interruption.settle()
+                self._say(f"ending job {look.job}")
+                look.end()
+        history = read_study(self.folder)
+        if history.ended is None:
+            again = shlex.join(["moe-autotune", "run", self.given, "--study", str(self.folder), "--resume"])
+            self._say(f"job {look.job} ended {look.last.state or 'unseen'} before the study did; go on with: {again}")
+
+    def _argv(self) -> list[str]:
+        study, limits = self.folder.resolve(), self.limits
+        more = {
+            "--max-gpu-hours": limits.max_gpu_hours,
+            "--until": limits.until and f"{datetime.fromtimestamp(limits.until):%H:%M}",
+            "--notify": self.notify,
+        }
+        return [
+            *(sys.executable, "-m", "autotune.cli", "run", str(study / RESOLVED), "--study", str(study), "--resume"),
+            *("--budget", str(limits.budget)),
+            *(word for name, value in more.items() if value is not None for word in (name, str(value))),
+        ]
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

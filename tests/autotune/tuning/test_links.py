@@ -1,0 +1,89 @@
+"""Links between the nodes that were measured before the first burst: in the journal, and from there in every reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import autotune.session.session as session
+from autotune.tuning.events import Event, Probed, StudyStarted
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_events
+from autotune.tuning.lines import line_of, links_in_words
+from autotune.tuning.study import Study, begin
+from policies.advisers import policy_for
+from policies.learned import LearnedPolicy
+from tests.policies.belief.test_probed import links
+from trainer.burst import Failure, FailureKind
+from trainer.probe.probe import Probe
+from trainer.recipe import Recipe, load_recipe
+
+FAILED = Failure(kind=FailureKind.INFRASTRUCTURE, evidence="node n2: it is gone", node="n2")
+
+
+def begun(recipe: Recipe) -> StudyStarted:
+    return StudyStarted(
+        version="0", name="s", recipe=recipe.model_dump(mode="json"), digest="0", seed=1, environment={}
+    )
+
+
+def probed(found: bool = True) -> Probed:
+    return Probed(links=links(5.0) if found else None, failure=None if found else FAILED, ranks=16, seconds=30.0)
+
+
+def test_measured_links_are_a_lesson_and_cost_what_they_took() -> None:
+    recipe = load_recipe("deepseek-v3-1024xh100")
+    history = History([begun(recipe), probed()])
+    (lesson,) = history.lessons
+    assert lesson.mean["network"] < -1
+    assert history.gpu_hours == pytest.approx(16 * 30 / 3600)
+    policy = policy_for(recipe, 1, history.lessons)
+    assert isinstance(policy, LearnedPolicy)
+    assert policy.belief([]).time.theta["network"] < -0.5
+    assert policy._taught == ", and from a probe of the links"
+
+
+def test_a_probe_that_failed_is_told_and_teaches_nothing() -> None:
+    recipe = load_recipe("deepseek-v3-1024xh100")
+    history = History([begun(recipe), probed(found=False)])
+    assert history.lessons == []
+    said = line_of(probed(found=False), history)
+    assert said == "the links between the nodes could not be measured: infrastructure: node n2: it is gone"
+
+
+def test_clocks_and_a_folder_that_lag_are_worth_a_word() -> None:
+    usual = links(5.0)
+    words = links_in_words(usual)
+    assert words == "5.00 GB/s a rank, 25.0 us an all-reduce of 4 KiB (nccl over ib0, 2 nodes)"
+    odd = links_in_words(msgspec.structs.replace(usual, clocks_apart_s=2.0, folder_lag_s=9.0))
+    assert odd.endswith(
+        "their clocks are 2.0 s apart: who failed first is told by them; a file shows on the other nodes after 9.0 s"
+    )
+
+
+def test_links_are_measured_once_and_again_only_where_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = on_two_nodes(load_recipe("cpu-moe"))
+    answers = [Probe(links=None, failure=FAILED, seconds=1.0), Probe(links=links(5.0), failure=None, seconds=2.0)]
+    monkeypatch.setattr(session, "probe", lambda recipe, **folders: answers.pop(0))
+    study = study_in(tmp_path / "s", recipe)
+    for _ in range(4):
+        session.probe_links(study)
+    study.close()
+    assert answers == []
+    events, _ = read_events(tmp_path / "s" / JOURNAL)
+    assert [event.links is None for event in events if isinstance(event, Probed)] == [True, False]
+
+
+def on_two_nodes(recipe: Recipe) -> Recipe:
+    return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"nodes": 2, "gpus_per_node": 1})})
+
+
+def study_in(folder: Path, recipe: Recipe) -> Study:
+    return begin(recipe, given=b"", folder=folder, seed=1, clock=lambda: 0.0, listener=heard)
+
+
+def heard(event: Event, history: History) -> None: ...

@@ -1,0 +1,65 @@
+"""What measured links teach before any burst: the network's factor and no other part's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from policies.belief.prior import prior_of
+from policies.belief.probed import lesson_of_links
+from policies.belief.time import learnt
+from trainer.estimate.time.constants import constants
+from trainer.estimate.time.links import across_gb_s
+from trainer.probe.links import Links
+from trainer.recipe import Recipe, load_recipe
+
+
+def links(bandwidth_gb_s: float, latency_us: float = 25.0) -> Links:
+    return Links(
+        nodes=2,
+        ranks_per_node=8,
+        backend="nccl",
+        hosts=["n1", "n2"],
+        interfaces=["ib0"],
+        bandwidth_gb_s=bandwidth_gb_s,
+        message_mib=256.0,
+        latency_us=latency_us,
+        clocks_apart_s=0.001,
+        folder_lag_s=0.0,
+    )
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return load_recipe("deepseek-v3-1024xh100")
+
+
+def test_links_as_the_tables_have_them_teach_that_they_are_so(recipe: Recipe) -> None:
+    usual = across_gb_s(recipe.hardware, constants(), "collective")
+    lesson = lesson_of_links(links(usual), recipe)
+    assert lesson is not None
+    assert lesson.mean == pytest.approx({"network": 0.0, "collective_latency": 0.0})
+
+
+def test_a_network_at_half_its_rate_is_believed_to_be_slow_before_any_burst(recipe: Recipe) -> None:
+    usual = across_gb_s(recipe.hardware, constants(), "collective")
+    lesson = lesson_of_links(links(usual / 2), recipe)
+    assert lesson is not None
+    theta = learnt([], prior_of([lesson])).theta
+    assert math.log(0.5) < theta["network"] < 0.7 * math.log(0.5)
+    assert theta["nvlink"] == theta["gemm"] == 0.0
+
+
+def test_what_is_beyond_belief_teaches_nothing(recipe: Recipe) -> None:
+    """gloo over a management network, where NCCL would have taken InfiniBand."""
+    lesson = lesson_of_links(links(0.01), recipe)
+    assert lesson is not None
+    assert set(lesson.mean) == {"collective_latency"}
+
+
+def test_ranks_of_cpus_and_of_one_nvlink_domain_learn_nothing_of_a_network(recipe: Recipe) -> None:
+    assert lesson_of_links(links(1.0), load_recipe("cpu-moe")) is None
+    domain = recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"gpu": "gb200", "nodes": 2})})
+    small = domain.model_copy(update={"cluster": domain.cluster.model_copy(update={"gpus_per_node": 4})})
+    assert lesson_of_links(links(1.0), small) is None

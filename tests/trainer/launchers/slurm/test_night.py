@@ -1,0 +1,133 @@
+"""`run` with `allocate`: one job for the study, looked at from outside, ended, left alone and gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.tuning.events import TunerStarted
+from autotune.tuning.journal import read_events, read_study
+from tests.places import ROOT
+from tests.trainer.launchers.slurm.cluster import Cluster
+from trainer.launchers.slurm.clients import named
+from trainer.launchers.slurm.night import Night, is_wanted
+from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.launching import SlurmSettings
+
+RECIPE = """
+name: night
+model: mixtral-8x7b
+cluster: {gpu: h100, nodes: 2, gpus_per_node: 8}
+training: {seq_length: 4096, global_batch_size: 256, micro_batch_size: 1}
+parallelism: {pp: 4, ep: 4}
+burst: {engine: simulated, launcher: {slurm: {allocate: "--nodes=2 --time=5 --gpus-per-node=0"}}}
+"""
+
+
+def test_the_recipes_words_take_the_place_of_ours() -> None:
+    settings = SlurmSettings(allocate="-N4 --time 8:00:00 --mem=100G", account="me")
+    night = Night(settings=settings, study=Path("/s/night-1"), nodes=2, gpus_per_node=8, argv=["run", "a b"])
+    words = night.words()
+    assert words[:2] == ["sbatch", "--parsable"]
+    assert words[-5:] == ["-N4", "--time", "8:00:00", "--mem=100G", "/s/night-1/allocation/job.sh"]
+    assert {"--account=me", "--gpus-per-node=8", "--signal=B:TERM@120", "--no-requeue"} <= set(words)
+    assert not {"--nodes=2", "--mem=0"} & set(words)
+    assert night.script().endswith("exec run 'a b'\n")
+
+
+def test_a_study_asks_for_its_job_only_outside_of_one(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+    assert is_wanted(recipe, {})
+    assert not is_wanted(recipe, {"SLURM_JOB_ID": "7"})
+    assert not is_wanted(load_recipe("cpu-moe"), {})
+
+
+def recipe_in(folder: Path) -> Recipe:
+    (folder / "night.yaml").write_text(RECIPE)
+    return load_recipe(str(folder / "night.yaml"))
+
+
+def tuner(folder: Path, *more: str, budget: int) -> subprocess.Popen[str]:
+    argv = ["run", str(folder / "night.yaml"), "--study", str(folder / "study"), "--budget", str(budget), *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune.cli", *argv],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def bursts(folder: Path) -> int:
+    return len(read_study(folder / "study").finished) if (folder / "study/journal.jsonl").exists() else 0
+
+
+def until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 300.0
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+@pytest.mark.slurm
+def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_with(
+    reachable: Cluster, tmp_path: Path
+) -> None:
+    recipe_in(tmp_path)
+    first = tuner(tmp_path, budget=500)
+    until(lambda: bursts(tmp_path) > 0)
+    first.kill()  # the job does not care
+    first.communicate()
+    jobs = named("moe-autotune-")
+    assert len([job for job in jobs if "." not in job]) == 1
+
+    second = tuner(tmp_path, "--resume", budget=500)
+    assert second.stdout is not None
+    assert f"in job {jobs[0]}, which runs already" in second.stdout.readline()
+    before = bursts(tmp_path)
+    until(lambda: bursts(tmp_path) > before)
+    second.send_signal(signal.SIGINT)
+    said, _ = second.communicate(timeout=300)
+    assert second.returncode == 130, said
+    assert "burst 1: " in said
+    assert "go on with: moe-autotune run" in said
+    assert named("moe-autotune-") == []
+    ended = read_study(tmp_path / "study").ended
+    assert ended is not None
+    assert (ended.status, ended.because) == ("interrupted", "ended by TERM")
+
+    third = tuner(tmp_path, "--resume", budget=bursts(tmp_path) + 1)
+    said, _ = third.communicate(timeout=300)
+    assert third.returncode == 0, said
+    events, _ = read_events(tmp_path / "study/journal.jsonl")
+    started = [event.host for event in events if isinstance(event, TunerStarted)]
+    assert len(started) == 2  # the job's two: who only looks on writes nothing
+    finished = [burst.burst for burst in read_study(tmp_path / "study").finished]
+    assert finished == list(range(1, len(finished) + 1))
+
+
+@pytest.mark.slurm
+def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, tmp_path: Path) -> None:
+    recipe_in(tmp_path)
+    looking = tuner(tmp_path, budget=500)
+    until(lambda: bursts(tmp_path) > 0)
+    reachable.run("scancel", "--signal=KILL", "--full", *named("moe-autotune-"))
+    said, _ = looking.communicate(timeout=300)
+    assert looking.returncode == 130, said
+    assert "before the study did; go on with: moe-autotune run" in said
+    assert (tmp_path / "study/report.html").exists()
+
+
+@pytest.mark.slurm
+def test_what_slurm_refuses_is_said_in_its_words(reachable: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "night.yaml").write_text(RECIPE.replace("--time=5", "--partition=none"))
+    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=300)
+    assert refused.returncode == 3
+    assert "Slurm does not take the job: sbatch: error: invalid partition" in said

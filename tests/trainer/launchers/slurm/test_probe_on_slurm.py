@@ -1,0 +1,48 @@
+"""The probe over two nodes of a real Slurm, in network namespaces, with a link between them that is really slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.tuning.lines import links_in_words
+from tests.trainer.launchers.slurm.cluster import NODES, Cluster, why_not
+from tests.trainer.launchers.slurm.network import Network
+from tests.trainer.launchers.slurm.test_engines_on_slurm import recipe_on_nodes
+from trainer.launchers.processes import marked
+from trainer.probe.probe import probe
+
+pytestmark = [pytest.mark.slurm, pytest.mark.megatron]
+
+RATE_GB_S = 0.1 / 8  # 100 Mbit
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    slurm = Cluster(folder=tmp_path / "slurm", name="slow", network=Network(nodes=NODES, rate="100mbit"))
+    slurm.folder.mkdir()
+    try:
+        slurm.start()
+        with slurm.allocation() as variables:
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            yield slurm
+    finally:
+        slurm.stop()
+
+
+def test_a_slow_link_between_two_nodes_is_measured(slow: Cluster, tmp_path: Path) -> None:
+    found = probe(recipe_on_nodes(), home=tmp_path / "engine", folder=tmp_path / "probe")
+    assert found.failure is None
+    links = found.links
+    assert links is not None
+    assert (links.nodes, links.ranks_per_node, links.backend, links.interfaces) == (2, 1, "gloo", ["eth0"])
+    assert 0.3 * RATE_GB_S < links.bandwidth_gb_s < 1.2 * RATE_GB_S, links_in_words(links)
+    assert 0 < links.latency_us < 1e6
+    assert links.clocks_apart_s < 1.0  # one machine has one clock
+    assert found.seconds < 300
+    assert [env for _, env in marked() if str(tmp_path) in env.get("PWD", "")] == []

@@ -1,0 +1,183 @@
+"""One job for a whole study: the tuner itself runs in it, and what asked for it only looks on.
+
+A job is found again by its name, which is of the study's folder. Its words are pure; sources: sbatch(1), scancel(1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.errors import ToolError
+from trainer.launchers.slurm import clients, states
+from trainer.launchers.slurm.argv import chosen, environment_outside, unless_theirs
+from trainer.launchers.slurm.queue import Queue
+from trainer.recipe import Recipe
+from trainer.recipe.launching import SlurmSettings, slurm_settings
+
+WARNED_S = 120  # before its time is over the tuner is told, and ends in order
+_LOOK_S, _SEEN_S = 1.0, 0.2  # at the job's state, at its log
+_SUBMIT_S = 3 * clients.CLIENT_S
+_PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report
+
+
+def is_wanted(recipe: Recipe, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the recipe asks for a job of the study's own, and this is not it, nor another allocation."""
+    if recipe.burst.launcher_kind != "slurm":
+        return False
+    return slurm_settings(recipe.burst.launcher).allocate is not None and not environ.get("SLURM_JOB_ID")
+
+
+def night_of(recipe: Recipe, *, study: Path, argv: Sequence[str]) -> Night:
+    return Night(
+        settings=slurm_settings(recipe.burst.launcher),
+        study=study,
+        nodes=recipe.cluster.nodes,
+        gpus_per_node=None if recipe.hardware.is_cpu else recipe.ranks_per_node,
+        argv=argv,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """`study`: the folder, absolute, which the nodes see too. `argv`: what the job runs, and can run again."""
+
+    settings: SlurmSettings
+    study: Path
+    nodes: int
+    gpus_per_node: int | None
+    argv: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return f"moe-autotune-{hashlib.sha256(str(self.study).encode()).hexdigest()[:8]}"
+
+    @property
+    def folder(self) -> Path:
+        """Its script and logs: one log a job."""
+        return self.study / "allocation"
+
+    def log(self, job: str) -> Path:
+        return self.folder / f"{job}.log"
+
+    def words(self) -> list[str]:
+        """sbatch's. The recipe's own words, in `allocate`, take the place of ours."""
+        theirs = shlex.split(self.settings.allocate or "")
+        ours = [
+            *("--no-requeue", "--exclusive", "--mem=0", "--ntasks-per-node=1"),
+            f"--nodes={self.nodes}",
+            f"--signal=B:TERM@{WARNED_S}",
+            *([f"--gpus-per-node={self.gpus_per_node}"] if self.gpus_per_node else []),
+            *chosen(self.settings),
+            *([f"--exclude={','.join(self.settings.exclude)}"] if self.settings.exclude else []),
+        ]
+        apart = ["--parsable", f"--job-name={self.name}", f"--output={self.log('%j')}"]
+        return ["sbatch", *apart, *unless_theirs(ours, theirs), *theirs, str(self.folder / "job.sh")]
+
+    def script(self) -> str:
+        return f"#!/bin/sh\ncd {shlex.quote(os.getcwd())}\nexec {shlex.join(self.argv)}\n"
+
+    # ---- the job
+
+    def running(self) -> str | None:
+        """The job of this study that waits or runs."""
+        return next((job for job in clients.named(self.name) if "." not in job), None)
+
+    def submit(self) -> str:
+        """The new job's id. ToolError, in sbatch's words, where it is not taken."""
+        clients.require("sbatch", "scancel", "squeue", "scontrol")
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "job.sh").write_text(self.script())
+        env = environment_outside(os.environ)
+        try:
+            done = subprocess.run(self.words(), env=env, capture_output=True, text=True, timeout=_SUBMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise ToolError(
+                "sbatch does not answer", hint="see `sinfo`; then run again with --resume, which finds a job it took"
+            ) from None
+        if done.returncode != 0:
+            raise ToolError(
+                f"Slurm does not take the job: {states.first_line(done.stderr.splitlines())}",
+                hint="see burst.launcher.slurm.allocate in the recipe",
+            )
+        return done.stdout.strip().split(";")[0]
+
+
+@dataclass(kw_only=True)
+class Look:
+    """At one job of a night: says how it stands and what it writes."""
+
+    night: Night
+    job: str
+    say: Callable[[str], None]
+    last: Queue = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = Queue(job=self.job, state="")
+        self._log = _Lines(self.night.log(self.job))
+
+    def follow(self, *, patience_s: float = math.inf) -> bool:
+        """Until the job is over, but no longer than that: whether it is."""
+        give_up = time.monotonic() + patience_s
+        while True:
+            over = self._look()
+            look_again = time.monotonic() + _LOOK_S
+            while self._log.say(self.say) or (time.monotonic() < look_again and not over):
+                time.sleep(_SEEN_S)
+            if over or time.monotonic() > give_up:
+                return over
+
+    def _look(self) -> bool:
+        record = clients.job_record(self.job)
+        if record is None:
+            return clients.is_gone(self.job)
+        seen = Queue(job=self.job, state=record.get("JobState", ""), reason=record.get("Reason", ""))
+        _tell(seen, self.last, self.say)
+        self.last = seen
+        return seen.state not in states.PENDING + states.RUNNING
+
+    def end(self) -> None:
+        """Tells the tuner to end as Ctrl-C does, and has Slurm end the job where it waits still or does not."""
+        if self.last.state not in states.PENDING:
+            clients.run(["scancel", "--batch", "--signal=TERM", self.job])
+            self.follow(patience_s=_PATIENCE_S)
+        clients.cancel(self.night.name)
+
+
+def _tell(queue: Queue, before: Queue, say: Callable[[str], None]) -> None:
+    if queue.state in states.PENDING and queue != before:
+        say(f"job {queue.job} is pending ({states.reason_of(queue)})")
+    elif queue.state in states.RUNNING and before.state not in states.RUNNING:
+        say(f"job {queue.job} runs")
+
+
+@dataclass
+class _Lines:
+    """What is added to a file, whole lines at a time."""
+
+    path: Path
+    seen: int = 0
+
+    def say(self, say: Callable[[str], None]) -> bool:
+        """Whether there was something new."""
+        lines = self._new()
+        for line in lines:
+            say(line)
+        return bool(lines)
+
+    def _new(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.seen)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self.seen += len(whole)
+        return whole.decode(errors="replace").splitlines()
