@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
+from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.open import LAUNCHERS, open_launcher
 from trainer.launchers.slurm import night
 from trainer.launchers.slurm.launcher import SlurmLauncher
@@ -48,6 +49,8 @@ def refuse_without_nodes(recipe: Recipe) -> None:
     launcher = open_launcher(recipe, Path())
     if isinstance(launcher, SlurmLauncher):
         launcher.allocation(recipe.cluster.nodes)
+    if isinstance(launcher, HostsLauncher):
+        launcher.hosts(recipe.cluster.nodes)
 
 
 def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:

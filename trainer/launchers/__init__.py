@@ -1,4 +1,4 @@
-"""Where ranks run. `local` is torchrun on this machine, `slurm` torchrun's agents on Slurm's nodes.
+"""Where ranks run. `local` is torchrun on this machine, `slurm` and `hosts` torchrun's agents on several.
 
 A launcher starts any command as ranks; `warm` keeps ranks of our own worker up between bursts on top of one.
 """
@@ -16,6 +16,11 @@ from trainer.rank_report import RankReport
 
 
 class Launcher(Protocol):
+    @property
+    def python(self) -> str:
+        """The interpreter that runs modules of ours where the ranks are."""
+        ...
+
     @property
     def keeps_ranks(self) -> bool:
         """Whether ranks may wait for the next burst where they run."""

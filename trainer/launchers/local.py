@@ -40,6 +40,7 @@ class LocalLauncher:
     """Starts ranks on this machine. See `trainer.launchers.Launcher`."""
 
     keeps_ranks: bool = field(default=True, init=False)
+    python: str = field(default=sys.executable, init=False)
 
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path

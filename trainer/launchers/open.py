@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainer.errors import ToolError
 from trainer.launchers import Launcher
+from trainer.launchers.hosts.launcher import hosts_launcher
 from trainer.launchers.local import LocalLauncher
 from trainer.launchers.slurm.launcher import slurm_launcher
 from trainer.recipe import Recipe
@@ -15,6 +16,7 @@ from trainer.recipe import Recipe
 LAUNCHERS: dict[str, Callable[[Recipe, Path], Launcher]] = {
     "local": lambda recipe, home: _local(recipe),
     "slurm": slurm_launcher,
+    "hosts": hosts_launcher,
 }
 
 
@@ -22,7 +24,7 @@ def _local(recipe: Recipe) -> Launcher:
     if recipe.cluster.nodes > 1:
         raise ToolError(
             f"launcher local starts ranks on this machine only, and the recipe asks for {recipe.cluster.nodes} nodes",
-            hint="set burst.launcher to slurm, cluster.nodes to 1, or burst.engine to simulated",
+            hint="set burst.launcher to slurm or {hosts: [n1, n2]}, cluster.nodes to 1, or burst.engine to simulated",
         )
     return LocalLauncher()
 

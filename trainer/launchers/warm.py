@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,7 @@ def start_ranks(
     folder: Path,
     name: str | None = None,
     module: str = "trainer.worker",
-    python: str = sys.executable,
+    python: str | None = None,
     startup_s: float = STARTUP_S,
 ) -> WarmRanks:
     """Starts ranks of the module and does not wait for them; `env` is added to our environment.
@@ -39,7 +38,7 @@ def start_ranks(
     Each start keeps its control folder and logs in a folder inside `folder`: of that name, else a new one.
     """
     control = new_control(folder) if name is None else folder.resolve() / name
-    argv = [python, "-m", module, str(control)]
+    argv = [python or launcher.python, "-m", module, str(control)]
     processes = launcher.start(argv, env=env, nodes=nodes, ranks_per_node=ranks_per_node, control=control)
     return WarmRanks(processes=processes, startup_s=startup_s, once=not launcher.keeps_ranks)
 

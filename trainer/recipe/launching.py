@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
@@ -51,6 +52,16 @@ class SlurmSettings(Section):
         return value
 
 
+class HostsSettings(Section):
+    """`{hosts: [n1, n2], …}`: launcher hosts, over ssh. More hosts than the recipe has nodes are spares."""
+
+    hosts: Annotated[Words, Field(min_length=1)]
+    ssh: Words = ()  # further words of ssh: [-p, "2222"], [-F, cluster.conf]
+    interface: str | None = None  # network of gloo and NCCL between hosts; None: that by which they reach the first
+    prefix: Words = ()  # before what runs on each host: [apptainer, exec, --nv, image.sif]
+    python: str | None = None  # the interpreter on the hosts; None: that of the tuner
+
+
 class Launching(Section):
     """`{slurm: {…}}`: a launcher with settings."""
 
@@ -58,17 +69,30 @@ class Launching(Section):
 
 
 def _form(value: Any) -> str:
-    return "name" if isinstance(value, str) else "settings"
+    if isinstance(value, str):
+        return "name"
+    named = isinstance(value, HostsSettings) or (isinstance(value, Mapping) and "hosts" in value)
+    return "hosts" if named else "settings"
 
 
-Launcher = Annotated[Annotated[str, Tag("name")] | Annotated[Launching, Tag("settings")], Discriminator(_form)]
+Launcher = Annotated[
+    Annotated[str, Tag("name")] | Annotated[Launching, Tag("settings")] | Annotated[HostsSettings, Tag("hosts")],
+    Discriminator(_form),
+]
 
 
-def kind_of(launcher: str | Launching) -> str:
+def kind_of(launcher: str | Launching | HostsSettings) -> str:
     """local, slurm, …: all of a launcher that a measurement can depend on."""
-    return launcher if isinstance(launcher, str) else "slurm"
+    if isinstance(launcher, str):
+        return launcher
+    return "hosts" if isinstance(launcher, HostsSettings) else "slurm"
 
 
-def slurm_settings(launcher: str | Launching) -> SlurmSettings:
+def slurm_settings(launcher: str | Launching | HostsSettings) -> SlurmSettings:
     """What launcher slurm is told; the defaults where only its name is written."""
-    return SlurmSettings() if isinstance(launcher, str) else launcher.slurm
+    return launcher.slurm if isinstance(launcher, Launching) else SlurmSettings()
+
+
+def hosts_settings(launcher: str | Launching | HostsSettings) -> HostsSettings | None:
+    """What launcher hosts is told; None where it was only named."""
+    return launcher if isinstance(launcher, HostsSettings) else None

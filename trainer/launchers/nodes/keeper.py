@@ -26,7 +26,7 @@ from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.network import address_of, address_towards, free_port, interface_with
 from trainer.launchers.oom_kills import oom_kills
-from trainer.launchers.processes import OWNER, Process, descendants, end_all, owner_text, this_process
+from trainer.launchers.processes import OWNER, Process, descendants, end_all, owner_text, sweep, this_process
 from trainer.launchers.sight import SightHere
 from trainer.launchers.supervisor import reap, start
 
@@ -254,5 +254,7 @@ class Keeper:
 
 
 if __name__ == "__main__":
+    if sys.argv[3:]:
+        sweep()  # no scheduler did so after a keeper that was killed
     own = sys.argv[3:] or [os.environ["SLURM_PROCID"], os.environ.get("SLURMD_NODENAME", os.uname().nodename)]
     sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(own[0]), own[1]))

@@ -70,7 +70,7 @@ class SlurmLauncher:
                 ranks_per_node=ranks_per_node,
                 argv=list(argv),
                 env={**env, **{name: variables[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH")}},
-                python=self._python,
+                python=self.python,
                 interface=self.settings.interface,
                 outlives_s=None if job else self.limit_s,
             ),
@@ -131,7 +131,7 @@ class SlurmLauncher:
         return f"{self._prefix}{control.name}"
 
     @property
-    def _python(self) -> str:
+    def python(self) -> str:
         return self.settings.python or sys.executable
 
     def allocation(self, nodes: int) -> str | None:
@@ -168,7 +168,7 @@ class SlurmLauncher:
             nodes=nodes,
             exclude=list(dict.fromkeys(bad)),
             gpus_per_node=ranks_per_node if self._asks_for_gpus(job) else None,
-            keeper=words.keeper_argv(self.settings, python=self._python, root=root, control=control, token=token),
+            keeper=words.keeper_argv(self.settings, python=self.python, root=root, control=control, token=token),
         )
 
     def _asks_for_gpus(self, job: str | None) -> bool:

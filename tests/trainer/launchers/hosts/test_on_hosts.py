@@ -1,0 +1,183 @@
+"""Ranks on two hosts over a real sshd: warm between bursts, every fault named, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+from tests.trainer.launchers.hosts.conftest import Hosts, await_end, launcher_at, mark_of
+from trainer.burst import BurstPhase, FailureKind
+from trainer.errors import ToolError
+from trainer.launchers.nodes import folder as notes
+from trainer.launchers.nodes.avoid import avoid, avoided
+from trainer.launchers.processes import descendants, with_mark
+from trainer.launchers.warm import WarmRanks
+
+pytestmark = pytest.mark.slurm
+
+Launch = Callable[..., WarmRanks]
+MakeBurst = Callable[..., Path]
+FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]
+
+
+def test_ranks_of_two_hosts_stay_up_between_bursts(
+    hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
+) -> None:
+    ranks = launch_on_hosts()
+    for number in range(3):
+        folder = make_burst({rank: [["meet"], ["say", f"burst {number}"]] for rank in range(4)})
+        result = ranks.run(folder, deadline_s=60)
+        assert result.failure is None
+        assert [report.rank for report in result.reports] == [0, 1, 2, 3]
+        assert (folder / "log" / "rank3.log").read_text().endswith(f"burst {number}\n")
+        assert ranks.alive
+    came = list(notes.nodes_that_came(ranks.control, 2))
+    assert [each.host for each in came] == hosts.names
+    assert [each.address for each in came] == hosts.networks.addresses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    acts: dict[int, list[list[Any]]]
+    kind: FailureKind
+    evidence: str
+    rank: int | None = None
+    phase: BurstPhase | None = None
+    deadline_s: float = 60.0
+    avoids: int | None = None  # the host, from 0, that is not used again
+
+
+CASES = {
+    "a rank of the second host is killed": Case(
+        acts={0: [FORWARD, ["hang"]], 3: [BACKWARD, ["grandchild", "wiped"], ["kill", "SIGKILL"]]},
+        kind=FailureKind.CRASH,
+        rank=3,
+        phase=BurstPhase.BACKWARD,
+        evidence="rank 3 was ended by SIGKILL in backward",
+    ),
+    "a rank of the second host hangs, its stacks say where": Case(
+        acts={3: [BACKWARD, ["hang"]]},
+        kind=FailureKind.HANG,
+        rank=3,
+        phase=BurstPhase.BACKWARD,
+        evidence="no end after 2 s: rank 3 in backward at File",
+        deadline_s=2.0,
+    ),
+    "the keeper of the second host is killed": Case(
+        acts={2: [FORWARD, ["kill_above", 2]], 0: [["hang"]]},
+        kind=FailureKind.INFRASTRUCTURE,
+        evidence="node h2: host h2 was lost: ssh ended with 255",
+        avoids=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_a_fault_on_a_host_is_named_and_leaves_nothing(
+    case: Case, hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst, tmp_path: Path
+) -> None:
+    ranks = launch_on_hosts()
+    failure = ranks.run(make_burst(case.acts), deadline_s=case.deadline_s).failure
+    await_end(ranks)
+    assert failure is not None
+    assert failure.kind is case.kind, failure
+    assert case.evidence in failure.evidence
+    assert case.rank is None or failure.rank == case.rank
+    assert case.phase is None or failure.phase is case.phase
+    assert avoided(tmp_path / "home") == ([] if case.avoids is None else [hosts.names[case.avoids]])
+
+
+TUNER = """
+import sys
+from pathlib import Path
+from trainer.launchers.hosts.launcher import HostsLauncher
+from trainer.launchers.warm import start_ranks
+from trainer.recipe.launching import HostsSettings
+
+folder, workers, *ssh = sys.argv[1:]
+folder = Path(folder)
+launcher = HostsLauncher(settings=HostsSettings(hosts=("h1", "h2"), ssh=tuple(ssh)), home=folder / "home")
+env = {"PYTHONPATH": workers}
+ranks = start_ranks(launcher, nodes=2, ranks_per_node=2, env=env, folder=folder / "home", module="fake_worker")
+ranks.run(folder / "burst", deadline_s=60)
+print(ranks.processes.mark, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_killed_tuner_leaves_nothing_on_any_host(alone: bool, hosts: Hosts, tmp_path: Path) -> None:
+    """Also where every process that it had here is killed with it."""
+    (tmp_path / "burst").mkdir()
+    (tmp_path / "burst/acts.json").write_text('{"0": [["grandchild", "kept"]]}')
+    argv = [sys.executable, "-c", TUNER, str(tmp_path), str(Path(__file__).parents[1]), *hosts.ssh]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tuner:
+        assert tuner.stdout is not None
+        mark = tuner.stdout.readline().strip()
+        assert len(with_mark(mark)) > 6
+        for process in [] if alone else descendants(tuner.pid):
+            os.kill(process.pid, signal.SIGKILL)
+        tuner.kill()
+    give_up = time.monotonic() + 60.0
+    while with_mark(mark):
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
+    launch_on_hosts: Launch, make_burst: MakeBurst
+) -> None:
+    left = launch_on_hosts()
+    assert left.run(make_burst({}), deadline_s=60).failure is None
+    ranks = launch_on_hosts()
+    assert all(notes.node_end_path(left.control, node).exists() for node in range(2))
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+
+
+def test_a_spare_host_takes_the_place_of_one_to_avoid(hosts: Hosts, tmp_path: Path) -> None:
+    launcher = launcher_at(hosts, tmp_path)
+    assert launcher.hosts(1) == ["h1"]
+    avoid(tmp_path / "home", "h1", "it fell")
+    assert launcher.hosts(1) == ["h2"]
+    assert launcher.hosts(2) == ["h1", "h2"]
+    with pytest.raises(ToolError, match="asks for 3 nodes, and burst.launcher.hosts names 2"):
+        launcher.hosts(3)
+
+
+def test_a_host_that_does_not_let_us_in_is_refused_with_its_words(
+    hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
+) -> None:
+    with pytest.raises(ToolError, match="no keeper can be started on h1: .*Permission denied"):
+        launch_on_hosts(ssh=("-l", "nobody", *hosts.ssh)).run(make_burst({}), deadline_s=60)
+
+
+def test_a_host_without_our_python_is_refused(hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
+    with pytest.raises(ToolError, match="no keeper can be started on h.: .*No such file or directory"):
+        launch_on_hosts(python="/nowhere/python").run(make_burst({}), deadline_s=60)
+
+
+def test_a_host_that_is_down_is_the_machines_fault(
+    hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
+) -> None:
+    failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=60).failure
+    assert failure is not None
+    assert (failure.kind, failure.node) == (FailureKind.INFRASTRUCTURE, "h1")
+
+
+def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
+    """What the tests above count: keepers, agents and ranks of either host carry the mark of their start."""
+    ranks = launch_on_hosts()
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    found = [Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(mark_of(ranks))]
+    assert sum("nodes.keeper" in each for each in found) >= 2
+    assert sum("fake_worker" in each and "torch" not in each for each in found) == 4

@@ -1,0 +1,124 @@
+"""Starts ranks over ssh, a keeper on each host; torchrun's agents meet at the first one's address."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trainer
+from trainer.errors import ToolError
+from trainer.launchers.hosts.carrier import HostsCarrier
+from trainer.launchers.hosts.connect import Connection, Connections, connections_path
+from trainer.launchers.local import rank_environment
+from trainer.launchers.nodes import folder
+from trainer.launchers.nodes.avoid import avoided, spared
+from trainer.launchers.nodes.fence import fence
+from trainer.launchers.nodes.processes import NodesProcesses
+from trainer.launchers.nodes.supervise import start_supervise
+from trainer.launchers.processes import MARK, sweep
+from trainer.recipe import Recipe
+from trainer.recipe.launching import HostsSettings, hosts_settings
+
+KEEPER = "trainer.launchers.nodes.keeper"
+# What the other hosts do not have of the tuner's own environment, and a trainer may obey: facts on trainers' variables
+PASSED_ON = (
+    *("NCCL_", "TORCH_", "PYTORCH_", "NVTE_", "GLOO_", "UCX_", "CUDA_", "OMP_", "HF_", "NVSHMEM_", "TRITON_"),
+    *("USE_MNNVL", "NVLINK_DOMAIN_SIZE", "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "LD_LIBRARY_PATH"),
+)
+# A connection that is broken is seen within half a minute, and none ever asks for a password
+_OPTIONS = ("BatchMode=yes", "ConnectTimeout=20", "ServerAliveInterval=10", "ServerAliveCountMax=3", "LogLevel=ERROR")
+SSH = ("ssh", "-n", "-T", *(word for option in _OPTIONS for word in ("-o", option)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsLauncher:
+    """See `trainer.launchers.Launcher`. `home` is a folder of this study alone. Hosts beyond those that the recipe asks
+    for take the place of one that fails."""
+
+    settings: HostsSettings
+    home: Path
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    keeps_ranks: bool = field(default=True, init=False)
+
+    @property
+    def python(self) -> str:
+        return self.settings.python or sys.executable
+
+    def start(
+        self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
+    ) -> NodesProcesses:
+        """ToolError where there are too few hosts, or no ssh. First ends what a tuner that is gone left on them."""
+        hosts = self.hosts(nodes)
+        sweep()
+        fence(self.home, but=control)
+        control.mkdir(parents=True, exist_ok=True)
+        mark, token = uuid.uuid4().hex, uuid.uuid4().hex
+        variables = rank_environment(env, mark=mark)
+        passed = {name: value for name, value in self.environ.items() if name.startswith(PASSED_ON)}
+        folder.write(
+            folder.start_path(control),
+            folder.Start(
+                token=token,
+                nodes=nodes,
+                ranks_per_node=ranks_per_node,
+                argv=list(argv),
+                env={**passed, **env, **{name: variables[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH")}},
+                python=self.python,
+                interface=self.settings.interface,
+            ),
+        )
+        keeper = [*self.settings.prefix, *self._imports(mark), self.python, "-m", KEEPER, str(control), token]
+        to = [
+            Connection(host=host, argv=[*SSH, *self.settings.ssh, host, f"exec {shlex.join([*keeper, str(n), host])}"])
+            for n, host in enumerate(hosts)
+        ]
+        folder.write(connections_path(control), Connections(to=to))
+        return NodesProcesses(
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            control=control,
+            home=self.home,
+            mark=mark,
+            carrier=HostsCarrier(control=control),
+            supervise=start_supervise(
+                [sys.executable, "-m", "trainer.launchers.hosts.connect", str(control)],
+                control=control,
+                env=variables,
+                last_words=[],
+                stays=False,
+            ),
+        )
+
+    def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> None:
+        """Ranks over ssh end with their tuner."""
+
+    def hosts(self, nodes: int) -> list[str]:
+        """The hosts to use: those that failed last are left out, as far as there are others."""
+        known = list(self.settings.hosts)
+        if len(known) < nodes:
+            raise ToolError(
+                f"the recipe asks for {nodes} nodes, and burst.launcher.hosts names {len(known)}",
+                hint="name as many hosts, or set cluster.nodes",
+            )
+        if shutil.which("ssh") is None:
+            raise ToolError("launcher hosts needs ssh, and this machine has none", hint="install an OpenSSH client")
+        bad = spared(avoided(self.home), known, nodes)
+        return [host for host in known if host not in bad][:nodes]
+
+    def _imports(self, mark: str) -> list[str]:
+        root = Path(trainer.__file__).parents[1]
+        return ["env", f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", f"{MARK}={mark}"]
+
+
+def hosts_launcher(recipe: Recipe, home: Path) -> HostsLauncher:
+    """As the recipe asks for it."""
+    settings = hosts_settings(recipe.burst.launcher)
+    if settings is None:
+        raise ToolError("launcher hosts is not told which", hint="write burst.launcher: {hosts: [n1, n2]}")
+    return HostsLauncher(settings=settings, home=home)

@@ -1,0 +1,36 @@
+"""Ends what a tuner that is gone left on nodes that only the shared folder reaches, and waits until it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.launchers.mailbox import write_whole
+from trainer.launchers.nodes import folder
+from trainer.launchers.nodes.keeper import LEASE_S
+
+_POLL_S = 0.1
+_GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that time
+
+
+def fence(home: Path, *, but: Path) -> None:
+    """Of every earlier start of the study. One that does not answer is waited for once."""
+    left = [control for control in _controls(home) if control != but and not folder.stop_path(control).exists()]
+    for control in left:
+        write_whole(folder.stop_path(control), b"")
+    give_up = time.monotonic() + _GONE_S
+    while any(_runs(control) for control in left) and time.monotonic() < give_up:
+        time.sleep(_POLL_S)
+
+
+def _controls(home: Path) -> Iterator[Path]:
+    for path in home.glob("**/start.json"):
+        yield path.parent
+
+
+def _runs(control: Path) -> bool:
+    """Whether a keeper that came has not said that it ended."""
+    start = folder.read(folder.start_path(control), folder.Start)
+    came = folder.nodes_that_came(control, start.nodes) if start else ()
+    return any(not folder.node_end_path(control, each.number).exists() for each in came)
