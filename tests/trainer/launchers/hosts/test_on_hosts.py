@@ -150,19 +150,19 @@ def test_a_spare_host_takes_the_place_of_one_to_avoid(hosts: Hosts, tmp_path: Pa
     avoid(tmp_path / "home", "h1", "it fell")
     assert launcher.hosts(1) == ["h2"]
     assert launcher.hosts(2) == ["h1", "h2"]
-    with pytest.raises(ToolError, match="asks for 3 nodes, and burst.launcher.hosts names 2"):
+    with pytest.raises(ToolError, match=r"asks for 3 nodes, and burst.launcher.hosts names 2"):
         launcher.hosts(3)
 
 
 def test_a_host_that_does_not_let_us_in_is_refused_with_its_words(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
-    with pytest.raises(ToolError, match="no keeper can be started on h1: .*Permission denied"):
+    with pytest.raises(ToolError, match=r"no keeper can be started on h1: .*Permission denied"):
         launch_on_hosts(ssh=("-l", "nobody", *hosts.ssh)).run(make_burst({}), deadline_s=60)
 
 
 def test_a_host_without_our_python_is_refused(hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
-    with pytest.raises(ToolError, match="no keeper can be started on h.: .*No such file or directory"):
+    with pytest.raises(ToolError, match=r"no keeper can be started on h.: .*No such file or directory"):
         launch_on_hosts(python="/nowhere/python").run(make_burst({}), deadline_s=60)
 
 
