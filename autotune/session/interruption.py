@@ -46,6 +46,10 @@ class Interruption:
             signal.signal(number, signal.SIG_IGN)
 
     @property
+    def received(self) -> bool:
+        return self._received is not None
+
+    @property
     def by_ctrl_c(self) -> bool:
         return self._received == signal.SIGINT
 

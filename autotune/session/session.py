@@ -113,6 +113,10 @@ class Session:
                     raise
         except KeyboardInterrupt:
             return study.journal.append(interruption.last_word())
+        except Exception:
+            if not interruption.received:
+                raise
+            return study.journal.append(interruption.last_word())  # NumPy makes a TypeError of what interrupts it
 
     def _failed(self, study: Study, error: Exception) -> None:
         """The journal's last word, the report and the notification, as far as a full disk lets them be written."""

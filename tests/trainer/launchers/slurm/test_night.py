@@ -118,7 +118,8 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
     recipe_in(tmp_path)
     looking = tuner(tmp_path, budget=500)
     until(lambda: bursts(tmp_path) > 0)
-    reachable.run("scancel", "--signal=KILL", "--full", *named("moe-autotune-"))
+    (job,) = (each for each in named("moe-autotune-") if "." not in each)
+    reachable.run("scancel", "--signal=KILL", "--batch", job)
     said, _ = looking.communicate(timeout=300)
     assert looking.returncode == 130, said
     assert "before the study did; go on with: moe-autotune run" in said
