@@ -72,11 +72,11 @@ def _form(value: Any) -> str:
     if isinstance(value, str):
         return "name"
     named = isinstance(value, HostsSettings) or (isinstance(value, Mapping) and "hosts" in value)
-    return "hosts" if named else "settings"
+    return "over ssh" if named else "settings"  # tags are no keys that could be written
 
 
 Launcher = Annotated[
-    Annotated[str, Tag("name")] | Annotated[Launching, Tag("settings")] | Annotated[HostsSettings, Tag("hosts")],
+    Annotated[str, Tag("name")] | Annotated[Launching, Tag("settings")] | Annotated[HostsSettings, Tag("over ssh")],
     Discriminator(_form),
 ]
 

@@ -207,25 +207,23 @@ def _problem(source: Source, path: KeyPath, error: ErrorDetails, model: type[Sec
 
 def _fields(model: type[Section], path: KeyPath) -> Known:
     """The keys that may stand where the path leads, as deep as it goes through sections."""
-    found = model
+    found = [model]
     for key in path:
-        field = found.model_fields.get(str(key))
-        inside = SECTIONS.get(str(key)) if found is model else None
-        inside = inside or (_section_in(field.annotation) if field else None)
-        if inside is None:
+        fields = [field for each in found if (field := each.model_fields.get(str(key)))]
+        inside = [SECTIONS[str(key)]] if found == [model] and str(key) in SECTIONS else []
+        inside = inside or [each for field in fields for each in _sections_in(field.annotation)]
+        if not inside:
             break
         found = inside
-    return found.model_fields
+    return [name for each in found for name in each.model_fields]
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
-    """The section that a field holds, where it is one or may be one."""
-    for each in (annotation, *get_args(annotation)):
-        if isinstance(each, type) and issubclass(each, Section):
-            return each
-        if each is not annotation and (inside := _section_in(each)):
-            return inside
-    return None
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    """The sections that a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _sections_in(each)
 
 
 Message = Callable[[ErrorDetails, str, str, Known], tuple[str, str]]

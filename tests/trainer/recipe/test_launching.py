@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.errors import BadInputError
-from trainer.recipe.launching import SlurmSettings, slurm_settings
+from trainer.recipe.launching import SlurmSettings, hosts_settings, slurm_settings
 from trainer.recipe.schema import Recipe
 from trainer.recipe.source import parse_source
 from trainer.recipe.validation import validated
@@ -49,6 +49,7 @@ def test_the_name_alone_means_the_defaults() -> None:
         ("{slrum: {}}", "r.yaml:4 burst.launcher.slrum", "did you mean slurm?"),
         ("{slurm: {job: per-brst}}", "r.yaml:4 burst.launcher.slurm.job", "did you mean per-burst?"),
         ("[slurm]", "r.yaml:4 burst.launcher", "write a mapping of keys"),
+        ("{hosts: [n1], shh: [-v]}", "r.yaml:4 burst.launcher.shh", "did you mean ssh?"),
     ],
 )
 def test_what_is_wrong_with_a_launcher_is_told_where_it_stands(written: str, where: str, hint: str) -> None:
@@ -56,3 +57,19 @@ def test_what_is_wrong_with_a_launcher_is_told_where_it_stands(written: str, whe
         recipe(written)
     found: dict[str, Any] = {problem.where: problem.hint for problem in raised.value.problems}
     assert found[where] == hint
+
+
+def test_hosts_are_named_and_ssh_told_more() -> None:
+    found = recipe("{hosts: [n1, n2], ssh: [-p, '2222']}").burst
+    assert found.launcher_kind == "hosts"
+    settings = hosts_settings(found.launcher)
+    assert settings is not None
+    assert (settings.hosts, settings.ssh) == (("n1", "n2"), ("-p", "2222"))
+
+
+@pytest.mark.parametrize(
+    "written", ["{hosts: []}", "{slurm: {job: per-burst, allocate: --time=5}}", '{slurm: {allocate: "--comment=\'a"}}']
+)
+def test_what_cannot_be_meant_is_refused(written: str) -> None:
+    with pytest.raises(BadInputError):
+        recipe(written)
