@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.launchers.slurm.networks import Networks, why_not
+from tests.trainer.launchers.slurm.network import Network
 from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.processes import with_mark
@@ -26,23 +26,36 @@ HOSTS = 2
 _UP_S = 30.0
 
 
+def why_not() -> str | None:
+    """Why there can be no such hosts here; None if they can."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [name for name in ("sshd", "ssh", "ip", "nsenter") if shutil.which(name, path=path) is None]
+    if missing:
+        return f"without {', '.join(missing)}"
+    return None if os.geteuid() == 0 else "without root, which network namespaces need"
+
+
 @dataclass(kw_only=True)
 class Hosts:
     """Named h1 and h2 in `config`, which ssh is told of."""
 
     folder: Path
-    networks: Networks
+    network: Network
 
     @property
     def names(self) -> list[str]:
         return [f"h{number + 1}" for number in range(HOSTS)]
 
     @property
+    def addresses(self) -> list[str]:
+        return [self.network.address(number + 1) for number in range(HOSTS)]
+
+    @property
     def ssh(self) -> tuple[str, ...]:
         return ("-F", str(self.folder / "config"))
 
     def start(self) -> None:
-        self.networks.start()
+        self.network.start()
         Path("/run/sshd").mkdir(exist_ok=True)
         for key in ("host", "user"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / key)]
@@ -52,7 +65,7 @@ class Hosts:
             "".join(
                 f"Host {name}\n  HostName {address}\n  User root\n  IdentityFile {self.folder}/user\n"
                 "  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
-                for name, address in zip(self.names, self.networks.addresses, strict=True)
+                for name, address in zip(self.names, self.addresses, strict=True)
             )
         )
         for number in range(HOSTS):
@@ -66,16 +79,16 @@ class Hosts:
         )
         sshd = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin")
         assert sshd is not None
-        subprocess.run([*self.networks.inside(number), sshd, "-f", str(conf)], check=True, timeout=30)
+        subprocess.run([*self.network.inside(number + 1), sshd, "-f", str(conf)], check=True, timeout=30)
         give_up = time.monotonic() + _UP_S
-        while not _answers(self.networks.addresses[number]):
+        while not _answers(self.addresses[number]):
             assert time.monotonic() < give_up
             time.sleep(0.1)
 
     def stop(self) -> None:
         for path in self.folder.glob("sshd*.pid"):
             os.kill(int(path.read_text()), 15)
-        self.networks.stop()
+        self.network.stop()
 
 
 def _answers(address: str) -> bool:
@@ -90,9 +103,8 @@ def _answers(address: str) -> bool:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     if reason := why_not():
         pytest.skip(reason)
-    if shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin") is None:
-        pytest.skip("without sshd (openssh-server)")
-    found = Hosts(folder=tmp_path_factory.mktemp("hosts"), networks=Networks(count=HOSTS, rate="1gbit"))
+    network = Network(nodes=HOSTS, tag=str(100_000 + os.getpid()))  # beside that of a Slurm
+    found = Hosts(folder=tmp_path_factory.mktemp("hosts"), network=network)
     try:
         found.start()
         yield found

@@ -43,7 +43,7 @@ def test_ranks_of_two_hosts_stay_up_between_bursts(
         assert ranks.alive
     came = list(notes.nodes_that_came(ranks.control, 2))
     assert [each.host for each in came] == hosts.names
-    assert [each.address for each in came] == hosts.networks.addresses
+    assert [each.address for each in came] == hosts.addresses
 
 
 @dataclass(frozen=True, kw_only=True)
