@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import autotune.session.session as session
 from autotune.cli import main
 from autotune.tuning.journal import read_study
 from autotune.tuning.loop import Loop
@@ -22,7 +21,7 @@ def test_an_error_that_hides_an_interruption_is_one(tmp_path: Path, monkeypatch:
         except KeyboardInterrupt as error:
             raise TypeError("the DTypes do not have a common dtype") from error
 
-    monkeypatch.setattr(session.Loop, "run", interrupted)
+    monkeypatch.setattr(Loop, "run", interrupted)
     (tmp_path / "base.yaml").write_text(SIMULATED)
     assert main(["run", str(tmp_path / "base.yaml"), "--study", str(tmp_path / "study")]) == 130
     ended = read_study(tmp_path / "study").ended
