@@ -13,7 +13,6 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.lines import line_of, links_in_words
 from autotune.tuning.study import Study, begin
-from policies.advisers import policy_for
 from policies.learned import LearnedPolicy
 from tests.policies.belief.test_probed import links
 from trainer.burst import Failure, FailureKind
@@ -39,8 +38,7 @@ def test_measured_links_are_a_lesson_and_cost_what_they_took() -> None:
     (lesson,) = history.lessons
     assert lesson.mean["network"] < -1
     assert history.gpu_hours == pytest.approx(16 * 30 / 3600)
-    policy = policy_for(recipe, 1, history.lessons)
-    assert isinstance(policy, LearnedPolicy)
+    policy = LearnedPolicy(recipe, 1, history.lessons)
     assert policy.belief([]).time.theta["network"] < -0.5
     assert policy._taught == ", and from a probe of the links"
 
