@@ -55,8 +55,7 @@ def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
     time from `since` to `until`. Of several such names the one with most time."""
     ranges = timeline.ranges
     best: tuple[float, Spans] | None = None
-    for code, lane in _kinds(ranges):
-        found = ranges.take(code & (ranges.lane == lane))
+    for found in _longest_kinds(ranges, least_us=FILLED * MOST * (until - since)):
         order = np.argsort(found.start_us, kind="stable")
         start, end = found.start_us[order], found.end_us[order]
         took, whole = float((end - start).sum()), float(end.max() - start.min())
@@ -67,15 +66,16 @@ def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
     return _in_order(best[1]) if best else []
 
 
-def _kinds(ranges: Spans) -> Iterator[tuple[Bools, int]]:
-    """Which ranges are of a bare name that occurs often enough on a thread, and that thread."""
-    names = [bare(name) for name in ranges.names]
+def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
+    """The ranges of each bare name on each thread that are many enough and take so long together."""
+    if not len(ranges):
+        return
     first: dict[str, int] = {}
-    code = np.array([first.setdefault(name, k) for k, name in enumerate(names)], dtype=np.int64)
-    of = code[ranges.name] if len(ranges) else np.empty(0, dtype=np.int64)
-    pairs, count = np.unique(np.stack([of, ranges.lane]), axis=1, return_counts=True)
-    for name, lane in pairs[:, count >= REPEATS].T.tolist():
-        yield of == name, lane
+    code = ranges.code(lambda name: first.setdefault(bare(name), len(first)))
+    _, kind, count = np.unique(np.stack([code, ranges.lane]), axis=1, return_inverse=True, return_counts=True)
+    took = np.bincount(kind.ravel(), weights=ranges.end_us - ranges.start_us)
+    for one in np.flatnonzero((count >= REPEATS) & (took >= least_us)).tolist():
+        yield ranges.take(kind.ravel() == one)
 
 
 def named(ranges: Spans, name: str) -> Bools:
