@@ -13,7 +13,9 @@ from analyzers.verdict import ABSTENTIONS
 from autotune.cli import main
 from autotune.diagnose.next_steps import RECORD, next_steps
 from autotune.report import write_report
+from autotune.tuning.events import BurstFinished, BurstStarted, Ended, Event, Judged, Proposed, StudyStarted
 from policies.situation import Situation
+from policies.trial import Phase, Status, Verdict
 from tests.analyzers.drawing import GEMM, Drawing
 from tests.autotune.report.drawn_study import OOM, STEPS, analysis_of, events, write_study
 from trainer.burst import Outcome
@@ -116,3 +118,37 @@ def test_a_fix_is_explained_and_a_wrong_name_meets_the_nearest(capsys: pytest.Ca
     assert capsys.readouterr().out.startswith("CUDA graphs: replay launches in place of issuing them.")
     assert main(["diagnose", "--explain", "cuda_graph"]) == 2
     assert "did you mean cuda_graphs" in capsys.readouterr().err
+
+
+def ran_out_of_memory(recipe: Recipe) -> list[Event]:
+    """A study of one burst, which did not fit."""
+    told = recipe.model_dump(mode="json")
+    proposed = Proposed(
+        trial=0, parent=None, phase=Phase.FIT, fix="base", because="as given", recipe=told, changes={}, gain=None
+    )
+    return [
+        StudyStarted(
+            at=1.0, version="0.1.0", name="r", recipe=told, digest=recipe.digest(), seed=1, environment={"host": "h"}
+        ),
+        proposed,
+        BurstStarted(burst=1, trial=0, purpose="measure"),
+        BurstFinished(burst=1, trial=0, outcome=Outcome(failure=OOM, limit_gib=79.18, ranks=16), seconds=9.0, ranks=16),
+        Judged(trial=0, status=Status.OOM, verdict=Verdict.REJECTED, because="out of memory"),
+        Ended(at=20.0, status="infeasible", because="nothing fits"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("deepseek-v3", "no legal setting fits on 2 nodes; "),
+        ("qwen3-30b-a3b", "By the estimate this fits, with "),
+    ],
+)
+def test_a_report_of_a_study_that_ran_out_of_memory_says_what_would_fit(tmp_path: Path, model: str, says: str) -> None:
+    recipe = recipe_from(Source(name="r", data={"model": model, "cluster": {"gpu": "h100", "nodes": 2}}))
+    study = write_study(tmp_path / "study", ran_out_of_memory(recipe))
+    page = write_report(study).read_text()
+    assert says in page
+    assert page.index('id="next"') < page.index('id="throughput"')
+    assert says in (study / "report.md").read_text()
