@@ -6,7 +6,8 @@ Beside each other: the policy as it is, Optuna's tpe, gp and random samplers (fr
 memory gate, without traces) and `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
 is the true throughput of what `export` would write then, *best* the best known: `plan`'s finals, random recipes, hill
 climbing and whatever a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the
-median |log| of predicted over true throughput, `in bound` the share of true gains below the bound that was given.
+median |log| of predicted over true throughput, `in bound` the share of true gains below the bound that was given;
+`bursts to 97%` is a median over all studies, "never" where most do not come there.
 """
 
 from __future__ import annotations

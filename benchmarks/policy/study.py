@@ -59,6 +59,13 @@ class Study:
     def has_recipe(self) -> bool:
         return self.tuned_after(len(self.paid)) > 0
 
+    def bursts_to(self, throughput: float) -> float:
+        """Bursts after the base's until what would be exported gives so much and keeps it; inf: never."""
+        if self.tuned_after(len(self.paid)) < throughput:
+            return math.inf
+        curve = [self.start, *(burst.tuned for burst in self.paid)]
+        return 1.0 + max((at for at, tuned in enumerate(curve) if tuned < throughput), default=-1)
+
     def hours_to(self, throughput: float) -> float:
         """GPU-hours after the base's until what would be exported gives so much and keeps it; inf: never."""
         spent, reached = 0.0, 0.0 if self.start >= throughput else math.inf

@@ -91,6 +91,13 @@ def test_a_study_that_ended_early_keeps_what_it_had() -> None:
     assert not study(0, 0).has_recipe
 
 
+def test_bursts_are_counted_until_what_would_be_exported_is_good_and_stays_so() -> None:
+    assert study(0, 96, 97).bursts_to(95) == 2
+    assert study(96, 94, 97).bursts_to(95) == 3
+    assert study(10, start=96).bursts_to(95) == math.inf
+    assert study(96, start=96).bursts_to(95) == 0
+
+
 def test_hours_count_until_the_goal_is_reached_for_good() -> None:
     assert study(0, 96, 97).hours_to(95) == 4
     assert study(96, 94, 97).hours_to(95) == 6
