@@ -12,6 +12,7 @@ import pytest
 from policies.belief.corrections import corrections
 from policies.belief.evidence import Evidence, evidence_of, told_together
 from policies.belief.factors import factors
+from policies.belief.prior import lesson_of, prior_of
 from policies.belief.time import learnt
 from tests.policies.belief.planted import evidence, true_step_s
 from tests.policies.drawn import cpu_recipe, outcome, trial
@@ -65,6 +66,14 @@ def test_what_was_learnt_is_told_in_units_of_cpus() -> None:
     products = next(one for one in told if one.factor == "cpu_products")
     assert products.unit == "TFLOP/s"
     assert products.after < products.before
+
+
+def test_a_study_on_cpus_teaches_another() -> None:
+    lesson = lesson_of(learnt(on_cpus(MACHINES["a slow machine"])), study="first")
+    assert "gemm" not in lesson.mean
+    taught = dict(zip((factor.name for factor in factors()), prior_of([lesson]).mean.tolist(), strict=True))
+    assert taught["cpu_products"] < -0.3
+    assert taught["cpu_host"] > 0.2
 
 
 def test_cpu_time_tells_what_wall_time_on_a_busy_machine_does_not() -> None:
