@@ -36,7 +36,7 @@ class Evidence:
     recipe: Recipe
     step_s: float | None
     deviation: float  # of `step_s` from burst to burst, relative
-    scatter: float = 0.0  # of one of its steps, relative
+    scatter: float = 0.0  # of one of its steps, relative, where ranks compute on CPUs
     work_s: float | None = None  # CPU time of a rank in a step, where ranks compute on CPUs
     ranks: tuple[RankParts, ...] = ()
     peak_gib: tuple[float, ...] = ()
@@ -59,7 +59,7 @@ def _evidence(trial: Trial) -> Evidence:
         recipe=trial.recipe,
         step_s=median(medians) / 1e6 if medians else None,
         deviation=_deviation(trial) / math.sqrt(max(len(medians), 1)),
-        scatter=max([0.0, *(_scatter(outcome) for outcome in trial.outcomes if outcome.ok)]),
+        scatter=_scatter(trial),
         work_s=_work_s(trial),
         ranks=_traced(trial),
         peak_gib=_peaks(trial),
@@ -84,8 +84,10 @@ def _cpu_share(outcome: Outcome) -> float:
     return min(median(outcome.cpu_us) / max(outcome.ranks, 1) / median(outcome.step_us), 1.0)
 
 
-def _scatter(outcome: Outcome) -> float:
-    return median_error(outcome.step_us) * math.sqrt(len(outcome.step_us))
+def _scatter(trial: Trial) -> float:
+    """On GPUs a traced step is as good as any."""
+    ran = [outcome for outcome in trial.outcomes if outcome.ok and trial.recipe.hardware.is_cpu]
+    return max([0.0, *(median_error(outcome.step_us) * math.sqrt(len(outcome.step_us)) for outcome in ran)])
 
 
 def _work_s(trial: Trial) -> float | None:

@@ -79,8 +79,9 @@ class Posterior:
 
     @property
     def noise(self) -> float:
-        """Standard deviation that noise adds to the log of two bursts' ratio, beyond what pinned nodes show."""
-        if not self.measured:
+        """Standard deviation that neighbours of CPU ranks add to the log of two bursts' ratio, beyond what pinned nodes
+        show."""
+        if not _on_cpu(self.measured):
             return 0.0
         beyond = max(float(np.median(_noise(self.measured))) ** 2 - PINNED**2, 0.0)
         return float(np.sqrt(2 * beyond))
