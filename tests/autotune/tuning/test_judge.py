@@ -164,6 +164,22 @@ def test_another_layout_draws_other_weights_and_only_the_level_is_compared() -> 
     assert judge(candidate, against=best, trials=[best, candidate]).verdict is Verdict.ACCEPTED
 
 
+@pytest.mark.parametrize(("inject", "agrees"), [(True, False), (False, True)])
+def test_another_micro_batch_has_other_weights_where_nothing_puts_the_trainers_generators_back(
+    inject: bool, agrees: bool
+) -> None:
+    """Real Megatron-LM 0.16.1, micro batches 1 and 2: its warm-up draws random numbers before its weights."""
+    data = BASE.replace({"precision": "fp32"}).model_dump(mode="json")
+    data["burst"] |= {"engine": "command"}
+    recipe = Recipe.model_validate(data | {"trainer": {"command": ["python", "t.py"], "inject": inject}})
+    one, two = [6.524540, 6.346156, 5.917779, 5.647150], [6.499970, 6.319513, 5.850909, 5.595668]
+    best = trial_of(outcome_of(100_000, loss=one), outcome_of(100_100), recipe=recipe)
+    moved = recipe.replace({"micro_batch_size": 2})
+    candidate = trial_of(outcome_of(50_000, loss=two), number=1, bursts=(3,), recipe=moved)
+    said = judge(candidate, against=best, trials=[best, candidate])
+    assert (said.verdict is Verdict.ACCEPTED) is agrees
+
+
 def test_a_change_of_numbers_is_not_held_to_the_same_losses() -> None:
     best = trial_of(outcome_of(100_000, loss=[7.0, 6.9]), outcome_of(100_100))
     other = BASE.replace({"precision": "bf16"})

@@ -30,7 +30,7 @@ def run(folder: Path, program: str, **env: str) -> subprocess.CompletedProcess[s
     paths = os.pathsep.join([str(INJECTED), str(folder)])
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": paths, "MOE_AUTOTUNE_OUT": str(out), "RANK": "0", **env}
     return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=300
     )
 
 
@@ -90,3 +90,20 @@ def test_the_first_weights_do_not_depend_on_the_micro_batch(tmp_path: Path) -> N
         said.add(run(tmp_path, program.format(size=size)).stdout)
         (tmp_path / "ranks" / "rank0.pid").unlink()
     assert len(said) == 1
+
+
+def test_a_phase_is_written_when_it_is_new_and_where_an_exception_came(tmp_path: Path) -> None:
+    fails = "def backward_step(x):\n    if x == 99:\n        raise ValueError(x)\n    return x\n"
+    module(tmp_path, "megatron.core.pipeline_parallel.schedules", SCHEDULES.partition("def backward")[0] + fails)
+    program = (
+        "import os; pwrite, written = os.pwrite, []; "
+        "os.pwrite = lambda *given: (written.append(given), pwrite(*given)); "
+        "from megatron.core.pipeline_parallel.schedules import forward_step, backward_step\n"
+        "for step in range(99): backward_step(step); forward_step(step)\n"
+        "print(len(written))\n"
+        "try: backward_step(99)\n"
+        "except ValueError: print(open(os.environ['MOE_AUTOTUNE_OUT'] + '/rank0.phase').read().strip())\n"
+    )
+    written, phase = run(tmp_path, program).stdout.split()
+    assert int(written) < 20  # of 198 changes: a slow machine may write one every two seconds
+    assert phase == "backward"
