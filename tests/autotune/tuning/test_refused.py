@@ -27,7 +27,7 @@ def without_sequence_parallel(recipe: Recipe) -> Outcome | float:
 
 
 def test_the_same_cause_is_not_paid_for_again(tmp_path: Path) -> None:
-    """By the fixes of the walls, on four CPU ranks; three layouts with sequence parallel were tried before refusals were learnt."""
+    """By the fixes of the walls, on four CPU ranks: more layouts with sequence parallel would be tried without it."""
     cluster = cpu_recipe().cluster.model_copy(update={"gpus_per_node": 4, "memory_gib": 0.3})
     base = cpu_recipe({"expert_model_parallel_size": 4}).model_copy(update={"cluster": cluster})
     loop = loop_in(tmp_path, rule=without_sequence_parallel, base=base, budget=16)
@@ -35,4 +35,4 @@ def test_the_same_cause_is_not_paid_for_again(tmp_path: Path) -> None:
     trials = loop.bench.journal.history.trials
     failed = [trial for trial in trials if trial.status is Status.FAILED]
     assert len(failed) == 1, [trial.changes for trial in failed]
-    assert len([trial for trial in trials if trial.status is Status.OK]) >= 3
+    assert len([trial for trial in trials if trial.status is Status.OK]) >= 2
