@@ -52,8 +52,8 @@ def memory(facts: Path, *, write: bool) -> None:
     console.print(f"median |error| of pipelined runs by the rank taken for the measured one: {said}")
     fit = fit_all(runs)
     console.print(
-        f"fitted: workspaces {1024 * fit.blas_workspace:.0f} MiB, expected imbalance {fit.expected_imbalance:.2f}, "
-        f"margin {fit.margin:.3f}"
+        f"fitted: workspaces {1024 * fit.blas_workspace:.0f} MiB, slack {fit.slack:.3f} GiB, expected imbalance "
+        f"{fit.expected_imbalance:.2f}, at most {fit.imbalance:.2f}, margin {fit.margin:.3f}"
     )
     judged = judge(runs)
     moe, dense = ([each for each in judged if each.run.is_moe is wanted] for wanted in (True, False))

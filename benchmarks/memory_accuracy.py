@@ -13,14 +13,17 @@ import numpy as np
 
 from benchmarks.golden_runs import GoldenRun
 from trainer.estimate.candidates import Floats, one
-from trainer.estimate.memory.bound import FEATURES, Calibration, margin, unbalanced
+from trainer.estimate.held import held_parameters
+from trainer.estimate.memory.bound import FEATURES, Calibration, unbalanced, widened
 from trainer.estimate.memory.constants import constant
-from trainer.estimate.memory.estimate import MemoryTable, memory_of
+from trainer.estimate.memory.estimate import RESTING, MemoryTable, memory_of
+from trainer.estimate.memory.state import step_bytes
 
 GIB = 2.0**30
-RESTING = ("weights", "gradients", "master_weights", "optimizer", "buffers")
 LARGE_GIB = 20.0
-COVERED = 0.98  # of the runs, which the bound is to hold for
+COVERED = 0.98  # of the cases, whose worst run the bound is to hold for
+SMALL_GIB = 2.0  # below it buffers that no size of the recipe decides are what is missed
+SLACK = 0.95  # of the small runs, which it covers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +46,13 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The constants that these runs fixed, `memory.csv`'s names. `margin` is a share, `blas_workspace` GiB."""
+    """The constants that these runs fixed, `memory.csv`'s names. `blas_workspace` and `slack` are GiB, `margin` is a
+    share of what moves, the others are loads over the mean."""
 
     blas_workspace: float
-    expected_imbalance: float
+    slack: float = 0.0
+    expected_imbalance: float = 1.0
+    imbalance: float = 1.0
     margin: float = 0.0
 
 
@@ -56,16 +62,33 @@ class _Predicted:
 
     run: GoldenRun
     resting: float
+    after_step: float  # the optimizer's copy of its gradients, which stays until the next step begins
     moving: float
     routed: float  # where nothing forces an even load
     widened: float  # share that the bound adds for what was never measured
 
+    def at_rest(self, fit: Fit) -> float:
+        return self.resting + fit.blas_workspace + self.after_step
+
     def peak(self, fit: Fit) -> float:
-        return self.resting + fit.blas_workspace + self.moving + (fit.expected_imbalance - 1) * self.routed
+        return self.resting + fit.blas_workspace + self.moves(fit)
 
     def upper(self, fit: Fit) -> float:
-        worst = self.peak(fit) + (constant("imbalance") - fit.expected_imbalance) * self.routed
-        return worst * (1 + fit.margin + self.widened)
+        uneven = max(0.0, fit.imbalance - fit.expected_imbalance) * self.routed
+        resting = self.resting + fit.blas_workspace + fit.slack
+        return (resting + self.moves(fit) * (1 + fit.margin) + uneven) * (1 + self.widened)
+
+    def load(self, fit: Fit) -> float:
+        """Of this rank's experts over the mean, were nothing else wrong."""
+        even = replace(fit, expected_imbalance=1.0)
+        return 1 + (self.run.peak_bytes / GIB - self.peak(even)) / self.routed
+
+    def short(self, fit: Fit) -> float:
+        """GiB that the bound lacks."""
+        return self.run.peak_bytes / GIB / (1 + self.widened) - self.upper(fit) / (1 + self.widened)
+
+    def moves(self, fit: Fit) -> float:
+        return self.moving + (fit.expected_imbalance - 1) * self.routed
 
 
 def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
@@ -75,7 +98,7 @@ def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
     for case in sorted({each.run.case for each in predicted}):
         fit = fitted([each for each in predicted if each.run.case != case])
         found += [
-            Judged(run=each.run, resting=each.resting + fit.blas_workspace, peak=each.peak(fit), upper=each.upper(fit))
+            Judged(run=each.run, resting=each.at_rest(fit), peak=each.peak(fit), upper=each.upper(fit))
             for each in predicted
             if each.run.case == case
         ]
@@ -88,13 +111,24 @@ def fit_all(runs: Iterable[GoldenRun]) -> Fit:
 
 
 def fitted(runs: Sequence[_Predicted]) -> Fit:
-    """Workspaces by resting memory, the load by peaks of experts' runs, both medians; the margin covers the peaks."""
-    small = float(np.median([each.run.resting_bytes / GIB - each.resting for each in runs]))
-    even = Fit(blas_workspace=small, expected_imbalance=1.0)
-    short = [(each.run.peak_bytes / GIB - each.peak(even)) / each.routed for each in runs if each.routed]
-    uneven = Fit(blas_workspace=small, expected_imbalance=1 + max(0.0, float(np.median(short))))
-    over = [each.run.peak_bytes / GIB / each.upper(uneven) - 1 for each in runs]
-    return replace(uneven, margin=max(0.0, float(np.quantile(over, COVERED))))
+    """Workspaces by resting memory, the usual load by peaks of runs with experts, slack by small runs; the worst load
+    and the margin by the worst run of each case, whose runs repeat each other."""
+    workspaces = float(np.median([each.run.resting_bytes / GIB - each.resting - each.after_step for each in runs]))
+    fit = Fit(blas_workspace=workspaces)
+    uneven = [each for each in runs if each.routed]
+    usual = max(1.0, float(np.median([each.load(fit) for each in uneven])))
+    fit = replace(fit, expected_imbalance=usual, imbalance=max(usual, _worst(uneven, lambda each: each.load(fit))))
+    small = [each.short(fit) for each in runs if each.run.peak_bytes < SMALL_GIB * GIB]
+    fit = replace(fit, slack=max(0.0, float(np.quantile(small, SLACK))))
+    return replace(fit, margin=max(0.0, _worst(runs, lambda each: each.short(fit) / each.moves(fit))))
+
+
+def _worst(runs: Sequence[_Predicted], of: Callable[[_Predicted], float]) -> float:
+    """What covers the worst run of nearly every case."""
+    cases: dict[str, float] = {}
+    for each in runs:
+        cases[each.run.case] = max(of(each), cases.get(each.run.case, -np.inf))
+    return float(np.quantile(list(cases.values()), COVERED))
 
 
 def _predicted(run: GoldenRun) -> _Predicted:
@@ -108,9 +142,10 @@ def _predicted(run: GoldenRun) -> _Predicted:
     return _Predicted(
         run=run,
         resting=sum(parts[name] for name in RESTING) - constant("blas_workspace") / 1024,
+        after_step=float(step_bytes(candidates, held_parameters(candidates))[0, -1]) / GIB,
         moving=_moving(parts),
         routed=routed,
-        widened=float(margin(candidates, table.peak_gib)[0]) - constant("margin"),
+        widened=float(widened(candidates, table.peak_gib)[0]),
     )
 
 

@@ -1,8 +1,9 @@
-"""How far a run may need more than the point: uneven experts, and what was never measured.
+"""How far a run may need more than the point: uneven experts, what moves in a step, and what was never measured.
 
-`memory_calibration.csv` holds, for each feature a recipe can have, the calibrated runs that have it and their errors;
-`benchmarks/estimate_accuracy.py memory` makes it. A feature without a run, and a peak above the largest one measured,
-widen the bound.
+What rests between steps is counted tensor by tensor and was met to within `slack`, whatever its size; what moves
+(activations, loss, one layer's backward) errs by a share. `memory_calibration.csv` holds, for each feature a recipe can
+have, the calibrated runs that have it and their errors; `benchmarks/estimate_accuracy.py memory` makes it. A feature
+without a run, and a peak above the largest one measured, widen the bound.
 """
 
 from __future__ import annotations
@@ -72,13 +73,22 @@ def never_measured(candidates: Candidates) -> dict[str, Flags]:
     return {name: has(candidates) for name, has in FEATURES.items() if not known[name].rows}
 
 
-def margin(candidates: Candidates, peak_gib: Floats) -> Floats:
-    """Share of the point that the bound adds, [N]."""
+def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, uneven: Floats) -> Floats:
+    """The bound of the hottest rank, [N]. GiB, each [N, P]: what stays between steps, what moves in one, and what the
+    hottest expert rank has more of it."""
+    peak = resting + moving
+    worst = (resting + constant("slack") + moving * (1 + constant("margin")) + uneven).max(axis=1)
+    unsure: Floats = worst * (1 + widened(candidates, peak.max(axis=1)))
+    return unsure
+
+
+def widened(candidates: Candidates, peak_gib: Floats) -> Floats:
+    """Share that the bound adds for what was never measured, [N]."""
     unknown = sum((flags.astype(float) for flags in never_measured(candidates).values()), np.zeros(()))
     largest = max(known.largest_gib for known in calibrations().values())
     doublings = np.log2(np.maximum(1.0, peak_gib / largest))
-    widened = constant("margin_feature") * unknown + constant("margin_doubling") * doublings
-    return constant("margin") + np.minimum(widened, constant("margin_most"))
+    share = constant("margin_feature") * unknown + constant("margin_doubling") * doublings
+    return np.minimum(share, constant("margin_most"))
 
 
 def most_load(candidates: Candidates) -> Floats:

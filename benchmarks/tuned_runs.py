@@ -1,0 +1,69 @@
+"""NVIDIA's tuned recipes as they are run: what `data/tuned_recipes.json` has no column for, or no value in.
+
+Of all: routing is forced even, as in the tables of throughput that these recipes stand for (`published_runs.csv`,
+`routing`), the loss is Transformer Engine's (`rules.csv` R241), gradients are reduced in BF16 unless a row says
+otherwise, and FSDP shards all three. Rows of releases before 0.6 and of the model zoo have no columns of dispatcher,
+recompute, offload or optimizer, or not all of them: those come from the recipe of today for the same model, GPU and
+precision that is nearest in layout. Where there is none a row is not complete, and nothing is told of its memory.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.places import DATA, data_file
+from tests.trainer.recipe.tuned_recipes import recipe_of_row
+from trainer.recipe import Recipe
+
+ALL: dict[str, Any] = {
+    "moe_router_force_load_balancing": True,
+    "cross_entropy_loss_fusion": True,
+    "cross_entropy_fusion_impl": "te",
+}
+FILLED = ("dispatcher", "recompute", "offload", "optimizer")  # columns that some rows do not have
+SAME = ("tp", "pp", "vp", "ep")  # sizes that a nearest row should have
+
+
+def as_run(row: dict[str, Any], *, facts: Path = DATA) -> Recipe | None:
+    """None where what decides memory is recorded neither here nor in a recipe of today."""
+    filled = _filled(row, facts)
+    if filled is None:
+        return None
+    recipe = recipe_of_row(filled)
+    knobs = dict(ALL)
+    if recipe.knob("grad_reduce_in_fp32") is None:
+        knobs["grad_reduce_in_fp32"] = False
+    if recipe.knob("use_megatron_fsdp"):
+        knobs["data_parallel_sharding_strategy"] = "optim_grads_params"
+    return recipe.replace(knobs)
+
+
+def _filled(row: dict[str, Any], facts: Path) -> dict[str, Any] | None:
+    missing = [name for name in FILLED if not row.get(name)]
+    if not missing:
+        return row
+    like = [known for known in _complete(facts) if _kind(known) == _kind(row)]
+    if not like:
+        return None
+    nearest = min(like, key=lambda known: _apart(known, row))
+    return row | {name: nearest[name] for name in missing}
+
+
+@cache
+def _complete(facts: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
+    return [row for row in rows if all(row.get(name) for name in FILLED)]
+
+
+def _kind(row: dict[str, Any]) -> tuple[str, str, str]:
+    model = row["model"].lower().lstrip("_").replace("-", "_")
+    return model, row["gpu"], str(row["precision"]).replace("mxfp8", "fp8_mx")
+
+
+def _apart(known: dict[str, Any], row: dict[str, Any]) -> tuple[int, int]:
+    theirs, ours = known["parallelism"], row["parallelism"]
+    sizes = sum((theirs[name] or 1) != (ours[name] or 1) for name in SAME)
+    return sizes, abs((known["batch"]["mbs"] or 1) - (row["batch"]["mbs"] or 1))
