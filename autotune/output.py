@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,19 @@ class Output:
         except OSError as error:
             raise self._cannot(error) from None
 
+    def make(self, write: Callable[[Path], None]) -> None:
+        """A file that a library writes, at the path it is given; what was there is replaced when it is whole. Raises
+        BadInputError."""
+        self.check()
+        made = _beside(self.path.resolve())
+        try:
+            write(made)
+            os.replace(made, self.path.resolve())
+        except OSError as error:
+            raise self._cannot(error) from None
+        finally:
+            made.unlink(missing_ok=True)
+
     def _refuse_loss(self) -> None:
         if source := next((source for source in self.inputs if self._is_of(source)), None):
             what = "this command reads it" if source.is_file() else f"it lies in {source}, which this command reads"
@@ -106,7 +119,7 @@ def replace_file(path: Path, text: str) -> None:
 
     Raises OSError that names the path.
     """
-    temporary = path.with_name(f".moe-autotune-{secrets.token_hex(4)}.tmp")
+    temporary = _beside(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(descriptor, "wb") as file:
@@ -121,6 +134,10 @@ def replace_file(path: Path, text: str) -> None:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".moe-autotune-{secrets.token_hex(4)}.tmp")
 
 
 def _checked(output: Output) -> Output:

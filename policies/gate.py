@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from policies.trial import Trial
+from policies.trial import Status, Trial
 from trainer.recipe import Recipe
 
 # Free share of the limit asked of a forecast: allocators round up, and ranks differ. More without a measured peak.
@@ -140,3 +140,12 @@ def _by_estimate(known: _Known) -> float:
 def measured_limit(trials: Sequence[Trial]) -> float | None:
     limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
     return min(limits) if limits else None
+
+
+DIED = 0.1  # over the limit, where a recipe ran out and nothing says by how much
+
+
+def excess(trial: Trial) -> float:
+    """Peak over the limit, minus one: above 0 the trial did not fit."""
+    peaks = [max(o.peak_gib) / o.limit_gib - 1 for o in trial.outcomes if o.ok and o.peak_gib and o.limit_gib]
+    return max(peaks) if peaks else (DIED if trial.status is Status.OOM else -DIED)

@@ -13,7 +13,7 @@ from analyzers.diagnosis import Wall
 from policies.consider import Candidate, consider
 from policies.fix import gain_of
 from policies.fixes import FIXES
-from policies.gate import Forecast
+from policies.gate import Forecast, excess
 from policies.legality import Refusal, derive
 from policies.noise import throughput
 from policies.recompute import heavier, lighter
@@ -172,9 +172,7 @@ def told(view: View, axes: Sequence[Axis]) -> list[Measured]:
         out_of_memory = trial.status is Status.OOM
         if point is None or (figure is None and not out_of_memory):
             continue
-        excess = 0.1 if out_of_memory else -0.1
-        peaks = [max(o.peak_gib) / o.limit_gib - 1 for o in trial.outcomes if o.ok and o.peak_gib and o.limit_gib]
-        seen.append(Measured(point=point, tokens_per_s=figure or 0.0, excess=max(peaks) if peaks else excess))
+        seen.append(Measured(point=point, tokens_per_s=figure or 0.0, excess=excess(trial)))
     return seen
 
 

@@ -1,4 +1,4 @@
-"""The search around the best recipe: the only file that knows Optuna.
+"""The search around the best recipe, and studies for Optuna's own tools: the only file that knows Optuna.
 
 A point is one option per axis. What was measured is told to a fresh in-memory study at every call, so the answer
 depends on the arguments alone and a resumed run goes on as it would have. Running out of memory is a completed,
@@ -7,8 +7,10 @@ infeasible trial; points that may not be proposed are told as infeasible too, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ class Measured:
     point: Point
     tokens_per_s: float  # 0 for a point that gave no figure
     excess: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A trial for Optuna's own tools. `knobs` are those that vary in the study, the same for every trial;
+    `tokens_per_s` is None for one that failed for another reason than memory; `excess` as in Measured."""
+
+    knobs: Mapping[str, Any]
+    tokens_per_s: float | None
+    excess: float
+    attributes: Mapping[str, Any]
+    began: datetime
+    ended: datetime
 
 
 def suggest(
@@ -124,3 +139,54 @@ def _study(
             )
         )
     return study
+
+
+def write_study(path: Path, name: str, trials: Sequence[Told]) -> None:
+    """An Optuna study of that name in a new SQLite file, to be read by `optuna.load_study`: every trial, in order; what
+    ran out of memory is complete and infeasible, what failed otherwise is failed."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+        distributions = {
+            knob: _distribution([_plain(trial.knobs[knob]) for trial in trials])
+            for knob in (trials[0].knobs if trials else ())
+        }
+        for trial in trials:
+            study.add_trial(_frozen(trial, distributions))
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _frozen(trial: Told, distributions: Distributions) -> optuna.trial.FrozenTrial:
+    import optuna
+
+    states = optuna.trial.TrialState
+    failed = trial.tokens_per_s is None
+    frozen = optuna.trial.create_trial(
+        state=states.FAIL if failed else states.COMPLETE,
+        value=trial.tokens_per_s,
+        params={knob: _plain(value) for knob, value in trial.knobs.items()},
+        distributions=distributions,
+        user_attrs=dict(trial.attributes),
+        constraints=None if failed else {"memory": trial.excess},
+    )
+    frozen.datetime_start, frozen.datetime_complete = trial.began, trial.ended
+    return frozen
+
+
+def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
+    """Numbers keep their order; whatever else, and numbers beside null, are named values."""
+    import optuna
+
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return optuna.distributions.IntDistribution(min(values), max(values))
+    return optuna.distributions.CategoricalDistribution(tuple(dict.fromkeys(values)))
+
+
+def _plain(value: Any) -> Any:
+    """Lists as text: Optuna keeps single values."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else value

@@ -11,6 +11,7 @@ from autotune.commands.answer import Answer
 
 if TYPE_CHECKING:
     from autotune.export.source import Source
+    from autotune.output import Output
 
 Named = Annotated[
     str | Path,
@@ -30,7 +31,8 @@ def export(
     source: Named,
     *,
     to: Annotated[
-        str, Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob; a study also to mlflow.")
+        str,
+        Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob; a study also to mlflow or optuna."),
     ],
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     for_version: Annotated[
@@ -55,6 +57,8 @@ def export(
     from autotune.output import text_at
 
     file = text_at(output, inputs=read_for(named), force=force)
+    if to == "optuna":
+        return _study_file(named, file)
     target, found = target_named(to), source_at(named)
     warnings = _warnings(named, found, to, for_version, force=force)
     context = Context(version=for_version, provenance=found.provenance, warnings=warnings)
@@ -86,6 +90,23 @@ def _tracked(source: str, named: str | None, force: bool) -> Answer:
     run = write_runs(runs, tracking=tracking, folder=Path(source), again=force)
     print(f"run {run} and {len(runs.trials)} trials below it, experiment {runs.experiment}, at {tracking}")
     document = {"schema": 1, "to": "mlflow", "tracking": tracking, "experiment": runs.experiment, "run": run}
+    return Answer(document=document)
+
+
+def _study_file(named: str, file: Output | None) -> Answer:
+    """Every trial, in a file that Optuna's own tools open. BadInputError for what is no study, or no file."""
+    from autotune.tracking.optuna_study import write_optuna
+    from autotune.tuning.journal import read_study
+    from trainer.errors import BadInputError, Problem
+
+    if not Path(named).is_dir():
+        raise BadInputError(Problem(where=named, what="it is no study", hint="name the folder of one, with its journal"))
+    if file is None:
+        raise BadInputError(Problem(where="--to optuna", what="it is a database, no text", hint="add -o study.db"))
+    history = read_study(Path(named))
+    file.make(lambda path: write_optuna(history, path))
+    print(file.path)
+    document = {"schema": 1, "to": "optuna", "trials": len(history.trials), "file": str(file.path)}
     return Answer(document=document)
 
 

@@ -1,0 +1,60 @@
+"""A study as Optuna keeps one, for optuna-dashboard and `optuna.load_study`: every trial, not the best recipe alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autotune.tuning.history import History
+from policies.gate import excess
+from policies.noise import throughput
+from policies.search import Told, write_study
+from policies.trial import Status, Trial
+
+NAME = "optuna"
+
+
+def write_optuna(history: History, path: Path) -> None:
+    """A new SQLite file. Parameters are the knobs that differ between the trials, the value is tokens/s/GPU."""
+    trials = history.trials
+    varied = list(dict.fromkeys(knob for trial in trials for knob in trials[0].recipe.diff(trial.recipe)))
+    name = history.study.name if history.study else "study"
+    write_study(path, name, [_told(history, trial, varied) for trial in trials])
+
+
+def _told(history: History, trial: Trial, varied: list[str]) -> Told:
+    ends = [event.at for event in history.finished if event.trial == trial.number]
+    starts = [event.at - event.seconds for event in history.finished if event.trial == trial.number]
+    begun = history.proposals[trial.number][1].at
+    return Told(
+        knobs={name: trial.recipe.knob(name) for name in varied},
+        tokens_per_s=0.0 if trial.status is Status.OOM else throughput(trial),
+        excess=excess(trial),
+        attributes=_attributes(trial),
+        began=_moment(min(starts, default=begun)),
+        ended=_moment(max(ends, default=begun)),
+    )
+
+
+def _attributes(trial: Trial) -> dict[str, Any]:
+    """What a person looks up: the fix and its reason, what was foretold, and what came of it."""
+    proposal, peaks = trial.proposal, [max(o.peak_gib) for o in trial.outcomes if o.ok and o.peak_gib]
+    said = {
+        "trial": trial.number,
+        "phase": proposal.phase.value,
+        "fix": proposal.fix,
+        "because": proposal.because,
+        "predicted_gain": proposal.predicted.gain,
+        "fits_probability": proposal.predicted.fits_probability,
+        "status": trial.status.value,
+        "verdict": trial.verdict.value if trial.verdict else None,
+        "verdict_because": trial.verdict_because,
+        "peak_gib": max(peaks) if peaks else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _moment(seconds: float) -> datetime:
+    """As Optuna writes times: local to nothing, here UTC."""
+    return datetime.fromtimestamp(seconds, tz=UTC).replace(tzinfo=None)
