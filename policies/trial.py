@@ -6,8 +6,10 @@ journal holds trials, the policy reads them back.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
 from typing import Any
 
 from analyzers.diagnosis import Analysis
@@ -15,6 +17,7 @@ from trainer.burst import BurstPhase, Outcome
 from trainer.recipe import Recipe
 
 Changes = dict[str, tuple[Any, Any]]  # knob -> (from, to)
+NINETY = 1.645  # standard deviations of a 90 % interval
 
 
 AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)
@@ -50,6 +53,19 @@ class Prediction:
     gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
     peak_gib: float | None = None
     fits_probability: float | None = None  # 0..1
+
+    @property
+    def worth(self) -> float | None:
+        """The improvement of log throughput to expect of the burst: a loss is not kept, and what does not fit brings
+        nothing. None where no gain was foretold."""
+        if self.gain is None:
+            return None
+        mean, chance = math.log1p(self.gain), 1.0 if self.fits_probability is None else self.fits_probability
+        if self.gain_low is None or self.gain_high is None or self.gain_high <= self.gain_low:
+            return max(mean, 0.0) * chance
+        deviation = (math.log1p(self.gain_high) - math.log1p(self.gain_low)) / (2 * NINETY)
+        normal = NormalDist()
+        return (deviation * normal.pdf(mean / deviation) + mean * normal.cdf(mean / deviation)) * chance
 
 
 @dataclass(frozen=True, kw_only=True)

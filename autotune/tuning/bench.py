@@ -63,9 +63,8 @@ class Bench:
     @property
     def spent_out(self) -> str | None:
         """Why no further burst is paid for, one as long as the last taken for granted; None while one may be."""
-        history = self.journal.history
+        history, hours = self.journal.history, self.burst_gpu_hours
         last = history.finished[-1] if history.finished else None
-        hours = last.gpu_s / 3600 if last else 0.0
         if self.spent >= self.budget:
             return self.in_words
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
@@ -73,6 +72,12 @@ class Bench:
         if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
             return "the time is up"
         return None
+
+    @property
+    def burst_gpu_hours(self) -> float:
+        """What the next burst takes, were it as the last one; 0 before the first."""
+        finished = self.journal.history.finished
+        return finished[-1].gpu_s / 3600 if finished else 0.0
 
     @property
     def in_words(self) -> str:

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from autotune.looks.quantities import gain, percent
 from autotune.tuning.losses import disagreement
 from autotune.tuning.noise import Cost, cpu_cost, measure_local_noise, measure_noise, medians, wall_cost
-from policies.trial import Status, Trial, Verdict
+from policies.trial import NINETY, Status, Trial, Verdict
 
 STEADY = 0.02  # of a burst's median, by its own steps: above, the first recipe is measured twice
-NINETY = 1.645  # standard deviations of a 90 % interval
 NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
 
 # A gain is worth a pair of repeats (two bursts) when it is at least this part of the band: more after each look.
 HOPE = {1: 0.25, 2: 0.5}
 
-# One-sided quantiles of Student's t by degrees of freedom; used is the last row not above the freedom there is.
-# 0.5 % for a first look, which a drifting machine can fool; 1 % for interleaved pairs, which all have to agree too.
-STUDENT_T_PAIRS = {2: 6.96, 3: 4.54, 4: 3.75, 5: 3.36, 6: 3.14, 8: 2.90, 10: 2.76, 15: 2.60, 30: 2.46}
-STUDENT_T = {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 8: 3.36, 10: 3.17, 15: 2.95, 30: 2.75}
+# Of Student's t, one-sided: 0.5 % for a first look, which a drifting machine can fool; 1 % for interleaved pairs, which
+# all have to agree too.
+FIRST_LOOK = 0.995
+IN_PAIRS = 0.99
+LEAST_FREEDOM = 2  # with 1 no gain of a burst would ever be told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[
 def noise_gain(trials: Sequence[Trial]) -> float:
     """The smallest gain (fraction of throughput) that two bursts a side could tell from noise."""
     noise = measure_noise(trials, wall_cost)
-    return math.expm1(noise.band(2, 2, _student(noise.freedom, STUDENT_T)))
+    return math.expm1(noise.band(2, 2, _student(noise.freedom, FIRST_LOOK)))
 
 
 def gain_over(candidate: Trial, best: Trial) -> float | None:
@@ -169,11 +169,11 @@ def _compare(candidate: Trial, best: Trial, trials: Sequence[Trial], cost: Cost)
     pairs = _interleaved(candidate, best, cost)
     if len(ours) == 1 or not pairs:
         noise = measure_noise(trials, cost)
-        band = noise.band(len(ours), len(theirs), _student(noise.freedom, STUDENT_T))
+        band = noise.band(len(ours), len(theirs), _student(noise.freedom, FIRST_LOOK))
         return Comparison(gain=median(theirs) - median(ours), band=band, pairs_agree=True)
     noise = measure_local_noise(trials, cost)
     gains = [there - here for there, here in pairs]
-    band = noise.band(len(pairs), len(pairs), _student(noise.freedom, STUDENT_T_PAIRS))
+    band = noise.band(len(pairs), len(pairs), _student(noise.freedom, IN_PAIRS))
     return Comparison(gain=fmean(gains), band=band, pairs_agree=min(gains) > 0)
 
 
@@ -197,8 +197,10 @@ def _failure(trial: Trial) -> str:
     return f"{failure.kind}{when}{where}: {failure.evidence}"
 
 
-def _student(freedom: int, table: Mapping[int, float]) -> float:
-    return table[max(row for row in table if row <= max(freedom, min(table)))]
+def _student(freedom: int, share: float) -> float:
+    from scipy.special import stdtrit  # here: commands that judge nothing start without SciPy
+
+    return float(stdtrit(max(freedom, LEAST_FREEDOM), share))
 
 
 def _bursts(trial: Trial) -> list[list[float]]:

@@ -8,6 +8,7 @@ was better the judge's; the loop only decides when it is enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,11 +85,11 @@ class Loop:
         return None
 
     def _wanted(self, phase: Phase) -> Proposal | None:
-        """What the policy proposes, unless it is enough: no budget, no patience, or nothing new."""
+        """What the policy proposes, unless it is enough: no budget, no patience, nothing new, or too dear."""
         if not self.bench.may_burst or (phase is not Phase.FIT and self._history.best is None):
             return None
         proposal = self.policy.propose(self.best, phase, self._history.trials)
-        if proposal is None or self._tried(proposal.recipe):
+        if proposal is None or self._tried(proposal.recipe) or self._too_dear(proposal):
             return None
         if self._out_of_patience and not self._beats_noise(proposal):
             return None
@@ -181,6 +182,27 @@ class Loop:
         bound = proposal.predicted.gain_bound
         return bound is not None and bound > noise_gain(self._history.trials)
 
+    def _too_dear(self, proposal: Proposal) -> str | None:
+        """Why the burst costs more than it is expected to save of the training that is planned; None where it does not,
+        nothing is planned, or nobody said what to expect."""
+        planned, worth = self.base.tune.planned_gpu_hours, proposal.predicted.worth
+        if planned is None or worth is None or self._history.best is None:
+            return None
+        saved, cost = -planned * math.expm1(-worth), self.bench.burst_gpu_hours
+        if saved >= cost:
+            return None
+        return (
+            f"the next burst takes {cost:.2g} GPU-hours and is expected to save {saved:.2g} of the {planned:g} planned "
+            f"for training (tune.planned_gpu_hours)"
+        )
+
+    def _dear(self) -> str | None:
+        """What stopped the search, where it was the price of a burst."""
+        if self.base.tune.planned_gpu_hours is None:
+            return None
+        offers = (self.policy.propose(self.best, phase, self._history.trials) for phase in LATER_PASSES)
+        return next((why for offer in offers if offer and (why := self._too_dear(offer))), None)
+
     def _end(self) -> Ended:
         spent = self.bench.in_words
         if self._history.best is None:
@@ -188,7 +210,8 @@ class Loop:
             return Ended(status="infeasible", because=f"{why}; {spent}")
         if self.bench.spent_out:
             return Ended(status="budget", because=self.bench.spent_out)
-        return Ended(status="converged", because=self.policy.why_stopped(self.best, self._history.trials))
+        why = self._dear() or self.policy.why_stopped(self.best, self._history.trials)
+        return Ended(status="converged", because=why)
 
 
 def base_proposal(recipe: Recipe) -> Proposal:

@@ -214,3 +214,28 @@ def test_repeats_that_agree_narrow_the_noise() -> None:
     scattered = [trial_of(outcome_of(100_000), outcome_of(110_000), outcome_of(95_000))]
     steady = [trial_of(*(outcome_of(100_000 + shift) for shift in range(5)))]
     assert noise_gain(steady) < 0.02 < noise_gain(scattered)
+
+
+# Student's t as the judge's own table had it: the last row not above the freedom there is.
+TABLE = {
+    0.99: {2: 6.96, 3: 4.54, 4: 3.75, 5: 3.36, 6: 3.14, 8: 2.90, 10: 2.76, 15: 2.60, 30: 2.46},
+    0.995: {2: 9.92, 3: 5.84, 4: 4.60, 5: 4.03, 6: 3.71, 8: 3.36, 10: 3.17, 15: 2.95, 30: 2.75},
+}
+
+
+def by_the_table(freedom: int, share: float) -> float:
+    return TABLE[share][max(row for row in TABLE[share] if row <= max(freedom, 2))]
+
+
+def test_verdicts_are_those_of_the_printed_table_of_student(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = [(drift, jitter, speed) for drift, jitter in ((0.003, 0.01), (0.02, 0.05)) for speed in (1, 1.03, 1.1)]
+    drawn = [(seed, *machine) for machine in machines for seed in range(60)]
+
+    def verdicts() -> list[tuple[Verdict, int]]:
+        found = (Machine(seed, drift=drift, jitter=jitter).verdict(speed) for seed, drift, jitter, speed in drawn)
+        return [(said.verdict, bursts) for said, bursts in found]
+
+    exact = verdicts()
+    monkeypatch.setattr("autotune.tuning.judge._student", by_the_table)
+    assert verdicts() == exact
+    assert {verdict for verdict, _ in exact} == set(Verdict)

@@ -320,3 +320,30 @@ def test_a_gain_that_was_foretold_is_accepted_on_one_burst(tmp_path: Path) -> No
     _, candidate = trials_in(tmp_path)
     assert candidate.accepted
     assert "measured as foretold" in candidate.verdict_because
+
+
+SMALL_GAIN = Prediction(gain=0.02, gain_low=-0.01, gain_high=0.05, fits_probability=1.0)
+
+
+@pytest.mark.parametrize(("hours", "tried"), [(None, 2), (1.0, 2), (0.0001, 1)], ids=["no plan", "long", "short"])
+def test_a_burst_that_costs_more_than_the_planned_training_can_save_is_not_paid_for(
+    hours: float | None, tried: int, tmp_path: Path
+) -> None:
+    """A burst here is a second or two of two ranks; two percent of a thousandth of an hour are less."""
+    recipe = base_recipe()
+    planned = recipe.model_copy(update={"tune": recipe.tune.model_copy(update={"planned_gpu_hours": hours})})
+    ideas = [Idea(changes={"micro_batch_size": 4}, foretold=SMALL_GAIN)]
+    ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, base=planned).run()
+    assert len(trials_in(tmp_path)) == tried
+    assert ended.status == "converged"
+    assert ("of the 0.0001 planned for training (tune.planned_gpu_hours)" in ended.because) is (tried == 1)
+
+
+def test_the_worth_of_a_burst_counts_no_loss_and_no_recipe_that_does_not_fit() -> None:
+    sure, likely = (Prediction(gain=0.02, gain_low=-0.01, gain_high=0.05, fits_probability=p) for p in (1.0, 0.5))
+    assert sure.worth is not None
+    assert sure.worth > 0.0198  # log of the mean gain: what turns out a loss is not kept
+    assert likely.worth == pytest.approx(sure.worth / 2)
+    assert Prediction(gain=-0.5, gain_low=-0.6, gain_high=-0.4).worth == pytest.approx(0.0, abs=1e-6)
+    assert Prediction(gain=-0.5).worth == 0.0
+    assert Prediction(gain_bound=0.3).worth is None
