@@ -28,6 +28,7 @@ from policies.reasons import because_of_fit, because_of_prospect
 from policies.retune import propose_retune, told, walls_worth_it
 from policies.search import MODEL, suggest
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
+from policies.untold import NO_OPINION, propose_untold
 from policies.view import View, view_of
 from policies.words import because_of_wall
 from trainer.estimate.candidates import tabulate
@@ -43,7 +44,6 @@ HANDS_OVER = 0.5  # of the best prospect's worth: a phase with less to offer let
 LOOKED_AT = 40  # prospects that a phase looks through
 FIRST = 12  # of which, where nothing runs yet, the order of the field picks one
 ALIKE = 0.003  # log step: what the belief cannot tell apart, and the order of the field decides
-NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 LADDER = (None, "selective", "full")  # recompute, least first
 
 
@@ -80,6 +80,8 @@ class LearnedPolicy:
             chosen = self._searched(view, belief)
         if chosen is not None:
             return self._proposal(view, phase, chosen, belief, ranked)
+        if phase is Phase.RETUNE:
+            return propose_untold(view, belief, least=WORTH)
         return self._unseen(view, phase, belief) if phase is Phase.PROFILE else None
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:

@@ -26,7 +26,7 @@ from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
 
-ROOM = 1.12  # times the limit by the upper bound: beyond, a recipe hardly ever fits
+ROOM = 1.2  # times the limit by the upper bound: beyond, a recipe hardly ever fits
 SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
 SURE = 0.9  # P(fits) asked of a burst before anything has run

@@ -1,7 +1,8 @@
 """The legal space around a recipe: axes of alternatives, each alternative a set of knob changes.
 
-One row an axis. Knobs that only make sense together (recompute's four, TP with sequence parallel) are one axis,
-so that every option is a recipe somebody would write. Options that the rules refuse by themselves are left out.
+What is tried of a knob by itself is the knob table's (`tries`): every such knob is an axis. Knobs that only make sense
+together (recompute's four, TP with sequence parallel) are one axis here, so that every option is a recipe somebody
+would write. Options that the rules refuse by themselves are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
 from policies.legality import Refusal, derive
 from policies.recompute import NONE, rungs
 from policies.search import Point
+from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import layout_of
 
 KnobChanges = dict[str, Any]
@@ -33,7 +36,7 @@ class Axis:
     @property
     def knobs(self) -> tuple[str, ...]:
         """The knobs that decide where a recipe stands on it."""
-        return AXES[self.name].knobs
+        return ROWS[self.name].knobs
 
 
 def _micro_batches(recipe: Recipe) -> list[KnobChanges]:
@@ -63,6 +66,21 @@ def _interleaving(recipe: Recipe) -> list[KnobChanges]:
     return [*whole, *(change for chunks in (2, 4) for change in degrees.with_vpp(recipe, chunks))]
 
 
+def _stages(recipe: Recipe) -> list[KnobChanges]:
+    """Layers laid over the stages by what they cost, where the pipeline is interleaved or they do not divide."""
+    layout = layout_of(recipe)
+    if layout.pp == 1:
+        return []
+    texts = balanced_layouts(recipe.architecture, recipe.training.seq_length, pp=layout.pp, vpp=layout.vpp)
+    return [{"pipeline_model_parallel_layout": text, "virtual_pipeline_model_parallel_size": None} for text in texts]
+
+
+def _groups(recipe: Recipe) -> list[KnobChanges]:
+    """More micro batches through a chunk before the next has its turn: fewer waits, more held."""
+    pp = recipe.parallelism.pipeline_model_parallel_size
+    return [{"microbatch_group_size_per_vp_stage": count} for count in (None, 2 * pp)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """`knobs` decide where a recipe stands on the axis; an option may change others along with them."""
@@ -71,15 +89,16 @@ class Row:
     options: Callable[[Recipe], list[KnobChanges]]
 
 
-def _switch(knob: str) -> Row:
-    return Row(knobs=(knob,), options=lambda recipe: [{knob: False}, {knob: True}])
+def _alone(knob: str) -> Row:
+    """A knob by itself, at the values of its row in the knob table."""
+    return Row(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
 
 
 def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Row:
     return Row(knobs=(degrees.DEGREES[name],), options=_degree(name, companions))
 
 
-# In the order in which axes join a search when more than the ones that mattered are wanted.
+# In the order in which axes join Optuna's search when more than the ones that mattered are wanted.
 AXES: dict[str, Row] = {
     "recompute": Row(knobs=tuple(NONE), options=rungs),
     "micro batch": Row(knobs=("micro_batch_size",), options=_micro_batches),
@@ -89,21 +108,32 @@ AXES: dict[str, Row] = {
     ),
     "EP": _degree_row("ep", degrees.with_ep),
     "threads": Row(knobs=("threads_per_rank",), options=_threads),
-    "EP overlap": _switch("overlap_moe_expert_parallel_comm"),
+    "EP overlap": _alone("overlap_moe_expert_parallel_comm"),
     "CUDA graphs": Row(knobs=("cuda_graph_impl",), options=_graphs),
-    "gradient overlap": _switch("overlap_grad_reduce"),
-    "parameter overlap": _switch("overlap_param_gather"),
+    "gradient overlap": _alone("overlap_grad_reduce"),
+    "parameter overlap": _alone("overlap_param_gather"),
     "TP": _degree_row("tp", degrees.with_tp),
     "PP": _degree_row("pp", degrees.with_pp),
     "VPP": Row(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
     "CP": _degree_row("cp", degrees.with_cp),
-    "grouped GEMM": _switch("moe_grouped_gemm"),
-    "permute fusion": _switch("moe_permute_fusion"),
-    "router fusion": _switch("moe_router_fusion"),
-    "delayed wgrad": _switch("delay_wgrad_compute"),
-    "shared expert overlap": _switch("moe_shared_expert_overlap"),
-    "garbage collection": _switch("manual_gc"),
-    "distributed optimizer": _switch("use_distributed_optimizer"),
+    "grouped GEMM": _alone("moe_grouped_gemm"),
+    "permute fusion": _alone("moe_permute_fusion"),
+    "router fusion": _alone("moe_router_fusion"),
+    "delayed wgrad": _alone("delay_wgrad_compute"),
+    "shared expert overlap": _alone("moe_shared_expert_overlap"),
+    "garbage collection": _alone("manual_gc"),
+    "distributed optimizer": _alone("use_distributed_optimizer"),
+}
+# All that may move: what only a model that weighs it can afford to look at, and every other knob of the table
+ROWS: dict[str, Row] = {
+    **AXES,
+    "stages": Row(knobs=("pipeline_model_parallel_layout",), options=_stages),
+    "chunk groups": Row(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
+    **{
+        name: _alone(name)
+        for name, knob in KNOBS.items()
+        if knob.tries and not any(name in row.knobs for row in AXES.values())
+    },
 }
 
 
@@ -111,7 +141,7 @@ def axis_of(name: str, recipe: Recipe, worth: Callable[[Recipe], bool]) -> Axis 
     """The axis with its options that are legal from `recipe` and worth a look; None when nothing is to choose."""
     options: dict[str, KnobChanges] = {CURRENT: {}}
     seen = {recipe.digest()}
-    for changes in AXES[name].options(recipe):
+    for changes in ROWS[name].options(recipe):
         derived = derive(recipe, changes)
         if isinstance(derived, Refusal) or derived.digest() in seen or not worth(derived):
             continue
@@ -122,7 +152,7 @@ def axis_of(name: str, recipe: Recipe, worth: Callable[[Recipe], bool]) -> Axis 
 
 def moves(recipe: Recipe) -> Iterator[tuple[Axis, str, Recipe]]:
     """Every single step along every axis: the axis, its option, and the legal recipe that it makes."""
-    for name in AXES:
+    for name in ROWS:
         axis = axis_of(name, recipe, lambda derived: True)
         for label, changes in axis.options.items() if axis else ():
             derived = derive(recipe, changes)

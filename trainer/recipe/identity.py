@@ -93,6 +93,7 @@ ACTS_WHEN: dict[str, Test] = {
     "transformer_impl": on_gpu,
     "attention_backend": on_gpu,
     **{name: on_gpu for name, knob in KNOBS.items() if knob.acts == "environment"},
+    "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": _flex("hybridep"),
 }
 
 

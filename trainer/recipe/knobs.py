@@ -1,8 +1,9 @@
 """Every knob of a training job: one row of `knobs.csv` each, read once.
 
 A row says where the knob is written in a recipe, what Megatron-Core, Megatron-LM and Megatron-Bridge call it, which
-values it takes, its default and whose default that is, in which phase it is tuned, which walls it acts on, and
-whether moving it changes the numbers that training computes. How knobs depend on each other is for `rules`.
+values it takes, its default and whose default that is, in which phase it is tuned, which walls it acts on, whether
+moving it changes the numbers that training computes, and what a tuner tries of it. How knobs depend on each other is
+for `rules`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from trainer.recipe.tables import read_table
 SectionName = Literal["training", "parallelism", "knobs"]
 Numerics = Literal["training-equivalent", "numerics-changing", "benchmark-only"]
 NUMERICS: tuple[Numerics, ...] = get_args(Numerics)
+TOGETHER = "axis"  # in the column `tries`
 Kind = Literal["bool", "int", "float", "one", "any", "text"]
 
 _PYTHON_TYPES: dict[Kind, type] = {"bool": bool, "int": int, "float": float, "one": str, "any": tuple, "text": str}
@@ -98,6 +100,8 @@ class Knob:
     phase: Literal["fit", "scale", "profile", "retune"]
     walls: tuple[str, ...]
     numerics: Numerics
+    tries: tuple[Any, ...]  # values worth a burst by themselves, in order; none: it moves with others, or not at all
+    together: bool  # it is tried together with others, as an axis of the policy's space
     note: str
 
     @property
@@ -132,6 +136,11 @@ def parse_domain(text: str) -> Domain:
     )
 
 
+def _value(domain: Domain, word: str) -> Any:
+    """A word of the `tries` column as the value it stands for."""
+    return word if domain.kind in ("one", "text") else domain.canonical(json.loads(word))
+
+
 def _knob(row: dict[str, str]) -> Knob:
     domain = parse_domain(row["values"])
     cells: dict[str, Any] = {name: text or None for name, text in row.items() if name != "values"}
@@ -139,6 +148,10 @@ def _knob(row: dict[str, str]) -> Knob:
         "domain": domain,
         "default": domain.canonical(json.loads(row["default"])),
         "walls": tuple(row["walls"].split()),
+        "tries": ()
+        if row["tries"] == TOGETHER
+        else tuple(_value(domain, word) for word in row["tries"].split("|") if word),
+        "together": row["tries"] == TOGETHER,
         "note": row["note"],
     }
     return Knob(**cells)

@@ -1,0 +1,53 @@
+"""What single settings have brought elsewhere: the belief about a knob that no closed form has an opinion on.
+
+`effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) and one for all
+others, `*`. Published gains were of machines and versions that are not ours, most of them of several settings at once:
+the spreads are wide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+from trainer.recipe.tables import read_table
+
+OTHERS = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """Of moving one knob: mean and standard deviation of the gain in log throughput, before any burst."""
+
+    gain: float
+    spread: float
+    evidence: str
+    source: str
+
+    def worth(self, *, at_most: float) -> float:
+        """The gain to expect of a burst that keeps no loss and gives `at_most` at most (log throughput)."""
+        return self._above(0.0) - self._above(max(at_most, 0.0))
+
+    def _above(self, floor: float) -> float:
+        """Expected excess over `floor`, where there is one."""
+        if math.isinf(floor):
+            return 0.0
+        z, normal = (self.gain - floor) / self.spread, NormalDist()
+        return self.spread * normal.pdf(z) + (self.gain - floor) * normal.cdf(z)
+
+
+@cache
+def effects() -> dict[str, Effect]:
+    return {
+        row["knob"]: Effect(
+            gain=float(row["gain"]), spread=float(row["spread"]), evidence=row["evidence"], source=row["source"]
+        )
+        for row in read_table("effects.csv", package="policies")
+    }
+
+
+def effect_of(knob: str) -> Effect:
+    """The knob's own, or that of all others."""
+    return effects().get(knob, effects()[OTHERS])

@@ -1,0 +1,141 @@
+"""The last thing tried: knobs that the closed forms have no opinion on, one at a time, by their walls.
+
+Each has a belief of its own from what was published (`effects.py`), which no more can come of than the wall it acts on
+could give back. The one that is worth most goes next; `tune.patience` of them in a row without a gain end it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+
+from analyzers.diagnosis import Wall
+from policies.belief.belief import Belief
+from policies.effects import Effect, effect_of
+from policies.fix import gain_of
+from policies.prospects import SURE
+from policies.space import moves
+from policies.trial import NINETY, Phase, Prediction, Proposal, Trial
+from policies.view import View
+from policies.words import leading_wall
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS, Knob
+
+NO_OPINION = 0.001  # log step: a change that the closed forms do not see
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offer:
+    knob: Knob
+    value: object
+    recipe: Recipe
+    effect: Effect
+    bound: float  # log throughput that the walls it acts on could give
+    worth: float
+
+
+def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | None:
+    """The single setting that is worth most, if it is worth `least` (expected log throughput)."""
+    if _in_vain(view.trials) >= view.best.recipe.tune.patience:
+        return None
+    best = max(_offers(view, belief), key=lambda offer: offer.worth, default=None)
+    if best is None or best.worth < least:
+        return None
+    low, high = (math.expm1(best.effect.gain + sign * NINETY * best.effect.spread) for sign in (-1, 1))
+    most = math.expm1(best.bound) if math.isfinite(best.bound) else high
+    need = float(belief.memory.peaks(tabulate([best.recipe]))[0])
+    return Proposal(
+        recipe=best.recipe,
+        parent=view.best.number,
+        phase=Phase.RETUNE,
+        fix="search",
+        because=_because(view, best),
+        predicted=Prediction(
+            gain=min(math.expm1(best.effect.gain), most),
+            gain_low=low,
+            gain_high=min(high, most),
+            gain_bound=most,
+            peak_gib=need,
+            fits_probability=float(belief.memory.fits(tabulate([best.recipe]))[0]),
+        ),
+    )
+
+
+def _offers(view: View, belief: Belief) -> list[_Offer]:
+    single = [
+        (KNOBS[axis.name], axis.options[label][axis.name], recipe)
+        for axis, label, recipe in moves(view.best.recipe)
+        if axis.name in KNOBS and recipe.digest() not in view.tried
+    ]
+    kept = [each for each in single if not _lost_that_way(view, each[0], each[1])]
+    if not kept:
+        return []
+    table = tabulate([view.best.recipe, *(recipe for *_, recipe in kept)])
+    log_steps, fits = belief.time.means(table), belief.memory.fits(table)
+    unseen = (np.abs(log_steps - log_steps[0]) < NO_OPINION) & (fits >= SURE)
+    return [
+        _offer(view, knob, value, recipe) for (knob, value, recipe), keep in zip(kept, unseen[1:], strict=True) if keep
+    ]
+
+
+def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> _Offer:
+    effect, bound = effect_of(knob.name), _bound(view, knob)
+    return _Offer(knob=knob, value=value, recipe=recipe, effect=effect, bound=bound, worth=effect.worth(at_most=bound))
+
+
+def _bound(view: View, knob: Knob) -> float:
+    """What the largest of its walls could give, as log throughput; no bound without a trace."""
+    situation = view.situation
+    if situation.analysis is None:
+        return math.inf
+    us = max(situation.recoverable_us(Wall(wall)) for wall in knob.walls)
+    return math.log1p(gain_of(us, situation.step_us))
+
+
+def _lost_that_way(view: View, knob: Knob, value: object) -> bool:
+    """A trial that moved this knob alone, as far or less far the same way, brought no gain."""
+    order = knob.tries
+    now = view.best.recipe.knob(knob.name)
+    if value not in order:
+        return False
+    for trial in view.trials:
+        if trial.accepted or set(trial.changes) != {knob.name}:
+            continue
+        was, tried = trial.changes[knob.name]
+        if tried == value and was == now:
+            return True
+        if now in order and was == now and tried in order and knob.domain.kind in ("int", "float"):
+            here, there, wanted = order.index(now), order.index(tried), order.index(value)
+            if here < there <= wanted or wanted <= there < here:
+                return True
+    return False
+
+
+def _in_vain(trials: Sequence[Trial]) -> int:
+    """Single settings tried in a row, last of all, without a gain."""
+    return sum(1 for _ in takewhile(lambda trial: _is_untold(trial) and not trial.accepted, reversed(trials)))
+
+
+def _is_untold(trial: Trial) -> bool:
+    """Its gain was foretold by what was published, not by the estimate."""
+    (knob, *more) = trial.changes or (None,)
+    return trial.proposal.phase is Phase.RETUNE and not more and knob in KNOBS and bool(KNOBS[knob].tries)
+
+
+def _because(view: View, offer: _Offer) -> str:
+    effect, knob = offer.effect, offer.knob
+    spread = 100 * NINETY * effect.spread
+    walls = " or ".join(knob.walls)
+    most = f", {100 * math.expm1(offer.bound):.1f} % at most by the trace" if math.isfinite(offer.bound) else ""
+    said = (
+        f"the estimate has no opinion on {knob.name}, which acts on {walls}{most}; one setting at a time: "
+        f"{100 * effect.gain:+.1f} % expected (± {spread:.0f} %) by what was published ({effect.evidence}; "
+        f"effects.csv {effect.source})"
+    )
+    wall = leading_wall(view.situation)
+    return f"{wall}; {said}" if wall else said
