@@ -30,7 +30,9 @@ NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Offer:
+class Offer:
+    """One knob at another value."""
+
     knob: Knob
     value: object
     recipe: Recipe
@@ -43,7 +45,7 @@ def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | No
     """The single setting that is worth most, if it is worth `least` (expected log throughput)."""
     if _in_vain(view.trials) >= view.best.recipe.tune.patience:
         return None
-    best = max(_offers(view, belief), key=lambda offer: offer.worth, default=None)
+    best = max(offers(view, belief), key=lambda offer: offer.worth, default=None)
     if best is None or best.worth < least:
         return None
     low, high = (math.expm1(best.effect.gain + sign * NINETY * best.effect.spread) for sign in (-1, 1))
@@ -66,7 +68,8 @@ def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | No
     )
 
 
-def _offers(view: View, belief: Belief) -> list[_Offer]:
+def offers(view: View, belief: Belief) -> list[Offer]:
+    """Every legal new value of every such knob that surely fits, less what has lost that way already."""
     single = [
         (KNOBS[axis.name], axis.options[label][axis.name], recipe)
         for axis, label, recipe in moves(view.best.recipe)
@@ -83,9 +86,9 @@ def _offers(view: View, belief: Belief) -> list[_Offer]:
     ]
 
 
-def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> _Offer:
+def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:
     effect, bound = effect_of(knob.name), _bound(view, knob)
-    return _Offer(knob=knob, value=value, recipe=recipe, effect=effect, bound=bound, worth=effect.worth(at_most=bound))
+    return Offer(knob=knob, value=value, recipe=recipe, effect=effect, bound=bound, worth=effect.worth(at_most=bound))
 
 
 def _bound(view: View, knob: Knob) -> float:
@@ -127,7 +130,7 @@ def _is_untold(trial: Trial) -> bool:
     return trial.proposal.phase is Phase.RETUNE and not more and knob in KNOBS and bool(KNOBS[knob].tries)
 
 
-def _because(view: View, offer: _Offer) -> str:
+def _because(view: View, offer: Offer) -> str:
     effect, knob = offer.effect, offer.knob
     spread = 100 * NINETY * effect.spread
     walls = " or ".join(knob.walls)
