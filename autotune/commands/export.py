@@ -100,7 +100,9 @@ def _study_file(named: str, file: Output | None) -> Answer:
     from trainer.errors import BadInputError, Problem
 
     if not Path(named).is_dir():
-        raise BadInputError(Problem(where=named, what="it is no study", hint="name the folder of one, with its journal"))
+        raise BadInputError(
+            Problem(where=named, what="it is no study", hint="name the folder of one, with its journal")
+        )
     if file is None:
         raise BadInputError(Problem(where="--to optuna", what="it is a database, no text", hint="add -o study.db"))
     history = read_study(Path(named))

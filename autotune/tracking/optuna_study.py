@@ -12,8 +12,6 @@ from policies.noise import throughput
 from policies.search import Told, write_study
 from policies.trial import Status, Trial
 
-NAME = "optuna"
-
 
 def write_optuna(history: History, path: Path) -> None:
     """A new SQLite file. Parameters are the knobs that differ between the trials, the value is tokens/s/GPU."""
