@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 
+from policies.trial import NINETY
 from trainer.recipe.tables import read_table
 
 OTHERS = "*"
@@ -25,6 +26,15 @@ class Effect:
     spread: float
     evidence: str
     source: str
+
+    @property
+    def low(self) -> float:
+        """End of the 90 % interval, as a fraction of throughput."""
+        return math.expm1(self.gain - NINETY * self.spread)
+
+    @property
+    def high(self) -> float:
+        return math.expm1(self.gain + NINETY * self.spread)
 
     def worth(self, *, at_most: float) -> float:
         """The gain to expect of a burst that keeps no loss and gives `at_most` at most (log throughput)."""

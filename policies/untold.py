@@ -48,7 +48,7 @@ def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | No
     best = max(offers(view, belief), key=lambda offer: offer.worth, default=None)
     if best is None or best.worth < least:
         return None
-    low, high = (math.expm1(best.effect.gain + sign * NINETY * best.effect.spread) for sign in (-1, 1))
+    low, high = best.effect.low, best.effect.high
     most = math.expm1(best.bound) if math.isfinite(best.bound) else high
     need = float(belief.memory.peaks(tabulate([best.recipe]))[0])
     return Proposal(
@@ -81,9 +81,11 @@ def offers(view: View, belief: Belief) -> list[Offer]:
     table = tabulate([view.best.recipe, *(recipe for *_, recipe in kept)])
     log_steps, fits = belief.time.means(table), belief.memory.fits(table)
     unseen = (np.abs(log_steps - log_steps[0]) < NO_OPINION) & (fits >= SURE)
-    return [
+    found = [
         _offer(view, knob, value, recipe) for (knob, value, recipe), keep in zip(kept, unseen[1:], strict=True) if keep
     ]
+    # What is likely to stay inside the noise would teach nothing
+    return [offer for offer in found if offer.effect.high > view.noise]
 
 
 def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:

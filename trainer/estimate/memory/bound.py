@@ -77,7 +77,8 @@ def upper_gib(candidates: Candidates, *, resting: Floats, moving: Floats, uneven
     """The bound of the hottest rank, [N]. GiB, each [N, P]: what stays between steps, what moves in one, and what the
     hottest expert rank has more of it."""
     peak = resting + moving
-    worst = (resting + constant("slack") + moving * (1 + constant("margin")) + uneven).max(axis=1)
+    slack = constant("slack") * (not candidates.base.hardware.is_cpu)  # of GPU libraries
+    worst = (resting + slack + moving * (1 + constant("margin")) + uneven).max(axis=1)
     unsure: Floats = worst * (1 + widened(candidates, peak.max(axis=1)))
     return unsure
 
