@@ -76,7 +76,7 @@ class Session:
             except Exception as error:
                 self._failed(study, error)
                 raise
-        summary(study.journal.whole, self.console)
+        self._sum_up(study.journal.whole)
         self._say(f"report: {written}")
         if ended.status in RESUMABLE:
             self._say(f"go on with: {resume_command(study.journal.whole, str(self.folder))}")
@@ -127,6 +127,16 @@ class Session:
                 study.journal.append(Ended(status="interrupted", because=f"an error ended it: {what}"))
                 write_report(study.folder)
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
+
+    def _sum_up(self, history: History) -> None:
+        """For eyes as it is; in a log every line has its time."""
+        if self.console.is_terminal:
+            summary(history, self.console)
+        else:
+            with self.console.capture() as captured:
+                summary(history, self.console)
+            for line in captured.get().splitlines():
+                self._say(line.rstrip())
 
     def _notify(self, history: History, code: int) -> None:
         if self.notify is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -59,7 +60,10 @@ def test_the_recipes_command_runs_when_a_study_is_done(capsys: pytest.CaptureFix
     assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 0
     assert told()[:2] == ["budget", "0"]
     assert told()[2].endswith("(simulated)")
-    assert "notify: sim: budget, trial 0 (base)" in capsys.readouterr().out
+    log = capsys.readouterr().out
+    assert "notify: sim: budget, trial 0 (base)" in log
+    assert " best: trial 0 (base)" in log
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in log.splitlines()), "a line without its time"
 
 
 def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
