@@ -1,0 +1,301 @@
+"""Nights in small on a real Slurm, with random kills of tuner, srun, slurmd and ranks: what is lost, paid twice, left.
+
+    python -m benchmarks.random_kills [--kills 50] [--bursts 12] [--job allocation|per-burst] [--minutes 60] [--seed 1]
+
+Two nodes of two CPU ranks on this machine (root, Slurm). `moe-autotune run --resume` is started again after every kill
+that ends it, the allocation after every one that ends that, until all bursts are paid for; then another night begins,
+until there were as many kills as asked for. After each the journal is read: a burst is lost where the journal knew it as
+finished and no longer does, paid twice where ranks were handed it after that, left where a process or a job of the study
+is still there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from autotune.tuning.events import BurstFinished, Ended
+from autotune.tuning.journal import JOURNAL, read_events
+from tests.trainer.launchers.slurm.cluster import Cluster, why_not
+from trainer.launchers.processes import Process, status_of
+
+VICTIMS = ("tuner", "srun", "slurmd", "rank")
+PAUSE_S = (1.0, 25.0)  # between two kills
+DOWN_S = (1.0, 15.0)  # that a slurmd is gone: Slurm gives a node up after 10
+GONE_S = 90.0  # for what is left to see that it is: the lease, Slurm's own KillWait
+
+
+@dataclass(kw_only=True)
+class Night:
+    cluster: Cluster
+    folder: Path
+    bursts: int
+    job: str
+    dice: random.Random
+    kills: Counter[str] = field(default_factory=Counter)
+    starts: int = 0  # of the tuner
+    allocations: int = 0
+    known: dict[int, BurstFinished] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    _tuner: subprocess.Popen[bytes] | None = None
+    _job: str | None = None
+
+    # ---- the night
+
+    def run(self, kills: int, until: float) -> None:
+        """Until all bursts are paid for: at most so many kills, none after `until`."""
+        try:
+            while not self._over():
+                self._keep_running()
+                killing = self.kills.total() < kills and time.time() < until
+                self._rest(self.dice.uniform(*PAUSE_S) if killing else 1.0)
+                if killing:
+                    self._kill()
+                self._look()
+        finally:
+            if self._tuner is not None:
+                self._tuner.kill()
+                self._tuner.wait()
+            if self._job is not None:
+                self.cluster.run("scancel", self._job)
+        self._look()
+
+    def _over(self) -> bool:
+        """The tuner has ended by itself, and says that nothing is left to do."""
+        return self._tuner is not None and self._tuner.poll() is not None and self._said_end()
+
+    def _said_end(self) -> bool:
+        events = self._events()
+        return bool(events) and isinstance(events[-1], Ended) and events[-1].status in ("budget", "converged")
+
+    def _events(self) -> list[Any]:
+        path = self.folder / "study" / JOURNAL
+        return read_events(path)[0] if path.exists() else []
+
+    def _rest(self, seconds: float) -> None:
+        give_up = time.monotonic() + seconds
+        while time.monotonic() < give_up and self._tuner is not None and self._tuner.poll() is None:
+            time.sleep(0.1)
+
+    def _keep_running(self) -> None:
+        if self._tuner is not None and self._tuner.poll() is None:
+            return
+        if self.job == "allocation" and not self._allocated():
+            said = self.cluster.run("salloc", "--nodes=2", "--mem=6000", "--no-shell", timeout_s=120)
+            self._job = said.rsplit("allocation ", 1)[-1].split()[0]
+            self.allocations += 1
+        began = (self.folder / "study" / JOURNAL).exists()
+        argv = ["run", str(self.folder / "night.yaml"), "--study", str(self.folder / "study")]
+        more = ["--resume"] if began else []
+        self.starts += 1
+        with (self.folder / "tuner.log").open("ab") as log:
+            self._tuner = subprocess.Popen(
+                [sys.executable, "-m", "autotune.cli", *argv, "--budget", str(self.bursts), *more],
+                env=self._environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        env = {**os.environ, "SLURM_CONF": str(self.cluster.conf)}
+        if self._job is None:
+            return env
+        nodes = ",".join(self.cluster.nodes)
+        return {**env, "SLURM_JOB_ID": self._job, "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_NUM_NODES": "2"}
+
+    def _allocated(self) -> bool:
+        return self._job is not None and self._job in self.cluster.run("squeue", "-h", "-t", "R", "-o", "%A").split()
+
+    # ---- kills
+
+    def _kill(self) -> None:
+        victim = self.dice.choice(VICTIMS)
+        found = self._slurmd if victim == "slurmd" else lambda: self._process(victim)
+        if found():
+            self.kills[victim] += 1
+            print(f"kill {self.kills.total()} of the night: {victim}; {len(self.known)} bursts paid for", flush=True)
+
+    def _process(self, victim: str) -> bool:
+        find = {
+            "tuner": lambda: _alive(self._tuner),
+            "srun": lambda: _running(self.folder, "srun"),
+            "rank": lambda: _running(self.folder, "trainer.worker"),
+        }
+        processes = find[victim]()
+        if not processes:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.dice.choice(processes).pid, signal.SIGKILL)
+        return True
+
+    def _slurmd(self) -> bool:
+        with self.cluster.without_slurmd(self.dice.choice(self.cluster.nodes)):
+            self._rest(self.dice.uniform(*DOWN_S))
+        return True
+
+    # ---- what came of it
+
+    def _look(self) -> None:
+        """What the journal knew once it has to know for ever."""
+        finished = {event.burst: event for event in self._events() if isinstance(event, BurstFinished)}
+        self.lost += [number for number, event in self.known.items() if finished.get(number) != event]
+        self.known = finished
+
+    def paid_twice(self) -> list[int]:
+        """Bursts that ranks were handed after the journal had them as finished, or that it has twice."""
+        events = [event for event in self._events() if isinstance(event, BurstFinished)]
+        twice = [number for number, times in Counter(event.burst for event in events).items() if times > 1]
+        ended_at = {f"{event.burst:04d}": event.at for event in events}
+        for request in (self.folder / "study/engine").glob("*/*/request-*.json"):
+            burst = Path(yaml.safe_load(request.read_text()).get("burst") or "").name
+            if burst in ended_at and request.stat().st_mtime > ended_at[burst] + 1.0:
+                twice.append(int(burst))
+        return sorted(twice)
+
+    def left(self) -> list[str]:
+        """Processes of the study, and jobs and steps of ours, when all had time to go."""
+        give_up = time.monotonic() + GONE_S
+        while (found := self._there()) and time.monotonic() < give_up:
+            time.sleep(0.5)
+        return found
+
+    def _there(self) -> list[str]:
+        jobs = self.cluster.run("squeue", "-h", "-o", "%A %j").splitlines()
+        steps = self.cluster.run("squeue", "-h", "-s", "-o", "%i %j").splitlines()
+        processes = [f"{process.pid}" for process in _running(self.folder, "")]
+        return [each for each in (*jobs, *steps) if "moe-" in each] + processes
+
+
+def _process_of(tuner: subprocess.Popen[bytes] | None) -> Process | None:
+    status = status_of(tuner.pid) if tuner is not None and tuner.poll() is None else None
+    return status.process if status else None
+
+
+def _running(folder: Path, word: str, *, below: int | None = None) -> Iterator[Process] | list[Process]:
+    """Live processes whose command names the folder and the word."""
+    pids = (
+        [p.pid for p in descendants(below)] if below else [int(each) for each in os.listdir("/proc") if each.isdigit()]
+    )
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            status = status_of(pid)
+            ours = any(str(folder / "study/engine") in each for each in command)
+            if ours and status and not status.dead and (not word or word in command) and "random_kills" not in command:
+                found.append(status.process)
+    return found
+
+
+def recipe(job: str) -> dict[str, Any]:
+    launcher: Any = "slurm" if job == "allocation" else {"slurm": {"job": "per-burst"}}
+    return {
+        "name": "night",
+        "model": {
+            "num_layers": 2,
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "vocab_size": 256,
+            "num_moe_experts": 4,
+            "moe_router_topk": 2,
+            "moe_ffn_hidden_size": 64,
+        },
+        "cluster": {"gpu": "cpu", "nodes": 2, "gpus_per_node": 2, "memory_gib": 2.0},
+        "training": {"seq_length": 64, "global_batch_size": 16, "micro_batch_size": 1, "precision": "fp32"},
+        "parallelism": {"expert_model_parallel_size": 2},
+        "burst": {"launcher": launcher, "warmup_steps": 1, "measure_steps": 4, "trace_steps": 1, "deadline_s": 240},
+        "tune": {"patience": 12},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--bursts", type=int, default=12)
+    parser.add_argument("--job", choices=("allocation", "per-burst"), default="allocation")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    if reason := why_not():
+        print(f"not run: {reason}")
+        return 1
+    dice, began = random.Random(asked.seed), time.time()
+    until = began + 60 * asked.minutes
+    nights: list[Ledger] = []
+    while (done := sum(each.kills.total() for each in nights)) < asked.kills and time.time() < until:
+        nights.append(played(asked.job, asked.bursts, asked.kills - done, until, dice))
+        Console().print(told(nights, asked.job, time.time() - began))
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """What came of one night."""
+
+    kills: Counter[str]
+    starts: int
+    allocations: int
+    bursts: int
+    lost: list[int]
+    twice: list[int]
+    left: list[str]
+
+
+def played(job: str, bursts: int, kills: int, until: float, dice: random.Random) -> Ledger:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "slurm").mkdir()
+        (folder / "night.yaml").write_text(yaml.safe_dump(recipe(job)))
+        night = Night(cluster=Cluster(folder=folder / "slurm"), folder=folder, bursts=bursts, job=job, dice=dice)
+        try:
+            night.cluster.start()
+            night.run(kills, until)
+            return Ledger(
+                kills=night.kills,
+                starts=night.starts,
+                allocations=night.allocations,
+                bursts=len(night.known),
+                lost=sorted(set(night.lost)),
+                twice=night.paid_twice(),
+                left=night.left(),
+            )
+        finally:
+            night.cluster.stop()
+
+
+def told(nights: list[Ledger], job: str, seconds: float) -> Table:
+    kills = sum((night.kills for night in nights), Counter[str]())
+    by = ", ".join(f"{times} {name}" for name, times in kills.most_common())
+    rows = {
+        "kills": f"{kills.total()} ({by})",
+        "nights, starts of the tuner": f"{len(nights)}, {sum(night.starts for night in nights)}",
+        "allocations": str(sum(night.allocations for night in nights)),
+        "bursts paid for": str(sum(night.bursts for night in nights)),
+        "bursts lost": str([night.lost for night in nights if night.lost] or 0),
+        "bursts paid twice": str([night.twice for night in nights if night.twice] or 0),
+        "left when all is over": str([night.left for night in nights if night.left] or "nothing"),
+        "minutes": f"{seconds / 60:.1f}",
+    }
+    table = Table("random kills", job, show_edge=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
