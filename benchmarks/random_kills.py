@@ -4,9 +4,9 @@
 
 Two nodes of two CPU ranks on this machine (root, Slurm). `moe-autotune run --resume` is started again after every kill
 that ends it, the allocation after every one that ends that, until all bursts are paid for; then another night begins,
-until there were as many kills as asked for. After each the journal is read: a burst is lost where the journal knew it as
-finished and no longer does, paid twice where ranks were handed it after that, left where a process or a job of the study
-is still there.
+until there were as many kills as asked for. After each the journal is read: a burst is lost where the journal knew it
+as finished and no longer does, paid twice where ranks were handed it after that, left where a process or a job of the
+study is still there.
 """
 
 from __future__ import annotations
@@ -181,18 +181,15 @@ class Night:
         return [each for each in (*jobs, *steps) if "moe-" in each] + processes
 
 
-def _process_of(tuner: subprocess.Popen[bytes] | None) -> Process | None:
+def _alive(tuner: subprocess.Popen[bytes] | None) -> list[Process]:
     status = status_of(tuner.pid) if tuner is not None and tuner.poll() is None else None
-    return status.process if status else None
+    return [status.process] if status else []
 
 
-def _running(folder: Path, word: str, *, below: int | None = None) -> Iterator[Process] | list[Process]:
-    """Live processes whose command names the folder and the word."""
-    pids = (
-        [p.pid for p in descendants(below)] if below else [int(each) for each in os.listdir("/proc") if each.isdigit()]
-    )
-    found = []
-    for pid in pids:
+def _running(folder: Path, word: str) -> list[Process]:
+    """Live processes whose command names the study's engine and the word."""
+    found: list[Process] = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             status = status_of(pid)
