@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.places import ROOT
-from tests.trainer.launchers.hosts.conftest import Hosts, await_end, launcher_at, mark_of
+from tests.trainer.launchers.hosts.conftest import await_end, launcher_at, mark_of
+from tests.trainer.launchers.hosts.machines import Hosts
 from trainer.burst import BurstPhase, FailureKind
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes

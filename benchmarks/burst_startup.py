@@ -1,0 +1,131 @@
+"""What starting the ranks of a burst takes, by the way they are launched: the same four CPU ranks, cold and warm.
+
+    python -m benchmarks.burst_startup [WAY…]
+
+Ways: local (four ranks of this machine), allocation (one step of a Slurm job, two nodes), per-burst (a job a burst),
+hosts (two hosts over ssh). Needs root and Slurm, and sshd for the last. Start-up is a burst's wall time without what it
+is for: building the model, its steps. Medians of the bursts after the first where ranks stay warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.random_kills import recipe as night
+from tests.trainer.launchers.hosts import machines
+from tests.trainer.launchers.slurm.cluster import Cluster, why_not
+from tests.trainer.launchers.slurm.network import Network
+from trainer.burst import Burst
+from trainer.engines.megatron.engine import MegatronEngine
+from trainer.recipe import Recipe
+
+BURSTS = 3
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[tuple[Any, int]]:
+    yield "local", 1
+
+
+@contextmanager
+def allocation(folder: Path) -> Iterator[tuple[Any, int]]:
+    with _slurm(folder) as cluster, cluster.allocation(memory_mib=6000) as variables:
+        os.environ.update(variables)
+        yield "slurm", 2
+        for name in variables:
+            os.environ.pop(name)
+
+
+@contextmanager
+def per_burst(folder: Path) -> Iterator[tuple[Any, int]]:
+    with _slurm(folder) as cluster:
+        os.environ["SLURM_CONF"] = str(cluster.conf)
+        yield {"slurm": {"job": "per-burst"}}, 2
+
+
+@contextmanager
+def hosts(folder: Path) -> Iterator[tuple[Any, int]]:
+    found = machines.Hosts(folder=folder, network=Network(nodes=machines.HOSTS))
+    try:
+        found.start()
+        yield {"hosts": found.names, "ssh": list(found.ssh)}, 2
+    finally:
+        found.stop()
+
+
+@contextmanager
+def _slurm(folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(folder=folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "local": local,
+    "allocation": allocation,
+    "per-burst": per_burst,
+    "hosts": hosts,
+}
+
+
+def startups(way: str) -> list[float]:
+    """Seconds of each burst, the first on fresh ranks."""
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "way").mkdir()
+        with WAYS[way](folder / "way") as (launcher, nodes):
+            asked = recipe(launcher, nodes)
+            engine = MegatronEngine(folder / "engine")
+            try:
+                for number in range(1, BURSTS + 1):
+                    began = time.monotonic()
+                    outcome = engine.run(Burst(number=number, recipe=asked, folder=folder / f"{number:04d}"))
+                    assert outcome.failure is None, outcome.failure
+                    steps = asked.burst.warmup_steps + asked.burst.measure_steps
+                    spent = outcome.setup_s + steps * median(outcome.step_us) / 1e6
+                    found.append(time.monotonic() - began - spent)
+            finally:
+                engine.close()
+    return found
+
+
+def recipe(launcher: Any, nodes: int) -> Recipe:
+    data = night("allocation")
+    data["cluster"] |= {"nodes": nodes, "gpus_per_node": 4 // nodes}
+    data["burst"] |= {"launcher": launcher, "trace_steps": 0}
+    return Recipe.model_validate(data)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="*", default=list(WAYS), metavar="WAY", help=", ".join(WAYS))
+    asked = parser.parse_args()
+    if reason := why_not() or machines.why_not():
+        print(f"not run: {reason}")
+        return 1
+    table = Table("way", "first burst, s", "the next, s", show_edge=False)
+    for way in asked.ways:
+        first, *more = startups(way)
+        table.add_row(way, f"{first:.1f}", f"{median(more):.1f}")
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
