@@ -35,7 +35,7 @@ from tests.trainer.launchers.slurm.cluster import Cluster, why_not
 from trainer.launchers.processes import Process, status_of
 
 VICTIMS = ("tuner", "srun", "slurmd", "rank")
-PAUSE_S = (1.0, 25.0)  # between two kills
+PAUSE_S = (1.0, 75.0)  # between two kills: a cold start of ranks takes most of it on a busy machine
 DOWN_S = (1.0, 15.0)  # that a slurmd is gone: Slurm gives a node up after 10
 GONE_S = 90.0  # for what is left to see that it is: the lease, Slurm's own KillWait
 

@@ -1,8 +1,9 @@
-"""What a probe of the links between the nodes teaches before any burst: a lesson on two factors.
+"""What a probe of the links between the nodes teaches before any burst: a lesson on the factors of the network.
 
 The probe's all-reduces run as the closed form's collectives do: each rank over its own NIC. Their rate over what the
 tables give a collective is the factor of the network, their latency that of a collective. Of the other libraries on the
-same links they tell less, hence the deviations.
+same links they tell less, hence the deviations. Ranks of CPUs have one kind of link in the closed form: where there
+are several on a node, what goes between them is faster than the probe says, and it teaches nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +17,37 @@ from trainer.probe.links import Links
 from trainer.recipe import Recipe
 
 SOURCE = "a probe of the links"
-RATE_DEVIATION, LATENCY_DEVIATION = 0.15, 0.4  # of the logs: a library's own share; a ring's length and NCCL's protocol
-FAR = 3.0  # the furthest a factor is moved, as a log: beyond it the probe measured something else
+GPU_DEVIATIONS = {"network": 0.15, "collective_latency": 0.4}  # a library's own share; a ring's length, NCCL's protocol
+CPU_DEVIATIONS = {"cpu_links": 0.3, "cpu_reduce": 0.3, "cpu_latency": 0.5}  # gloo's rate goes with what the cores do
+FAR = 3.0  # the furthest a GPU's factor is moved, as a log: beyond it the probe measured another network than NCCL's
 
 
 def lesson_of_links(links: Links, recipe: Recipe) -> Lesson | None:
-    """None on CPUs, and where all nodes share one NVLink domain: nothing there goes over the network."""
-    hardware = recipe.hardware
-    if hardware.scaleout_gbit_s is None or hardware.nvlink_domain_gpus >= recipe.world_size:
+    """None where nothing goes between nodes by what the probe measured: all of them share one NVLink domain, or ranks
+    of CPUs have neighbours."""
+    if recipe.hardware.is_cpu:
+        return None if links.ranks_per_node > 1 else _lesson(_of_cpus(links), CPU_DEVIATIONS)
+    if recipe.hardware.nvlink_domain_gpus >= recipe.world_size:
         return None
+    return _lesson({name: log for name, log in _of_gpus(links, recipe).items() if abs(log) <= FAR}, GPU_DEVIATIONS)
+
+
+def _lesson(logs: dict[str, float], deviations: dict[str, float]) -> Lesson:
+    return Lesson(study=SOURCE, trials=0, mean=logs, deviation={name: deviations[name] for name in logs})
+
+
+def _of_gpus(links: Links, recipe: Recipe) -> dict[str, float]:
     table = constants()
-    logs = {
-        "network": math.log(links.bandwidth_gb_s / across_gb_s(hardware, table, "collective")),
+    return {
+        "network": math.log(links.bandwidth_gb_s / across_gb_s(recipe.hardware, table, "collective")),
         "collective_latency": math.log(links.latency_us / table["collective_latency_us.network"]),
     }
-    deviations = {"network": RATE_DEVIATION, "collective_latency": LATENCY_DEVIATION}
-    kept = {name: log for name, log in logs.items() if abs(log) <= FAR}
-    return Lesson(study=SOURCE, trials=0, mean=kept, deviation={name: deviations[name] for name in kept})
+
+
+def _of_cpus(links: Links) -> dict[str, float]:
+    table = constants()
+    return {
+        "cpu_links": math.log(links.bandwidth_gb_s / table["cpu_gb_s"]),
+        "cpu_reduce": math.log(links.bandwidth_gb_s / table["cpu_reduce_gb_s"]),
+        "cpu_latency": math.log(links.latency_us / table["cpu_collective_us"]),
+    }

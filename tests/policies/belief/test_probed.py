@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from policies.belief.prior import prior_of
@@ -58,8 +59,18 @@ def test_what_is_beyond_belief_teaches_nothing(recipe: Recipe) -> None:
     assert set(lesson.mean) == {"collective_latency"}
 
 
-def test_ranks_of_cpus_and_of_one_nvlink_domain_learn_nothing_of_a_network(recipe: Recipe) -> None:
-    assert lesson_of_links(links(1.0), load_recipe("cpu-moe")) is None
+def test_ranks_of_cpus_learn_their_links_where_each_has_a_node_of_its_own() -> None:
+    recipe = load_recipe("cpu-moe")
+    alone = msgspec.structs.replace(links(0.0125, latency_us=900.0), ranks_per_node=1)
+    lesson = lesson_of_links(alone, recipe)
+    assert lesson is not None
+    theta = learnt([], prior_of([lesson])).theta
+    assert theta["cpu_links"] < 0.5 * math.log(0.0125 / constants()["cpu_gb_s"]) < 0
+    assert theta["cpu_products"] == 0.0
+    assert lesson_of_links(links(0.0125), recipe) is None
+
+
+def test_nodes_of_one_nvlink_domain_learn_nothing_of_a_network(recipe: Recipe) -> None:
     domain = recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"gpu": "gb200", "nodes": 2})})
     small = domain.model_copy(update={"cluster": domain.cluster.model_copy(update={"gpus_per_node": 4})})
     assert lesson_of_links(links(1.0), small) is None
