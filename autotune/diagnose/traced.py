@@ -80,9 +80,13 @@ def situation_of_traces(paths: Sequence[Path], analysis: Analysis, recipe: str |
         return replace(situation_of(trial), analysis=analysis)
     folders = (folder for path in paths for folder in (path, path.parent, path.parent.parent))
     folder = next((folder for folder in folders if (folder / "burst.json").is_file()), None)
-    if folder is None:
+    try:
+        recipe_there = None if folder is None else read_burst(folder).recipe
+    except (ValueError, KeyError):  # a file of that name that is none of ours
+        recipe_there = None
+    if folder is None or recipe_there is None:
         return None
-    return Situation(recipe=read_burst(folder).recipe, analysis=analysis, outcome=_outcome_in(folder))
+    return Situation(recipe=recipe_there, analysis=analysis, outcome=_outcome_in(folder))
 
 
 def _outcome_in(folder: Path) -> Outcome | None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from analyzers import analyze
 from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
 from analyzers.verdict import ABSTENTIONS
 from autotune.cli import main
 from autotune.diagnose.next_steps import RECORD, next_steps
+from autotune.diagnose.traced import situation_of_traces
 from autotune.report import write_report
 from autotune.tuning.events import BurstFinished, BurstStarted, Ended, Event, Judged, Proposed, StudyStarted
 from policies.situation import Situation
@@ -81,6 +83,14 @@ def test_the_recipe_beside_a_trial_or_named_leaves_out_what_is_on(
     named = {fix["fix"] for fix in json.loads(capfd.readouterr().out)["next"]["fixes"]}
     assert "grouped_gemm" not in named
     assert "cuda_graphs" in named
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"recipe": {}, "number": 1, "seed": 1}'])
+def test_a_file_beside_a_trace_that_is_no_burst_of_ours_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+    path = host_bound(tmp_path)
+    (tmp_path / "burst.json").write_text(text)
+    analysis = analyze([path])
+    assert situation_of_traces([path], analysis) is None
 
 
 def test_every_reason_to_name_no_wall_says_what_to_record() -> None:
