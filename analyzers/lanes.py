@@ -61,7 +61,8 @@ class Lane:
 class Lanes:
     """N events, by lane, row and start. start_us, end_us: float64[N] from `start` of the stretch, of which they may
     reach out; lane, name, key: int64[N], indices into `lanes`, `names`, KEYS; row: int64[N], how deep it is nested;
-    launch: int64[N], the place of the call that launched it (-1 where there is none here), None where not known."""
+    launch: int64[N], the place of the call that launched it (-1 where there is none here), None where not known;
+    covered_us: float64[N], the time of the events that one stands for, None where each is itself."""
 
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
@@ -73,6 +74,7 @@ class Lanes:
     key: Ints
     duration_us: float
     launch: Ints | None = None
+    covered_us: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.start_us)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from analyzers.intervals import Floats
 from analyzers.lanes import KEYS, Lanes
 from analyzers.timeline import Ints
 from autotune.looks.kernel_names import short_name
@@ -53,7 +52,7 @@ def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
     """Nanoseconds from the start of the step; starts are differences to the one before, and so are launches: for each
     event of the device, the number of the call that launched it among all events in the rows' order, or -1."""
     kept = _first_lanes(found)
-    drawn, merged, resolution_us = thinned(kept, most)
+    drawn, count, resolution_us = thinned(kept, most)
     names, name = _names(drawn, min(NAMES, most))
     keys, key = np.unique(drawn.key, return_inverse=True)
     return {
@@ -66,7 +65,7 @@ def lanes_document(found: Lanes, most: int = EVENTS) -> dict[str, Any]:
             {"words": key_words(KEYS[code]), "colour": f"--{_colour(KEYS[code])}".replace("_", "-")}
             for code in keys.tolist()
         ],
-        "rows": list(_rows(drawn, name, key, merged)),
+        "rows": list(_rows(drawn, name, key, count)),
     }
 
 
@@ -97,25 +96,17 @@ def _colour(key: str) -> str:
     return f"h-{name}" if family == "host" else name or family
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Merged:
-    """Of N drawn events: count: int64[N], how many each stands for; covered_us: float64[N], the time of theirs."""
-
-    count: Ints
-    covered_us: Floats
-
-
-def thinned(found: Lanes, most: int) -> tuple[Lanes, Merged, float]:
-    """At most `most` events, what each stands for, and what is no longer told apart (microseconds)."""
+def thinned(found: Lanes, most: int) -> tuple[Lanes, Ints, float]:
+    """At most `most` events, how many each stands for (int64), and what is no longer told apart (microseconds)."""
+    count = np.ones(len(found), dtype=np.int64)
     resolution, drawn = 0.0, found
-    merged = Merged(count=np.ones(len(found), dtype=np.int64), covered_us=found.end_us - found.start_us)
     while len(drawn) > most:
         resolution = 2 * resolution or FINEST * found.duration_us
-        drawn, merged = _merged(found, resolution)
-    return drawn, merged, resolution
+        drawn, count = _merged(found, resolution)
+    return drawn, count, resolution
 
 
-def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Merged]:
+def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Ints]:
     """Neighbours in a row that are short and begin in one cell of time become one, called by the longest."""
     took = found.end_us - found.start_us
     cell = np.floor(found.start_us / resolution_us)
@@ -135,8 +126,9 @@ def _merged(found: Lanes, resolution_us: float) -> tuple[Lanes, Merged]:
         "name": found.name[longest],
         "key": found.key[longest],
         "launch": None if found.launch is None else _renumbered(found.launch[longest], group),
+        "covered_us": np.add.reduceat(took, begins),
     }
-    return replace(found, **columns), Merged(count=count, covered_us=np.add.reduceat(took, begins))
+    return replace(found, **columns), count
 
 
 def _renumbered(launch: Ints, place: Ints) -> Ints:
@@ -183,20 +175,20 @@ def _said(name: str) -> str:
     return f"host: {words_of(activity)}" if activity != name else short_name(name, NAME_CHARACTERS)
 
 
-def _rows(drawn: Lanes, name: Ints, key: Ints, merged: Merged) -> Iterator[dict[str, Any]]:
+def _rows(drawn: Lanes, name: Ints, key: Ints, count: Ints) -> Iterator[dict[str, Any]]:
     place = drawn.lane * (int(drawn.row.max(initial=0)) + 1) + drawn.row
     start, end = (np.rint(column * 1000).astype(np.int64) for column in (drawn.start_us, drawn.end_us))
-    covered = np.rint(merged.covered_us * 1000).astype(np.int64)
+    covered = end - start if drawn.covered_us is None else np.rint(drawn.covered_us * 1000).astype(np.int64)
     for here in np.split(np.arange(len(drawn)), np.flatnonzero(np.diff(place)) + 1):
         if len(here):
-            several = (merged.count[here] > 1).any()
+            several = (count[here] > 1).any()
             launch = np.full(len(here), -1) if drawn.launch is None else drawn.launch[here]
             columns = {
                 "start": np.diff(start[here], prepend=0),
                 "took": (end - start)[here],
                 "name": name[here],
                 "key": key[here],
-                "count": merged.count[here] if several else np.empty(0),
+                "count": count[here] if several else np.empty(0),
                 "covered": covered[here] if several else np.empty(0),
                 "launch": np.diff(launch, prepend=0) if (launch >= 0).any() else np.empty(0),
             }
