@@ -37,7 +37,7 @@ MODEL: dict[str, Any] = {
     "moe_router_topk": 2,
     "moe_ffn_hidden_size": 128,
 }
-BURST = {"engine": "megatron", "launcher": "slurm", "warmup_steps": 1, "measure_steps": 4, "trace_steps": 1}
+BURST = {"engine": "megatron", "launcher": "slurm", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1}
 DEADLINE_S = 300
 STUDY_S = 3600
 
@@ -76,8 +76,9 @@ class Scene:
 SCENES = (
     Scene(
         wall=Wall.COMMUNICATION,
-        mistake="experts dealt out over a link of 100 Mbit/s",
-        rate="100mbit",
+        mistake="experts dealt out over a link of 40 Mbit/s",
+        rate="40mbit",
+        training={"global_batch_size": 8},
         mends=frozenset({"expert_model_parallel_size"}),
     ),
     Scene(
@@ -101,7 +102,7 @@ SCENES = (
         wall=Wall.COMPUTE,
         mistake="one thread where there are two processors, experts that get few tokens",
         nodes=1,
-        model={"num_layers": 2, "hidden_size": 512, "moe_ffn_hidden_size": 256, "num_moe_experts": 16},
+        model={"num_layers": 2, "hidden_size": 512, "moe_ffn_hidden_size": 256, "num_moe_experts": 32},
         training={"seq_length": 128, "micro_batch_size": 1},
         mends=frozenset({"threads_per_rank", "micro_batch_size", "moe_grouped_gemm"}),
     ),
