@@ -23,12 +23,12 @@ from policies.gate import measured_limit
 from policies.noise import throughput
 from policies.phases import plan_of
 from policies.policy import Policy
-from policies.prospects import ROOM, SURE, Doubt, Prospect, pairs, prospects
+from policies.prospects import NO_OPINION, ROOM, SURE, Doubt, Prospect, pairs, prospects
 from policies.reasons import because_of_fit, because_of_prospect
 from policies.retune import propose_retune, told, walls_worth_it
 from policies.search import MODEL, suggest
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
-from policies.untold import NO_OPINION, propose_untold
+from policies.untold import propose_untold
 from policies.view import View, view_of
 from policies.words import because_of_wall
 from trainer.estimate.candidates import tabulate

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
+from policies.belief.alike import features
 from policies.belief.belief import Belief
 from policies.belief.time import INTERVAL
 from policies.legality import Refusal, derive
@@ -31,6 +32,7 @@ SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
 SURE = 0.9  # P(fits) asked of a burst before anything has run
 FEW = 12  # single moves whose pairs are looked at
+NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
 Doubt = Mapping[str, Any]  # knob -> value that only a failed recipe has had
@@ -91,7 +93,7 @@ def prospects(
     """The best first; none that was tried or is known to be refused, no frozen knob moved, all legal. `best` is None
     while nothing runs; `doubts` are of recipes that failed for other reasons than memory."""
     table = found.finals.candidates.take(_short_list(found, belief, doubts, refusals))
-    near = [recipe for *_, recipe in moves(best)] if best else []
+    near = [recipe for *_, recipe in _told_apart(best, belief)] if best else []
     now = _now(belief, best) if best else None
     groups = [(table, _scores(table, now, belief, doubts))]
     if near:
@@ -132,7 +134,7 @@ def pairs(
     refusals: Sequence[Refused] = (),
 ) -> list[Pair]:
     """Of the FEW most promising single moves along the axes all pairs that are worth `least`, the best first."""
-    single = [move for move in moves(best) if not any(each.meets(move[-1]) for each in refusals)]
+    single = [move for move in _told_apart(best, belief) if not any(each.meets(move[-1]) for each in refusals)]
     if len(single) < 2:
         return []
     now = _now(belief, best)
@@ -154,6 +156,18 @@ def pairs(
         for row, (axes, options, recipe) in enumerate(both)
     ]
     return sorted((one for one in found if one.prospect.worth >= least), key=lambda one: -one.prospect.worth)
+
+
+def _told_apart(best: Recipe, belief: Belief) -> list[tuple[Axis, str, Recipe]]:
+    """The single moves that the belief tells from the best at all: what neither the closed forms nor likeness see would
+    seem worth as much as the best is unsure."""
+    single = list(moves(best))
+    if not single:
+        return []
+    table = tabulate([best, *(recipe for *_, recipe in single)])
+    where, log_steps = features(table), belief.time.means(table)
+    apart = (where[1:] != where[0]).any(axis=1) | (np.abs(log_steps[1:] - log_steps[0]) >= NO_OPINION)
+    return [move for move, keep in zip(single, apart, strict=True) if keep]
 
 
 def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prospect:

@@ -17,7 +17,7 @@ from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief
 from policies.effects import Effect, effect_of
 from policies.fix import gain_of
-from policies.prospects import SURE
+from policies.prospects import NO_OPINION, SURE
 from policies.space import moves
 from policies.trial import NINETY, Phase, Prediction, Proposal, Trial
 from policies.view import View
@@ -25,8 +25,6 @@ from policies.words import leading_wall
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS, Knob
-
-NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,9 @@ def offers(view: View, belief: Belief) -> list[Offer]:
     single = [
         (KNOBS[axis.name], axis.options[label][axis.name], recipe)
         for axis, label, recipe in moves(view.best.recipe)
-        if axis.name in KNOBS and recipe.digest() not in view.tried
+        if axis.name in KNOBS
+        and recipe.digest() not in view.tried
+        and not any(each.meets(recipe) for each in view.refusals)
     ]
     kept = [each for each in single if not _lost_that_way(view, each[0], each[1])]
     if not kept:
