@@ -15,7 +15,7 @@ from trainer.engines.command.kinds import KINDS, Asked
 from trainer.engines.command.traced import traced_ranks
 from trainer.launchers import Processes, mailbox
 from trainer.recipe.sections import TrainerSettings
-from trainer.secrets import masked, redacted
+from trainer.secrets import masked
 
 KEPT_BYTES = 4 << 20  # of a log, at either end
 INJECTED = Path(__file__).parent / "injected"
@@ -60,7 +60,7 @@ class Job:
         )
         argv = KINDS[self.trainer.kind](asked)
         text = self.folder / "command.txt"
-        text.write_text(shlex.join(redacted(argv)) + "\n")
+        text.write_text(masked(shlex.join(argv)) + "\n")
         prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
         own = self._variables()
         apart = [f"{name}={value}" for name, value in own.items() if _of_programs(name) and name != "PYTHONPATH"]
