@@ -18,6 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from benchmarks import bridge_imports
@@ -45,9 +46,10 @@ BASES = {
     "gpt-oss-120b": "gpt_oss.gpt_oss:gpt_oss_120b_pretrain_config",
     "nemotron-3-nano-30b-a3b": "nemotronh.nemotron_3_nano:nemotron_3_nano_pretrain_config",
 }
+DEEPSEEK = "deepseek.deepseek_provider:DeepSeekV3ModelProvider"
 # name on the hub -> Bridge's provider of that model
 PROVIDERS = {
-    "deepseek-ai/DeepSeek-V3": "deepseek.deepseek_provider:DeepSeekV3ModelProvider",
+    "deepseek-ai/DeepSeek-V3": DEEPSEEK,
     "deepseek-ai/DeepSeek-V2": "deepseek.deepseek_provider:DeepSeekV2ModelProvider",
     "deepseek-ai/DeepSeek-V2-Lite": "deepseek.deepseek_provider:DeepSeekV2LiteModelProvider",
     "Qwen/Qwen3-30B-A3B": "qwen.qwen_provider:Qwen3MoEModelProvider30B_A3B",
@@ -257,6 +259,11 @@ def main() -> int:
         return 2
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     bridge_imports.prepare()
+    if find_spec("megatron.bridge.models." + DEEPSEEK.partition(":")[0]) is None:
+        print(
+            "this release makes its providers of configurations from the hub: 0.3 is what is read here", file=sys.stderr
+        )
+        return 2
     logging.disable(logging.CRITICAL)
     _local_models()
     return _report(arguments.every, arguments.show)
