@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from autotune.doctor.installation import shadowed
+from autotune.looks.letters import use_plain_letters
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -31,6 +32,7 @@ SCHEMA = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command: the exit code (see `autotune.exit_codes`)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    use_plain_letters(sys.stdout, sys.stderr)
     if trouble := shadowed():
         print(trouble, file=sys.stderr)
         return 3

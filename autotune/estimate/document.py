@@ -20,7 +20,8 @@ from trainer.estimate.time.parts import STEP_PARTS
 from trainer.recipe import Recipe
 
 SCHEMA = 1
-BAR = 26  # characters of the longest bar; a rank's is twice as long
+BAR = 26  # characters of the longest bar where there is room; a rank's is twice as long
+BESIDE_BAR, BESIDE_RANK = 42, 26  # characters of the other columns
 SHOWN = 0.0005  # shares below would read as 0.0 %
 GLYPHS = "█▓▒░▚▞▤▥▦"  # of the parts of memory, in drawing order
 
@@ -97,13 +98,14 @@ def estimate_document(
 def show_estimate(estimate: Estimate) -> None:
     """Memory, time and what they rest on, with bars."""
     console = Console(markup=False, highlight=False, emoji=False)
-    console.print(_memory_table(estimate))
+    bar = _room(console, BESIDE_BAR, BAR)
+    console.print(_memory_table(estimate, bar))
     console.print()
-    console.print(_rank_table(estimate))
+    console.print(_rank_table(estimate, _room(console, BESIDE_RANK, 2 * BAR)))
     console.print(_letters(estimate), style="dim")
     peak = f"peak {gib(estimate.memory.peak_gib)}, {gib(estimate.memory.upper_gib)} at most"
     console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
-    console.print(_time_table(estimate))
+    console.print(_time_table(estimate, bar))
     time = estimate.time
     rate = f"{significant(time.tokens_per_s_per_gpu, 4)} tokens/s/GPU, {significant(time.model_tflops_per_gpu)} TFLOPS"
     console.print(f"time: {duration(time.step_s * 1e6)} a step, {rate}, ± {percent(time.spread, 0)}")
@@ -124,19 +126,22 @@ def calibration_words(estimate: Estimate) -> str:
     return "calibration: " + "; ".join(said)
 
 
-def _memory_table(estimate: Estimate) -> Table:
+def _memory_table(estimate: Estimate, bar: int) -> Table:
     """Parts of the hottest rank, largest first."""
     hottest, peak = estimate.memory.by_part, estimate.memory.peak_gib or 1.0
     table = Table("memory of the hottest rank", _right("GiB"), _right("share"), "", box=None)
     for name, size in sorted(hottest.items(), key=lambda item: -item[1]):
         if size / peak >= SHOWN:
             table.add_row(
-                MEMORY_PARTS.get(name, name), f"{size:.2f}", percent(size / peak), _bar(size / max(hottest.values()))
+                MEMORY_PARTS.get(name, name),
+                f"{size:.2f}",
+                percent(size / peak),
+                _bar(size / max(hottest.values()), bar),
             )
     return table
 
 
-def _rank_table(estimate: Estimate) -> Table:
+def _rank_table(estimate: Estimate, columns: int) -> Table:
     """Every pipeline rank as one stacked bar, on one scale with the limit."""
     names = list(estimate.by_rank[0])
     totals = [sum(parts.values()) for parts in estimate.by_rank]
@@ -146,8 +151,8 @@ def _rank_table(estimate: Estimate) -> Table:
         bar, done = "", 0.0
         for glyph, name in zip(GLYPHS, names, strict=False):
             done += parts[name]
-            bar += glyph * (round(done / longest * 2 * BAR) - len(bar))
-        at = round((estimate.limit_gib or 0.0) / longest * 2 * BAR)
+            bar += glyph * (round(done / longest * columns) - len(bar))
+        at = round((estimate.limit_gib or 0.0) / longest * columns)
         bar = f"{bar[:at].ljust(at)}│{bar[at:]}" if at else bar
         table.add_row(str(rank), f"{total:.1f}", Text(bar, style="cyan"))
     return table
@@ -161,13 +166,13 @@ def _letters(estimate: Estimate) -> str:
     return "  ".join([*letters, f"│ limit {gib(estimate.limit_gib)}"] if estimate.limit_gib else letters)
 
 
-def _time_table(estimate: Estimate) -> Table:
+def _time_table(estimate: Estimate, bar: int) -> Table:
     parts, step = estimate.step_parts, estimate.time.step_s
     table = Table("time of a step", _right("seconds"), _right("share"), "", box=None)
     for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         if seconds / step >= SHOWN:
             share = seconds / max(parts.values())
-            table.add_row(STEP_PARTS[name], f"{seconds:.3f}", percent(seconds / step), _bar(share))
+            table.add_row(STEP_PARTS[name], f"{seconds:.3f}", percent(seconds / step), _bar(share, bar))
     return table
 
 
@@ -175,5 +180,10 @@ def _right(name: str) -> Column:
     return Column(name, justify="right", no_wrap=True)
 
 
-def _bar(share: float) -> Text:
-    return Text("█" * max(1, round(BAR * share)), style="cyan")
+def _bar(share: float, columns: int) -> Text:
+    return Text("█" * max(1, round(columns * share)), style="cyan")
+
+
+def _room(console: Console, beside: int, most: int) -> int:
+    """Characters of a bar beside the other columns: a narrow terminal gets shorter ones, not cut ones."""
+    return min(most, max(4, console.width - beside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 from autotune.looks.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
@@ -132,16 +133,20 @@ def noise(material: Material) -> Section | None:
     )
     has_cpu = any(any(outcome.cpu_us) for trial in trials for outcome in trial.outcomes)
     said = [
-        f"A burst counts as the median of its measured steps. From {counted(wall.repeats, 'repeat')} of bursts that "
-        f"ran the same recipe, that median moves by {percent(wall.deviation)} (one standard deviation, wall time"
+        "One noise, asked three questions.",
+        f"How far does a burst move? A burst counts as the median of its measured steps. From "
+        f"{counted(wall.repeats, 'repeat')} of bursts that ran the same recipe, that median moves by "
+        f"{percent(wall.deviation)} (one standard deviation, wall time"
         + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
         + ". Without repeats the spread of the steps stands in.",
-        f"The smallest gain that two bursts a side can tell from noise is {percent(noise_gain(trials))}. A smaller one "
-        "was kept only where it held in every interleaved pair of further bursts; each verdict gives the noise of "
-        "its own comparison. Wall time decides; a verdict says so where CPU time did.",
-        f"Before a burst the bar is lower: a fix is tried when it could give more than {percent(noise_band(trials))}, "
-        f"half of how far repeats of one recipe lie apart ({percent(FLOOR)} at least, {percent(WITHOUT_REPEATS)} "
-        "without repeats).",
+        f"Which gain is one? From {percent(noise_gain(trials))} on, two bursts a side tell a gain from that noise: "
+        f"{math.log1p(noise_gain(trials)) / wall.deviation:.1f} standard deviations, because {counted(wall.freedom, 'repeat')}, "
+        "the steps counted as one, are few to know them by. A smaller gain was kept only where it held in every "
+        "interleaved pair of further bursts; each verdict gives the noise of its own comparison. Wall time decides; a "
+        "verdict says so where CPU time did.",
+        f"Which idea is worth a burst? One that could give more than {percent(noise_band(trials))}: trying is cheaper "
+        "than believing, so the bar is half of how far repeats of one recipe lie apart "
+        f"({percent(FLOOR)} at least, {percent(WITHOUT_REPEATS)} without repeats).",
     ]
     table = Table(
         columns=("trial", "bursts", "medians apart", "median step of each burst"), rows=rows, numbers=(0, 1, 2)

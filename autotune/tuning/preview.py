@@ -156,9 +156,10 @@ def _show(
 
 
 def _because(trial: Trial) -> str:
-    """Without the ground it names: what was imagined is no study's."""
-    said, ground = trial.proposal.because.rpartition("; ")[::2]
-    return f"{said}; from the tables alone" if ground.startswith("learnt from") else trial.proposal.because
+    """Without the ground it names, and without a burst that ran out: what was imagined is no study's."""
+    because = trial.proposal.because.replace("ran out of memory", "does not fit by estimate")
+    said, ground = because.rpartition("; ")[::2]
+    return f"{said}; from the tables alone" if ground.startswith("learnt from") else because
 
 
 def _table(path: Sequence[Trial]) -> Table:
@@ -173,6 +174,6 @@ def _table(path: Sequence[Trial]) -> Table:
         rate = tokens_per_s(outcome.tokens_per_s_per_gpu).split(" ")[0] if outcome.tokens_per_s_per_gpu else ""
         fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
         phase = "base" if trial.number == 0 else trial.proposal.phase.value
-        told = rate if outcome.ok else "out of memory"
+        told = rate if outcome.ok else "does not fit"
         table.add_row(str(trial.number), phase, layout_words(trial.recipe), told, interval, fits)
     return table

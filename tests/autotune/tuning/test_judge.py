@@ -120,6 +120,26 @@ def test_a_foretold_gain_that_cpu_time_does_not_show_stays_open_on_cpus() -> Non
     assert verdict(1010.0) is Verdict.INCONCLUSIVE
 
 
+def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -> None:
+    """29.9 % at noise of ±119 %, one pair the other way round, while CPU time said 36.8 % ± 20 % in every pair."""
+    walls = ((100_000, 60_000), (150_000, 160_000), (300_000, 205_000))
+    pairs = [
+        (outcome_of(there, cpu_us=[1000.0 + 60 * at] * 8), outcome_of(here, cpu_us=[730.0 + 40 * at] * 8))
+        for at, (there, here) in enumerate(walls)
+    ]
+    best = trial_of(*(there for there, _ in pairs), bursts=(1, 3, 5))
+    candidate = trial_of(*(here for _, here in pairs), number=1, bursts=(2, 4, 6))
+    said = judge(candidate, against=best, trials=[best, candidate])
+    assert said.verdict is Verdict.ACCEPTED, said.because
+    assert said.because.startswith("wall time is too noisy, CPU time decides")
+
+
+def test_cpu_time_decides_nothing_where_wall_time_is_longer_on_average() -> None:
+    best = trial_of(*(outcome_of(us, cpu_us=[1000.0] * 8) for us in (100_000, 150_000)), bursts=(1, 3))
+    slower = trial_of(*(outcome_of(us, cpu_us=[700.0] * 8) for us in (90_000, 190_000)), number=1, bursts=(2, 4))
+    assert judge(slower, against=best, trials=[best, slower]).verdict is not Verdict.ACCEPTED
+
+
 def test_less_cpu_time_alone_is_no_gain() -> None:
     """Fewer threads take less CPU time and longer: wall time has the last word."""
     best = trial_of(outcome_of(100_000, cpu_us=[2000.0] * 8), outcome_of(100_100, cpu_us=[2001.0] * 8))

@@ -1,0 +1,85 @@
+"""A terminal of 60 columns and one that knows only Latin letters: nothing is cut, nothing breaks."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.looks.letters import PLAIN, use_plain_letters
+from tests.places import ROOT
+
+RECIPE = """\
+name: narrow
+model: deepseek-v2-lite
+cluster: {gpu: h100, nodes: 2}
+training: {global_batch_size: 64}
+parallelism: {ep: 8, pp: 1}
+knobs: {use_distributed_optimizer: true, moe_flex_dispatcher_backend: hybridep}
+burst: {engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}
+"""
+COMMANDS = {
+    "check": ["check", "r.yaml"],
+    "estimate": ["estimate", "r.yaml"],
+    "plan": ["plan", "r.yaml", "--top", "3"],
+    "dry run": ["run", "r.yaml", "--dry-run"],
+    "dry run of a base that does not fit": ["run", "cpu-moe-slow", "--dry-run"],
+    "rules": ["check", "--rules"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text(RECIPE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_at_60_columns_no_column_is_cut(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(COMMANDS[command]) == 0
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 60
+
+
+def test_a_dry_run_says_of_no_trial_that_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "cpu-moe-slow", "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "out of memory" not in said
+    assert "trial 0 does not fit by estimate (limit 0.42 GiB)" in said
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252"])
+def test_a_terminal_without_our_letters_gets_plain_ones(encoding: str) -> None:
+    for words, code in ((COMMANDS["estimate"], 0), (["check", "nowhere.yaml"], 2)):
+        run = subprocess.run(
+            [sys.executable, "-m", "autotune.cli", *words],
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding, "COLUMNS": "80"},
+        )
+        said = (run.stdout + run.stderr).decode(encoding)
+        assert run.returncode == code, said
+        assert "Traceback" not in said
+        assert ("####" if code == 0 else "-> packaged examples") in said
+
+
+def test_what_no_encoding_can_write_is_a_question_mark() -> None:
+    """Names of files that are no text reach us as lone surrogates."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    use_plain_letters(stream)
+    stream.write("trace\udcff → done")
+    stream.flush()
+    assert stream.buffer.getvalue() == "trace? → done".encode()  # type: ignore[attr-defined]
+
+
+def test_every_plain_letter_is_one_that_every_encoding_has() -> None:
+    assert all(plain.isascii() for plain in PLAIN.values())
