@@ -140,10 +140,10 @@ def noise(material: Material) -> Section | None:
         + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
         + ". Without repeats the spread of the steps stands in.",
         f"Which gain is one? From {percent(noise_gain(trials))} on, two bursts a side tell a gain from that noise: "
-        f"{math.log1p(noise_gain(trials)) / wall.deviation:.1f} standard deviations, because {counted(wall.freedom, 'repeat')}, "
-        "the steps counted as one, are few to know them by. A smaller gain was kept only where it held in every "
-        "interleaved pair of further bursts; each verdict gives the noise of its own comparison. Wall time decides; a "
-        "verdict says so where CPU time did.",
+        f"{math.log1p(noise_gain(trials)) / wall.deviation:.1f} standard deviations, because "
+        f"{counted(wall.freedom, 'repeat')}, the steps counted as one, are few to know them by. A smaller gain was "
+        "kept only where it held in every interleaved pair of further bursts; each verdict gives the noise of its own "
+        "comparison. Wall time decides; a verdict says so where CPU time did.",
         f"Which idea is worth a burst? One that could give more than {percent(noise_band(trials))}: trying is cheaper "
         "than believing, so the bar is half of how far repeats of one recipe lie apart "
         f"({percent(FLOOR)} at least, {percent(WITHOUT_REPEATS)} without repeats).",

@@ -21,23 +21,29 @@ YARN = (
 )
 
 
-class Section(BaseModel):
-    """A part of a recipe: frozen, unknown keys refused, no silent conversion ("8" is not 8, true is not 1)."""
+# Beyond what anybody trains, and small enough that every way to divide it can be looked at
+MOST_LAYERS = 10_000
+MOST_PARTS = 100_000  # heads, experts
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+class Section(BaseModel):
+    """A part of a recipe: frozen, unknown keys refused, no silent conversion ("8" is not 8, true is not 1), no number
+    without end."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Architecture(Section):
     """A GPT-style MoE model in Megatron-Core's own field names (`TransformerConfig`, `MLATransformerConfig`)."""
 
-    num_layers: int = Field(gt=0)
+    num_layers: int = Field(gt=0, le=MOST_LAYERS)
     hidden_size: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0, le=MOST_PARTS)
     vocab_size: int = Field(gt=0)
     ffn_hidden_size: int | None = Field(default=None, gt=0)  # dense layers; Megatron's default 4·hidden
     num_query_groups: int | None = Field(default=None, gt=0)  # None: as many as heads
     kv_channels: int | None = Field(default=None, gt=0)  # None: hidden / heads
-    num_moe_experts: int | None = Field(default=None, gt=0)  # None: a dense model
+    num_moe_experts: int | None = Field(default=None, gt=0, le=MOST_PARTS)  # None: a dense model
     moe_router_topk: int = Field(default=2, gt=0)
     moe_ffn_hidden_size: int | None = Field(default=None, gt=0)
     moe_shared_expert_intermediate_size: int | None = Field(default=None, gt=0)
@@ -57,7 +63,7 @@ class Architecture(Section):
     qk_head_dim: int | None = Field(default=None, gt=0)
     qk_pos_emb_head_dim: int | None = Field(default=None, gt=0)
     v_head_dim: int | None = Field(default=None, gt=0)
-    mtp_num_layers: int | None = Field(default=None, gt=0)
+    mtp_num_layers: int | None = Field(default=None, gt=0, le=MOST_LAYERS)
     mtp_loss_scaling_factor: float = Field(default=0.1, ge=0.0)
     gated_linear_unit: bool = True
     activation_func: ActivationName | None = None  # None: see `activation`

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trainer.recipe.settings import Settings
 
 _GROUP = re.compile(r"\(([^()]*)\)(?:\*(\d+))?")
+MOST_LETTERS = 100_000  # of a layout written out
 _REPEAT = re.compile(r"([EtmL|])\*(\d+)")
 
 
@@ -85,18 +86,19 @@ def pipeline_stages(text: str) -> list[str]:
     [] for an empty text. ValueError for anything that is no such text.
     """
     plain = text.replace(",", "").replace(" ", "")
-    while (expanded := _GROUP.sub(lambda m: m[1] * _times(m[2] or "1"), plain)) != plain:
+    while (expanded := _GROUP.sub(lambda m: _repeated(m[1], m[2] or "1"), plain)) != plain:
         plain = expanded
-    plain = _REPEAT.sub(lambda m: m[1] * _times(m[2]), plain)
+    plain = _REPEAT.sub(lambda m: _repeated(m[1], m[2]), plain)
     if strange := set(plain) - set("EtmL|"):
         raise ValueError(f"{''.join(sorted(strange))!r} has no meaning in a pipeline layout: E, t, m, L, |, *n, ( )")
     return plain.split("|") if plain else []
 
 
-def _times(digits: str) -> int:
-    if len(digits) > 4:
+def _repeated(text: str, digits: str) -> str:
+    """ValueError for more letters than any model has layers."""
+    if len(digits) > 5 or len(text) * int(digits) > MOST_LETTERS:
         raise ValueError(f"*{digits} has no meaning in a pipeline layout: no model has so many layers")
-    return int(digits)
+    return text * int(digits)
 
 
 def stages_of(recipe: Settings) -> list[str]:

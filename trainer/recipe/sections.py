@@ -14,13 +14,21 @@ from trainer.recipe.knobs import KNOBS, Numerics
 from trainer.recipe.launching import Launcher, kind_of
 from trainer.recipe.machine import Machine
 
+# Beyond any cluster and any batch, and small enough that every way to divide it can be looked at
+MOST_RANKS = 2**20
+MOST_ROWS = 10_000_000  # sequences of a step
+MOST_TOKENS = 2**30  # of a sequence
+MOST_STEPS = 100_000  # of a burst
+Size = Annotated[int, Field(gt=0, le=MOST_RANKS)]
+Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+
 KnobValue = bool | int | float | str | tuple[str, ...] | None
 
 
 class Cluster(Section):
     gpu: str = "cpu"  # a row of hardware.csv, lower case, or "cpu"
-    nodes: int = Field(default=1, gt=0)
-    gpus_per_node: int | None = Field(default=None, gt=0)  # None: the table's
+    nodes: Size = 1
+    gpus_per_node: Size | None = None  # None: the table's
     memory_gib: float | None = Field(default=None, gt=0)  # per GPU (or CPU rank); None: the table's
 
     @field_validator("gpu")
@@ -30,30 +38,37 @@ class Cluster(Section):
             raise ValueError(f"no GPU {gpu!r} in the table; there are {', '.join(known_hardware())}")
         return gpu
 
+    @field_validator("gpus_per_node")
+    @classmethod
+    def _not_too_many(cls, each: int | None, info: ValidationInfo) -> int | None:
+        if each is not None and each * info.data.get("nodes", 1) > MOST_RANKS:
+            raise PydanticCustomError("too_many_ranks", "more than {most} GPUs in all", {"most": f"{MOST_RANKS:,}"})
+        return each
+
 
 class Training(Section):
-    seq_length: int = Field(default=4096, gt=0)
-    global_batch_size: int = Field(default=256, gt=0)
-    micro_batch_size: int = Field(default=1, gt=0)
+    seq_length: int = Field(default=4096, gt=0, le=MOST_TOKENS)
+    global_batch_size: int = Field(default=256, gt=0, le=MOST_ROWS)
+    micro_batch_size: int = Field(default=1, gt=0, le=MOST_ROWS)
     precision: Precision = "bf16"
 
 
 class Parallelism(Section):
-    tensor_model_parallel_size: int = Field(default=1, gt=0)
-    pipeline_model_parallel_size: int = Field(default=1, gt=0)
-    context_parallel_size: int = Field(default=1, gt=0)
-    expert_model_parallel_size: int = Field(default=1, gt=0)
-    expert_tensor_parallel_size: int | None = Field(default=None, gt=0)  # None: as Megatron, equal to TP
-    virtual_pipeline_model_parallel_size: int | None = Field(default=None, gt=0)
+    tensor_model_parallel_size: Size = 1
+    pipeline_model_parallel_size: Size = 1
+    context_parallel_size: Size = 1
+    expert_model_parallel_size: Size = 1
+    expert_tensor_parallel_size: Size | None = None  # None: as Megatron, equal to TP
+    virtual_pipeline_model_parallel_size: Size | None = None
 
 
 class BurstSettings(Section):
     engine: str = "megatron"
     launcher: Launcher = "local"
     machine: Machine | None = None  # of engine simulated; None: as published. Read from a packaged name or a file
-    warmup_steps: int = Field(default=3, ge=0)
-    measure_steps: int = Field(default=8, gt=0)
-    trace_steps: int = Field(default=2, ge=0)
+    warmup_steps: Steps = 3
+    measure_steps: int = Field(default=8, gt=0, le=MOST_STEPS)
+    trace_steps: Steps = 2
     deadline_s: float = Field(default=900.0, gt=0)
 
     @property

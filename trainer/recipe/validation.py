@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, get_args
@@ -144,7 +145,7 @@ def _number_hint(value: Any) -> str | None:
         number = float(value) if isinstance(value, str) else None
     except ValueError:
         return None
-    if number is None:
+    if number is None or not math.isfinite(number):
         return None
     plain = int(number) if number.is_integer() else number
     return f"YAML reads {value} as text here; write {plain}, without quotes or exponent"
@@ -276,8 +277,21 @@ def _other(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[s
     value = error["input"]
     text = error["msg"].removeprefix("Input should be ").replace("a valid integer", "a whole number")
     text = f"a number {text}" if text.startswith(("greater", "less")) else text
-    text = re.sub(r"a valid dictionary or instance of \w+", "a mapping of keys", text).replace("valid ", "")
+    text = re.sub(r"a valid dictionary(?: or instance of \w+)?", "a mapping of keys", text).replace("valid ", "")
+    text = WORDS.get(text, text)
     return f"expected {text}, got {_shown(value)}", _number_hint(value) or f"write {text}"
+
+
+def _too_short(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return "it is empty", f"write at least one word: {key}: [...]"
+
+
+def _too_many_ranks(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], "no cluster has so many: write fewer nodes or gpus_per_node"
+
+
+# What pydantic calls a thing -> what a YAML file calls it
+WORDS = {"a tuple": "a list: [a, b]", "a string": "text, in quotes where it looks like a number"}
 
 
 def _shown(value: Any) -> str:
@@ -291,5 +305,7 @@ MESSAGES: dict[str, Message] = {
     "literal_error": _literal,
     "recipe_name": _recipe_name,
     "not_simulated": _not_simulated,
+    "too_short": _too_short,
+    "too_many_ranks": _too_many_ranks,
     "trainer_version": _trainer_version,
 }

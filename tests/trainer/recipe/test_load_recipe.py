@@ -7,6 +7,8 @@ import pytest
 
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import load_recipe, packaged_examples
+from trainer.recipe.layout import pipeline_stages
+from trainer.recipe.rules import check
 from trainer.recipe.schema import Recipe
 
 GOOD = """
@@ -197,3 +199,35 @@ def test_a_trainers_version_that_is_none_is_refused_where_it_stands(tmp_path: Pa
         assert "0.16.1" in problem.hint
     file.write_text(text.replace("KIND", "custom").replace("banana", "core_v0.17.0"))
     assert load_recipe(str(file)).trainer is not None
+
+
+NODES = GOOD.replace("nodes: 2", "nodes: %s")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (NODES % (10**18), "less than or equal to 1048576"),
+        (NODES % "1000000, gpus_per_node: 1000000", "more than 1,048,576 GPUs in all"),
+        (NODES % "2, memory_gib: .inf", "a finite number"),
+        (GOOD + "training: {global_batch_size: 1000000000000000003}\n", "less than or equal to 10000000"),
+        (GOOD + "training: {seq_length: 1000000000000}\n", "less than or equal to 1073741824"),
+        (GOOD + "burst: {measure_steps: 1000000000000}\n", "less than or equal to 100000"),
+        (GOOD.replace("{tp: 2", "{tp: 1000000000000"), "less than or equal to 1048576"),
+        ("model: {num_layers: 1000000000}\ncluster: {gpu: h100}\n", "less than or equal to 10000"),
+        (GOOD + "tune: {freeze: abc}\n", "expected a list: [a, b]"),
+        (GOOD + "trainer: {command: []}\n", "it is empty"),
+        ("name: 12\n" + GOOD, "expected text"),
+    ],
+)
+def test_numbers_beyond_any_cluster_are_refused_in_plain_words(tmp_path: Path, text: str, said: str) -> None:
+    """What is looked at in every way it divides would never end."""
+    assert any(said in problem.what for problem in problems(tmp_path, text))
+
+
+def test_a_layout_that_would_fill_the_memory_is_called_one_that_cannot_be_read(tmp_path: Path) -> None:
+    bomb = "E((((t*9999)*9999)*9999)*9999)*9999|L"
+    recipe = loaded(tmp_path, GOOD + f"  pipeline_model_parallel_layout: '{bomb}'\n")
+    with pytest.raises(ValueError, match="no model has so many layers"):
+        pipeline_stages(bomb)
+    assert "layout-text" in {finding.rule for finding in check(recipe)}

@@ -162,8 +162,12 @@ def dividing(recipe: Settings) -> Suggestion:
     shares = {
         (tp, pp, cp): batch_size // dp
         for tp, pp, cp in product(sizes, sizes, sizes)
-        if now.world % (tp * pp * cp) == 0 and batch_size % (dp := now.world // (tp * pp * cp)) == 0
+        if now.world % (tp * pp * cp) == 0
+        and batch_size % (dp := now.world // (tp * pp * cp)) == 0
+        and pp <= max(now.pp, recipe.architecture.num_layers)
     }
+    if not shares:
+        return {}
 
     def cost(choice: tuple[int, int, int]) -> tuple[float, ...]:
         heads, whole = recipe.architecture.num_attention_heads % choice[0], shares[choice] % micro == 0
