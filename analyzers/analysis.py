@@ -26,23 +26,29 @@ from analyzers.step_verdicts import judge_steps, judged_steps, with_steps, with_
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
+Told = Callable[[int, int], None]  # how many traces are read, and of how many
 Found = list[Digest] | SnapshotReport | TraceError
 WORTH_A_PROCESS_BYTES = 1 << 20  # all traces together: below, starting processes costs more than reading
 
 
-def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE) -> Analysis:
+def silent(done: int, of: int) -> None:
+    """Nobody is told how many traces are read."""
+
+
+def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent) -> Analysis:
     """Diagnose the traces of one job.
 
     Args:
         paths: trace files, folders of them (one a rank), or run folders of bursts, whose outcome.json is used.
         stretch: what of each trace is judged, and which ranges are its steps.
+        told: how many traces are read, and of how many, after each.
 
     Raises:
         TraceError: nothing there can be read as a trace, two are of one rank or of two jobs,
             or one has no such stretch.
     """
     inputs = find_inputs([Path(p) for p in paths])
-    digests, snapshots = _read_all(inputs, stretch)
+    digests, snapshots = _read_all(inputs, stretch, told)
     digests = sorted(digests, key=_place)
     refuse_several_jobs(digests)
     digests, apart = attach(_numbered(digests), snapshots)
@@ -64,13 +70,13 @@ def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE) -> Analysis:
     )
 
 
-def _read_all(inputs: Inputs, stretch: Stretch) -> tuple[list[Digest], list[SnapshotReport]]:
+def _read_all(inputs: Inputs, stretch: Stretch, told: Told) -> tuple[list[Digest], list[SnapshotReport]]:
     """Of every rank; a run that failed may have left half a trace, and its failure says enough."""
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
     damaged: list[TraceError] = []  # snapshots: beside traces they cost their own memory's figures and nothing else
-    for result in _each(inputs.traces, partial(_digest_file, stretch=stretch)):
+    for result in _each(inputs.traces, partial(_digest_file, stretch=stretch), told):
         if isinstance(result, TraceError):
             if is_snapshot(result.path):
                 damaged.append(result)
@@ -91,15 +97,20 @@ def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
     return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *said]))
 
 
-def _each(traces: Sequence[Path], digest_file: Callable[[Path], Found]) -> Iterator[Found]:
+def _each(traces: Sequence[Path], digest_file: Callable[[Path], Found], told: Told) -> Iterator[Found]:
     """One result a trace, in order; memory holds a timeline a core at most."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
     if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
-        yield from map(digest_file, traces)
+        for number, path in enumerate(traces, 1):
+            yield digest_file(path)
+            told(number, len(traces))
         return
     longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that no core is left alone with one at the end
-    found = dict(processes.each(digest_file, longest_first, at_once=cores))
+    found = {}
+    for path, done in processes.each(digest_file, longest_first, at_once=cores):
+        found[path] = done
+        told(len(found), len(traces))
     for path in traces:
         result = found[path]
         yield _died(path, result) if isinstance(result, processes.Died) else result

@@ -19,15 +19,18 @@ Traces = Annotated[
 
 def compare(a: Traces, b: Traces, *, html: PageFile = None, force: Force = False) -> Answer:
     """Show what moved between two traces or two trials, by part, by kernel class and by kernel."""
+    from analyzers.diagnosis import WHOLE
     from autotune.compare.comparison import compared
     from autotune.compare.terminal import show_comparison
     from autotune.diagnose.traced import analysis_at, read_for, untraced_step_us
+    from autotune.looks.working import counting
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for((a, b)), force=force)
+    with counting("reading traces") as told:
+        analyses = [analysis_at(path, WHOLE, told) for path in (a, b)]
     found = compared(
-        analysis_at(a),
-        analysis_at(b),
+        *analyses,
         same=a.resolve() == b.resolve(),
         steps_us=(untraced_step_us(a), untraced_step_us(b)),
     )

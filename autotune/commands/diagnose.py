@@ -47,11 +47,13 @@ def diagnose(
     from autotune.diagnose.stretch import stretch_of
     from autotune.diagnose.terminal import show_analysis
     from autotune.diagnose.traced import analysis_of, read_for, situation_of_traces
+    from autotune.looks.working import counting
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for(traces), force=force)
     stretch = stretch_of(range_name=range_name, step_marker=step_marker, since=since, until=until)
-    analysis = analysis_of(traces, stretch)
+    with counting("reading traces") as told:
+        analysis = analysis_of(traces, stretch, told)
     steps = next_steps(analysis, situation_of_traces(traces, analysis, recipe))
     if page is not None:  # before much is printed: a reader who has seen enough must not cost the page
         from autotune.diagnose.page import diagnosis_page

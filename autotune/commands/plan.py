@@ -23,6 +23,7 @@ def plan(
     force: Force = False,
 ) -> Answer:
     """Rank every legal layout that fits by predicted throughput, and say why familiar ones are missing."""
+    from autotune.looks.working import working
     from autotune.output import page_at, text_at
     from autotune.plan.chosen import chosen_text
     from autotune.plan.document import plan_document, planned, show_plan
@@ -31,7 +32,9 @@ def plan(
 
     page = page_at(html, inputs=[source_file(str(recipe))], force=force)
     file = text_at(output, inputs=[source_file(str(recipe))], force=force)
-    found = planned(load_recipe(str(recipe)), top=max(top, choice if file else 1))
+    given = load_recipe(str(recipe))
+    with working("every layout is estimated"):
+        found = planned(given, top=max(top, choice if file else 1))
     if file is not None:
         file.write(chosen_text(found, choice))
     show_plan(found)

@@ -12,11 +12,13 @@ def report(study: StudyFolder, *, gpu_hour_price: Price = None) -> Answer:
     """Write a study's report again from its journal."""
     import msgspec
 
+    from autotune.looks.working import working
     from autotune.report import write_report, write_running
     from autotune.tuning.journal import read_study
     from autotune.tuning.study import held
 
-    page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
+    with working("the report is written"):
+        page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
     if held(Path(study)):  # its tuner writes the page after every burst: this one is as that one would be
         write_running(read_study(Path(study)), study_dir=Path(study), now=time.time())
     print(page)

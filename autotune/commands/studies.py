@@ -16,12 +16,14 @@ def studies(folder: Folder = Path("studies"), *, html: PageFile = None, force: F
     """List the studies of a folder: what was tuned, the gain, the walls, the cost."""
     import time
 
+    from autotune.looks.working import working
     from autotune.output import page_at
     from autotune.studies.gathered import gathered
     from autotune.studies.terminal import show_studies
 
     page = page_at(html, inputs=(), force=force)
-    found = gathered(folder, now=time.time())
+    with working("studies are read"):
+        found = gathered(folder, now=time.time())
     if page is not None:
         from autotune.studies.page import studies_page
 

@@ -14,6 +14,7 @@ from statistics import median
 import msgspec
 
 from analyzers import Analysis, analyze
+from analyzers.analysis import Told, silent
 from analyzers.diagnosis import WHOLE, Stretch
 from analyzers.inputs import TRACE_FOLDER
 from analyzers.outcome import FILE_NAME as OUTCOME
@@ -25,7 +26,7 @@ from trainer.burst import Outcome, read_burst
 from trainer.errors import BadInputError, Problem
 
 
-def analysis_of(paths: Sequence[Path], stretch: Stretch = WHOLE) -> Analysis:
+def analysis_of(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent) -> Analysis:
     """The diagnosis of one job, from its traces or from one trial; of a stretch of it.
 
     Raises:
@@ -35,8 +36,8 @@ def analysis_of(paths: Sequence[Path], stretch: Stretch = WHOLE) -> Analysis:
     if not paths:
         raise _problem("diagnose", "no trace is named", "name trace files or their folder")
     if len(paths) == 1:
-        return analysis_at(paths[0], stretch)
-    return analyze([_traces_at(path) for path in paths], stretch)
+        return analysis_at(paths[0], stretch, told)
+    return analyze([_traces_at(path) for path in paths], stretch, told)
 
 
 def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -48,14 +49,14 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def analysis_at(path: Path, stretch: Stretch = WHOLE) -> Analysis:
+def analysis_at(path: Path, stretch: Stretch = WHOLE, told: Told = silent) -> Analysis:
     """Of a file, a folder or a trial."""
     trial = trial_at(path)
     if trial is None:
-        return analyze([_not_a_study(path)], stretch)
+        return analyze([_not_a_study(path)], stretch, told)
     folder = _burst_folder(path, trial)
     if (folder / TRACE_FOLDER).is_dir() or (trial.ran_out and (folder / OUTCOME).is_file()):
-        return analyze([folder], stretch)
+        return analyze([folder], stretch, told)
     if stretch != WHOLE:
         raise _problem(str(path), f"the traces of trial {trial.number} are gone", "a stretch is read from them")
     if trial.analysis is None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from autotune.looks.quantities import NONE, gib, knob_value
+from autotune.looks.working import working
 from trainer.dry_run import STATE, dry_run, hottest_rank
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
@@ -23,7 +24,9 @@ def asked_of_megatron(recipe: Recipe, *, asked: bool, pp_rank: int | None) -> di
         if pp_rank is not None:
             raise BadInputError(Problem(where="--pp-rank", what="it is a rank of the dry run", hint="add --dry-run"))
         return {}
-    found = dry_run(recipe, pp_rank=hottest_rank(recipe) if pp_rank is None else pp_rank)
+    rank = hottest_rank(recipe) if pp_rank is None else pp_rank
+    with working(f"Megatron-Core builds and steps pipeline rank {rank}"):
+        found = dry_run(recipe, pp_rank=rank)
     show_dry_run(found)
     return {"dry_run": found}
 

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from autotune.estimate.memory import against_limit, memory_document
 from autotune.looks.quantities import changes_text, counted, gain, gib, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
+from autotune.looks.working import working
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
 from policies.learned import LearnedPolicy
@@ -42,7 +43,8 @@ class Night:
 def preview(recipe: Recipe, *, seed: int | None, budget: int) -> dict[str, Any]:
     """Prints it for people, on one screen; the same as a document for programs."""
     findings, memory = findings_of(recipe), memory_document(recipe)
-    path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
+    with working("every legal layout and setting is weighed"):
+        path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
     night = _night(path, budget)
     _show(Console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)
     return {

@@ -70,7 +70,9 @@ def read_config(path: Path, *, where: str) -> Config:
     try:
         data = json.loads(text_of(path, where=f"{where} {path}", instead=instead, most_mib=MOST_MIB))
     except FileNotFoundError:
-        raise _refused(where, f"no file {path}", "a path is meant from the recipe's folder") from None
+        raise _refused(
+            where, f"no file {path}", "check the path; in a recipe it is meant from the recipe's folder"
+        ) from None
     except RecursionError:
         raise _refused(where, f"{path} is nested too deeply to be read", instead) from None
     except BadInputError:
