@@ -15,6 +15,7 @@ from autotune.cli import main
 RECIPE = "model: deepseek-v2-lite\ncluster: {gpu: h100}\nparallelism: {ep: 8}\n"
 TEXTS = {
     "good.yaml": RECIPE,
+    "runs.yaml": RECIPE + "burst: {engine: simulated}\n",
     "list.json": "[1, 2, 3]",
     "null.json": "null",
     "events.json": '{"traceEvents": 3}',
@@ -51,9 +52,9 @@ WRONG = {
     "run pipe --dry-run": "it is no regular file",
     "run good.yaml --until 25:99": "write HH:MM",
     "run good.yaml --max-gpu-hours nan": "Must be > 0",
-    "run good.yaml --study good.yaml": "name a folder that does not exist yet",
-    "run good.yaml --learn-from damaged": "not an event of a study",
-    "run good.yaml --resume --study folder": "not a study",
+    "run runs.yaml --study good.yaml": "name a folder that does not exist yet",
+    "run runs.yaml --learn-from damaged": "not an event of a study",
+    "run runs.yaml --resume --study folder": "not a study",
     "diagnose folder": "holds no traces",
     "diagnose pipe": "is a pipe or a device",
     "diagnose list.json": "neither a Kineto trace nor an Nsight Systems export",
