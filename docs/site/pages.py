@@ -20,6 +20,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/index.md", "Begin"),
     ("docs/start.md", "Begin"),
     ("docs/first-night.md", "Begin"),
+    ("docs/many-nodes.md", "Begin"),
     ("docs/reading-a-report.md", "Read"),
     ("docs/reading-traces.md", "Read"),
     ("docs/estimates.md", "Understand"),
