@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob
 from trainer.recipe.layout import layout_of
+from trainer.recipe.models import presets
 
 RECIPES = "megatron.bridge.recipes."
 # our preset -> Bridge's recipe of that model
@@ -46,10 +48,9 @@ BASES = {
     "gpt-oss-120b": "gpt_oss.gpt_oss:gpt_oss_120b_pretrain_config",
     "nemotron-3-nano-30b-a3b": "nemotronh.nemotron_3_nano:nemotron_3_nano_pretrain_config",
 }
-DEEPSEEK = "deepseek.deepseek_provider:DeepSeekV3ModelProvider"
 # name on the hub -> Bridge's provider of that model
 PROVIDERS = {
-    "deepseek-ai/DeepSeek-V3": DEEPSEEK,
+    "deepseek-ai/DeepSeek-V3": "deepseek.deepseek_provider:DeepSeekV3ModelProvider",
     "deepseek-ai/DeepSeek-V2": "deepseek.deepseek_provider:DeepSeekV2ModelProvider",
     "deepseek-ai/DeepSeek-V2-Lite": "deepseek.deepseek_provider:DeepSeekV2LiteModelProvider",
     "Qwen/Qwen3-30B-A3B": "qwen.qwen_provider:Qwen3MoEModelProvider30B_A3B",
@@ -71,10 +72,21 @@ def _local_models() -> None:
     from megatron.bridge import AutoBridge
 
     def from_hub(name: str, **_: Any) -> Any:
-        provider = _named("megatron.bridge.models.", PROVIDERS[name])
-        return type("Local", (), {"to_megatron_provider": staticmethod(lambda **_: provider())})
+        return type("Local", (), {"to_megatron_provider": staticmethod(lambda **_: _provider(name))})
 
     AutoBridge.from_hf_pretrained = staticmethod(from_hub)
+
+
+def _provider(name: str) -> Any:
+    """Bridge's own of that model; since 0.4 it makes them of what the hub says, for which our preset stands in."""
+    models = "megatron.bridge.models."
+    if find_spec(models + PROVIDERS[name].partition(":")[0]) is not None:
+        return _named(models, PROVIDERS[name])()
+    model = presets()[name.rpartition("/")[2].lower().removesuffix("-instruct")]
+    kind = "mla_provider:MLAModelProvider" if model.multi_latent_attention else "gpt_provider:GPTModelProvider"
+    made = _named(models, kind)
+    known = {each.name for each in dataclasses.fields(made)}
+    return made(**{at: value for _, at, value, _ in fields(model) if at in known and value is not None})
 
 
 def shipped(config: Any) -> None:
@@ -144,10 +156,11 @@ def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[
     for name, field, value, moved in fields(recipe.architecture):
         kept = getattr(config.model, field, MISSING)
         if value is not None and (moved or kept is not MISSING):  # null: Megatron-Core fills it in
-            yield name, value, kept, _plain(kept) == _plain(value)
+            yield name, value, kept, _plain(value) in (_plain(kept), RENAMED.get(str(kept)))
 
 
 MISSING = object()
+RENAMED = {"gdn": "gated_delta_net"}  # what newer Megatron-Core puts in its place, the same thing
 LAID, ACCEPTED = "laid over a base", "accepted by Bridge"
 FORESEEN, UNFORESEEN = "refused by Bridge, and by check --for with its reason", "refused by Bridge though check accepts"
 ALTERED = "altered silently"
@@ -259,11 +272,6 @@ def main() -> int:
         return 2
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     bridge_imports.prepare()
-    if find_spec("megatron.bridge.models." + DEEPSEEK.partition(":")[0]) is None:
-        print(
-            "this release makes its providers of configurations from the hub: 0.3 is what is read here", file=sys.stderr
-        )
-        return 2
     logging.disable(logging.CRITICAL)
     _local_models()
     return _report(arguments.every, arguments.show)
@@ -282,7 +290,10 @@ def _report(every: int, show: int) -> int:
             count["without a Bridge recipe of their model"] += 1
             continue
         if model not in made:
-            made[model] = _named(RECIPES, BASES[model])()
+            made[model] = _base(model)
+        if made[model] is None:
+            count["of a model whose recipe this release names or makes otherwise"] += 1
+            continue
         bridge_imports.set_device(GENERATIONS[recipe.hardware.architecture], "NVIDIA " + recipe.cluster.gpu.upper())
         os.environ |= {"WORLD_SIZE": str(recipe.world_size), "NVTE_CPU_OFFLOAD_V1": "1"}
         for variant in VARIANTS:
@@ -295,6 +306,15 @@ def _report(every: int, show: int) -> int:
     for reason, number in reasons.most_common(show):
         print(f"{number:7} x {reason}")
     return int(any(count[name] for name in (UNFORESEEN, ALTERED)))
+
+
+def _base(model: str) -> Any:
+    """NVIDIA's recipe of the model; None where the release has none of that name, or none made without the hub."""
+    try:
+        return _named(RECIPES, BASES[model])()
+    except (ImportError, AttributeError, KeyError, TypeError, OSError) as error:
+        print(f"{model}: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
 
 
 def _one(
