@@ -57,7 +57,7 @@ class Prediction:
     @property
     def worth(self) -> float | None:
         """The improvement of log throughput to expect of the burst: a loss is not kept, and what does not fit brings
-        nothing. None where no gain was foretold."""
+        nothing. None where no gain was predicted."""
         if self.gain is None:
             return None
         mean, chance = math.log1p(self.gain), 1.0 if self.fits_probability is None else self.fits_probability

@@ -127,7 +127,7 @@ def _in_vain(trials: Sequence[Trial]) -> int:
 
 
 def _is_untold(trial: Trial) -> bool:
-    """Its gain was foretold by what was published, not by the estimate."""
+    """Its gain was predicted by what was published, not by the estimate."""
     (knob, *more) = trial.changes or (None,)
     return trial.proposal.phase is Phase.RETUNE and not more and knob in KNOBS and bool(KNOBS[knob].tries)
 

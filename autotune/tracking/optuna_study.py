@@ -36,7 +36,7 @@ def _told(history: History, trial: Trial, varied: list[str]) -> Told:
 
 
 def _attributes(trial: Trial) -> dict[str, Any]:
-    """What a person looks up: the fix and its reason, what was foretold, and what came of it."""
+    """What a person looks up: the fix and its reason, what was predicted, and what came of it."""
     proposal, peaks = trial.proposal, [max(o.peak_gib) for o in trial.outcomes if o.ok and o.peak_gib]
     said = {
         "trial": trial.number,

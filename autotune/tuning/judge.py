@@ -93,21 +93,25 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
 
 
 def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial]) -> Judgement | None:
-    """A gain inside the noise that was foretold: prediction and measurement together, each by its precision. None where
-    nothing was foretold with an interval; one that stays open is measured again at the end."""
+    """A gain inside the noise that was predicted: prediction and measurement together, each by its precision. None where
+    nothing was predicted with an interval, or where the two contradict each other: then neither supports the other. One
+    that stays open is measured again at the end."""
     predicted = candidate.proposal.predicted
     if predicted.gain is None or predicted.gain_low is None or predicted.gain_high is None:
         return None
     spread = (math.log1p(predicted.gain_high) - math.log1p(predicted.gain_low)) / (2 * NINETY)
     noise = measure_noise(trials, wall_cost).deviation
     noise *= math.sqrt(1 / len(medians(candidate, wall_cost)) + 1 / len(medians(best, wall_cost)))
+    if abs(wall.gain - math.log1p(predicted.gain)) > NINETY * math.hypot(spread, noise):
+        return None
     weights = spread**-2, noise**-2
     mean = (weights[0] * math.log1p(predicted.gain) + weights[1] * wall.gain) / sum(weights)
     deviation = sum(weights) ** -0.5
     together = f"{gain(math.expm1(mean))} ± {percent(math.expm1(NINETY * deviation))}"
-    said = f"wall time {gain(math.expm1(wall.gain))}, foretold {gain(predicted.gain)}: together {together}"
+    between = f"{gain(predicted.gain_low)} to {gain(predicted.gain_high)}"
+    said = f"wall time {gain(math.expm1(wall.gain))}, predicted {gain(predicted.gain)} (90 %: {between}): together {together}"
     if wall.gain > 0 and mean > NINETY * deviation:
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"measured as foretold: {said}")
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"inside what was predicted: {said}")
     return Judgement(verdict=Verdict.INCONCLUSIVE, because=f"a gain inside the noise is no gain: {said}")
 
 

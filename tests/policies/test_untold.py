@@ -63,7 +63,7 @@ def test_one_knob_moves_at_a_time_and_acts_on_the_wall() -> None:
         assert effect_of(knob).source in found.because
 
 
-def test_the_gain_that_is_foretold_is_within_what_the_wall_could_give() -> None:
+def test_the_gain_that_is_predicted_is_within_what_the_wall_could_give() -> None:
     best = base(analysis({Wall.HOST: {"python": 0.01 * STEP_US}}))
     found = proposed(best, [best], least=1e-6)
     assert found is not None

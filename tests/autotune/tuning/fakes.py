@@ -68,7 +68,7 @@ class Idea:
     phase: Phase = Phase.PROFILE
     fix: str = "planted"
     bound: float | None = None
-    foretold: Prediction | None = None
+    predicted: Prediction | None = None
     when: Callable[[Recipe], bool] = lambda best: True
 
 
@@ -89,7 +89,7 @@ class FakePolicy:
                     phase=phase,
                     fix=idea.fix,
                     because="it is on the list",
-                    predicted=idea.foretold or Prediction(gain_bound=idea.bound),
+                    predicted=idea.predicted or Prediction(gain_bound=idea.bound),
                 )
         return None
 

@@ -105,19 +105,34 @@ def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None
     assert said.because.startswith("wall time is too noisy, CPU time decides")
 
 
-def test_a_foretold_gain_that_cpu_time_does_not_show_stays_open_on_cpus() -> None:
+def test_a_predicted_gain_that_cpu_time_does_not_show_stays_open_on_cpus() -> None:
     """The best was measured while a neighbour was busy: the gain of wall time is the neighbour's."""
     best = trial_of(outcome_of(200_000, cpu_us=[1000.0] * 8), outcome_of(120_000, cpu_us=[1002.0] * 8))
-    foretold = Prediction(gain=0.1, gain_low=0.02, gain_high=0.2)
+    predicted = Prediction(gain=0.1, gain_low=0.02, gain_high=0.2)
 
     def verdict(cpu: float) -> Verdict:
         candidate = trial_of(outcome_of(110_000, cpu_us=[cpu] * 8), number=1, bursts=(3,))
-        proposal = replace(candidate.proposal, predicted=foretold, parent=best.number)
+        proposal = replace(candidate.proposal, predicted=predicted, parent=best.number)
         candidate = replace(candidate, proposal=proposal)
         return judge(candidate, against=best, trials=[best, candidate]).verdict
 
     assert verdict(950.0) is Verdict.ACCEPTED
     assert verdict(1010.0) is Verdict.INCONCLUSIVE
+
+
+def test_a_prediction_that_the_measurement_contradicts_does_not_support_it() -> None:
+    """+60 % was predicted within ten percent, +2 % was measured: the two together would say +30 % and mean nothing."""
+    best = trial_of(outcome_of(100_000), outcome_of(104_000), bursts=(1, 2))
+    candidate = trial_of(outcome_of(100_000), number=1, bursts=(3,))
+
+    def said(predicted: Prediction) -> Judgement:
+        proposal = replace(candidate.proposal, predicted=predicted, parent=best.number)
+        return judge(replace(candidate, proposal=proposal), against=best, trials=[best, candidate])
+
+    near = said(Prediction(gain=0.04, gain_low=0.03, gain_high=0.05))
+    far = said(Prediction(gain=0.6, gain_low=0.5, gain_high=0.7))
+    assert near.verdict is Verdict.ACCEPTED and "inside what was predicted" in near.because
+    assert far.verdict is Verdict.INCONCLUSIVE and "together" not in far.because
 
 
 def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -> None:

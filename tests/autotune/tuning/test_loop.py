@@ -302,8 +302,8 @@ def test_what_was_left_open_is_looked_at_again_when_nothing_else_is_left(tmp_pat
         return 100_000 if recipe.knob("micro_batch_size") == 1 else 98_800
 
     engine = FakeEngine(close)
-    foretold = Prediction(gain=0.001, gain_low=-0.05, gain_high=0.05)
-    loop_in(tmp_path, rule=close, engine=engine, ideas=[Idea(changes={"micro_batch_size": 4}, foretold=foretold)]).run()
+    predicted = Prediction(gain=0.001, gain_low=-0.05, gain_high=0.05)
+    loop_in(tmp_path, rule=close, engine=engine, ideas=[Idea(changes={"micro_batch_size": 4}, predicted=predicted)]).run()
     order = [burst.recipe.knob("micro_batch_size") for burst in engine.ran]
     assert order == [1, 4, 1, 4]
     _, candidate = trials_in(tmp_path)
@@ -311,15 +311,15 @@ def test_what_was_left_open_is_looked_at_again_when_nothing_else_is_left(tmp_pat
     assert read_study(tmp_path).best == candidate
 
 
-def test_a_gain_that_was_foretold_is_accepted_on_one_burst(tmp_path: Path) -> None:
+def test_a_gain_that_was_predicted_is_accepted_on_one_burst(tmp_path: Path) -> None:
     def close(recipe: Recipe) -> float:
         return 100_000 if recipe.knob("micro_batch_size") == 1 else 97_000
 
-    foretold = Prediction(gain=0.03, gain_low=0.02, gain_high=0.04)
-    loop_in(tmp_path, rule=close, ideas=[Idea(changes={"micro_batch_size": 4}, foretold=foretold)], budget=2).run()
+    predicted = Prediction(gain=0.03, gain_low=0.02, gain_high=0.04)
+    loop_in(tmp_path, rule=close, ideas=[Idea(changes={"micro_batch_size": 4}, predicted=predicted)], budget=2).run()
     _, candidate = trials_in(tmp_path)
     assert candidate.accepted
-    assert "measured as foretold" in candidate.verdict_because
+    assert "inside what was predicted" in candidate.verdict_because
 
 
 SMALL_GAIN = Prediction(gain=0.02, gain_low=-0.01, gain_high=0.05, fits_probability=1.0)
@@ -332,7 +332,7 @@ def test_a_burst_that_costs_more_than_the_planned_training_can_save_is_not_paid_
     """A burst here is a second or two of two ranks; two percent of a thousandth of an hour are less."""
     recipe = base_recipe()
     planned = recipe.model_copy(update={"tune": recipe.tune.model_copy(update={"planned_gpu_hours": hours})})
-    ideas = [Idea(changes={"micro_batch_size": 4}, foretold=SMALL_GAIN)]
+    ideas = [Idea(changes={"micro_batch_size": 4}, predicted=SMALL_GAIN)]
     ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, base=planned).run()
     assert len(trials_in(tmp_path)) == tried
     assert ended.status == "converged"

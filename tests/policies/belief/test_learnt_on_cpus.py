@@ -46,7 +46,7 @@ def burst(cpu_us: float) -> Outcome:
 
 
 @pytest.mark.parametrize("theta", MACHINES.values(), ids=MACHINES)
-def test_another_recipe_on_a_planted_machine_is_foretold(theta: dict[str, float]) -> None:
+def test_another_recipe_on_a_planted_machine_is_predicted(theta: dict[str, float]) -> None:
     truth = math.log(true_step_s(OTHER, theta))
     mean, deviation = learnt(on_cpus(theta)).predict(tabulate([OTHER]))
     assert abs(float(mean[0]) - truth) < 0.15

@@ -36,7 +36,7 @@ def test_before_any_burst_the_belief_is_the_estimate() -> None:
 
 
 @pytest.mark.parametrize("theta", CLUSTERS.values(), ids=CLUSTERS)
-def test_another_recipe_on_a_planted_cluster_is_foretold(theta: dict[str, float]) -> None:
+def test_another_recipe_on_a_planted_cluster_is_predicted(theta: dict[str, float]) -> None:
     truth = math.log(true_step_s(OTHER, theta))
     before, _ = predicted([])
     after, deviation = predicted(evidence(RECIPES, theta))
