@@ -303,7 +303,9 @@ def test_what_was_left_open_is_looked_at_again_when_nothing_else_is_left(tmp_pat
 
     engine = FakeEngine(close)
     predicted = Prediction(gain=0.001, gain_low=-0.05, gain_high=0.05)
-    loop_in(tmp_path, rule=close, engine=engine, ideas=[Idea(changes={"micro_batch_size": 4}, predicted=predicted)]).run()
+    loop_in(
+        tmp_path, rule=close, engine=engine, ideas=[Idea(changes={"micro_batch_size": 4}, predicted=predicted)]
+    ).run()
     order = [burst.recipe.knob("micro_batch_size") for burst in engine.ran]
     assert order == [1, 4, 1, 4]
     _, candidate = trials_in(tmp_path)
