@@ -4,7 +4,7 @@ from trainer.recipe.layout import layout_of, pipeline_stages, stages_of
 from trainer.recipe.predicates import all_of, any_of, on
 from trainer.recipe.rules.nearest import LAYOUT, PP, UNEVEN, VPP, no_uneven
 from trainer.recipe.rules.pipeline import uneven
-from trainer.recipe.rules.rule import Rule, example, fixed
+from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
 
 
@@ -40,7 +40,31 @@ def _mtp_misplaced(recipe: Settings) -> bool:
     return len(holding) > 1 or any(stage // now.pp < now.vpp - 1 for stage in holding)
 
 
+def _hybrid(recipe: Settings) -> bool:
+    return recipe.architecture.hybrid_pattern is not None
+
+
 ROWS = (
+    Rule(
+        id="hybrid-layout",
+        kind=FindingKind.WARNING,
+        binds=MEGATRON_LM,
+        refuses=MEGATRON_LM,
+        knobs=(LAYOUT, VPP),
+        broken=all_of(_hybrid, any_of(on(LAYOUT), on(VPP))),
+        message="Megatron-LM takes neither a pipeline layout nor VPP beside a hybrid model's layer pattern: the pattern's "
+        "own | separators split the pipeline there",
+        nearest=fixed(pipeline_model_parallel_layout=None, virtual_pipeline_model_parallel_size=None),
+        source="megatron/training/arguments.py of 0.17.0 :662 to :682, of 0.19.0 :805 to :829",
+        versions="0.17 and later",
+        breaking=example(
+            model={"hybrid": "MEM*MEM*"},
+            engine="simulated",
+            pipeline_model_parallel_size=2,
+            pipeline_model_parallel_layout="Et*4|t*4L",
+        ),
+        passing=example(model={"hybrid": "MEM*MEM*"}, engine="simulated", pipeline_model_parallel_size=2),
+    ),
     Rule(
         id="one-way-to-split",
         knobs=(LAYOUT, *UNEVEN),
