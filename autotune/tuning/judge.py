@@ -93,9 +93,9 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
 
 
 def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial]) -> Judgement | None:
-    """A gain inside the noise that was predicted: prediction and measurement together, each by its precision. None where
-    nothing was predicted with an interval, or where the two contradict each other: then neither supports the other. One
-    that stays open is measured again at the end."""
+    """A gain inside the noise that was predicted: prediction and measurement together, each by its precision. None
+    where nothing was predicted with an interval, or where the two contradict each other: then neither supports the
+    other. One that stays open is measured again at the end."""
     predicted = candidate.proposal.predicted
     if predicted.gain is None or predicted.gain_low is None or predicted.gain_high is None:
         return None
@@ -109,7 +109,10 @@ def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[
     deviation = sum(weights) ** -0.5
     together = f"{gain(math.expm1(mean))} ± {percent(math.expm1(NINETY * deviation))}"
     between = f"{gain(predicted.gain_low)} to {gain(predicted.gain_high)}"
-    said = f"wall time {gain(math.expm1(wall.gain))}, predicted {gain(predicted.gain)} (90 %: {between}): together {together}"
+    said = (
+        f"wall time {gain(math.expm1(wall.gain))}, predicted {gain(predicted.gain)} (90 %: {between}): "
+        f"together {together}"
+    )
     if wall.gain > 0 and mean > NINETY * deviation:
         return Judgement(verdict=Verdict.ACCEPTED, because=f"inside what was predicted: {said}")
     return Judgement(verdict=Verdict.INCONCLUSIVE, because=f"a gain inside the noise is no gain: {said}")

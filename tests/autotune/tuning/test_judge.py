@@ -131,8 +131,10 @@ def test_a_prediction_that_the_measurement_contradicts_does_not_support_it() -> 
 
     near = said(Prediction(gain=0.04, gain_low=0.03, gain_high=0.05))
     far = said(Prediction(gain=0.6, gain_low=0.5, gain_high=0.7))
-    assert near.verdict is Verdict.ACCEPTED and "inside what was predicted" in near.because
-    assert far.verdict is Verdict.INCONCLUSIVE and "together" not in far.because
+    assert near.verdict is Verdict.ACCEPTED
+    assert "inside what was predicted" in near.because
+    assert far.verdict is Verdict.INCONCLUSIVE
+    assert "together" not in far.because
 
 
 def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -> None:

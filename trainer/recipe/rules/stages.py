@@ -52,8 +52,8 @@ ROWS = (
         refuses=MEGATRON_LM,
         knobs=(LAYOUT, VPP),
         broken=all_of(_hybrid, any_of(on(LAYOUT), on(VPP))),
-        message="Megatron-LM takes neither a pipeline layout nor VPP beside a hybrid model's layer pattern: the pattern's "
-        "own | separators split the pipeline there",
+        message="Megatron-LM takes neither a pipeline layout nor VPP beside a hybrid model's layer pattern: the "
+        "pattern's own | separators split the pipeline there",
         nearest=fixed(pipeline_model_parallel_layout=None, virtual_pipeline_model_parallel_size=None),
         source="megatron/training/arguments.py of 0.17.0 :662 to :682, of 0.19.0 :805 to :829",
         versions="0.17 and later",
