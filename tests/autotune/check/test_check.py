@@ -44,7 +44,7 @@ def test_a_rule_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.
     assert main(["check", "--explain", "ep-overlap-mpt"]) == 2
     assert "did you mean ep-overlap-mtp" in capsys.readouterr().err
     assert main(["check", "--explain", "qqqq"]) == 2
-    assert "names the rules it breaks" in capsys.readouterr().err
+    assert "check --rules` names them all" in capsys.readouterr().err
 
 
 def test_a_check_of_nothing_says_what_it_wants(capsys: pytest.CaptureFixture[str]) -> None:
