@@ -21,7 +21,7 @@ from tests.trainer.launchers.slurm.network import Network
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
 NODES = 2
-_UP_S = 30.0
+_UP_S = 90.0
 _MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1: v2 needs systemd or a delegated tree
 
 
