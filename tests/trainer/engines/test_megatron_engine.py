@@ -13,20 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.trainer.engines.gpu_recipes import TINY
 from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.megatron.engine import MegatronEngine
 from trainer.recipe import Recipe
 
 pytestmark = pytest.mark.megatron
 
-TINY: dict[str, Any] = {
-    "num_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "vocab_size": 128,
-    "num_moe_experts": 4,
-    "moe_ffn_hidden_size": 64,
-}
 MLA: dict[str, Any] = {
     "multi_latent_attention": True,
     "q_lora_rank": 32,
