@@ -57,7 +57,7 @@ class HostsLauncher:
         hosts = self.hosts(nodes)
         sweep()
         fence(self.home, but=control)
-        control.mkdir(parents=True, exist_ok=True)
+        control.mkdir(parents=True, exist_ok=True, mode=0o700)  # the ranks' environment is written there
         mark, token = uuid.uuid4().hex, uuid.uuid4().hex
         variables = rank_environment(env, mark=mark)
         passed = {name: value for name, value in self.environ.items() if name.startswith(PASSED_ON)}
