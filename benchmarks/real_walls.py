@@ -40,6 +40,7 @@ MODEL: dict[str, Any] = {
 BURST = {"engine": "megatron", "launcher": "slurm", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1}
 DEADLINE_S = 300
 STUDY_S = 3600
+LAST_WORDS = 4000  # characters of a log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class Played:
 
 
 def play(scene: Scene, folder: Path, *, budget: int, quiet: bool = False) -> Played:
-    """Tunes the scene's recipe on a cluster of its own. CalledProcessError where the tuner itself fails."""
+    """Tunes the scene's recipe on a cluster of its own. RuntimeError, with its last words, where the tuner fails."""
     recipe, study = folder / "recipe.yaml", folder / "study"
     recipe.write_text(yaml.safe_dump(scene.recipe()))
     (folder / "slurm").mkdir()
@@ -139,14 +140,24 @@ def play(scene: Scene, folder: Path, *, budget: int, quiet: bool = False) -> Pla
     try:
         slurm.start()
         with slurm.allocation() as variables, (folder / "tuner.log").open("wb") as log:
-            told = log if quiet else None
+            shown = log if quiet else None
             env = {**os.environ, **variables}
-            subprocess.run(tuner, env=env, stdout=told, stderr=told, check=True, timeout=STUDY_S)
+            done = subprocess.run(tuner, env=env, stdout=shown, stderr=shown, timeout=STUDY_S)
+        if done.returncode != 0:
+            raise RuntimeError(f"the tuner ended with {done.returncode}\n{_last_words(folder)}")
     finally:
         slurm.stop()
     return judged(
         scene, json.loads((study / "report.json").read_text()), bursts=len(list((study / "bursts").iterdir()))
     )
+
+
+def _last_words(folder: Path) -> str:
+    """What the tuner and the ranks of its last burst said last."""
+    bursts = sorted((folder / "study/bursts").glob("*"))
+    logs = [folder / "tuner.log", *(sorted((bursts[-1] / "log").glob("*")) if bursts else ())]
+    said = (f"{log.name}:\n{log.read_text(errors='replace')[-LAST_WORDS:]}" for log in logs if log.is_file())
+    return "\n".join(said)
 
 
 def judged(scene: Scene, report: dict[str, Any], *, bursts: int) -> Played:

@@ -38,7 +38,9 @@ class Network:
 
     @property
     def _prefix(self) -> str:
-        return f"10.77.{int(self.tag) % 250 + 1}"
+        """Of a subnet of its own: two with the same tag never stand at once, and tags that are near differ here."""
+        high, low = divmod(int(self.tag), 250)
+        return f"10.{64 + high % 128}.{low + 1}"
 
     @property
     def _bridge(self) -> str:
