@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.trainer.launchers.slurm.network import Network
+from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
 NODES = 2
@@ -58,8 +58,11 @@ class Cluster:
         return done.stdout + done.stderr
 
     def start(self) -> None:
+        """NotJoinedError where the nodes cannot have a network of their own."""
         if self.network is not None:
             self.network.start()
+            if not self.network.joined():
+                raise NotJoinedError("two network namespaces of this machine do not reach each other over a bridge")
         self._munge()
         self.conf.write_text(self._slurm_conf())
         (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)

@@ -8,9 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import sys
 from dataclasses import dataclass, field
 
 _QUEUE = ("burst", "64kb", "latency", "400ms")  # of the token bucket
+_LISTEN = """import socket, sys
+listener = socket.create_server((sys.argv[1], 0))
+print(listener.getsockname()[1], flush=True)
+listener.accept()"""
+_CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5).close()"
+
+
+class NotJoinedError(RuntimeError):
+    """The machine keeps its namespaces apart: what wants a network between them cannot run on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +81,20 @@ class Network:
             limit = ("root", "tbf", "rate", self.rate, *_QUEUE)
             _run(*self.inside(node), "tc", "qdisc", "add", "dev", "eth0", *limit)
             _run("tc", "qdisc", "add", "dev", wire, *limit)
+
+    def joined(self) -> bool:
+        """Whether node 1 reaches node 2: a machine whose firewall also filters bridges lets no node see another."""
+        server = subprocess.Popen(
+            [*self.inside(2), sys.executable, "-c", _LISTEN, self.address(2)], stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        reached = subprocess.run(
+            [*self.inside(1), sys.executable, "-c", _CONNECT, self.address(2), port], capture_output=True, timeout=30
+        )
+        server.kill()
+        server.communicate()
+        return reached.returncode == 0
 
     def stop(self) -> None:
         """All of it; what is not there is left out."""
