@@ -29,7 +29,9 @@ def run(
     max_gpu_hours: Annotated[
         float | None, Parameter(validator=Number(gt=0), help="GPU-hours that all bursts together may cost.")
     ] = None,
-    until: Annotated[str | None, Parameter(help="HH:MM by which every burst has to end: 07:00.")] = None,
+    until: Annotated[
+        str | None, Parameter(help="HH:MM by which every burst has to end: 07:00, or 2026-11-23T07:00.")
+    ] = None,
     learn_from: Annotated[
         list[Path] | None,
         Parameter(negative=(), help="Studies on GPUs of the same type, whose lessons are where this one starts."),
@@ -61,7 +63,7 @@ def run(
         _refuse_lessons()
     folder = _folder(base.name, study, resume)
     opener = partial(_resumed, base, folder, seed) if resume else partial(_begun, base, folder, seed, given, learn_from)
-    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=_moment(until), gpu_hour_price=gpu_hour_price)
+    limits = Limits(budget=budget, max_gpu_hours=max_gpu_hours, until=moment_of(until), gpu_hour_price=gpu_hour_price)
     return _tune(base, given, limits, notify, opener, folder)
 
 
@@ -71,17 +73,19 @@ def _folder(name: str, asked: Path | None, resume: bool) -> Path:
     return asked or (latest_folder(name) if resume else free_folder(name))
 
 
-def _moment(text: str | None) -> float | None:
-    """The next time the clock shows HH:MM, in seconds since the epoch."""
+def moment_of(text: str | None) -> float | None:
+    """The next time the clock shows HH:MM, or the moment that is written with its day; in seconds since the epoch."""
     from trainer.errors import BadInputError, Problem
 
     if text is None:
         return None
     try:
+        if "T" in text:
+            return datetime.fromisoformat(text).timestamp()
         wanted = datetime.strptime(text, "%H:%M").time()
     except ValueError:
-        problem = Problem(where="--until", what=f"{text!r} is no time of the day", hint="write HH:MM, as in 07:00")
-        raise BadInputError(problem) from None
+        hint = "write HH:MM, as in 07:00, or with its day, as in 2026-11-23T07:00"
+        raise BadInputError(Problem(where="--until", what=f"{text!r} is no time of the day", hint=hint)) from None
     now = datetime.now()
     moment = datetime.combine(now.date(), wanted)
     return (moment if moment > now else moment + timedelta(days=1)).timestamp()

@@ -243,6 +243,12 @@ CHECKS: tuple[Check, ...] = (
         how="run on a login node of a Slurm cluster, with `sinfo` and `sbatch` on the path",
         look=_slurm,
     ),
+    Check(
+        what="ssh",
+        needed_for="launcher hosts; launchers local and slurm do without",
+        how="install an OpenSSH client; `ssh HOST true` has to work without a password",
+        look=_first_line_of("sh", "-c", "ssh -V 2>&1"),  # ssh tells its version as an error
+    ),
 )
 
 

@@ -21,6 +21,7 @@ from autotune.tuning.judge import Speedup, speedup
 from policies.legality import numerics_of
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import Difference, Failure, Outcome
+from trainer.probe.links import Links
 from trainer.recipe.knobs import Numerics
 
 SCHEMA = 1
@@ -95,6 +96,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     planned_gpu_hours: float | None = None  # of the training that the tuned recipe is for
     saved_gpu_hours: tuple[float, float, float] | None = None  # of those by the speed-up: low, middle, high
     environment: dict[str, str]
+    links: Links | None  # between the nodes, as measured before the first burst
     unlike_production: list[Difference]  # of the best trial's bursts, where an engine tells it
     trials: list[TrialEntry]
 
@@ -120,6 +122,7 @@ def document_of(history: History, *, gpu_hour_price: float | None = None) -> Doc
         planned_gpu_hours=planned,
         saved_gpu_hours=_saved(planned, gained),
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
+        links=history.links,
         unlike_production=_differences(best),
         trials=[_entry(trial) for trial in history.trials],
     )

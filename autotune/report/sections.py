@@ -10,6 +10,7 @@ from collections.abc import Callable
 from autotune.report.changes import not_tried, path, recipe, rejected
 from autotune.report.feasible import feasible
 from autotune.report.learnt import learnt
+from autotune.report.links import links
 from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
 
@@ -19,6 +20,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     throughput,
     path,
     learnt,
+    links,
     memory,
     losses,
     recipe,

@@ -39,7 +39,7 @@ class InAllocation:
 
     def run(self, open_study: Callable[[Listener], Study]) -> History:
         """What the study knows when its job is over. `open_study` is called where no job of it runs."""
-        night = night_of(self.recipe, study=self.folder.resolve(), argv=self._argv())
+        night = night_of(self.recipe, study=self.folder.resolve(), argv=self.argv())
         job = night.running()
         if job is None:
             with closing(open_study(lambda event, history: None)):
@@ -67,11 +67,13 @@ class InAllocation:
             again = shlex.join(["moe-autotune", "run", self.given, "--study", str(self.folder), "--resume"])
             self._say(f"job {look.job} ended {look.last.state or 'unseen'} before the study did; go on with: {again}")
 
-    def _argv(self) -> list[str]:
+    def argv(self) -> list[str]:
+        """What the job runs: this command again, inside."""
         study, limits = self.folder.resolve(), self.limits
         more = {
             "--max-gpu-hours": limits.max_gpu_hours,
-            "--until": limits.until and f"{datetime.fromtimestamp(limits.until):%H:%M}",
+            "--until": None if limits.until is None else _moment_words(limits.until),
+            "--gpu-hour-price": limits.gpu_hour_price,
             "--notify": self.notify,
         }
         return [
@@ -82,3 +84,8 @@ class InAllocation:
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _moment_words(at: float) -> str:
+    """With day and zone: the job may start after midnight, on a node whose clock shows another zone."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")

@@ -170,10 +170,11 @@ def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
 
 
 def probe_links(study: Study) -> None:
-    """Before the first burst on several nodes: what links them, written down. ToolError where they share no folder."""
+    """Before the first burst on several nodes: what links them, written down, where the recipe does not do without.
+    ToolError where they share no folder."""
     recipe, known = study.recipe, study.journal.whole
     several = recipe.cluster.nodes > 1 and recipe.burst.engine in RANKS_HERE
-    if not several or known.finished or known.links is not None:
+    if not (several and recipe.burst.probe_links) or known.finished or known.links is not None:
         return
     found = probe(recipe, home=study.folder / "engine", folder=study.folder / "probe")
     refuse_unshared(found)

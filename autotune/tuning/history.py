@@ -52,7 +52,7 @@ class History:
         self.open_burst: BurstStarted | None = None
         self.pace_s: list[float] = []  # from one finished burst to the next, while a tuner ran
         self.lessons: list[Lesson] = []
-        self.links: Links | None = None  # between the nodes, as measured before the first burst
+        self.probed: Probed | None = None  # the links between the nodes, the last time they were measured
         self.finished: list[BurstFinished] = []
         self.lost: list[BurstLost] = []
         self.lost_in_a_row = 0  # bursts, since one told something or the tuner was started
@@ -80,6 +80,11 @@ class History:
         ran and changes fewest of its knobs; None while nothing has run."""
         ran = [trial for trial in self.trials if trial.status is Status.OK and trial.proposal.phase is Phase.FIT]
         return min(ran, key=lambda trial: (self._changed[trial.number], trial.number), default=None)
+
+    @property
+    def links(self) -> Links | None:
+        """Between the nodes, as measured before the first burst."""
+        return self.probed.links if self.probed else None
 
     @property
     def simulated(self) -> bool:
@@ -118,7 +123,7 @@ class History:
     @_fold.register
     def _(self, event: Probed) -> None:
         self._gpu_s += event.ranks * event.seconds
-        self.links = event.links
+        self.probed = event
         assert self.study is not None
         recipe = Recipe.model_validate(self.study.recipe)
         if event.links is not None and (lesson := lesson_of_links(event.links, recipe)) is not None:

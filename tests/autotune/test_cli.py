@@ -312,7 +312,7 @@ def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(
     assert list(tmp_path.iterdir()) == [recipe]
 
 
-@pytest.mark.parametrize("moment", ["7", "25:00", "soon"])
+@pytest.mark.parametrize("moment", ["7", "25:00", "soon", "2026-02-30T07:00", "T"])
 def test_a_time_that_is_none_is_said_to_be(moment: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(recipe), "--until", moment]) == 2
     assert "HH:MM" in capsys.readouterr().err

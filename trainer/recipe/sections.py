@@ -70,6 +70,7 @@ class BurstSettings(Section):
     measure_steps: int = Field(default=8, gt=0, le=MOST_STEPS)
     trace_steps: Steps = 2
     deadline_s: float = Field(default=900.0, gt=0)
+    probe_links: bool = True  # on several nodes: measure the links between them before the first burst
 
     @property
     def launcher_kind(self) -> str:

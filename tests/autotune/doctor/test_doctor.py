@@ -48,7 +48,7 @@ def answer(what: str, here: Machine) -> Found:
 
 def test_a_bare_machine_says_what_each_missing_thing_is_for_and_how_to_get_it() -> None:
     missing = [found for found in examine(machine()) if found.status == "missing"]
-    assert {"GPUs", "torch", "megatron-core", "transformer-engine", "deep-ep", "nsys", "Slurm"} <= {
+    assert {"GPUs", "torch", "megatron-core", "transformer-engine", "deep-ep", "nsys", "Slurm", "ssh"} <= {
         f.what for f in missing
     }
     for found in missing:
@@ -99,6 +99,11 @@ def test_the_build_of_torch_is_told_without_importing_it(text: str, build: str) 
 def test_slurm_names_its_partitions() -> None:
     tools = {"sinfo --version": "slurm 24.05.1\n", "sinfo -h": "batch* 16\ndebug 2\n"}
     assert answer("Slurm", machine(tools=tools)).found == "slurm 24.05.1: batch 16 nodes, debug 2 nodes"
+
+
+def test_an_ssh_that_is_there_is_found() -> None:
+    tools = {"sh -c ssh -V": "OpenSSH_9.2p1 Debian-2, OpenSSL 3.0.11\n"}
+    assert answer("ssh", machine(tools=tools)).found.startswith("OpenSSH_9.2p1")
 
 
 def test_the_first_line_of_a_tool_is_its_version() -> None:

@@ -11,10 +11,11 @@ from autotune.report.material import Material, material_of
 from autotune.report.path import accepted_path
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
-from autotune.tuning.events import BurstFinished
+from autotune.tuning.events import BurstFinished, Probed
 from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events
-from trainer.burst import Difference
+from tests.policies.belief.test_probed import links
+from trainer.burst import Difference, Failure, FailureKind
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,19 @@ def test_the_report_says_where_a_burst_is_not_production() -> None:
     assert "## Where a burst is not production" in text
     assert "| data | mock | read | none seen |" in text
     assert "production" not in markdown(material_of(History(events()), document_of(History(events()))))
+
+
+def test_links_that_were_measured_are_a_table_and_a_probe_that_failed_is_said() -> None:
+    began, *rest = events()
+    fell = Failure(kind=FailureKind.INFRASTRUCTURE, evidence="node n2: it is gone", node="n2")
+    found = History([began, Probed(links=links(5.0), failure=None, ranks=16, seconds=30.0), *rest])
+    failed = History([began, Probed(links=None, failure=fell, ranks=16, seconds=30.0), *rest])
+    assert document_of(found).links == links(5.0)
+    text = markdown(material_of(found, document_of(found)))
+    assert "## Links between the nodes" in text
+    assert "| what a rank sends a second | 5.00 GB/s |" in text
+    assert "| by | nccl over ib0 |" in text
+    assert "They could not be measured: infrastructure: node n2: it is gone." in markdown(
+        material_of(failed, document_of(failed))
+    )
+    assert "Links" not in markdown(material_of(History(events()), document_of(History(events()))))

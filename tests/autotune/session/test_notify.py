@@ -69,7 +69,7 @@ def test_the_recipes_command_runs_when_a_study_is_done(capsys: pytest.CaptureFix
 def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.commands.run._moment", lambda text: time.time() + 1.0)
+    monkeypatch.setattr("autotune.commands.run.moment_of", lambda text: time.time() + 1.0)
     monkeypatch.setattr("autotune.tuning.bench.Bench._run", lambda *_: time.sleep(60))
     assert main(["run", "base.yaml", "--study", "s", "--until", "07:00"]) == 0
     ended = read_study(Path("s")).ended

@@ -76,6 +76,16 @@ def test_links_are_measured_once_and_again_only_where_that_failed(
     assert [event.links is None for event in events if isinstance(event, Probed)] == [True, False]
 
 
+def test_a_recipe_that_does_without_links_is_not_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "probe", lambda recipe, **folders: pytest.fail("it was probed"))
+    recipe = on_two_nodes(load_recipe("cpu-moe"))
+    burst = recipe.burst.model_copy(update={"probe_links": False})
+    study = study_in(tmp_path / "s", recipe.model_copy(update={"burst": burst}))
+    session.probe_links(study)
+    study.close()
+    assert study.journal.whole.probed is None
+
+
 def on_two_nodes(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"nodes": 2, "gpus_per_node": 1})})
 

@@ -1,0 +1,44 @@
+"""The section on the links between the nodes: what was measured of them before the first burst."""
+
+from __future__ import annotations
+
+from autotune.looks.quantities import duration, significant
+from autotune.looks.tables import Table
+from autotune.report.material import Material, Section
+from autotune.tuning.lines import failure_in_words
+from policies.belief.probed import SOURCE
+from trainer.probe.links import Links
+
+SAID = (
+    "All-reduces of each rank with its like on the other nodes, all ranks of a node at once, measured before the first "
+    "burst."
+)
+TAUGHT = "What is believed of the network starts here and not at the tables."
+
+
+def links(material: Material) -> Section | None:
+    """None where nothing was measured: one node, or a recipe that does without."""
+    probed = material.history.probed
+    if probed is None:
+        return None
+    found = probed.links
+    said = SAID if found else f"They could not be measured: {failure_in_words(probed.failure)}."
+    if any(lesson.study == SOURCE for lesson in material.history.lessons):
+        said += f" {TAUGHT}"
+    table = Table(columns=("what", "measured"), rows=_rows(found), numbers=(1,)) if found else None
+    return Section(key="links", title="Links between the nodes", paragraphs=(said,), table=table)
+
+
+def _rows(found: Links) -> tuple[tuple[str, ...], ...]:
+    over = ", ".join(filter(None, found.interfaces))
+    rows = {
+        "what a rank sends a second": f"{significant(found.bandwidth_gb_s, 3)} GB/s",
+        "in all-reduces of": f"{significant(found.message_mib, 3)} MiB",
+        "an all-reduce of 4 KiB": duration(found.latency_us),
+        "by": f"{found.backend} over {over}" if over else found.backend,
+        "nodes": ", ".join(found.hosts),
+        "ranks of a node": str(found.ranks_per_node),
+        "clocks of the nodes apart": duration(1e6 * found.clocks_apart_s),
+        "until a file shows on every node": duration(1e6 * found.folder_lag_s),
+    }
+    return tuple(rows.items())
