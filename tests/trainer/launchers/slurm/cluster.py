@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class Cluster:
     name: str = field(default_factory=lambda: f"t{os.getpid()}n")
     limits_memory: bool = field(default_factory=_MEMORY.is_dir)
     network: Network | None = None  # None: both nodes have this machine's own
+    sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="s")))  # 108 bytes are a path at most
 
     @property
     def conf(self) -> Path:
@@ -52,7 +54,7 @@ class Cluster:
     def nodes(self) -> list[str]:
         return [f"{self.name}{number}" for number in range(1, NODES + 1)]
 
-    def run(self, *argv: str, timeout_s: float = 30.0) -> str:
+    def run(self, *argv: str, timeout_s: float = _UP_S) -> str:
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=True)
         return done.stdout + done.stderr
@@ -68,7 +70,7 @@ class Cluster:
         (self.folder / "cgroup.conf").write_text(_CGROUP_CONF)
         self._daemon("slurmctld", "-f", str(self.conf))
         for node in self.nodes:
-            (self.folder / f"spool.{node}").mkdir()
+            (self.sockets / node).mkdir()
             self._slurmd(node)
         self._await(lambda: self._idle() == NODES)
 
@@ -89,7 +91,7 @@ class Cluster:
             return 0
 
     def _munge(self) -> None:
-        key, socket_path = self.folder / "munge.key", self.folder / "m"
+        key, socket_path = self.folder / "munge.key", self.sockets / "munge"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         self._daemon(
@@ -113,8 +115,8 @@ class Cluster:
         )
         return (
             f"ClusterName=moetest\nSlurmctldHost={host}({self._addresses[0]})\nSlurmctldPort={ports[0]}\n"
-            f"AuthInfo=socket={here}/m\nSlurmctldPidFile={here}/slurmctld.pid\nSlurmdPidFile={here}/slurmd.%n.pid\n"
-            f"SlurmdSpoolDir={here}/spool.%n\nStateSaveLocation={here}/state\nSlurmctldLogFile={here}/slurmctld.log\n"
+            f"AuthInfo=socket={self.sockets}/munge\nSlurmctldPidFile={here}/slurmctld.pid\nSlurmdPidFile={here}/slurmd.%n.pid\n"
+            f"SlurmdSpoolDir={self.sockets}/%n\nStateSaveLocation={here}/state\nSlurmctldLogFile={here}/slurmctld.log\n"
             f"SlurmdLogFile={here}/slurmd.%n.log\nFirstJobId={os.getpid()}\n{track}{_SETTINGS}{nodes}\n"
             f"PartitionName=debug Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
         )
@@ -160,13 +162,15 @@ class Cluster:
         with contextlib.suppress(subprocess.SubprocessError):
             self.run("scancel", "--me")
         for path in sorted(self.folder.glob("*.pid"), reverse=True):  # slurmd, slurmctld, munged
-            _end(int(path.read_text()))
+            with contextlib.suppress(FileNotFoundError):  # one that ends takes its file along
+                _end(int(path.read_text()))
         if self.network is not None:
             self.network.stop()
         for path in _MEMORY.parent.glob(f"*/slurm_{self.name}*") if _MEMORY.is_dir() else ():
             for folder, _, _ in os.walk(path, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
 
 def _end(pid: int) -> None:
