@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 LEFT_OUT = "<left out>"
 _SURE = (
@@ -26,8 +27,8 @@ _PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>(?:[^,]|,(?![A-Za-z_]\w*=)
 
 # The same inside running text, where hf_config and sk-learn are words: whole keys only, and values behind sure names
 _KEYS_IN_TEXT = re.compile(
-    r"(?<![\w-])(?:(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|nvapi-)[\w-]{16,}|AKIA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{8,}\.[\w.-]{8,})|(?<=Bearer )[\w.~+/-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?<![\w-])(?:(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|nvapi-)[\w-]{16,}"
+    r"|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w.-]{8,})|(?<=Bearer )[\w.~+/-]{8,}"
 )
 _WORDS_OF_NAMES = _SURE.replace("_?", "[_-]?").replace(")_TOKEN", ")[_-]TOKEN")
 _TOLD_BY_NAME = re.compile(
@@ -41,7 +42,7 @@ SHORTEST = 8  # letters of a value that is looked for in texts: a shorter one wo
 
 def is_secret(name: str, value: str = "") -> bool:
     """Whether a variable's value belongs into no file."""
-    return _VALUES.match(value) is not None or (_NAMES.search(name) is not None and not _IS_PATH.search(name))
+    return is_key(value) or _is_secrets_name(name)
 
 
 def is_secret_flag(flag: str) -> bool:
@@ -51,8 +52,12 @@ def is_secret_flag(flag: str) -> bool:
 
 
 def is_key(value: str) -> bool:
-    """Whether the value itself tells: a service's key, or an address with a password in it."""
-    return _VALUES.match(value) is not None
+    """Whether the value itself tells: a service's key, an address with a password in it, or a text that holds one."""
+    return _VALUES.match(value) is not None or masked(value, {}) != value
+
+
+def _is_secrets_name(name: str) -> bool:
+    return _NAMES.search(name) is not None and not _IS_PATH.search(name)
 
 
 def secrets_in(argv: Iterable[str]) -> Iterator[str]:
@@ -73,12 +78,12 @@ def redacted(words: Iterable[str]) -> tuple[str, ...]:
     for word in words:
         flag = found[-1] if found and found[-1].startswith("-") and "=" not in found[-1] else ""
         name, equals, value = word.partition("=")
-        if (flag and not word.startswith("-") and is_secret_flag(flag)) or is_key(word):
+        if (flag and not word.startswith("-") and is_secret_flag(flag)) or _VALUES.match(word):
             found.append(LEFT_OUT)
-        elif equals and name.startswith("-") and (is_secret_flag(name) or is_key(value)):
+        elif equals and name.startswith("-") and (is_secret_flag(name) or _VALUES.match(value)):
             found.append(f"{name}={LEFT_OUT}")
         else:
-            found.append(_PAIR.sub(_redacted_pair, word))
+            found.append(masked(_PAIR.sub(_redacted_pair, word), {}))
     return tuple(found)
 
 
@@ -90,9 +95,20 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
     return _TOLD_BY_NAME.sub(_masked_value, _KEYS_IN_TEXT.sub(LEFT_OUT, text))
 
 
+def mask_file(path: Path) -> None:
+    """The same of a file as it lies there; whoever has it open to append goes on behind it."""
+    text = path.read_bytes().decode(errors="surrogateescape")
+    if (said := masked(text)) != text:
+        path.write_bytes(said.encode(errors="surrogateescape"))
+
+
 def _values(environment: Mapping[str, str]) -> list[str]:
     """The longest first: one may be the beginning of another."""
-    held = {value for name, value in environment.items() if len(value) >= SHORTEST and is_secret(name, value)}
+    held = {
+        value
+        for name, value in environment.items()
+        if len(value) >= SHORTEST and (_is_secrets_name(name) or _VALUES.match(value))
+    }
     return sorted(held, key=len, reverse=True)
 
 

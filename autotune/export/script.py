@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from autotune.export.target import Context
 from autotune.looks.quantities import knob_value
 from trainer.command_line.argv import split
+from trainer.command_line.login import FIRST_LINE, is_login
 from trainer.command_line.megatron_bridge import command as bridge_command
 from trainer.command_line.megatron_bridge import overrides as bridge
 from trainer.command_line.megatron_bridge import versions as bridge_versions
@@ -59,9 +60,15 @@ def exports(variables: dict[str, str]) -> Iterator[str]:
     yield from (export_line(name, value) for name, value in variables.items())
 
 
+def first_line(recipe: Recipe) -> str:
+    """A login shell where the user's own script has one."""
+    lines = () if recipe.trainer is None else recipe.trainer.setup
+    return lines[0] if lines and is_login(lines[0]) else FIRST_LINE
+
+
 def setup(recipe: Recipe) -> Iterator[str]:
     """What the user's own script does to its shell before the launch, as written there."""
-    lines = () if recipe.trainer is None else recipe.trainer.setup
+    lines = [] if recipe.trainer is None else [line for line in recipe.trainer.setup if not is_login(line)]
     yield from ("", "# As your own script prepares the shell:", *lines) if lines else ()
 
 
@@ -69,7 +76,7 @@ def own_command(recipe: Recipe, context: Context) -> str:
     """The user's own command with the recipe laid over it, under torchrun: a whole script."""
     command = rank_command(recipe, context)
     lines = [
-        "#!/usr/bin/env bash",
+        first_line(recipe),
         comment(f"{recipe.name}: your own command with the tuned recipe, written by moe-autotune."),
         *(comment(line) for line in context.origin),
         "# Its data, schedule and checkpoints are as you gave them; start it from the folder where you start yours.",

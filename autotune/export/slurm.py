@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import array, comment, exports, rank_command, setup
+from autotune.export.script import array, comment, exports, first_line, rank_command, setup
 from autotune.export.target import Context, Target, launcher_of_rank
 from trainer.recipe import Recipe
 
@@ -23,7 +23,7 @@ def render(recipe: Recipe, context: Context) -> str:
     """The script. BadInputError for a version that is none."""
     command = rank_command(recipe, context)
     lines = [
-        "#!/usr/bin/env bash",
+        first_line(recipe),
         *_resources(recipe),
         "#",
         *(comment(line) for line in (f"{recipe.name}: a Slurm job written by moe-autotune.", *context.origin)),

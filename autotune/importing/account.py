@@ -121,7 +121,7 @@ def _passed(imported: Imported) -> Iterator[str]:
     if environment.trainer:
         yield f"{_counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
     if found.setup:
-        said = "exports say them before the launch; bursts run in the shell that you start moe-autotune in"
+        said = "every rank of a burst runs them before the command, and exports say them before the launch"
         yield f"{_counted(len(found.setup), 'line')} that prepare the shell: {'; '.join(_cut(found.setup))} ({said})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ def imported(asked: Asked) -> Imported:
     try:
         found, started = _found(text, asked)
         first = built(found, asked)
-        return first if started is None else _agreed(first, started, asked)
+        made = first if started is None else _agreed(first, started, asked)
+        return replace(made, found=secrets.told(made.found))
     except RecursionError:
         raise refused(asked.file, "it is nested too deeply to be read", "write it flatter") from None
     except TooMuchError as error:

@@ -10,6 +10,7 @@ from autotune.importing.environment import LAUNCHERS, is_knob
 from autotune.importing.files import Beside
 from autotune.importing.found import Asked, Started, check_given, refused
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
+from trainer.command_line.login import login_line
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
 from trainer.command_line.shell.loops import ARGUMENTS
 from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
@@ -71,7 +72,7 @@ def started(text: str, asked: Asked) -> Started:
         sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
         launchers=start.peeled,
         headers=script.headers,
-        setup=command.setup,
+        setup=(*login_line(text), *command.setup),
         notes=tuple(notes),
     )
 

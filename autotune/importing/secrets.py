@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from autotune.importing.found import Started
+from autotune.importing.found import Found, Started
 from trainer.command_line.argv import Words, join, split
 from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
@@ -27,6 +27,16 @@ def without(started: Started) -> Started:
         headers=redacted(started.headers),
         setup=tuple(line for line in started.setup if line not in told),
         notes=(*started.notes, *notes),
+    )
+
+
+def told(found: Found) -> Found:
+    """What is said of it, in a terminal, a document or the recipe's header, without what a word of it may hold."""
+    return replace(
+        found,
+        kept=tuple(replace(each, words=masked(each.words), why=masked(each.why)) for each in found.kept),
+        headers=tuple(masked(word) for word in found.headers),
+        notes=tuple(masked(note) for note in found.notes),
     )
 
 

@@ -33,6 +33,7 @@ from trainer.engines import Engine, open_engine
 from trainer.errors import ToolError
 from trainer.legality import findings_of
 from trainer.probe.probe import probe, refuse_unshared
+from trainer.secrets import masked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ class Session:
         what = known.problems[0].what if known else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             if study.journal.whole.ended is None:
-                study.journal.append(Ended(status="interrupted", because=f"an error ended it: {what}"))
+                study.journal.append(Ended(status="interrupted", because=f"an error ended it: {masked(what)}"))
                 write_report(study.folder)
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from trainer.launchers.nodes import folder
+from trainer.secrets import mask_file
+
 JOBS = "jobs"  # of an engine's folder: one start a burst, by the burst's name
 
 
@@ -13,3 +16,10 @@ def new_control(folder: Path) -> Path:
     control = folder.resolve() / uuid.uuid4().hex[:12]
     control.mkdir(parents=True, mode=0o700)  # the environment of the ranks is written there
     return control
+
+
+def without_secrets(control: Path) -> None:
+    """Once all have ended: the logs of a start without what its environment held, and that environment gone."""
+    folder.start_path(control).unlink(missing_ok=True)
+    for path in control.rglob("*.log"):
+        mask_file(path)

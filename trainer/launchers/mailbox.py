@@ -27,6 +27,7 @@ import msgspec
 
 from trainer.launchers.processes import AGENT, Process, this_process
 from trainer.rank_report import RankReport, report_path
+from trainer.secrets import masked
 
 STACKS = signal.SIGUSR1  # asks a rank for its threads' stacks, in its log; SIGUSR2 is Kineto's (ConfigLoader.cpp)
 POLL_S = 0.005  # of a request: adds at most this to a burst, costs a waiting rank 0.1 % of a core
@@ -115,12 +116,19 @@ def log_to(path: Path) -> None:
 
 
 def reply(burst_folder: Path, report: RankReport) -> None:
-    """Hands in this rank's report of the burst."""
+    """Hands in this rank's report of the burst, which quotes no secret."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     path = report_path(burst_folder, report.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(report))
+    write_whole(path, msgspec.json.encode(_masked(report)))
+
+
+def _masked(report: RankReport) -> RankReport:
+    error = report.error and msgspec.structs.replace(
+        report.error, message=masked(report.error.message), traceback=masked(report.error.traceback)
+    )
+    return msgspec.structs.replace(report, error=error, warnings=[masked(text) for text in report.warnings])
 
 
 # ---- the launcher's side

@@ -9,12 +9,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from trainer.errors import ToolError
 from trainer.failures import Evidence, classify
 from trainer.launchers import Launcher, Processes, RankResult, mailbox
-from trainer.launchers.control import new_control
+from trainer.launchers.control import new_control, without_secrets
 from trainer.launchers.processes import POLL_S
 from trainer.launchers.watch import Watch
+from trainer.secrets import masked
 
 STARTUP_S = 300.0  # how long ranks may take to import
 _GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
@@ -112,8 +115,10 @@ class WarmRanks:
         )
         if failure is not None:
             failure = self.processes.blame(failure)
+            failure = msgspec.structs.replace(failure, evidence=masked(failure.evidence))
             watch.keep_logs()
             self.end()
+        watch.mask_logs()
         return RankResult(reports=tuple(watch.reports[rank] for rank in sorted(watch.reports)), failure=failure)
 
     def _ask(self, request: mailbox.Request) -> None:
@@ -147,3 +152,4 @@ class WarmRanks:
         if self._idle:
             self.processes.wait(_POLITE_S)
         self.processes.end()
+        without_secrets(self.control)

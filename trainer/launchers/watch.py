@@ -15,6 +15,7 @@ from trainer.burst import BurstPhase
 from trainer.failures import STACK, Death, RankEvidence
 from trainer.launchers import Processes, mailbox
 from trainer.rank_report import RankReport, phase_path, report_path
+from trainer.secrets import mask_file
 
 _STACKS_S = 1.0  # a rank that has not written its stacks by then will not
 
@@ -99,6 +100,11 @@ class Watch:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(self._output(rank))
         mailbox.log_path(self._burst, 0).with_name("agent.log").write_text(self._processes.log)
+
+    def mask_logs(self) -> None:
+        """Takes secrets out of the burst's logs, once nothing is looked for in them any more."""
+        for path in mailbox.log_path(self._burst, 0).parent.glob("*.log"):
+            mask_file(path)
 
     def evidence(self) -> list[RankEvidence]:
         """What is known of each rank. Call it when the ranks have ended, so that their logs are whole."""

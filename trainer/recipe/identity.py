@@ -166,9 +166,10 @@ def canonical(recipe: Settings) -> dict[str, Any]:
     """Everything a measurement can depend on, as JSON types."""
     machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
+    unsaid = {"setup"} if trainer and not trainer.setup else None
     return {
         **({"machine": machine.model_dump(mode="json")} if machine else {}),
-        **({"trainer": trainer.model_dump(mode="json", exclude={"setup"})} if trainer else {}),
+        **({"trainer": trainer.model_dump(mode="json", exclude=unsaid)} if trainer else {}),
         "architecture": _architecture(recipe),
         "gpu": recipe.cluster.gpu,
         "nodes": recipe.cluster.nodes,

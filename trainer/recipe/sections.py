@@ -95,8 +95,8 @@ class TrainerSettings(Section):
     version: str | None = None  # of Megatron-LM, whose words change from one to the next; None: the newest
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     env: dict[str, str] = Field(default_factory=dict)
-    # lines of shell before the launch, said again in exports: module load, conda activate. Bursts run in the shell of
-    # whoever starts them
+    # lines of bash before the command, in every rank of a burst and in exports: module load, conda activate; behind
+    # `#!/bin/bash -l` in a login shell
     setup: Annotated[tuple[str, ...], Field(strict=False)] = ()
     mock_data: bool = False  # the trainer's own made-up data; false: the user's
     inject: bool = True  # names ranges and reports memory of every rank through a sitecustomize of ours

@@ -27,7 +27,7 @@ from trainer.recipe.sections import (
     knob_problem,
 )
 from trainer.recipe.source import KeyPath, Source, nearest
-from trainer.secrets import is_secret, secrets_in
+from trainer.secrets import is_secret, masked, secrets_in
 
 Model = TypeVar("Model", bound=Section)
 Known = Iterable[str]  # keys that may stand in a section
@@ -126,6 +126,14 @@ def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
             what=f"{name} holds a secret, and a recipe is copied into journals, reports and exports",
             hint="take it out of the command, and export the variable that the trainer reads it from",
         )
+    setup = trainer.get("setup") if isinstance(trainer, dict) else None
+    for number, line in enumerate(setup if isinstance(setup, list | tuple) else ()):
+        if isinstance(line, str) and masked(line, {}) != line:
+            yield Problem(
+                where=source.where(("trainer", "setup", number)),
+                what=f"`{masked(line, {})}` holds a secret, and a recipe is copied into journals, reports and exports",
+                hint="take it out, and export it in the shell that starts the study",
+            )
 
 
 def _knob_hint(name: Any, value: Any) -> str:

@@ -52,6 +52,34 @@ def test_no_secret_reaches_the_recipe_its_header_or_the_account(
     assert [note.split()[0] for note in notes if "left out: it holds a secret" in note] == left
 
 
+NOTED = f"""#!/bin/bash
+#SBATCH -N 2 --gpus-per-node=h100:8 --comment=hf_sekrit{"a" * 20}
+KEYS[hf_sekrit{"b" * 20}]=x
+export AUTH_URL=https://me:sekritpw@host/$(date)
+export FETCH="curl -H 'Authorization: Bearer sekritbearer99'"
+module load s3://AKIAABCDEFGHIJKLMNOP:sekritmodule@bucket/x
+source https://me:sekritsrc@host/env.sh
+python pretrain_gpt.py {MODEL} --save s3://AKIAABCDEFGHIJKLMNOP:sekritsave@bucket/$(date) \\
+  --tensorboard-dir https://me:sekrittb@h/$(date) --header "Authorization: Bearer sekritbearer98"
+"""
+
+
+def test_no_note_quotes_a_secret_of_a_word_that_it_names(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
+    script.write_text(NOTED)
+    assert main(["import", str(script), "-o", str(target), "--json"]) == 0
+    said = capfd.readouterr()
+    notes = " ".join(json.loads(said.out)["notes"])
+    for quoted in (
+        "--save s3://<left out>@bucket",
+        "AUTH_URL was left out: https://<left out>@host",
+        "KEYS[<left out>]",
+    ):
+        assert quoted in notes
+    assert "sekrit" not in said.out + said.err + target.read_text()
+    assert load_recipe(str(target)).trainer is not None
+
+
 def test_a_line_end_in_a_launchers_word_stays_in_the_comment(tmp_path: Path) -> None:
     script, target = tmp_path / "s.sh", tmp_path / "r.yaml"
     words = '-N 2 --comment "one\nmodel: injected\u2028\x1btwo" --ntasks-per-node=8 --gpus-per-node=h100:8'

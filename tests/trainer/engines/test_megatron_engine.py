@@ -258,6 +258,27 @@ def test_a_loss_that_is_not_a_number_is_a_failure_with_its_step(tmp_path: Path) 
     assert "step 1" in outcome.failure.evidence
 
 
+@pytest.mark.cold
+def test_no_secret_that_a_rank_prints_is_in_what_a_burst_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that are still up, and ranks that failed."""
+    monkeypatch.setenv("MY_HUB_TOKEN", "correct-horse")
+    monkeypatch.setenv("MOE_AUTOTUNE_TEST_FAILS", str(tmp_path / "fails"))
+    engine = MegatronEngine(tmp_path / "engine", worker="tests.trainer.engines.telling_worker")
+    first = engine.run(Burst(number=1, recipe=tiny(EP2), folder=tmp_path / "0001"))
+    assert first.failure is None
+    assert "logged in with <left out>" in (tmp_path / "0001/log/rank1.log").read_text()
+    (tmp_path / "fails").touch()
+    second = engine.run(Burst(number=2, recipe=tiny(EP2), folder=tmp_path / "0002"))
+    engine.close()
+    assert second.failure is not None
+    assert "401 for <left out>" in second.failure.evidence
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(left) > 6
+    assert [str(path) for path in left if b"correct-horse" in path.read_bytes()] == []
+
+
 # (memory limit GiB, model fields, knobs) -> the phase in which this recipe cannot have its next allocation
 OUT_OF_MEMORY: dict[str, tuple[float, dict[str, Any], dict[str, Any]]] = {
     "init": (0.05, {"hidden_size": 512, "vocab_size": 32_000}, EP2),

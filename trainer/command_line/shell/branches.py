@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from trainer.command_line.shell.arithmetic import changed_names
 from trainer.command_line.shell.conditions import holds
 from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options
+from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.state import Handler, Reading
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
@@ -84,11 +85,24 @@ def _is_arithmetic_test(node: Node) -> bool:
 def _status_of_list(reading: Reading, node: Node) -> bool | None:
     """`a && b || c` is read as `(a && b) || c`."""
     left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
+    if sign == "||" and _prepares(reading, left):
+        reading.prepare(node)
+        return None
     status = _status(reading, left)
     if status is None:
         _maybe(reading, [right], node, "test")
         return None
     return _status(reading, right) if status is (sign == "&&") else status
+
+
+def _prepares(reading: Reading, node: Node) -> bool:
+    """Whether all of the left side prepares the shell: of `module load a || module load b` only a shell knows which."""
+    if node.type == "list":
+        return all(_prepares(reading, side) for side in (node.children[0], node.children[-1]))
+    command = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+    parts = [] if command is None or command.type != "command" else command.named_children
+    words = [word for part in parts if "redirect" not in part.type for word in reading.scope.words(part)]
+    return bool(words) and prepares(tuple(words))
 
 
 def _loop(reading: Reading, node: Node) -> None:

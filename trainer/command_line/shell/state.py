@@ -93,7 +93,9 @@ class Reading:
         if self.sure:
             self.setup.append(text)
         else:
-            self.note(self.line(node), f"{text} depends on a test that could not be decided: exports go without it")
+            self.note(
+                self.line(node), f"{text} depends on a test that could not be decided: bursts and exports go without it"
+            )
 
     def _known(self, match: re.Match[str]) -> str:
         held = self.scope.get(match[1] or match[2])

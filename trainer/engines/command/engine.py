@@ -20,6 +20,7 @@ from trainer.engines.command.follow import Follower, Patience, patience_with
 from trainer.engines.command.job import Job
 from trainer.engines.command.lines import Reading, patterns_with
 from trainer.engines.command.outcome import Ended, outcome_of
+from trainer.engines.command.setup import not_prepared
 from trainer.engines.command.stacks import ask_for_stacks
 from trainer.engines.command.traces import collect
 from trainer.errors import ToolError
@@ -73,9 +74,12 @@ class CommandEngine:
         return (self._state_dir / JOBS / burst.folder.name).resolve()
 
     def _told(self, job: Job, processes: Processes, cost_s: Callable[[], float]) -> Outcome:
-        """Waits for the trainer's end: its outcome, written down."""
+        """Waits for the trainer's end: its outcome, written down. ToolError where no rank came that far."""
         reading = Reading(patterns=patterns_with(job.trainer.patterns))
         ended = self._follow(job, processes, reading)
+        if ended.not_prepared is not None and not ended.not_prepared.others:
+            shutil.rmtree(processes.control, ignore_errors=True)  # nothing that a later tuner would take up
+            raise ended.not_prepared.error()
         outcome = outcome_of(job, reading, ended)
         outcome = msgspec.structs.replace(
             outcome,
@@ -116,7 +120,21 @@ class CommandEngine:
         job.keep_logs(processes)
         collect(job.written, job.folder / "trace")
         flight = told(read_flights(job.ranks_folder, processes.world_size)) if followed.overdue_s is not None else None
-        return Ended(processes=processes, followed=followed, code=code, evidence=evidence, flight=flight)
+        return Ended(
+            processes=processes,
+            followed=followed,
+            code=code,
+            evidence=evidence,
+            flight=flight,
+            not_prepared=not_prepared(
+                job.trainer.setup,
+                job.ranks_folder,
+                ranks=processes.world_size,
+                deaths=processes.deaths_told,
+                outputs=processes.outputs,
+                overdue_s=followed.overdue_s,
+            ),
+        )
 
 
 def _job(burst: Burst) -> Job:

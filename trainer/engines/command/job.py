@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.burst import Burst
-from trainer.command_line.variables import expanded, variables
+from trainer.command_line.variables import expanded, is_inherited, names_itself, variables
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.kinds import KINDS, Asked
+from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
+from trainer.engines.command.setup import script_of, start_of
 from trainer.engines.command.traced import traced_ranks
 from trainer.launchers import Processes, mailbox
 from trainer.recipe.sections import TrainerSettings
-from trainer.secrets import masked
+from trainer.secrets import mask_file, masked
 
 KEPT_BYTES = 4 << 20  # of a log, at either end
 INJECTED = Path(__file__).parent / "injected"
@@ -50,7 +52,7 @@ class Job:
             folder.mkdir(parents=True)
 
     def argv(self) -> tuple[str, ...]:
-        """What one rank runs. `env` sets for the trainer alone what would change the programs that start it."""
+        """What one rank runs; a script of its own lies in the burst's folder."""
         asked = Asked(
             recipe=self.burst.recipe,
             trainer=self.trainer,
@@ -62,10 +64,24 @@ class Job:
         text = self.folder / "command.txt"
         text.write_text(masked(shlex.join(argv)) + "\n")
         prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
+        return (*self._start(), *prefix, *argv)
+
+    def _start(self) -> tuple[str, ...]:
+        """What sets for the trainer alone what would change the programs that start it."""
+        if self.trainer.setup:
+            script = self.folder / "setup.sh"
+            script.write_text(
+                script_of(
+                    self.trainer.setup,
+                    variables(self.burst.recipe),
+                    pythonpath=os.environ.get("PYTHONPATH", ""),
+                    injected=INJECTED if self.trainer.inject else None,
+                )
+            )
+            return start_of(self.trainer.setup, script)
         own = self._variables()
         apart = [f"{name}={value}" for name, value in own.items() if _of_programs(name) and name != "PYTHONPATH"]
-        path = f"PYTHONPATH={self._pythonpath(own)}"
-        return ("env", "-u", "PYTHONSAFEPATH", path, *apart, *prefix, *argv)
+        return ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={self._pythonpath(own)}", *apart)
 
     def _variables(self) -> dict[str, str]:
         return {name: expanded(name, value, os.environ) for name, value in variables(self.burst.recipe).items()}
@@ -86,6 +102,10 @@ class Job:
             if recipe.memory_limit_gib is not None:
                 ours["MOE_AUTOTUNE_LIMIT_GIB"] = str(recipe.memory_limit_gib)
         theirs = {name: value for name, value in self._variables().items() if not _of_programs(name)}
+        added_to = [name for name, value in variables(recipe).items() if names_itself(name, value)]
+        for name in added_to if self.trainer.setup else ():  # the script adds to what its lines left there
+            if not is_inherited(name, variables(recipe)[name]):
+                theirs.pop(name, None)
         return {**theirs, **ours}
 
     def keep_logs(self, processes: Processes) -> None:
@@ -96,6 +116,8 @@ class Job:
                 for path in processes.outputs(rank):
                     log.write(masked(_ends(path)))
         (self.log_folder / "agent.log").write_text(masked(processes.log))
+        for path in (*self.log_folder.glob("py-spy*"), *self.written.glob(CONFIGURATION)):
+            mask_file(path)
 
 
 def _of_programs(name: str) -> bool:

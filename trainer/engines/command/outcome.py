@@ -17,6 +17,7 @@ from trainer.engines.command.follow import Followed
 from trainer.engines.command.job import Job
 from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
 from trainer.engines.command.lines import Iteration, Reading
+from trainer.engines.command.setup import NotPrepared
 from trainer.engines.command.usage import Usage, read_usage
 from trainer.failures import Evidence, classify
 from trainer.launchers import Processes, mailbox
@@ -29,13 +30,14 @@ ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """How the job ended: `code` of what started it, None where it had to be ended; `flight`: where a hang is by torch's
-    flight recorder, and the rank that did not come."""
+    flight recorder, and the rank that did not come; `not_prepared`: the rank that did not get through its setup."""
 
     processes: Processes
     followed: Followed
     code: int | None
     evidence: Evidence
     flight: tuple[str, int | None] | None = None
+    not_prepared: NotPrepared | None = None
 
 
 def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
@@ -117,6 +119,8 @@ def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[d
 
 def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, peaks: dict[int, float]) -> Failure | None:
     done = max(reading.iterations, default=0)
+    if ended.not_prepared is not None:
+        return ended.not_prepared.failure()
     if wrong := next((said for each in _in_order(reading) if (said := _no_number(each))), None):
         return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
     if done < bounds.last or ended.code not in (0, None):

@@ -1,7 +1,8 @@
 """A trainer that prints what Megatron-LM prints and trains nothing: `fake_trainer.py ACTS --exit-interval N …`.
 
 ACTS is JSON: `{"at": {"3": "nan"}, "step_s": 0.02}` does something at iteration 3 on the last rank: nan, oom, crash,
-short (ends there with code 0), hang (all ranks), linger (does all, then does not end).
+short (ends there with code 0), hang (all ranks), linger (does all, then does not end). `{"tell": ["PATH"]}` prints
+variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def act(what: str | None) -> None:
     if what == "oom":
         raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if what == "crash":
-        raise RuntimeError("something broke")
+        raise RuntimeError(os.path.expandvars(json.loads(sys.argv[1]).get("with", "something broke")))
     if what == "hang":
         time.sleep(3600)
     if what == "short":
@@ -50,6 +51,8 @@ def backward_step(what: str | None) -> None:
 
 def main() -> None:
     acts = json.loads(sys.argv[1])
+    for name in acts.get("tell", ()):
+        print(f"told {RANK} {name}={os.environ.get(name)}", flush=True)
     if "refuse" in acts:
         raise AssertionError(acts["refuse"])
     last, step_s = int(value("--exit-interval")), acts.get("step_s", 0.0)

@@ -17,7 +17,9 @@ import pytest
 from tests.places import ROOT
 from tests.trainer.launchers.hosts.conftest import await_end, launcher_at, mark_of
 from tests.trainer.launchers.hosts.machines import Hosts
+from tests.trainer.launchers.slurm.test_engines_on_slurm import module_loaded, trained, with_trainer
 from trainer.burst import BurstPhase, FailureKind
+from trainer.engines.command.job import INJECTED
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.avoid import avoid, avoided
@@ -173,6 +175,17 @@ def test_a_host_that_is_down_is_the_machines_fault(
     failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=60).failure
     assert failure is not None
     assert (failure.kind, failure.node) == (FailureKind.INFRASTRUCTURE, "h1")
+
+
+def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts, tmp_path: Path) -> None:
+    launcher = {"hosts": hosts.names, "ssh": list(hosts.ssh)}
+    acts = {"tell": ["MODULE", "PYTHONPATH"]}
+    outcome = trained(tmp_path, with_trainer(acts, launcher, setup=module_loaded(tmp_path)))
+    assert outcome.failure is None
+    for rank in range(2):
+        said = (tmp_path / f"0001/log/rank{rank}.log").read_text()
+        assert f"told {rank} MODULE=cuda" in said
+        assert f"told {rank} PYTHONPATH={INJECTED}" in said
 
 
 def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:

@@ -15,6 +15,7 @@ from trainer.burst import Burst, BurstPhase, FailureKind, Outcome
 from trainer.engines.command.engine import CommandEngine
 from trainer.engines.command.follow import Patience
 from trainer.engines.megatron.engine import MegatronEngine
+from trainer.errors import ToolError
 from trainer.launchers.processes import marked
 from trainer.recipe import Recipe, load_recipe
 
@@ -31,9 +32,9 @@ def recipe_on_nodes(launcher: Any = "slurm", **burst: Any) -> Recipe:
     return Recipe.model_validate(data)
 
 
-def with_trainer(acts: dict[str, Any], launcher: Any = "slurm") -> Recipe:
+def with_trainer(acts: dict[str, Any], launcher: Any = "slurm", **trainer: Any) -> Recipe:
     data = recipe_on_nodes(launcher, engine="command", warmup_steps=2, measure_steps=4).model_dump(mode="json")
-    data["trainer"] = {"command": [sys.executable, str(TRAINER), json.dumps(acts)], "env": {}}
+    data["trainer"] = {"command": [sys.executable, str(TRAINER), json.dumps(acts)], "env": {}, **trainer}
     return Recipe.model_validate(data)
 
 
@@ -95,6 +96,30 @@ def test_a_trainer_that_hangs_is_ended_on_both_nodes(allocated: Cluster, tmp_pat
 
 
 def test_a_job_a_burst_runs_a_trainer_of_the_users(reachable: Cluster, tmp_path: Path) -> None:
-    outcome = trained(tmp_path, with_trainer({}, {"slurm": {"job": "per-burst", "sbatch": ["--comment=tuning"]}}))
+    """Behind the lines that prepare the shell of every rank."""
+    launcher = {"slurm": {"job": "per-burst", "sbatch": ["--comment=tuning"]}}
+    outcome = trained(tmp_path, with_trainer({"tell": ["MODULE"]}, launcher, setup=module_loaded(tmp_path)))
     assert outcome.failure is None
     assert outcome.step_us == [3000.0, 4000.0, 5000.0, 6000.0]
+    assert "told 1 MODULE=cuda" in (tmp_path / "0001/log/rank1.log").read_text()
+
+
+def module_loaded(folder: Path) -> list[str]:
+    (folder / "modules.sh").write_text("module() { export MODULE=$2; }\n")
+    return [f". {folder}/modules.sh", "module load cuda"]
+
+
+def test_a_node_whose_shell_cannot_be_prepared_is_the_machines_fault(allocated: Cluster, tmp_path: Path) -> None:
+    waits = 'until grep -q done "$MOE_AUTOTUNE_OUT/rank0.setup"; do sleep 0.1; done'
+    line = f'if [ "$RANK" = 1 ]; then {waits}; ls /no/mount; fi'
+    failure = trained(tmp_path, with_trainer({"step_s": 2.0}, setup=[*module_loaded(tmp_path), line])).failure
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.phase) == (FailureKind.INFRASTRUCTURE, 1, BurstPhase.START)
+    assert failure.node is not None
+    assert failure.evidence.startswith(f"node {failure.node}: trainer.setup: ")
+    assert "cannot access '/no/mount'" in failure.evidence
+
+
+def test_lines_that_no_node_gets_through_end_the_study_with_their_words(allocated: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"`module load cuda` ended with 127: .*not found"):
+        trained(tmp_path, with_trainer({}, setup=["module load cuda"]))

@@ -1,0 +1,19 @@
+"""Scripts for a login shell: it reads /etc/profile and the user's own first, which know `module` and `conda`."""
+
+from __future__ import annotations
+
+import re
+
+FIRST_LINE = "#!/usr/bin/env bash"  # of a script that asks for no login shell
+_LOGIN = re.compile(r"#!\s*\S*(/env\s+-S\s+\S*|/)bash(\s+-\w+)*\s+(-[a-km-z]*l\w*|--login)(\s|$)")
+
+
+def is_login(line: str) -> bool:
+    """Whether a script with this first line runs in a login shell: `#!/bin/bash -l`."""
+    return _LOGIN.match(line) is not None
+
+
+def login_line(text: str) -> tuple[str, ...]:
+    """The first line of such a script, alone; () of any other."""
+    first = text.partition("\n")[0].strip()
+    return (first,) if is_login(first) else ()

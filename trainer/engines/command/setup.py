@@ -1,0 +1,131 @@
+"""What every rank's shell does before the trainer's command: the lines of `trainer.setup`, then the recipe's variables,
+as the exported script has them.
+
+A rank writes down which line it is at: what fails here is the machine's fault or the line's, and tells nothing of the
+recipe's knobs.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.burst import BurstPhase, Failure, FailureKind
+from trainer.command_line.login import FIRST_LINE, is_login
+from trainer.command_line.variables import export_line
+from trainer.errors import ToolError
+from trainer.launchers.mailbox import tail
+from trainer.secrets import masked
+
+_DONE = "done"
+_NOT_FOUND = 127  # a shell's code for a command that it does not know
+_LONGEST = 300  # letters of what the line said itself
+_SAY = 'moe_autotune_at() { printf "%s\\n" "$*" > "$MOE_AUTOTUNE_OUT/rank$RANK.setup"; }'
+
+
+def start_of(lines: tuple[str, ...], script: Path) -> tuple[str, ...]:
+    """What stands before the trainer's command: the shell that reads the script."""
+    return ("bash", *(("-l",) if is_login(lines[0]) else ()), str(script))
+
+
+def script_of(lines: tuple[str, ...], variables: Mapping[str, str], *, pythonpath: str, injected: Path | None) -> str:
+    """Text for bash. `pythonpath`: of whoever started the study, in place of ours; `injected` stands before whatever
+    the lines make of it."""
+    said = [
+        lines[0] if is_login(lines[0]) else FIRST_LINE,
+        "# What every rank does before the trainer's command: trainer.setup, then the recipe's variables.",
+        _SAY,
+        "unset PYTHONSAFEPATH",
+        f"export PYTHONPATH={shlex.quote(pythonpath)}" if pythonpath else "unset PYTHONPATH",
+        *_checked(lines),
+        *(export_line(name, value) for name, value in variables.items()),
+        *([f"export PYTHONPATH={shlex.quote(str(injected))}${{PYTHONPATH:+:$PYTHONPATH}}"] if injected else []),
+        f"moe_autotune_at {_DONE}",
+        "unset -f moe_autotune_at",
+        'exec "$@"',
+    ]
+    return "\n".join(said) + "\n"
+
+
+def _checked(lines: tuple[str, ...]) -> Iterator[str]:
+    """In the shell itself, not in a function: a line may declare what later ones use."""
+    for number, line in enumerate(lines):
+        yield f"moe_autotune_at {number}"
+        yield line
+        yield f'moe_autotune_code=$?; [ "$moe_autotune_code" = 0 ] || {{ moe_autotune_at {number} "$moe_autotune_code"'
+        yield 'exit "$moe_autotune_code"; }'
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotPrepared:
+    """A rank did not get through. `code`: what the line ended with, None where it did not end; `others`: a rank got
+    through, so that it is one machine's."""
+
+    rank: int
+    line: str
+    code: int | None
+    ending: str
+    others: bool
+
+    def failure(self) -> Failure:
+        return Failure(
+            kind=FailureKind.INFRASTRUCTURE, phase=BurstPhase.START, rank=self.rank, evidence=masked(self._told)
+        )
+
+    def error(self) -> ToolError:
+        unknown = "a login shell may know it: write '#!/bin/bash -l' as the first line of trainer.setup; "
+        return ToolError(
+            masked(f"{self._told}; no rank got further, and nothing was learnt of the recipe"),
+            hint=(unknown if self.code == _NOT_FOUND else "")
+            + "mend the line, or write `|| true` behind it if it may fail, and start a new study; "
+            "if the machine is to blame, mend it and go on with --resume",
+        )
+
+    @property
+    def _told(self) -> str:
+        return f"trainer.setup: `{self.line}` {self.ending}"
+
+
+def not_prepared(
+    lines: tuple[str, ...],
+    ranks_folder: Path,
+    *,
+    ranks: int,
+    deaths: Mapping[int, int],
+    outputs: Callable[[int], list[Path]],
+    overdue_s: float | None,
+) -> NotPrepared | None:
+    """Once all ranks have ended: the first that did not get through. None where all did, or were ended on their way.
+    `deaths`: exit codes by rank, `outputs`: the files that hold what a rank said, `overdue_s`: the time that was up."""
+    states = {rank: _state(ranks_folder, rank) for rank in range(ranks)}
+    for rank, state in states.items():
+        number, _, code = state.partition(" ")
+        if not number.isdigit():
+            continue
+        ended = int(code) if code else deaths.get(rank)
+        if not code and overdue_s is not None:
+            ended, ending = None, f"did not end within {overdue_s:g} s"
+        elif ended is None or ended == -signal.SIGTERM:
+            continue  # on its way when it was ended
+        else:
+            how = f"ended with {ended}" if ended >= 0 else f"was ended by {signal.Signals(-ended).name}"
+            ending = how + _last_words(outputs(rank))
+        others = _DONE in states.values()
+        return NotPrepared(rank=rank, line=lines[int(number)], code=ended, ending=ending, others=others)
+    return None
+
+
+def _state(ranks_folder: Path, rank: int) -> str:
+    """The number of the line it is at, and behind it the code it failed with; empty before the first."""
+    try:
+        return (ranks_folder / f"rank{rank}.setup").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _last_words(outputs: list[Path]) -> str:
+    told = [line.strip() for path in outputs for line in tail(path).splitlines() if line.strip()]
+    return f": {told[-1][:_LONGEST]}" if told else ""
