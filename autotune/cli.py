@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from cyclopts import App
 
     from autotune.commands import Answer
-    from autotune.errors import Explained
-    from trainer.errors import Problem
+    from autotune.errors import ErrorDocument, Explained, ProblemWords
 
 JSON = "--json"
 SCHEMA = 1
@@ -62,6 +61,7 @@ def app() -> App:
     from autotune.commands.plan import plan
     from autotune.commands.report import report
     from autotune.commands.run import run
+    from autotune.commands.schema import schema
     from autotune.commands.status import status, watch
     from autotune.commands.studies import studies
     from autotune.tuning.environment import version
@@ -87,6 +87,7 @@ def app() -> App:
         export,
         doctor,
         init,
+        schema,
         completion_of(program),
     )
     for command in commands:
@@ -149,12 +150,12 @@ def _told(explained: Explained) -> tuple[int, Any]:
 
     for problem in explained.problems:
         print(masked(str(problem)), file=sys.stderr)
-    problems = [{key: masked(text) for key, text in _fields(problem).items()} for problem in explained.problems]
-    return explained.code, {"schema": SCHEMA, "error": {"code": explained.code, "problems": problems}}
-
-
-def _fields(problem: Problem) -> dict[str, str]:
-    return {"where": problem.where, "what": problem.what, "hint": problem.hint}
+    problems: list[ProblemWords] = [
+        {"where": masked(problem.where), "what": masked(problem.what), "hint": masked(problem.hint)}
+        for problem in explained.problems
+    ]
+    document: ErrorDocument = {"schema": SCHEMA, "error": {"code": explained.code, "problems": problems}}
+    return explained.code, document
 
 
 def _encoded(document: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from analyzers.errors import TraceError
 from autotune.exit_codes import BAD_INPUT, TOOL_FAILED
@@ -25,6 +26,24 @@ DISK: dict[int, str] = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "name a shorter path",
 }
+
+
+class ProblemWords(TypedDict):
+    where: str
+    what: str
+    hint: str  # what to do
+
+
+class Failed(TypedDict):
+    code: int  # the exit code
+    problems: list[ProblemWords]
+
+
+class ErrorDocument(TypedDict):
+    """What a command that fails prints with --json."""
+
+    schema: int
+    error: Failed
 
 
 @dataclass(frozen=True, kw_only=True)

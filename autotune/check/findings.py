@@ -15,8 +15,10 @@ from rich.text import Text
 from autotune.looks.quantities import changes_text, counted, knob_value
 
 if TYPE_CHECKING:
+    from autotune.check.document import RulePage
+    from autotune.estimate.memory import Memory
     from policies.trial import Changes
-    from trainer.recipe.rules import Finding, Rule
+    from trainer.recipe.rules import Finding
 
 # kind -> its colour, and what it means for a user
 KINDS: dict[str, tuple[str, str]] = {
@@ -33,7 +35,7 @@ LAUNCHERS = {
 }
 
 
-def show_findings(findings: Sequence[Finding], memory: dict[str, Any] | None = None) -> None:
+def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> None:
     """Every broken rule with what to do, by kind, then the predicted memory where it is known."""
     console = _console()
     for kind, (style, meaning) in KINDS.items():
@@ -65,30 +67,7 @@ def show_nearest(changes: Changes | None) -> None:
         console.print(line)
 
 
-def rule_document(rule: Rule) -> dict[str, Any]:
-    """A rule's page as data: what it says of its breaking example, what to do, who says so, and both examples."""
-    from trainer.recipe.rules.examples import recipe_of
-    from trainer.recipe.tables import read_table
-
-    finding = rule.finding(recipe_of(rule.breaking))
-    compared = [row for row in read_table("rules/comparison.csv") if row["rule"] == rule.id]
-    return {
-        "id": rule.id,
-        "kind": rule.kind,
-        "message": rule.message,
-        "because": finding.message if finding else rule.message,
-        "hint": finding.hint if finding else rule.hint,
-        "knobs": rule.knobs,
-        "binds": rule.binds,
-        "versions": rule.versions,
-        "source": rule.source,
-        "compared": list(dict.fromkeys(row["why"] for row in compared)),
-        "breaking": _differences(rule.breaking),
-        "passing": _differences(rule.passing),
-    }
-
-
-def show_rule(page: dict[str, Any]) -> None:
+def show_rule(page: RulePage) -> None:
     """A rule's page: message, why, who says so since when, and an example on either side of it."""
     console = _console()
     style, meaning = KINDS[page["kind"]]
@@ -109,7 +88,7 @@ def show_rule(page: dict[str, Any]) -> None:
             _indented(console, 12, Text(said), label=name)
 
 
-def show_rules(pages: Sequence[dict[str, Any]]) -> None:
+def show_rules(pages: Sequence[RulePage]) -> None:
     """Every rule's id and what it says of its breaking example, by kind."""
     console = _console()
     for kind, (style, meaning) in KINDS.items():
@@ -136,13 +115,6 @@ def _indented(console: Console, columns: int, text: Text, *, label: str = "") ->
     for number, line in enumerate(text.wrap(console, max(20, console.width - columns))):
         line.rstrip()
         console.print(Text.assemble((label if number == 0 else "").ljust(columns), line))
-
-
-def _differences(example: Any) -> dict[str, Any]:
-    """What an example writes beside the plain recipe."""
-    parts = {"model": dict(example.model), "cluster": dict(example.cluster), "knobs": dict(example.knobs)}
-    written = {name: values for name, values in parts.items() if values}
-    return written | ({"burst": {"engine": example.engine}} if example.engine != "megatron" else {})
 
 
 def _written(example: dict[str, Any]) -> str:

@@ -7,13 +7,14 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force
 
 if TYPE_CHECKING:
+    from autotune.check.document import CheckDocument
     from autotune.output import Output
 
 RuleName = Annotated[str | None, Parameter(name="--explain", help="Tell a rule by its id: no recipe is needed.")]
@@ -75,9 +76,15 @@ def _checked(name: str, launcher: str | None, fix: bool, target: Output | None) 
 
             memory = memory_document(nearest)
             show_memory(memory)
-    document: dict[str, Any] = {"schema": 1} | ({} if launcher is None else {"for": launcher})
-    document |= {"legal": legal, "findings": findings, "memory": memory}
-    document["nearest"] = None if legal or nearest is None else {"changes": changes, "yaml": nearest.to_yaml()}
+    document: CheckDocument = {
+        "schema": 1,
+        "legal": legal,
+        "findings": findings,
+        "memory": memory,
+        "nearest": None if legal or nearest is None else {"changes": changes or {}, "yaml": nearest.to_yaml()},
+    }
+    if launcher is not None:
+        document["for"] = launcher
     if fix and nearest is not None:
         from autotune.check.fixed import fixed_text
 
@@ -104,7 +111,8 @@ def _write(text: str, target: Output | None) -> str | None:
 
 def _explained(name: str) -> Answer:
     """The page of one rule; BadInputError with the nearest ids where there is none of that name."""
-    from autotune.check.findings import rule_document, show_rule
+    from autotune.check.document import RuleDocument, rule_document
+    from autotune.check.findings import show_rule
     from trainer.errors import BadInputError, Problem
     from trainer.recipe.rules import RULES
     from trainer.recipe.source import near
@@ -116,16 +124,17 @@ def _explained(name: str) -> Answer:
         raise BadInputError(Problem(where="--explain", what=f"there is no rule {name!r}", hint=hint))
     page = rule_document(rules[name])
     show_rule(page)
-    return Answer(code=DONE, document={"schema": 1, "rule": page})
+    return Answer(document=RuleDocument(schema=1, rule=page))
 
 
 def _all_rules() -> Answer:
-    from autotune.check.findings import rule_document, show_rules
+    from autotune.check.document import RulesDocument, rule_document
+    from autotune.check.findings import show_rules
     from trainer.recipe.rules import RULES
 
     pages = [rule_document(rule) for rule in RULES]
     show_rules(pages)
-    return Answer(code=DONE, document={"schema": 1, "rules": pages})
+    return Answer(document=RulesDocument(schema=1, rules=pages))
 
 
 def _usage(what: str, hint: str) -> Exception:

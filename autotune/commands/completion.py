@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from autotune.commands.answer import Answer
+from autotune.schemas.plain import CompletionDocument, Shell
 
 if TYPE_CHECKING:
     from cyclopts import App
-
-Shell = Literal["bash", "zsh", "fish"]
 
 
 def completion_of(program: App) -> Callable[..., Answer]:
@@ -30,7 +29,8 @@ def completion_of(program: App) -> Callable[..., Answer]:
         script = program.generate_completion(shell=asking)
         path = program.install_completion(shell=asking) if install else None
         print(script if path is None else f"{path}: start a new {asking} to use it\n", end="")
-        return Answer(document={"schema": 1, "shell": asking, "script": script, "file": path and str(path)})
+        file = None if path is None else str(path)
+        return Answer(document=CompletionDocument(schema=1, shell=asking, script=script, file=file))
 
     return completion
 

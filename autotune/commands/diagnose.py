@@ -43,6 +43,7 @@ def diagnose(
     """Name the wall that costs a training job most, from its profiler traces, and what to try next."""
     if explain is not None:
         return _explained(explain)
+    from autotune.diagnose.document import diagnosed
     from autotune.diagnose.next_steps import next_steps
     from autotune.diagnose.stretch import stretch_of
     from autotune.diagnose.terminal import show_analysis
@@ -62,12 +63,12 @@ def diagnose(
     show_analysis(analysis, steps)
     if page is not None:
         print(f"page: {page.path}")
-    document = {field: getattr(analysis, field) for field in analysis.__struct_fields__}
-    return Answer(document=document | {"next": steps})
+    return Answer(document=diagnosed(analysis, steps))
 
 
 def _explained(name: str) -> Answer:
     """The page of one fix; BadInputError with the nearest names where there is none of that name."""
+    from autotune.diagnose.document import FixDocument, FixPage
     from autotune.looks.wrapping import plain_console, say
     from policies.advice import fix_page
     from policies.fixes import FIXES
@@ -82,4 +83,5 @@ def _explained(name: str) -> Answer:
     for paragraph in paragraphs:
         say(console, paragraph)
         console.print()
-    return Answer(document={"schema": 1, "fix": {"name": name, "title": FIXES[name].title, "page": paragraphs}})
+    page = FixPage(name=name, title=FIXES[name].title, page=paragraphs)
+    return Answer(document=FixDocument(schema=1, fix=page))

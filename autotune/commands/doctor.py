@@ -7,9 +7,9 @@ from autotune.commands.answer import Answer
 
 def doctor() -> Answer:
     """Say what this machine has for tuning, and what is missing for what."""
-    from autotune.doctor.checks import examine
+    from autotune.doctor.checks import DoctorDocument, examine
     from autotune.doctor.terminal import show_doctor
 
     found = examine()
     show_doctor(found)
-    return Answer(document={"schema": 1, "found": found})
+    return Answer(document=DoctorDocument(schema=1, found=found))

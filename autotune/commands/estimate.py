@@ -53,7 +53,7 @@ def estimate(
 
         page.write(estimate_page(found))
         print(f"page: {page.path}")
-    return Answer(document=found.document | tried)
+    return Answer(document={**found.document, **tried})
 
 
 def _release(named: str | None) -> str | None:

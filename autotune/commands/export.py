@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from autotune.commands.answer import Answer
 
 if TYPE_CHECKING:
+    from autotune.export.document import Exported
     from autotune.export.source import Source
     from autotune.output import Output
 
@@ -68,20 +69,20 @@ def export(
     else:
         file.write(text)
         print(file.path)
-    return Answer(
-        document={
-            "schema": 1,
-            "to": to,
-            "for": for_version,
-            "text": text,
-            "file": None if output is None else str(output),
-            "warnings": warnings,
-        }
-    )
+    document: Exported = {
+        "schema": 1,
+        "to": to,
+        "for": for_version,
+        "text": text,
+        "file": None if output is None else str(output),
+        "warnings": warnings,
+    }
+    return Answer(document=document)
 
 
 def _tracked(source: str, named: str | None, force: bool) -> Answer:
     """The study and its trials as runs of MLflow."""
+    from autotune.export.document import Tracked
     from autotune.tracking.mlflow import tracking_of, write_runs
     from autotune.tracking.runs import runs_of
     from autotune.tuning.journal import read_study
@@ -89,12 +90,12 @@ def _tracked(source: str, named: str | None, force: bool) -> Answer:
     runs, tracking = runs_of(read_study(Path(source))), tracking_of(named)
     run = write_runs(runs, tracking=tracking, folder=Path(source), again=force)
     print(f"run {run} and {len(runs.trials)} trials below it, experiment {runs.experiment}, at {tracking}")
-    document = {"schema": 1, "to": "mlflow", "tracking": tracking, "experiment": runs.experiment, "run": run}
-    return Answer(document=document)
+    return Answer(document=Tracked(schema=1, to="mlflow", tracking=tracking, experiment=runs.experiment, run=run))
 
 
 def _study_file(named: str, file: Output | None) -> Answer:
     """Every trial, in a file that Optuna's own tools open. BadInputError for what is no study, or no file."""
+    from autotune.export.document import StudyFile
     from autotune.tracking.optuna_study import write_optuna
     from autotune.tuning.journal import read_study
     from trainer.errors import BadInputError, Problem
@@ -108,8 +109,7 @@ def _study_file(named: str, file: Output | None) -> Answer:
     history = read_study(Path(named))
     file.make(lambda path: write_optuna(history, path))
     print(file.path)
-    document = {"schema": 1, "to": "optuna", "trials": len(history.trials), "file": str(file.path)}
-    return Answer(document=document)
+    return Answer(document=StudyFile(schema=1, to="optuna", trials=len(history.trials), file=str(file.path)))
 
 
 def _warnings(named: str, found: Source, to: str, version: str | None, *, force: bool) -> tuple[str, ...]:

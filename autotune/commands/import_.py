@@ -52,9 +52,7 @@ def import_(
     show(console, found, name=Path(file).name)
     if target is not None:
         console.print(f"{target.path}: look it over, then moe-autotune check {target.path}", soft_wrap=True)
-    return Answer(
-        document={"schema": 1, "yaml": text, "file": None if target is None else str(target.path), **document(found)}
-    )
+    return Answer(document=document(found, text=text, file=None if target is None else str(target.path)))
 
 
 def _given(words: list[str]) -> dict[str, str]:

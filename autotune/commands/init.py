@@ -23,7 +23,7 @@ def init(
     force: Force = False,
 ) -> Answer:
     """Write a commented starter recipe: the first choice of `plan` for this model and cluster."""
-    from autotune.init.starter import starter
+    from autotune.init.starter import InitDocument, starter
     from autotune.looks.working import working
     from autotune.output import text_at
 
@@ -39,10 +39,7 @@ def init(
         print(made.unfit, file=sys.stderr)
     return Answer(
         code=NO_RECIPE if made.unfit else DONE,
-        document={
-            "schema": 1,
-            "yaml": made.text,
-            "file": None if target is None else str(target.path),
-            "unfit": made.unfit,
-        },
+        document=InitDocument(
+            schema=1, yaml=made.text, file=None if target is None else str(target.path), unfit=made.unfit
+        ),
     )

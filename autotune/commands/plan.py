@@ -47,5 +47,5 @@ def plan(
         print(f"choice {choice}: {file.path}")
     return Answer(
         code=DONE if found.fitting else NO_RECIPE,
-        document=plan_document(found) | {"file": str(output) if output else None},
+        document={**plan_document(found), "file": str(output) if output else None},
     )

@@ -6,7 +6,7 @@ The analyzers know walls and the policies fixes; here the two are joined.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from rich.console import Console
@@ -38,6 +38,21 @@ RECORD = {
 }
 
 
+class NextFix(TypedDict):
+    """A fix that acts on the wall: what to write, what it could give back, and what it costs."""
+
+    fix: str
+    title: str
+    wall: Wall
+    gives_back_us: float | None  # per step, at most; null where memory is what it gives back
+    gain: float | None  # a fraction of throughput, at most
+    flags: list[str]  # Megatron's, to write
+    without: list[str]  # Megatron's flags, to leave out
+    changes: dict[str, Any]  # knob: its value
+    costs: str
+    explain: str  # the command that tells all of it
+
+
 class NextSteps(msgspec.Struct, frozen=True, kw_only=True):
     """`next` of `diagnose --json`. wall: whose fixes these are, the verdict's or, where none is named, the one that
     would be next; None where no wall has anything to give back."""
@@ -45,7 +60,7 @@ class NextSteps(msgspec.Struct, frozen=True, kw_only=True):
     wall: Wall | None
     said: str
     record: str = ""  # what to record to be sure
-    fixes: list[dict[str, Any]] = []
+    fixes: list[NextFix] = []
     nodes_needed: int | None = None  # where the run does not fit the nodes it has
 
 
@@ -110,7 +125,7 @@ def nodes_words(recipe: Recipe, nodes: int) -> str:
     return f"By the estimate no legal setting fits on {has}; {nodes} are the fewest that do."
 
 
-def _document(one: Advice) -> dict[str, Any]:
+def _document(one: Advice) -> NextFix:
     return {
         "fix": one.fix,
         "title": one.title,
@@ -125,14 +140,14 @@ def _document(one: Advice) -> dict[str, Any]:
     }
 
 
-def gives_back_words(fix: dict[str, Any]) -> str:
+def gives_back_words(fix: NextFix) -> str:
     """`up to 134 ms a step (+62.0 %)`; empty where memory is what it gives back."""
     if fix["gives_back_us"] is None:
         return ""
     return f"up to {duration(fix['gives_back_us'])} per step ({gain(fix['gain'])})"
 
 
-def flag_words(fix: dict[str, Any]) -> str:
+def flag_words(fix: NextFix) -> str:
     """What to write, and what to leave out."""
     without = f"without {' '.join(fix['without'])}" if fix["without"] else ""
     return ", ".join(part for part in (" ".join(fix["flags"]), without) if part)

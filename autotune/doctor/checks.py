@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 TOOL_TIMEOUT_S = 10.0
 GIB = 2**30
@@ -55,6 +55,13 @@ class Found:
     found: str
     needed_for: str
     how: str
+
+
+class DoctorDocument(TypedDict):
+    """`doctor --json`."""
+
+    schema: int
+    found: list[Found]
 
 
 def examine(machine: Machine | None = None) -> list[Found]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.estimate.memory import against_limit, calibrated, memory_document
+from autotune.estimate.memory import Calibration, Memory, against_limit, calibrated, memory_document
 from autotune.looks.quantities import duration, gib, percent, significant
+from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
 from trainer.estimate.memory.parts import MEMORY_PARTS, memory_order
@@ -26,6 +27,36 @@ SHOWN = 0.0005  # shares below would read as 0.0 %
 GLYPHS = "█▓▒░▚▞▤▥▦"  # of the parts of memory, in drawing order
 
 
+class Time(TypedDict):
+    """Predicted time of a step, by part."""
+
+    step_s: float
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    spread: float  # relative half width of the interval
+    software: str  # the release whose speeds these are
+    by_part: dict[str, float]  # seconds
+    calibration: Calibration
+
+
+class EstimateDocument(TypedDict):
+    """`estimate --json`. Memory and time say each what they were compared with; for the whole, the weaker one: time."""
+
+    schema: int
+    memory: Memory
+    time: Time
+    calibration: Calibration
+    assumptions: list[str]
+    dry_run: NotRequired[DryRun]  # of --dry-run
+
+
+class RefusedByMegatron(TypedDict):
+    """`estimate --dry-run --json` of a layout that Megatron-Core refuses to build."""
+
+    schema: int
+    dry_run: DryRun
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """`by_rank`: GiB of every pipeline rank by part, in drawing order."""
@@ -34,7 +65,7 @@ class Estimate:
     memory: MemoryEstimate
     by_rank: tuple[dict[str, float], ...]
     time: TimeEstimate
-    document: dict[str, Any]
+    document: EstimateDocument
 
     @property
     def limit_gib(self) -> float | None:
@@ -74,13 +105,12 @@ def estimate_document(
     by_rank: tuple[dict[str, float], ...],
     *,
     imbalance: float | None,
-) -> dict[str, Any]:
-    """`estimate --json`. Memory and time say each what they were held against; for the whole, the weaker one: time."""
+) -> EstimateDocument:
     figures, known = memory_document(recipe, imbalance=imbalance), time_calibration(one(recipe))
     timed = calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
     return {
         "schema": SCHEMA,
-        "memory": figures | {"by_pp_rank": by_rank},
+        "memory": {**figures, "by_pp_rank": by_rank},
         "time": {
             "step_s": time.step_s,
             "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
@@ -119,8 +149,8 @@ def calibration_words(estimate: Estimate) -> str:
     if estimate.recipe.hardware.is_cpu:
         return "calibration: on GPU runs only; on a CPU trust a burst"
     said = []
-    for what in ("memory", "time"):
-        known = estimate.document[what]["calibration"]
+    memory, time = (estimate.document[part]["calibration"] for part in ("memory", "time"))
+    for what, known in (("memory", memory), ("time", time)):
         errors = known["error_pct"]
         said.append(f"{what} off by {errors['median']:g} %, one in ten by {errors['p90']:g} %, in {known['rows']} runs")
     return "calibration: " + "; ".join(said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -15,12 +15,39 @@ from trainer.recipe import Recipe
 SHOWN_GIB = 0.0005  # parts below would read as 0.000
 
 
-def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> dict[str, Any]:
-    """The `memory` part of `estimate --json`, GiB of the hottest rank.
+class Errors(TypedDict):
+    """Of estimates against measured runs, in per cent of what was measured."""
 
-    `fits` is by the upper bound and `may_fit` by the point, both with what a GPU holds beside the allocator; both are
-    true where no limit is known. `imbalance`: tokens of the hottest expert rank over the mean, for the bound.
-    """
+    median: float | None
+    p90: float | None
+
+
+class Calibration(TypedDict):
+    """The measured runs that an estimate was compared with, and its errors; none of them is on a CPU."""
+
+    rows: int
+    error_pct: Errors
+
+
+class Memory(TypedDict):
+    """Predicted memory of the hottest rank. `fits` is by the upper bound and `may_fit` by the point, both with what a
+    GPU holds beside the allocator; both are true where no limit is known."""
+
+    limit_gib: float | None
+    peak_gib: float
+    upper_gib: float
+    outside_gib: float  # what a GPU holds beside the allocator
+    fits: bool
+    may_fit: bool
+    hottest: dict[str, int]  # pp_rank: the pipeline rank that needs most
+    by_part: dict[str, float]  # GiB; they add up to the peak
+    by_pp_rank: NotRequired[tuple[dict[str, float], ...]]  # GiB by part, of `estimate`
+    calibration: Calibration
+
+
+def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> Memory:
+    """The `memory` part of `estimate --json`. `imbalance`: tokens of the hottest expert rank over the mean, for the
+    bound."""
     estimate = estimate_memory(recipe, imbalance=imbalance)
     limit = recipe.memory_limit_gib
     return {
@@ -36,20 +63,20 @@ def memory_document(recipe: Recipe, *, imbalance: float | None = None) -> dict[s
     }
 
 
-def _calibration(recipe: Recipe) -> dict[str, Any]:
+def _calibration(recipe: Recipe) -> Calibration:
     """How many measured runs of the recipe's kind of model the estimate was held against, and its errors."""
     known = calibrations()["dense" if recipe.architecture.num_moe_experts is None else "MoE"]
     return calibrated(recipe, rows=known.rows, median_pct=known.median_pct, p90_pct=known.p90_pct)
 
 
-def calibrated(recipe: Recipe, *, rows: int, median_pct: float, p90_pct: float) -> dict[str, Any]:
+def calibrated(recipe: Recipe, *, rows: int, median_pct: float, p90_pct: float) -> Calibration:
     """`calibration` of `estimate --json`: the runs behind an estimate and its errors; none of them is on a CPU."""
     if recipe.hardware.is_cpu:
         return {"rows": 0, "error_pct": {"median": None, "p90": None}}
     return {"rows": rows, "error_pct": {"median": median_pct, "p90": p90_pct}}
 
 
-def show_memory(memory: dict[str, Any]) -> None:
+def show_memory(memory: Memory) -> None:
     """Prints the estimate by part, largest first, and whether it fits."""
     console = Console()
     table = Table("part", Column("GiB", justify="right"), box=None)
@@ -61,7 +88,7 @@ def show_memory(memory: dict[str, Any]) -> None:
     console.print(f"{peak}, {against_limit(memory)}", highlight=False)
 
 
-def against_limit(memory: dict[str, Any]) -> str:
+def against_limit(memory: Memory) -> str:
     """Whether the estimate fits, and whether its upper end does too."""
     limit = memory["limit_gib"]
     if not limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 
@@ -21,10 +21,59 @@ LEAD = 13
 WIDTH = 110
 
 
-def document(imported: Imported) -> dict[str, Any]:
-    """What `--json` prints, beside the recipe."""
+class Took(TypedDict):
+    """What became the recipe."""
+
+    model: str | dict[str, Any]  # a preset, or Megatron-Core's own fields
+    knobs: dict[str, Any]  # that are not at their default
+    environment: list[str]  # variables that became knobs
+    cluster: dict[str, Any]
+
+
+class PassedOn(TypedDict):
+    """What stands under `trainer:` and goes to the trainer as it is."""
+
+    arguments: list[str]
+    own_arguments: list[str]  # that the trainer itself does not have: a fork's
+    environment: dict[str, str]
+    setup: list[str]  # lines that prepare the shell
+
+
+class KeptWords(TypedDict):
+    words: str
+    why: str  # they stayed in the command
+
+
+# an argument whose value is another one with the recipe's words; written so because `is` is a word of Python
+ChangedValue = TypedDict("ChangedValue", {"name": str, "was": Any, "is": Any})
+
+
+class LeftOut(TypedDict):
+    launchers: list[str]
+    secret: list[str]  # names of variables that hold secrets
+
+
+class ImportDocument(TypedDict):
+    """`import --json`: the recipe, and what was done with each part of the file."""
+
+    schema: int
+    yaml: str  # the recipe
+    file: str | None  # that -o wrote; null: stdout
+    what: str  # that the file is
+    took: Took
+    passed_on: PassedOn
+    kept: list[KeptWords]
+    changed: list[ChangedValue]
+    left_out: LeftOut
+    notes: list[str]
+
+
+def document(imported: Imported, *, text: str, file: str | None) -> ImportDocument:
     found, environment = imported.found, imported.environment
     return {
+        "schema": 1,
+        "yaml": text,
+        "file": file,
         "what": found.what,
         "took": {
             "model": imported.recipe.model
@@ -42,7 +91,10 @@ def document(imported: Imported) -> dict[str, Any]:
         },
         "kept": [{"words": each.words, "why": each.why} for each in found.kept],
         "changed": [{"name": name, "was": was, "is": now} for name, (was, now) in imported.changed.items()],
-        "left_out": {"launchers": [" ".join(each.words) for each in found.launchers], "secret": environment.secret},
+        "left_out": {
+            "launchers": [" ".join(each.words) for each in found.launchers],
+            "secret": list(environment.secret),
+        },
         "notes": list(found.notes),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from autotune.init.written import written
 from trainer.errors import BadInputError, Problem
@@ -29,6 +29,15 @@ from trainer.recipe.source import Source, nearest
 
 Row = TypeVar("Row")
 MOST_REMARKS = 8  # remarks whose nearest value is taken, one after the other
+
+
+class InitDocument(TypedDict):
+    """`init --json`."""
+
+    schema: int
+    yaml: str  # the recipe, with its comments
+    file: str | None  # that -o wrote; null: stdout
+    unfit: str | None  # why no layout fits the cluster
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -25,6 +25,49 @@ from trainer.recipe.rules.rule import Finding
 SCHEMA = 1
 BAR = 8  # characters of a throughput bar
 UNRANKED = "no memory limit is known: everything counts as fitting"
+
+
+class Layout(TypedDict):
+    """One choice: a legal layout with the settings that serve it best, what it should give, and why it is here."""
+
+    rank: int  # its place, from 1
+    changes: dict[str, tuple[Any, Any]]  # from the recipe to the choice, knob: [from, to]
+    sizes: dict[str, int]
+    data_parallel_size: int
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    step_s: float
+    spread: float  # relative half width of the interval
+    peak_gib: float
+    upper_gib: float
+    outside_gib: float  # what a GPU holds beside the allocator
+    fits: bool  # by the upper bound
+    hottest: dict[str, int]  # pp_rank: the pipeline rank that needs most
+    time_by_part: dict[str, float]  # seconds; they add up to the step
+    memory_by_part: dict[str, float]  # GiB of the hottest rank
+    because: str
+
+
+class Excluded(TypedDict):
+    by_rule: dict[str, int]  # layouts that a rule forbids, by its id
+    memory: int  # legal layouts of which no setting fits
+
+
+class PlanDocument(TypedDict):
+    """`plan --json`."""
+
+    schema: int
+    limit_gib: float | None
+    legal: int  # layouts
+    fitting: int  # layouts with a setting that fits
+    estimated: int  # settings that were looked at
+    fewest_nodes: int | None  # on which a setting fits
+    layouts: list[Layout]
+    excluded: Excluded
+    missing: tuple[Missing, ...]  # layouts that one would expect
+    recipe_findings: tuple[Finding, ...]  # errors of the recipe itself
+    assumptions: tuple[str, ...]
+    file: NotRequired[str | None]  # that -o wrote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +115,7 @@ def planned(recipe: Recipe, *, top: int) -> Plan:
     )
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """`plan --json`. `changes` lead from the recipe to the choice: {knob: [from, to]}, every knob by its name."""
+def plan_document(plan: Plan) -> PlanDocument:
     return {
         "schema": SCHEMA,
         "limit_gib": plan.limit_gib,
@@ -92,7 +134,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _choice(base: Recipe, choice: Choice, place: int) -> dict[str, Any]:
+def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
     sizes = {name: getattr(choice.layout, name) for name in SIZES}
     return {
         "rank": place,

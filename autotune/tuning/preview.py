@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.table import Column, Table
 
-from autotune.estimate.memory import against_limit, memory_document
+from autotune.estimate.memory import Memory, against_limit, memory_document
 from autotune.looks.quantities import changes_text, counted, gain, gib, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.working import working
@@ -21,14 +21,39 @@ from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
 from policies.learned import LearnedPolicy
 from policies.phases import PHASES
-from policies.trial import Proposal, Status, Trial
+from policies.trial import Phase, Proposal, Status, Trial
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
 from trainer.legality import findings_of
 from trainer.recipe import Recipe
+from trainer.recipe.rules.rule import Finding
 
 AHEAD = 4  # proposals that are looked ahead
 STEPS = 8  # of an imagined burst
+
+
+class Expected(TypedDict):
+    """A recipe that would be tried if every burst before it gave what is believed of it."""
+
+    phase: Phase
+    fix: str
+    because: str
+    changes: dict[str, tuple[Any, Any]]  # of the base recipe, knob: [from, to]
+    tokens_per_s_per_gpu: float | None
+    fits_probability: float | None  # 0..1
+
+
+class Preview(TypedDict):
+    """`run --dry-run --json`: nothing of it is measured."""
+
+    schema: int
+    recipe_resolved: str  # YAML, every default filled in
+    findings: list[Finding]
+    memory: Memory
+    proposals: list[Expected]
+    bursts: int | None
+    hours: float | None  # that they would take, without starting ranks
+    gpu_hours: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +65,7 @@ class Night:
     gpu_hours: float
 
 
-def preview(recipe: Recipe, *, seed: int | None, budget: int) -> dict[str, Any]:
+def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
     """Prints it for people, on one screen; the same as a document for programs."""
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("every legal layout and setting is weighed"):
@@ -59,7 +84,7 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> dict[str, Any]:
     }
 
 
-def expected_path(recipe: Recipe, memory: dict[str, Any], seed: int) -> list[Trial]:
+def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
     """The base recipe and the proposals that would follow if every burst gave what is believed of it."""
     policy = LearnedPolicy(recipe, seed)
     trials = [_base(recipe, memory, policy)]
@@ -75,7 +100,7 @@ def _next(policy: LearnedPolicy, trials: Sequence[Trial]) -> Proposal | None:
     return next((proposal for proposal in found if proposal), None)
 
 
-def _base(recipe: Recipe, memory: dict[str, Any], policy: LearnedPolicy) -> Trial:
+def _base(recipe: Recipe, memory: Memory, policy: LearnedPolicy) -> Trial:
     """The recipe as given: out of memory where the estimate is over the limit."""
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
@@ -118,7 +143,7 @@ def _night(path: Sequence[Trial], budget: int) -> Night | None:
     return Night(bursts=budget, hours=hours, gpu_hours=hours * world)
 
 
-def _document(trial: Trial, base: Recipe) -> dict[str, Any]:
+def _document(trial: Trial, base: Recipe) -> Expected:
     proposal, outcome = trial.proposal, trial.outcomes[0]
     return {
         "phase": proposal.phase,
@@ -135,7 +160,7 @@ def _show(
     console: Console,
     recipe: Recipe,
     findings: Sequence[str],
-    memory: dict[str, Any],
+    memory: Memory,
     path: Sequence[Trial],
     night: Night | None,
 ) -> None:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from docs.site.markdown import Rendered, rendered
 from docs.site.page import Page
 from docs.site.pages import DOCUMENTS, ROOT, every_page
+from docs.site.reference.outputs import schema_files
 
 HERE = Path(__file__).parent
 PICTURES = (".png", ".svg")
@@ -82,12 +83,15 @@ def _leads(page: Page, link: str, texts: dict[str, Rendered], folder: Path) -> b
 
 
 def _beside(folder: Path, pages: list[Page], texts: dict[str, Rendered]) -> None:
-    """Style, script, what is searched, and the documents' pictures."""
+    """Style, script, what is searched, the schemas of JSON documents, and the documents' pictures."""
     css = (files("autotune") / "looks" / "page.css").read_text(encoding="utf-8")
     (folder / "site.css").write_text(css + (HERE / "site.css").read_text("utf-8"), "utf-8")
     found = [[page.path, page.title, texts[page.path].summary[:SUMMARY]] for page in pages]
     script = (HERE / "search.js").read_text("utf-8").replace("[/* pages */]", json.dumps(found, ensure_ascii=False))
     (folder / "search.js").write_text(script, "utf-8")
+    for path, text in schema_files():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text, "utf-8")
     for picture in DOCUMENTS.iterdir():
         if picture.suffix in PICTURES:
             shutil.copy(picture, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from analyzers.walls import walls
 from autotune.cli import app
 from autotune.exit_codes import MEANINGS
+from autotune.schemas.documents import DOCUMENTS
 from docs.site.build import Built, build
 from docs.site.markdown import rendered
 from docs.site.page import Page, table
@@ -70,9 +72,13 @@ def test_every_key_of_a_recipe_stands_with_what_it_takes_and_the_remark_in_the_s
     assert '<a href="#burst">burst</a>' in text
 
 
-def test_documents_without_a_type_are_shown_as_they_are_printed(site: tuple[Path, Built]) -> None:
+def test_every_document_is_shown_by_its_fields_and_has_its_schema_as_a_file(site: tuple[Path, Built]) -> None:
     text = (site[0] / "outputs.html").read_text()
-    for field in ("memory.limit_gib", "time.by_part.pp_bubble_s", "layouts[].tokens_per_s_per_gpu"):
+    for name, document in DOCUMENTS.items():
+        assert f'<h2 id="{name}">' in text
+        assert document.said in text
+        assert json.loads((site[0] / "schemas" / f"{name}.schema.json").read_text())["title"] == name
+    for field in ("limit_gib", "model_tflops_per_gpu", "fits_probability", "passed_on"):
         assert f"<code>{field}</code>" in text
 
 

@@ -1,113 +1,112 @@
-"""Exit codes, and the fields of every JSON document, from the types that are written."""
+"""Exit codes, and the fields of every JSON document, from its JSON Schema; the schemas themselves lie beside."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-import msgspec
-
-from analyzers.diagnosis import Analysis
-from autotune.cli import app
-from autotune.compare.comparison import Comparison
 from autotune.exit_codes import MEANINGS
-from autotune.report.document import Document
-from autotune.studies.gathered import Gathered
-from autotune.tuning.events import Event
-from autotune.tuning.standing import Standing
+from autotune.schemas.documents import DOCUMENTS
+from autotune.schemas.schema import schema_of
+from docs.site.markdown import anchor
 from docs.site.page import Page, code, table
-from docs.site.reference.types import hints_of, remarks_of, type_words
 
-DOCUMENTS: dict[str, tuple[type[Any], str]] = {
-    "report.json": (Document, "of a study; also what `run --json` and `report --json` print"),
-    "diagnose --json": (Analysis, "of traces"),
-    "compare --json": (Comparison, "of two traces or trials"),
-    "status --json": (Standing, "where a study stands"),
-    "studies --json": (Gathered, "the studies of a folder"),
-}
+PLAIN = {"string": "text", "integer": "whole number", "boolean": "true or false", "object": "mapping", "array": "list"}
 
 
-EXAMPLE = "deepseek-v3-1024xh100"
-PRINTED: dict[str, list[str]] = {
-    "check": ["check", EXAMPLE],
-    "estimate": ["estimate", EXAMPLE],
-    "plan": ["plan", EXAMPLE, "--top", "1"],
-    "export": ["export", EXAMPLE, "--to", "yaml"],
-}
-MOST_KEYS = 40  # of one object; more are values, not fields
+def schema_files() -> Iterator[tuple[str, str]]:
+    """(path below the site's root, text) of each schema."""
+    for name in DOCUMENTS:
+        yield _file(name), json.dumps(schema_of(name), indent=1, ensure_ascii=False) + "\n"
 
 
 def pages() -> Iterator[Page]:
     codes = table(("code", "means"), [(str(number), words) for number, words in MEANINGS.items()])
+    rows = [(f"[{name}](#{anchor(name)})", one.said, f"[{_file(name)}]({_file(name)})")
+            for name, one in DOCUMENTS.items()]  # fmt: skip
     parts = [
         "# Exit codes and JSON\n\n## Exit codes\n\n", codes,
         '\n\n## JSON\n\nEvery document has `"schema": 1`. Within a schema fields are added, never renamed or dropped. '
-        "Units are in the names; `null` is what is not known. A command that fails prints "
-        '`{"schema": 1, "error": {"code", "problems": [{"where", "what", "hint"}]}}`.\n',
+        "Units are in the names; `null` is what is not known. A command that fails prints the document `error`. "
+        "`moe-autotune schema NAME` prints the JSON Schema of a document.\n\n",
+        table(("document", "is", "JSON Schema"), rows), "\n",
     ]  # fmt: skip
-    for name, (kind, said) in DOCUMENTS.items():
-        parts.append(f"\n## {name}\n\n{said[0].upper()}{said[1:]}.\n\n" + "\n".join(_structs(kind)))
-    for name, words in PRINTED.items():
-        rows = [(code(path), kind) for path, kind in _shape(_printed(words))]
-        parts.append(f"\n## {name} --json\n\nAs `moe-autotune {' '.join(words)} --json` prints it.\n\n")
-        parts.append(table(("field", "is"), rows) + "\n")
-    parts.append("\n## journal.jsonl\n\nOne event a line, told apart by `event`; the truth of a study.\n\n")
-    for kind in get_args(Event):
-        tag = kind.__struct_config__.tag
-        parts.append(f"\n### event {tag}\n\n{_doc(kind)}\n\n{_fields(kind)}\n")
+    for name in DOCUMENTS:
+        schema = schema_of(name)
+        parts.append(f"\n## {name}\n\n{schema['description']}.\n")
+        for part in _in_order(schema):
+            parts.append(f"\n### {part}\n\n{_object(schema['$defs'][part])}\n")
     yield Page(path="outputs.html", title="Exit codes and JSON", markdown="".join(parts), group="Reference")
 
 
-def _structs(kind: type[Any]) -> Iterator[str]:
-    """The document, then every type its fields are made of, each once."""
-    seen: list[type[Any]] = []
-    _gather(kind, seen)
-    for each in seen:
-        heading = "" if each is kind else f"\n### {each.__name__}\n\n"
-        yield f"{heading}{_doc(each)}\n\n{_fields(each)}\n"
+def _file(name: str) -> str:
+    return f"schemas/{name}.schema.json"
 
 
-def _gather(kind: Any, seen: list[type[Any]]) -> None:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in seen:
-        seen.append(kind)
-        for hint in hints_of(kind).values():
-            _gather(hint, seen)
-    for part in get_args(kind):
-        _gather(part, seen)
+def _in_order(schema: Mapping[str, Any]) -> list[str]:
+    """The document's own types first, then those they are made of, as they are met."""
+    found: list[str] = []
+    _meet({key: value for key, value in schema.items() if key != "$defs"}, schema["$defs"], found)
+    return found
 
 
-def _fields(kind: type[Any]) -> str:
-    hints, remarks = hints_of(kind), remarks_of(kind)
-    fields = [(each.encode_name, each.name) for each in msgspec.structs.fields(kind)]
-    rows = [(code(written), type_words(hints[name]), _plain(remarks.get(name, ""))) for written, name in fields]
-    return table(("field", "is", "what"), rows)
+def _meet(value: Any, parts: Mapping[str, Any], found: list[str]) -> None:
+    if isinstance(value, list):
+        for each in value:
+            _meet(each, parts, found)
+    elif isinstance(value, dict):
+        part = _part(value)
+        if part is not None and part not in found:
+            found.append(part)
+            _meet(parts[part], parts, found)
+        for each in value.values():
+            _meet(each, parts, found)
 
 
-def _shape(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(path, type) of everything in a document; of a list its first item stands for all."""
-    if isinstance(value, dict):
-        for key, inside in list(value.items())[:MOST_KEYS]:
-            yield from _shape(inside, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        yield from _shape(value[0], f"{path}[]")
-    else:
-        yield path, type_words(type(value)) if not isinstance(value, list) else "list"
+def _part(value: Mapping[str, Any]) -> str | None:
+    """The name of the type that a schema refers to."""
+    named = value.get("$ref")
+    return named.rpartition("/")[2] if isinstance(named, str) else None
 
 
-def _printed(words: list[str]) -> Any:
-    """What a command prints with --json, run here."""
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        answer = app()(words, exit_on_error=False, print_error=False)
-    return json.loads(msgspec.json.encode(answer.document))
+def _object(part: Mapping[str, Any]) -> str:
+    said = _plain(part.get("description", ""))
+    if "properties" not in part:
+        return " ".join(filter(None, (said, f"One of {_choices(part)}.")))
+    rows = [(code(name), _words(about), _plain(about.get("description", ""))) for name, about in _fields(part)]
+    return f"{said}\n\n{table(('field', 'is', 'what'), rows)}"
 
 
-def _doc(kind: type[Any]) -> str:
-    """Signatures that Python makes by itself are no words."""
-    text = " ".join((kind.__doc__ or "").split())
-    return "" if text.startswith(f"{kind.__name__}(") else _plain(text)
+def _fields(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from part["properties"].items()
+
+
+def _words(about: Mapping[str, Any]) -> str:
+    """`list of number`, `text or null`, `text → number`; a type of its own by its name."""
+    if part := _part(about):
+        return part
+    if "anyOf" in about:
+        return " or ".join(dict.fromkeys(_words(each) for each in about["anyOf"]))
+    if "enum" in about or "const" in about:
+        return _choices(about)
+    kind = str(about.get("type", "anything"))
+    if kind == "array":
+        return "list of " + ", ".join(dict.fromkeys(_items(about)))
+    if isinstance(about.get("additionalProperties"), dict):
+        return f"text → {_words(about['additionalProperties'])}"
+    return PLAIN.get(kind, kind)
+
+
+def _items(about: Mapping[str, Any]) -> Iterator[str]:
+    for each in about.get("prefixItems", ()):
+        yield _words(each)
+    if isinstance(items := about.get("items"), dict):
+        yield _words(items) or "anything"
+
+
+def _choices(about: Mapping[str, Any]) -> str:
+    return ", ".join(code(each) for each in about.get("enum", [about.get("const")]))
 
 
 def _plain(text: str) -> str:

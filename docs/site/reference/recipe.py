@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from autotune.looks.quantities import knob_value
+from autotune.schemas.remarks import remarks_of
 from docs.site.markdown import anchor
 from docs.site.page import Page, code, table
-from docs.site.reference.types import hints_of, remarks_of, type_words
+from docs.site.reference.types import hints_of, type_words
 from trainer.recipe import Recipe, packaged_examples
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.launching import SlurmSettings

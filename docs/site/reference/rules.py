@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.check.findings import KINDS, LAUNCHERS, rule_document
+from autotune.check.document import rule_document
+from autotune.check.findings import KINDS, LAUNCHERS
 from autotune.looks.quantities import knob_value
 from docs.site.page import Page, code, facts, table
 from trainer.recipe.knobs import KNOBS

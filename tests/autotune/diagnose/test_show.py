@@ -10,7 +10,7 @@ from autotune.check.findings import show_findings, show_nearest
 from autotune.diagnose.terminal import LEFT_OF_IT, show_analysis
 from autotune.doctor.checks import Found
 from autotune.doctor.terminal import show_doctor
-from autotune.estimate.memory import show_memory
+from autotune.estimate.memory import Memory, show_memory
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console
 from tests.autotune.report.drawn_study import STEPS, analysis_of
@@ -198,8 +198,23 @@ def test_the_nearest_recipe_is_told_by_its_changes(capsys: pytest.CaptureFixture
     ]
 
 
+def predicted(*, peak_gib: float, upper_gib: float) -> Memory:
+    """Of a GPU of 80 GiB."""
+    return {
+        "limit_gib": 80.0,
+        "peak_gib": peak_gib,
+        "upper_gib": upper_gib,
+        "outside_gib": 0.0,
+        "fits": upper_gib <= 80.0,
+        "may_fit": peak_gib <= 80.0,
+        "hottest": {"pp_rank": 0},
+        "by_part": {"weights": peak_gib},
+        "calibration": {"rows": 0, "error_pct": {"median": None, "p90": None}},
+    }
+
+
 def test_memory_near_its_limit_may_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    memory = {"limit_gib": 80.0, "peak_gib": 79.9, "upper_gib": 95.0, "fits": True, "by_part": {"weights": 79.9}}
+    memory = predicted(peak_gib=79.9, upper_gib=95.0)
     show_memory(memory)
     show_memory({**memory, "limit_gib": None})
     said = [line for line in printed(capsys).splitlines() if line.startswith("estimated")]
@@ -215,9 +230,7 @@ def test_a_recipe_without_findings_is_said_to_be_legal(capsys: pytest.CaptureFix
 
 
 def test_the_predicted_memory_follows_the_findings(capsys: pytest.CaptureFixture[str]) -> None:
-    show_findings(
-        [], {"limit_gib": 80.0, "peak_gib": 60.0, "upper_gib": 70.0, "fits": True, "by_part": {"weights": 60.0}}
-    )
+    show_findings([], predicted(peak_gib=60.0, upper_gib=70.0))
     assert "fits" in printed(capsys).splitlines()[-1]
 
 

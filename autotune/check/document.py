@@ -1,0 +1,95 @@
+"""What `check` finds as JSON documents: a recipe's findings, and a rule's own page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import msgspec
+
+from autotune.estimate.memory import Memory
+from trainer.recipe.rules import Finding, FindingKind, Rule
+from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.rule import Launcher
+from trainer.recipe.tables import read_table
+
+
+class Nearest(TypedDict):
+    """The nearest legal recipe."""
+
+    changes: dict[str, tuple[Any, Any]]  # knob: [from, to]
+    yaml: str
+
+
+# written so because `for` is a word of Python
+_Asked = TypedDict(
+    "_Asked",
+    {"for": NotRequired[Annotated[str, msgspec.Meta(description="the launcher that --for named, and its version")]]},
+)
+
+
+class CheckDocument(_Asked):
+    """`check RECIPE --json`. No memory is said of what is not legal, or for another launcher."""
+
+    schema: int
+    legal: bool
+    findings: list[Finding]
+    memory: Memory | None
+    nearest: Nearest | None  # null where the recipe is legal, or no knobs that are not frozen lead to one
+    file: NotRequired[str | None]  # that --fix wrote; null: stdout
+
+
+class RulePage(TypedDict):
+    """A rule: what it says of its breaking example, what to do, who says so, and both examples."""
+
+    id: str
+    kind: FindingKind
+    message: str
+    because: str
+    hint: str
+    knobs: tuple[str, ...]
+    binds: tuple[Launcher, ...]
+    versions: str
+    source: str
+    compared: list[str]  # where what Megatron itself does differs
+    breaking: dict[str, Any]
+    passing: dict[str, Any]
+
+
+class RuleDocument(TypedDict):
+    """`check --explain RULE --json`."""
+
+    schema: int
+    rule: RulePage
+
+
+class RulesDocument(TypedDict):
+    """`check --rules --json`."""
+
+    schema: int
+    rules: list[RulePage]
+
+
+def rule_document(rule: Rule) -> RulePage:
+    finding = rule.finding(recipe_of(rule.breaking))
+    compared = [row for row in read_table("rules/comparison.csv") if row["rule"] == rule.id]
+    return {
+        "id": rule.id,
+        "kind": rule.kind,
+        "message": rule.message,
+        "because": finding.message if finding else rule.message,
+        "hint": finding.hint if finding else rule.hint,
+        "knobs": rule.knobs,
+        "binds": rule.binds,
+        "versions": rule.versions,
+        "source": rule.source,
+        "compared": list(dict.fromkeys(row["why"] for row in compared)),
+        "breaking": _differences(rule.breaking),
+        "passing": _differences(rule.passing),
+    }
+
+
+def _differences(example: Any) -> dict[str, Any]:
+    """What an example writes beside the plain recipe."""
+    parts = {"model": dict(example.model), "cluster": dict(example.cluster), "knobs": dict(example.knobs)}
+    written = {name: values for name, values in parts.items() if values}
+    return written | ({"burst": {"engine": example.engine}} if example.engine != "megatron" else {})

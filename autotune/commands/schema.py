@@ -1,0 +1,39 @@
+"""`moe-autotune schema`: the JSON Schema of a document that this program writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from autotune.commands.answer import Answer, Force
+
+
+def schema(
+    name: Annotated[str | None, Parameter(help="Of a command or a file; else all are named.")] = None,
+    *,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    force: Force = False,
+) -> Answer:
+    """Print the JSON Schema of a document: of a command's --json, of report.json, of a journal's line."""
+    import json
+
+    from autotune.output import text_at
+    from autotune.schemas.documents import DOCUMENTS
+    from autotune.schemas.plain import SchemaList
+    from autotune.schemas.schema import schema_of
+
+    if name is None:
+        said = {each: document.said for each, document in DOCUMENTS.items()}
+        print("\n".join(f"{each:12}{words}" for each, words in said.items()))
+        return Answer(document=SchemaList(schema=1, documents=said))
+    file = text_at(output, inputs=(), force=force)
+    found = schema_of(name)
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    if file is None:
+        print(text, end="")
+    else:
+        file.write(text)
+        print(file.path)
+    return Answer(document=found)

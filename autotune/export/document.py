@@ -1,0 +1,41 @@
+"""What `export --json` prints: a recipe's text, a study's runs in a tracker, or its trials in a file of Optuna."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+import msgspec
+
+# written so because `for` is a word of Python
+_Asked = TypedDict(
+    "_Asked", {"for": Annotated[str | None, msgspec.Meta(description="the version that --for named; null: the newest")]}
+)
+
+
+class Exported(_Asked):
+    """A recipe in another tool's words."""
+
+    schema: int
+    to: str
+    text: str
+    file: str | None  # that -o wrote; null: stdout
+    warnings: tuple[str, ...]  # that stand on top of it: what it breaks, written by --force
+
+
+class Tracked(TypedDict):
+    """A study as runs of MLflow."""
+
+    schema: int
+    to: str
+    tracking: str  # the folder, database or server
+    experiment: str
+    run: str  # the study's; its trials are below it
+
+
+class StudyFile(TypedDict):
+    """A study's trials in a database that Optuna opens."""
+
+    schema: int
+    to: str
+    trials: int
+    file: str

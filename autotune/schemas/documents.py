@@ -1,0 +1,72 @@
+"""Every JSON document by its name: a command's, or a file's. To add one: a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from autotune.check.document import CheckDocument, RuleDocument, RulesDocument
+from autotune.compare.comparison import Comparison
+from autotune.diagnose.document import Diagnosed, FixDocument
+from autotune.doctor.checks import DoctorDocument
+from autotune.errors import ErrorDocument
+from autotune.estimate.document import EstimateDocument, RefusedByMegatron
+from autotune.export.document import Exported, StudyFile, Tracked
+from autotune.importing.account import ImportDocument
+from autotune.init.starter import InitDocument
+from autotune.plan.document import PlanDocument
+from autotune.report.document import Document as Report
+from autotune.schemas.plain import CompletionDocument, SchemaList
+from autotune.studies.gathered import Gathered
+from autotune.tuning.events import Event
+from autotune.tuning.preview import Preview
+from autotune.tuning.standing import Standing
+from trainer.burst import Outcome
+from trainer.errors import BadInputError, Problem
+from trainer.recipe.source import near
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """`types`: it is one of these. `commands` print it with --json, or with the option that is named."""
+
+    types: tuple[Any, ...]
+    said: str
+    commands: tuple[str, ...] = ()
+
+
+DOCUMENTS: dict[str, Document] = {
+    "report": Document(types=(Report,), said="report.json of a study", commands=("run", "report")),
+    "journal": Document(types=get_args(Event), said="a line of journal.jsonl, told apart by event"),
+    "outcome": Document(types=(Outcome,), said="outcome.json of a burst"),
+    "dry-run": Document(types=(Preview,), said="what would be tried first", commands=("run --dry-run",)),
+    "status": Document(types=(Standing,), said="where a study stands", commands=("status", "watch")),
+    "studies": Document(types=(Gathered,), said="the studies of a folder", commands=("studies",)),
+    "check": Document(
+        types=(CheckDocument, RuleDocument, RulesDocument), said="findings of a recipe, or rules", commands=("check",)
+    ),
+    "estimate": Document(
+        types=(EstimateDocument, RefusedByMegatron), said="predicted memory and time", commands=("estimate",)
+    ),
+    "plan": Document(types=(PlanDocument,), said="the best layouts by estimate", commands=("plan",)),
+    "diagnose": Document(types=(Diagnosed, FixDocument), said="walls of traces, or a fix", commands=("diagnose",)),
+    "compare": Document(types=(Comparison,), said="what moved between two traces or trials", commands=("compare",)),
+    "export": Document(
+        types=(Exported, Tracked, StudyFile), said="a recipe or a study for another tool", commands=("export",)
+    ),
+    "import": Document(types=(ImportDocument,), said="a recipe, and what became of the file", commands=("import",)),
+    "init": Document(types=(InitDocument,), said="a recipe to start from", commands=("init",)),
+    "doctor": Document(types=(DoctorDocument,), said="what this machine has", commands=("doctor",)),
+    "completion": Document(types=(CompletionDocument,), said="a shell's script", commands=("completion",)),
+    "schema": Document(types=(SchemaList,), said="the names of these documents", commands=("schema",)),
+    "error": Document(types=(ErrorDocument,), said="of any command that fails"),
+}
+
+
+def document_named(name: str) -> Document:
+    """BadInputError with the nearest names where none is called so."""
+    if name in DOCUMENTS:
+        return DOCUMENTS[name]
+    names = near(name, DOCUMENTS) or DOCUMENTS
+    hint = f"did you mean {', '.join(names)}?" if names is not DOCUMENTS else f"one of {', '.join(names)}"
+    raise BadInputError(Problem(where="moe-autotune schema", what=f"there is no document {name!r}", hint=hint))

@@ -1,0 +1,23 @@
+"""Documents of commands that have no room of their own."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+class CompletionDocument(TypedDict):
+    """`completion --json`."""
+
+    schema: int
+    shell: Shell
+    script: str
+    file: str | None  # that --install wrote
+
+
+class SchemaList(TypedDict):
+    """`schema --json` without a name; with one, its JSON Schema is the document."""
+
+    schema: int
+    documents: dict[str, str]  # name → what it is
