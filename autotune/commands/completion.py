@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 
+# the script as it is made works only from a file of one name; so it does from any file, by `source` and by `eval`
+ZSH_BY_ANY_WAY = """
+if [[ ${funcstack[1]} == _*moe-autotune ]]; then
+  _cyclopts_moe-autotune "$@"
+elif (( $+functions[compdef] )); then
+  compdef _cyclopts_moe-autotune moe-autotune
+fi
+"""
+
+
 def completion_of(program: App) -> Callable[..., Answer]:
     """The command, for a program whose other commands it knows by then."""
 
@@ -26,7 +36,7 @@ def completion_of(program: App) -> Callable[..., Answer]:
     ) -> Answer:
         """Print the completion script of a shell, or install it."""
         asking = shell or _shell()
-        script = program.generate_completion(shell=asking)
+        script = program.generate_completion(shell=asking) + (ZSH_BY_ANY_WAY if asking == "zsh" else "")
         path = program.install_completion(shell=asking) if install else None
         print(script if path is None else f"{path}: start a new {asking} to use it\n", end="")
         file = None if path is None else str(path)

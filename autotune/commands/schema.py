@@ -8,10 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from autotune.commands.answer import Answer, Force
+from autotune.schemas.plain import Name
 
 
 def schema(
-    name: Annotated[str | None, Parameter(help="Of a command or a file; else all are named.")] = None,
+    name: Annotated[Name | None, Parameter(help="Of a command or a file; else all are named.")] = None,
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     force: Force = False,
@@ -25,7 +26,7 @@ def schema(
     from autotune.schemas.schema import schema_of
 
     if name is None:
-        said = {each: document.said for each, document in DOCUMENTS.items()}
+        said: dict[str, str] = {each: document.said for each, document in DOCUMENTS.items()}
         print("\n".join(f"{each:12}{words}" for each, words in said.items()))
         return Answer(document=SchemaList(schema=1, documents=said))
     file = text_at(output, inputs=(), force=force)

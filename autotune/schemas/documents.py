@@ -16,14 +16,12 @@ from autotune.importing.account import ImportDocument
 from autotune.init.starter import InitDocument
 from autotune.plan.document import PlanDocument
 from autotune.report.document import Document as Report
-from autotune.schemas.plain import CompletionDocument, SchemaList
+from autotune.schemas.plain import CompletionDocument, Name, SchemaList
 from autotune.studies.gathered import Gathered
 from autotune.tuning.events import Event
 from autotune.tuning.preview import Preview
 from autotune.tuning.standing import Standing
 from trainer.burst import Outcome
-from trainer.errors import BadInputError, Problem
-from trainer.recipe.source import near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,7 @@ class Document:
     commands: tuple[str, ...] = ()
 
 
-DOCUMENTS: dict[str, Document] = {
+DOCUMENTS: dict[Name, Document] = {
     "report": Document(types=(Report,), said="report.json of a study", commands=("run", "report")),
     "journal": Document(types=get_args(Event), said="a line of journal.jsonl, told apart by event"),
     "outcome": Document(types=(Outcome,), said="outcome.json of a burst"),
@@ -61,12 +59,3 @@ DOCUMENTS: dict[str, Document] = {
     "schema": Document(types=(SchemaList,), said="the names of these documents", commands=("schema",)),
     "error": Document(types=(ErrorDocument,), said="of any command that fails"),
 }
-
-
-def document_named(name: str) -> Document:
-    """BadInputError with the nearest names where none is called so."""
-    if name in DOCUMENTS:
-        return DOCUMENTS[name]
-    names = near(name, DOCUMENTS) or DOCUMENTS
-    hint = f"did you mean {', '.join(names)}?" if names is not DOCUMENTS else f"one of {', '.join(names)}"
-    raise BadInputError(Problem(where="moe-autotune schema", what=f"there is no document {name!r}", hint=hint))

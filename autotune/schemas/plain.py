@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 Shell = Literal["bash", "zsh", "fish"]
+# of a document: a command's, or a file's
+Name = Literal[
+    "report", "journal", "outcome", "dry-run", "status", "studies", "check", "estimate", "plan", "diagnose", "compare",
+    "export", "import", "init", "doctor", "completion", "schema", "error",
+]  # fmt: skip
 
 
 class CompletionDocument(TypedDict):

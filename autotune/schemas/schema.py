@@ -11,15 +11,16 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from autotune.schemas.documents import DOCUMENTS, document_named
+from autotune.schemas.documents import DOCUMENTS
+from autotune.schemas.plain import Name
 from autotune.schemas.remarks import is_ours, remarks_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema_of(name: str) -> dict[str, Any]:
-    """The JSON Schema of a document. BadInputError where none is called so."""
-    document = document_named(name)
+def schema_of(name: Name) -> dict[str, Any]:
+    """The JSON Schema of a document."""
+    document = DOCUMENTS[name]
     refs, parts = msgspec.json.schema_components(document.types)
     classes = {kind.__name__: kind for kind in classes_of(*document.types)}
     for part, schema in parts.items():
@@ -60,11 +61,11 @@ def _describe(schema: dict[str, Any], kind: type[Any]) -> None:
     )
 
 
-def _said(name: str) -> str:
+def _said(name: Name) -> str:
     return ". ".join(_sentences(name))
 
 
-def _sentences(name: str) -> Iterator[str]:
+def _sentences(name: Name) -> Iterator[str]:
     document = DOCUMENTS[name]
     yield document.said[0].upper() + document.said[1:]
     if document.commands:

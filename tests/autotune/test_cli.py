@@ -102,39 +102,6 @@ def test_h_is_help_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
         assert short.startswith("Usage: moe-autotune")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_commands_options_and_files(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("moe-autotune", "diagnose", "max-gpu-hours"):
-        assert word in script
-
-
-def test_bash_takes_the_completion_and_offers_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    Path("script").write_text(capsys.readouterr().out)
-    Path("my_recipe.yaml").touch()
-    asked = 'source ./script; COMP_CWORD=$(($#-1)); COMP_WORDS=("$@"); _moe_autotune; echo ${COMPREPLY[@]}'
-
-    def offered(*words: str) -> str:
-        return subprocess.run(["bash", "-c", asked, "bash", *words], capture_output=True, text=True, check=True).stdout
-
-    assert "plan" in offered("moe-autotune", "pl")
-    assert "--choice" in offered("moe-autotune", "plan", "--ch")
-    assert "my_recipe.yaml" in offered("moe-autotune", "check", "my")
-
-
-def test_completion_is_installed_where_the_shell_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".bashrc").write_text("alias ll=ls\n")
-    assert main(["completion", "bash", "--install"]) == 0
-    assert (tmp_path / ".local/share/bash-completion/completions/moe-autotune").is_file()
-    assert (tmp_path / ".bashrc").read_text().startswith("alias ll=ls\n")
-    assert "start a new bash" in capsys.readouterr().out
-
-
 BAD_RECIPES = {
     "not YAML": ("name: [", "YAML"),
     "binary": ("\x00\x01\x02\xff", "→"),

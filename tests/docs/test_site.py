@@ -75,7 +75,7 @@ def test_every_key_of_a_recipe_stands_with_what_it_takes_and_the_remark_in_the_s
 def test_every_document_is_shown_by_its_fields_and_has_its_schema_as_a_file(site: tuple[Path, Built]) -> None:
     text = (site[0] / "outputs.html").read_text()
     for name, document in DOCUMENTS.items():
-        assert f'<h2 id="{name}">' in text
+        assert f'<h2 id="document-{name}">' in text
         assert document.said in text
         assert json.loads((site[0] / "schemas" / f"{name}.schema.json").read_text())["title"] == name
     for field in ("limit_gib", "model_tflops_per_gpu", "fits_probability", "passed_on"):

@@ -23,7 +23,7 @@ def schema_files() -> Iterator[tuple[str, str]]:
 
 def pages() -> Iterator[Page]:
     codes = table(("code", "means"), [(str(number), words) for number, words in MEANINGS.items()])
-    rows = [(f"[{name}](#{anchor(name)})", one.said, f"[{_file(name)}]({_file(name)})")
+    rows = [(f"[{name}](#{anchor(_title(name))})", one.said, f"[{_file(name)}]({_file(name)})")
             for name, one in DOCUMENTS.items()]  # fmt: skip
     parts = [
         "# Exit codes and JSON\n\n## Exit codes\n\n", codes,
@@ -34,10 +34,15 @@ def pages() -> Iterator[Page]:
     ]  # fmt: skip
     for name in DOCUMENTS:
         schema = schema_of(name)
-        parts.append(f"\n## {name}\n\n{schema['description']}.\n")
+        parts.append(f"\n## {_title(name)}\n\n{schema['description']}.\n")
         for part in _in_order(schema):
             parts.append(f"\n### {part}\n\n{_object(schema['$defs'][part])}\n")
     yield Page(path="outputs.html", title="Exit codes and JSON", markdown="".join(parts), group="Reference")
+
+
+def _title(name: str) -> str:
+    """Types have headings of their own, `Outcome` for one."""
+    return f"Document {name}"
 
 
 def _file(name: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from autotune.cli import app, main
 from autotune.schemas.documents import DOCUMENTS
+from autotune.schemas.plain import Name
 from autotune.schemas.schema import DIALECT, classes_of, schema_of
 from tests.autotune.report.drawn_study import events, write_study
 from tests.autotune.test_cli import SIMULATED
@@ -28,7 +29,7 @@ ILLEGAL = "model: qwen3-30b-a3b\ncluster: {gpu: h100, nodes: 2}\nparallelism: {t
 TOO_LARGE = "model: deepseek-v3\ncluster: {gpu: h100, nodes: 2}\nparallelism: {ep: 16}\n"
 # command lines and the document that each prints; `base` is a study of the simulated engine, `drawn` one with every
 # kind of trial
-PRINTED: tuple[tuple[str, str], ...] = (
+PRINTED: tuple[tuple[Name, str], ...] = (
     ("report", "report base"),
     ("report", "report drawn"),
     ("dry-run", "run base.yaml --dry-run"),
@@ -85,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize(("name", "line"), PRINTED, ids=[line for _, line in PRINTED])
 def test_what_a_command_prints_is_what_its_schema_says(
-    name: str, line: str, folder: Path, capfd: pytest.CaptureFixture[str]
+    name: Name, line: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*line.split(), "--json"]) in ((2,) if name == "error" else (0, 1))
     validate(json.loads(capfd.readouterr().out), name)
@@ -116,7 +117,7 @@ def test_every_command_and_every_row_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_schema_is_one_and_says_where_it_comes_from(name: str) -> None:
+def test_a_schema_is_one_and_says_where_it_comes_from(name: Name) -> None:
     schema = schema_of(name)
     validators.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == DIALECT
@@ -151,16 +152,16 @@ def test_a_schema_is_printed_and_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["schema", "report"]) == 0
-    report, plan = (json.loads(json.dumps(schema_of(name))) for name in ("report", "plan"))
+    report, plan = (json.loads(json.dumps(schema)) for schema in (schema_of("report"), schema_of("plan")))
     assert json.loads(capfd.readouterr().out) == report
     assert main(["schema", "plan", "-o", "plan.schema.json"]) == 0
     assert json.loads(Path("plan.schema.json").read_text()) == plan
     assert main(["schema", "plan", "-o", "plan.schema.json"]) == 2
     assert main(["schema", "reports"]) == 2
-    assert "did you mean report?" in capfd.readouterr().err
+    assert "Choose from" in capfd.readouterr().err
 
 
-def validate(document: Any, name: str) -> None:
+def validate(document: Any, name: Name) -> None:
     """Against the schema, and against one that forbids what it does not list."""
     schema = schema_of(name)
     validators.validate(document, schema)
