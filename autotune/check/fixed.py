@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from autotune.check.edited import edited
 from autotune.looks.quantities import knob_value
+from trainer.errors import BadInputError
 from trainer.recipe import Recipe
+from trainer.recipe.files import text_of
+from trainer.recipe.load import recipe_from
+from trainer.recipe.source import parse_source, source_file
+
+REWRITTEN = "written anew, without its comments: with only these lines changed it would not be read as the same recipe"
 
 
-def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any]]) -> str:
-    """The recipe under a comment on what was changed; `given` is what it was read from."""
+def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any]], *, file: Path | None) -> str:
+    """The recipe that `given` names with its changed knobs only, under a comment on them; `file` is where it will
+    stand, None where that is not known."""
     said = [f"{name}: {knob_value(there)}, not {knob_value(here)}" for name, (here, there) in changes.items()]
     head = f"The nearest legal recipe to {' '.join(given.split())}" if said else f"{given}: nothing had to change"
-    return "".join(f"# {line}\n" for line in (head, *said)) + nearest.to_yaml()
+    written = text_of(source_file(given), where=given, instead="name a recipe")
+    text = edited(written, {name: there for name, (_, there) in changes.items()})
+    if not _is(text, nearest, name=given if file is None else str(file)):
+        text, said = nearest.to_yaml(), [*said, REWRITTEN]
+    return "".join(f"# {line}\n" for line in (head, *said)) + text
+
+
+def _is(text: str, recipe: Recipe, *, name: str) -> bool:
+    """Whether this text, read from a file of that name, is the recipe: files that it names are looked for beside it."""
+    try:
+        read = recipe_from(parse_source(text, name=name))
+    except BadInputError:
+        return False
+    return read.model_copy(update={"name": recipe.name}) == recipe

@@ -88,7 +88,9 @@ def _checked(name: str, launcher: str | None, fix: bool, target: Output | None) 
     if fix and nearest is not None:
         from autotune.check.fixed import fixed_text
 
-        document["file"] = _write(fixed_text(name, nearest, changes or {}), target)
+        document["file"] = _write(
+            fixed_text(name, nearest, changes or {}, file=None if target is None else target.path), target
+        )
     runs = nearest is not None if fix else legal
     return Answer(code=DONE if runs and (memory is None or memory["may_fit"]) else NO_RECIPE, document=document)
 
