@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,10 @@ import msgspec
 
 from trainer.recipe.schema import Recipe
 from trainer.secrets import masked
+
+# what torch's allocators say of an allocation that failed, on GPUs and on CPUs
+_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", re.IGNORECASE)
+_ASKED_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +66,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     evidence: str
     node: str | None = None
+
+    @property
+    def asked_gib(self) -> float | None:
+        """Of the allocation that failed, as torch says it; None where nothing says how much it was."""
+        found = _ASKED.search(self.evidence)
+        return float(found[1]) * _ASKED_UNITS[found[2].lower()] / 2**30 if found else None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

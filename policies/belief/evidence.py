@@ -15,7 +15,7 @@ from analyzers.diagnosis import Partition, RankTime, TraceReport
 from policies.measures import EP_KINDS, busy, exposed
 from policies.noise import PINNED, median_error
 from policies.trial import Trial
-from trainer.burst import Outcome
+from trainer.burst import FailureKind, Outcome
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -30,7 +30,8 @@ class RankParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`step_s` is None where nothing was measured; `peak_gib` is by pipeline rank, empty where it was not."""
+    """`step_s` is None where nothing was measured; `peak_gib` is by pipeline rank, empty where it was not;
+    `denied_gib`: what the allocator could not hold when a rank ran out of memory, None where nothing says it."""
 
     number: int
     recipe: Recipe
@@ -41,6 +42,7 @@ class Evidence:
     ranks: tuple[RankParts, ...] = ()
     peak_gib: tuple[float, ...] = ()
     out_of_memory: bool = False
+    denied_gib: float | None = None
 
 
 UNSURE = 0.3  # of the time in which CPU ranks did not compute, that a neighbour may have taken
@@ -64,7 +66,16 @@ def _evidence(trial: Trial) -> Evidence:
         ranks=_traced(trial),
         peak_gib=_peaks(trial),
         out_of_memory=trial.ran_out and not medians,
+        denied_gib=min(filter(None, map(_denied_gib, trial.outcomes)), default=None),
     )
+
+
+def _denied_gib(outcome: Outcome) -> float | None:
+    """The highest peak of the ranks and what one of them then asked for: no rank had room for so much."""
+    failure = outcome.failure
+    if failure is None or failure.kind is not FailureKind.OOM or failure.asked_gib is None or not outcome.peak_gib:
+        return None
+    return max(outcome.peak_gib) + failure.asked_gib
 
 
 def _deviation(trial: Trial) -> float:

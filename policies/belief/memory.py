@@ -4,7 +4,8 @@
 
 φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. What
 ran out of memory needed more than the limit, what ran needed less. What a GPU holds beside the allocator is a group of
-its own. Shapes: N candidates, P pipeline ranks, G groups.
+its own. A limit is what ranks met, where one ran out below what it should have had: heaps are never packed, and others
+hold some too. Shapes: N candidates, P pipeline ranks, G groups.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def _peaks(parts: Floats, phi: Floats) -> Floats:
 
 def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemoryBelief:
     """From all peaks and all that ran out; the prior where nothing did. Pure."""
+    limit_gib = _limit_met(evidence, limit_gib)
     mean = np.array([*(group.mean for group in GROUPS.values()), 0.0])
     spread = np.array([*(group.spread for group in GROUPS.values()), OUTSIDE_SPREAD])
     told = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
@@ -140,6 +142,24 @@ def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> Memo
         covariance=covariance,
         residual=process_of(residual, seen, np.full(len(told), NOISE), prior=DISCREPANCY),
     )
+
+
+def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float | None:
+    """The least that an allocator could not hold and what lies beside it, no less than what ran; at most the limit."""
+    denied = [each for each in evidence if each.denied_gib is not None]
+    if limit_gib is None or not denied:
+        return limit_gib
+    ran = [each for each in evidence if each.peak_gib]
+    met = [(each.denied_gib or 0.0) + beside for each, beside in zip(denied, _beside(denied), strict=True)]
+    held = [max(each.peak_gib) + beside for each, beside in zip(ran, _beside(ran), strict=True)]
+    return min(limit_gib, max([min(met), *held]))
+
+
+def _beside(evidence: Sequence[Evidence]) -> list[float]:
+    """GiB beside the allocator by the estimate."""
+    found = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
+    beside: list[float] = found.tolist()
+    return beside
 
 
 def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:

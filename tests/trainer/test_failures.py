@@ -265,3 +265,16 @@ def test_an_agent_that_failed_before_any_rank_arrived_is_explained_by_its_log() 
         FailureKind.INFRASTRUCTURE,
         "what started the ranks exited with code 1: no idea",
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "asked_gib"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.33 GiB", 2.5),
+        ("CUDA out of memory. Tried to allocate 512.00 MiB. GPU 3 has a total capacity of 79.33 GiB", 0.5),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes. Error code 12", 0.03125),
+        ("SIGKILL while the kernel's oom_kill counter rose", None),
+    ],
+)
+def test_what_was_asked_for_when_memory_ran_out_is_read(said: str, asked_gib: float | None) -> None:
+    assert Failure(kind=FailureKind.OOM, evidence=said).asked_gib == asked_gib

@@ -22,8 +22,8 @@ def ran(recipe: Recipe, times: float, number: int = 0) -> Evidence:
     return Evidence(number=number, recipe=recipe, step_s=1.0, deviation=0.005, peak_gib=peaks)
 
 
-def died(recipe: Recipe) -> Evidence:
-    return Evidence(number=9, recipe=recipe, step_s=None, deviation=0.005, out_of_memory=True)
+def died(recipe: Recipe, denied_gib: float | None = None) -> Evidence:
+    return Evidence(number=9, recipe=recipe, step_s=None, deviation=0.005, out_of_memory=True, denied_gib=denied_gib)
 
 
 def chance(recipe: Recipe, found: list[Evidence], limit_gib: float) -> float:
@@ -74,3 +74,21 @@ def test_the_expected_peak_of_a_measured_recipe_is_what_was_measured() -> None:
 def test_a_death_without_a_known_limit_teaches_nothing() -> None:
     recipe = gpu_recipe()
     assert learnt_memory([died(recipe)], None).fits(tabulate([recipe])).tolist() == [1.0]
+
+
+def test_a_rank_that_ran_out_below_the_limit_shows_how_much_room_there_is() -> None:
+    beside, limit = estimate_memory(RECIPES[0]).outside_gib, needs(RECIPES[0]) * 1.2
+    found = learnt_memory([died(RECIPES[0], 0.9 * limit - beside)], limit)
+    assert found.limit_gib == pytest.approx(0.9 * limit)
+    assert float(found.fits(tabulate([OTHER]))[0]) < chance(OTHER, [died(RECIPES[0])], limit)
+
+
+def test_what_ran_had_room_whatever_was_denied() -> None:
+    peak = ran(OTHER, 1.0)
+    found = learnt_memory([peak, died(RECIPES[0], 0.5 * max(peak.peak_gib))], needs(OTHER) * 1.2)
+    assert found.limit_gib == pytest.approx(needs(OTHER))
+
+
+def test_more_than_the_limit_was_never_there() -> None:
+    limit = needs(OTHER) * 1.05
+    assert learnt_memory([died(OTHER, 2 * limit)], limit).limit_gib == limit
