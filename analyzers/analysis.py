@@ -15,7 +15,8 @@ from analyzers import heap, processes
 from analyzers.diagnosis import WHOLE, Analysis, Stretch
 from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
-from analyzers.one_rank.breakdown import break_down
+from analyzers.lanes import Kept
+from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.one_rank.digest import Digest, digest
 from analyzers.ranks.job import summarise, with_memory
 from analyzers.ranks.one_job import refuse_several_jobs
@@ -23,6 +24,7 @@ from analyzers.ranks.snapshots import SnapshotReport, attach, snapshot_report
 from analyzers.readers import read
 from analyzers.readers.snapshots import is_snapshot
 from analyzers.step_verdicts import judge_steps, judged_steps, with_steps, with_verdicts
+from analyzers.timeline import Timeline
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
@@ -35,20 +37,22 @@ def silent(done: int, of: int) -> None:
     """Nobody is told how many traces are read."""
 
 
-def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent) -> Analysis:
+def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent, kept: Kept | None = None) -> Analysis:
     """Diagnose the traces of one job.
 
     Args:
         paths: trace files, folders of them (one a rank), or run folders of bursts, whose outcome.json is used.
         stretch: what of each trace is judged, and which ranges are its steps.
         told: how many traces are read, and of how many, after each.
+        kept: gets the events of what this process reads itself, for who wants to draw them; what other processes read
+            is too much to hand over.
 
     Raises:
         TraceError: nothing there can be read as a trace, two are of one rank or of two jobs,
             or one has no such stretch.
     """
     inputs = find_inputs([Path(p) for p in paths])
-    digests, snapshots = _read_all(inputs, stretch, told)
+    digests, snapshots = _read_all(inputs, stretch, told, kept)
     digests = sorted(digests, key=_place)
     refuse_several_jobs(digests)
     digests, apart = attach(_numbered(digests), snapshots)
@@ -70,13 +74,15 @@ def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent
     )
 
 
-def _read_all(inputs: Inputs, stretch: Stretch, told: Told) -> tuple[list[Digest], list[SnapshotReport]]:
+def _read_all(
+    inputs: Inputs, stretch: Stretch, told: Told, kept: Kept | None
+) -> tuple[list[Digest], list[SnapshotReport]]:
     """Of every rank; a run that failed may have left half a trace, and its failure says enough."""
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
     damaged: list[TraceError] = []  # snapshots: beside traces they cost their own memory's figures and nothing else
-    for result in _each(inputs.traces, partial(_digest_file, stretch=stretch), told):
+    for result in _each(inputs.traces, stretch, told, kept):
         if isinstance(result, TraceError):
             if is_snapshot(result.path):
                 damaged.append(result)
@@ -97,17 +103,18 @@ def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
     return replace(one, report=msgspec.structs.replace(one.report, warnings=[*one.report.warnings, *said]))
 
 
-def _each(traces: Sequence[Path], digest_file: Callable[[Path], Found], told: Told) -> Iterator[Found]:
+def _each(traces: Sequence[Path], stretch: Stretch, told: Told, kept: Kept | None) -> Iterator[Found]:
     """One result a trace, in order; memory holds a timeline a core at most."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
     if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
         for number, path in enumerate(traces, 1):
-            yield digest_file(path)
+            yield _digest_file(path, stretch=stretch, kept=kept)
             told(number, len(traces))
         return
     longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that no core is left alone with one at the end
     found = {}
+    digest_file = partial(_digest_file, stretch=stretch, kept=None)
     for path, done in processes.each(digest_file, longest_first, at_once=cores):
         found[path] = done
         told(len(found), len(traces))
@@ -134,16 +141,23 @@ def _died(path: Path, how: processes.Died) -> TraceError:
     )
 
 
-def _digest_file(path: Path, *, stretch: Stretch) -> Found:
+def _digest_file(path: Path, *, stretch: Stretch, kept: Kept | None) -> Found:
     try:
         if is_snapshot(path):
             return snapshot_report(path)
         heap.map_large_arrays()
         timelines = read(path)
         heap.give_back()
-        return [digest(break_down(timeline, stretch)) for timeline in timelines]
+        return [digest(_broken_down(timeline, stretch, kept)) for timeline in timelines]
     except TraceError as error:
         return error
+
+
+def _broken_down(timeline: Timeline, stretch: Stretch, kept: Kept | None) -> Breakdown:
+    breakdown = break_down(timeline, stretch)
+    if kept is not None:
+        kept[timeline.path, timeline.device_index, breakdown.span.duration_us] = breakdown
+    return breakdown
 
 
 def _place(one: Digest) -> tuple[float, str, int]:

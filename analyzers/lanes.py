@@ -1,7 +1,8 @@
 """What lies side by side in one stretch of time of one rank: its idle time by cause, its streams, its host threads.
 
-For drawing: the trace is read again, so that a diagnosis itself keeps no events. Each event carries a key that says
-what it is (a class of compute, a kind of communication, a cause of idleness, what a host event is).
+For drawing: a diagnosis keeps no events, so the trace is read again where its reader did not keep them. Each event
+carries a key that says what it is (a class of compute, a kind of communication, a cause of idleness, what a host event
+is).
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ class Lanes:
         return len(self.start_us)
 
 
+Kept = dict[tuple[str, int | None, float], Breakdown]  # what was read already, by path, device and length of the span
+
+
 def lanes(trace: TraceReport, step: Partition) -> Lanes:
     """Everything in one step (or the span) of a trace that was diagnosed.
 
@@ -89,14 +93,16 @@ def lanes(trace: TraceReport, step: Partition) -> Lanes:
     return lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
 
 
-def diagnosed(trace: TraceReport) -> Breakdown:
-    """The breakdown that a report was made of, from its file.
+def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:
+    """The breakdown that a report was made of: what was kept of it, else from its file.
 
     Raises:
         TraceError: the trace is no longer there, or no longer the one that was diagnosed.
     """
     path = Path(trace.path)
     device = trace.devices[0] if trace.devices else None
+    if kept and (place := (trace.path, device, trace.span.duration_us)) in kept:
+        return kept[place]
     found = (break_down(timeline, trace.stretch) for timeline in read(path) if timeline.device_index == device)
     same = (one for one in found if one.span.duration_us == trace.span.duration_us)
     breakdown = next(same, None)

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from autotune.commands.answer import Answer, Force, PageFile
+
+if TYPE_CHECKING:
+    from analyzers.lanes import Kept
 
 FixName = Annotated[str | None, Parameter(name="--explain", help="Tell a fix by its name: no trace is needed.")]
 RangeName = Annotated[
@@ -52,14 +55,15 @@ def diagnose(
     from autotune.output import page_at
 
     page = page_at(html, inputs=read_for(traces), force=force)
+    kept: Kept | None = None if page is None else {}
     stretch = stretch_of(range_name=range_name, step_marker=step_marker, since=since, until=until)
     with counting("reading traces") as told:
-        analysis = analysis_of(traces, stretch, told)
+        analysis = analysis_of(traces, stretch, told, kept)
     steps = next_steps(analysis, situation_of_traces(traces, analysis, recipe))
     if page is not None:  # before much is printed: a reader who has seen enough must not cost the page
         from autotune.diagnose.page import diagnosis_page
 
-        page.write(diagnosis_page(analysis, " ".join(map(str, traces)), steps))
+        page.write(diagnosis_page(analysis, " ".join(map(str, traces)), steps, kept))
     show_analysis(analysis, steps)
     if page is not None:
         print(f"page: {page.path}")

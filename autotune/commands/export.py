@@ -83,12 +83,14 @@ def export(
 def _tracked(source: str, named: str | None, force: bool) -> Answer:
     """The study and its trials as runs of MLflow."""
     from autotune.export.document import Tracked
+    from autotune.looks.working import working
     from autotune.tracking.mlflow import tracking_of, write_runs
     from autotune.tracking.runs import runs_of
     from autotune.tuning.journal import read_study
 
     runs, tracking = runs_of(read_study(Path(source))), tracking_of(named)
-    run = write_runs(runs, tracking=tracking, folder=Path(source), again=force)
+    with working(f"runs are written to {tracking}"):
+        run = write_runs(runs, tracking=tracking, folder=Path(source), again=force)
     print(f"run {run} and {len(runs.trials)} trials below it, experiment {runs.experiment}, at {tracking}")
     return Answer(document=Tracked(schema=1, to="mlflow", tracking=tracking, experiment=runs.experiment, run=run))
 

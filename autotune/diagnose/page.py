@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from analyzers.diagnosis import Analysis, KernelTime, Partition, TraceReport, Wall
 from analyzers.errors import TraceError
-from analyzers.lanes import Lanes, lanes
+from analyzers.lanes import Kept, Lanes
 from analyzers.names.kernels import GEMM
 from autotune.diagnose.lanes import lanes_json, lanes_legend, safe_json, too_many
 from autotune.diagnose.memory import memory_curve, memory_table
@@ -28,7 +28,7 @@ from autotune.diagnose.terminal import (
     worth,
 )
 from autotune.diagnose.tree import nested
-from autotune.diagnose.views import Drawn, drawn_again
+from autotune.diagnose.views import Drawn, drawn_steps
 from autotune.looks.kernel_names import printable
 from autotune.looks.named import NamedRow, named_row
 from autotune.looks.quantities import duration, percent
@@ -59,11 +59,12 @@ RANGES = 40
 UNKNOWN = 20
 
 
-def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None) -> str:
-    """The page; `steps` are what to try next. The traces are read again for their steps, if they are still there."""
+def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None, kept: Kept | None = None) -> str:
+    """The page; `steps` are what to try next. Traces of which nothing was kept are read again for their steps, if they
+    are still there."""
     trace = slowest(analysis)
-    found, missing = _worst_lanes(trace)
-    drawn, tree = drawn_again(analysis, trace, _worst(trace)) if trace and found else ({}, ())
+    drawn, first, missing = _drawn(analysis, trace, kept) if trace else ({}, None, "")
+    found, tree = (first.worst, first.tree) if first else (None, ())
     diagnosis, gained = analysis.diagnosis, worth(analysis)
     values = {
         "step_bars": _step_bars(analysis),
@@ -149,14 +150,13 @@ def _is_first(trace: TraceReport, step: Partition, first: TraceReport) -> bool:
     return trace is first and step is _worst(first)
 
 
-def _worst_lanes(trace: TraceReport | None) -> tuple[Lanes | None, str]:
-    """The events of the slowest rank's worst step; else why they cannot be drawn."""
-    if trace is None:
-        return None, ""
+def _drawn(analysis: Analysis, trace: TraceReport, kept: Kept | None) -> tuple[dict[int, Drawn], Drawn | None, str]:
+    """The steps of the traces, those of the slowest rank with the events of its worst step; else why there are none."""
     try:
-        return lanes(trace, _worst(trace)), ""
+        drawn = drawn_steps(analysis, trace, _worst(trace), kept)
     except TraceError as error:
-        return None, f"The events of the worst step cannot be drawn: {error.path} {error.what}."
+        return {}, None, f"The events of the worst step cannot be drawn: {error.path} {error.what}."
+    return drawn, drawn[analysis.traces.index(trace)], ""
 
 
 def _worst(trace: TraceReport) -> Partition:

@@ -17,6 +17,7 @@ from analyzers import Analysis, analyze
 from analyzers.analysis import Told, silent
 from analyzers.diagnosis import WHOLE, Stretch
 from analyzers.inputs import TRACE_FOLDER
+from analyzers.lanes import Kept
 from analyzers.outcome import FILE_NAME as OUTCOME
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.study import originals
@@ -26,8 +27,10 @@ from trainer.burst import Outcome, read_burst
 from trainer.errors import BadInputError, Problem
 
 
-def analysis_of(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent) -> Analysis:
-    """The diagnosis of one job, from its traces or from one trial; of a stretch of it.
+def analysis_of(
+    paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent, kept: Kept | None = None
+) -> Analysis:
+    """The diagnosis of one job, from its traces or from one trial; of a stretch of it. `kept` as in `analyze`.
 
     Raises:
         BadInputError: no path, a whole study, or a trial that left nothing to read.
@@ -36,8 +39,8 @@ def analysis_of(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = si
     if not paths:
         raise _problem("diagnose", "no trace is named", "name trace files or their folder")
     if len(paths) == 1:
-        return analysis_at(paths[0], stretch, told)
-    return analyze([_traces_at(path) for path in paths], stretch, told)
+        return analysis_at(paths[0], stretch, told, kept)
+    return analyze([_traces_at(path) for path in paths], stretch, told, kept)
 
 
 def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -49,14 +52,14 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def analysis_at(path: Path, stretch: Stretch = WHOLE, told: Told = silent) -> Analysis:
+def analysis_at(path: Path, stretch: Stretch = WHOLE, told: Told = silent, kept: Kept | None = None) -> Analysis:
     """Of a file, a folder or a trial."""
     trial = trial_at(path)
     if trial is None:
-        return analyze([_not_a_study(path)], stretch, told)
+        return analyze([_not_a_study(path)], stretch, told, kept)
     folder = _burst_folder(path, trial)
     if (folder / TRACE_FOLDER).is_dir() or (trial.ran_out and (folder / OUTCOME).is_file()):
-        return analyze([folder], stretch, told)
+        return analyze([folder], stretch, told, kept)
     if stretch != WHOLE:
         raise _problem(str(path), f"the traces of trial {trial.number} are gone", "a stretch is read from them")
     if trial.analysis is None:

@@ -1,6 +1,6 @@
 """What the lane view can show beside the worst step: every step of every rank, small and packed, in the page itself.
 
-The traces are read again, a process each; the page stays within MOST_BYTES whatever they hold.
+Traces whose events were not kept are read again, a process each; the page stays within MOST_BYTES whatever they hold.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 from analyzers import processes
 from analyzers.diagnosis import Analysis, Partition, TraceReport
 from analyzers.errors import TraceError
-from analyzers.lanes import diagnosed, lanes_of
+from analyzers.lanes import Kept, Lanes, diagnosed, lanes_of
 from analyzers.range_tree import Node, range_tree
 from autotune.diagnose.lanes import EVENTS, lanes_document
 from autotune.looks.segments import mean_step_us, steps_of
@@ -29,31 +29,39 @@ VIEWS = 240
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """One trace read again. views: by the number of the step, packed; tree: its ranges, of the first trace only."""
+    """Of one trace. views: by the number of the step, packed; of the first trace also the events of its worst step, and
+    the tree of its ranges."""
 
     views: dict[int, str]
+    worst: Lanes | None = None
     tree: tuple[Node, ...] = ()
 
 
-def drawn_again(analysis: Analysis, first: TraceReport, worst: Partition) -> tuple[dict[int, Drawn], tuple[Node, ...]]:
-    """Of each trace (by its place) its steps as packed views, without the worst step of `first`, and the range tree of
-    that one. Traces that are gone are left out."""
+def drawn_steps(analysis: Analysis, first: TraceReport, worst: Partition, kept: Kept | None = None) -> dict[int, Drawn]:
+    """Of each trace (by its place) its steps as packed views; the worst step of `first` whole. Other traces that are
+    gone are left out; TraceError where that one is."""
     order = sorted(range(len(analysis.traces)), key=lambda at: -mean_step_us(analysis.traces[at]))
     order.sort(key=lambda at: analysis.traces[at] is not first)
     chosen = dict(_chosen(analysis, order, first, worst))
     count = sum(map(len, chosen.values()))
     events = min(EVENTS, max(FEWEST_EVENTS, MOST_BYTES // BYTES_OF_AN_EVENT // max(count, 1)))
-    read = partial(_read, analysis=analysis, chosen=chosen, first=analysis.traces.index(first), events=events)
-    found = dict(_each(read, list(chosen)))
-    room, kept = MOST_BYTES, {}
+    place = analysis.traces.index(first)
+    read = partial(_read, analysis=analysis, chosen=chosen, first=place, worst=worst, events=events)
+    found = dict(_each(read, list(chosen), kept))
+    if isinstance(gone := found[place], TraceError):
+        raise gone
+    room, fitting = MOST_BYTES, {}
     for at in chosen:
+        one = found[at]
+        if isinstance(one, TraceError):
+            continue
         views = {}
-        for number, text in found[at].views.items():
+        for number, text in one.views.items():
             room -= len(text)
             if room >= 0:
                 views[number] = text
-        kept[at] = Drawn(views=views)
-    return kept, found[analysis.traces.index(first)].tree
+        fitting[at] = replace(one, views=views)
+    return fitting
 
 
 def _chosen(
@@ -69,27 +77,41 @@ def _chosen(
             yield at, numbers
 
 
-def _each(read: partial[Drawn], places: list[int]) -> Iterator[tuple[int, Drawn]]:
+def _each(
+    read: Callable[..., Drawn | TraceError], places: list[int], kept: Kept | None
+) -> Iterator[tuple[int, Drawn | TraceError]]:
     cores = len(os.sched_getaffinity(0))
-    if len(places) < 2 or cores < 2 or not processes.can_start():
-        yield from ((at, read(at)) for at in places)
+    if kept or len(places) < 2 or cores < 2 or not processes.can_start():
+        yield from ((at, read(at, kept=kept)) for at in places)
         return
     for at, drawn in processes.each(read, places, at_once=cores):
         yield at, Drawn(views={}) if isinstance(drawn, processes.Died) else drawn
 
 
-def _read(at: int, *, analysis: Analysis, chosen: dict[int, list[int]], first: int, events: int) -> Drawn:
+def _read(
+    at: int,
+    *,
+    analysis: Analysis,
+    chosen: dict[int, list[int]],
+    first: int,
+    worst: Partition,
+    events: int,
+    kept: Kept | None = None,
+) -> Drawn | TraceError:
     trace = analysis.traces[at]
     try:
-        breakdown = diagnosed(trace)
-    except TraceError:
-        return Drawn(views={})
+        breakdown = diagnosed(trace, kept)
+    except TraceError as error:
+        return error
     steps = steps_of(trace)
     views = {}
     for number in chosen[at]:
         found = lanes_of(breakdown, start_us=steps[number].start_us, end_us=steps[number].end_us)
         views[number] = packed(json.dumps(lanes_document(found, events), separators=(",", ":")))
-    return Drawn(views=views, tree=tuple(range_tree(breakdown)) if at == first else ())
+    if at != first:
+        return Drawn(views=views)
+    whole = lanes_of(breakdown, start_us=worst.start_us, end_us=worst.end_us)
+    return Drawn(views=views, worst=whole, tree=tuple(range_tree(breakdown)))
 
 
 def packed(text: str) -> str:

@@ -13,6 +13,7 @@ from autotune.tracking.runs import Run, StudyRuns
 from trainer.errors import BadInputError, Problem, ToolError
 
 IDENTITY = "moe_autotune.study"
+PARENT = "mlflow.parentRunId"  # of a trial: the study's run
 ARTIFACTS = ("report.html", "report.md", "report.json", "tuned_recipe.yaml", "recipe.yaml", "journal.jsonl")
 FOLDER = "mlruns"  # of this directory, where nothing else is named
 MOST_TEXT = 5000  # characters of a tag
@@ -20,6 +21,8 @@ MOST_PARAMETER = 6000  # characters of a parameter's value
 MOST_AT_ONCE = 100  # parameters and tags of one request
 SETTINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # 3.x asks whether a folder is meant: one was named
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # two lines a run
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # 7 of its own keep a wrong address waiting for minutes
     "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing of a study goes anywhere but where it was sent
 }
 
@@ -44,7 +47,7 @@ def write_runs(runs: StudyRuns, *, tracking: str, folder: Path, again: bool) -> 
             if (folder / name).is_file():
                 client.log_artifact(study, str(folder / name))
         for trial in runs.trials:
-            _write(client, experiment, trial, {IDENTITY: runs.identity, "mlflow.parentRunId": study})
+            _write(client, experiment, trial, {IDENTITY: runs.identity, PARENT: study})
     except refused as error:
         said = str(error).partition("\n")[0]
         raise ToolError(f"MLflow at {tracking}: {said}", hint="name another --tracking, or start its server") from error
@@ -71,7 +74,8 @@ def _experiment(client: Any, name: str) -> str:
 def _make_room(client: Any, experiment: str, identity: str, again: bool) -> None:
     older = client.search_runs([experiment], filter_string=f"tags.`{IDENTITY}` = '{identity}'", max_results=1000)
     if older and not again:
-        problem = "this study is there already, as run " + older[-1].info.run_id
+        study = next((run for run in older if PARENT not in run.data.tags), older[0]).info.run_id
+        problem = f"this study is there already, as run {study}"
         raise BadInputError(Problem(where="--to mlflow", what=problem, hint="--force writes it again in place of that"))
     for run in older:
         client.delete_run(run.info.run_id)

@@ -17,14 +17,16 @@ import pytest
 
 from analyzers import analyze
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime
-from analyzers.lanes import Lane, Lanes, Place, diagnosed, lanes
+from analyzers.lanes import Kept, Lane, Lanes, Place, diagnosed, lanes
 from analyzers.range_tree import range_tree
+from analyzers.readers import read
+from analyzers.timeline import Timeline
 from autotune.cli import main
 from autotune.compare.comparison import compared
 from autotune.compare.page import comparison_page
 from autotune.diagnose.lanes import EVENTS, lanes_document, thinned
 from autotune.diagnose.page import diagnosis_page
-from autotune.diagnose.views import drawn_again
+from autotune.diagnose.views import drawn_steps
 from autotune.looks.segments import slowest, steps_of
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, GEMM, GLOO_THREAD, Drawing
 from tests.autotune.looks.browser import count, document_of, needs_browser
@@ -374,13 +376,32 @@ def test_packed_views_stay_within_their_bytes(tmp_path: Path, monkeypatch: pytes
         drawing.kernel(GEMM, number * 1000 + 100, number * 1000 + 600, launched=number * 1000 + 10)
     analysis = analyze([drawing.write(tmp_path)])
     (trace,) = analysis.traces
-    found, _ = drawn_again(analysis, trace, trace.steps[0])
+    found = drawn_steps(analysis, trace, trace.steps[0])
     views = found[0].views
     assert 0 < len(views) < 39
     assert sum(map(len, views.values())) <= 3000
     unpacked = json.loads(zlib.decompress(base64.b64decode(views[1])))
     assert unpacked["duration"] == 1_000_000
     assert GEMM in unpacked["names"]
+
+
+def test_a_trace_that_one_process_reads_is_read_once_for_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, opened = two_steps(tmp_path), list[Path]()
+    again = diagnosis_page(analyze([path]), "drawn")
+
+    def counted(trace: Path) -> list[Timeline]:
+        opened.append(trace)
+        return read(trace)
+
+    monkeypatch.setattr("analyzers.analysis.read", counted)
+    monkeypatch.setattr("analyzers.lanes.read", counted)
+    kept: Kept = {}
+    assert diagnosis_page(analyze([path], kept=kept), "drawn", kept=kept) == again
+    assert opened == [path]
+    assert main(["diagnose", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    assert opened == [path, path]
 
 
 @needs_browser
