@@ -112,6 +112,11 @@ def prospects(
         yield _prospect(recipe, groups[group][1], row, runs=best is not None)
 
 
+def prospect_of(recipe: Recipe, best: Recipe, belief: Belief) -> Prospect:
+    """What is believed of one recipe beside the best."""
+    return _prospect(recipe, _scores(tabulate([recipe]), _now(belief, best), belief), 0, runs=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """Two moves at once: an axis and its option each."""

@@ -1,0 +1,140 @@
+"""Was the gain that was predicted obtained? Recorded studies are gone through again, decision by decision.
+
+    python -m benchmarks.predicted_gains STUDY… [--accepted]
+
+For every trial that was made from the best of its time and gave figures, what is believed today from the trials before
+it (the same evidence, today's model) is held against what it gave: the expected gain with its 90 % interval, and the
+obtained one. Beside it what was predicted then. `--accepted` leaves out what was not accepted. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from autotune.tuning.events import Event, Proposed
+from autotune.tuning.history import History
+from autotune.tuning.journal import JOURNAL, read_events
+from autotune.tuning.judge import gain_over
+from policies.learned import LearnedPolicy
+from policies.prospects import prospect_of
+from policies.trial import Status, Trial
+from trainer.recipe import Recipe
+
+SHOWN = 60  # characters of what was changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One trial. All gains are logs of throughput over its parent's; `then` is what was predicted when it ran."""
+
+    study: str
+    number: int
+    accepted: bool
+    changes: str
+    then: float | None
+    expected: float
+    low: float
+    high: float
+    obtained: float
+
+    @property
+    def inside(self) -> bool:
+        return self.low <= self.obtained <= self.high
+
+    @property
+    def error(self) -> float:
+        """Above 0: too much was expected."""
+        return self.expected - self.obtained
+
+
+def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
+    """Every trial of a study that can be held against a prediction from the trials before it."""
+    history = History()
+    before: dict[int, tuple[Trial, ...]] = {}
+    for event in events:
+        if isinstance(event, Proposed) and event.trial not in before:
+            before[event.trial] = tuple(history.trials)
+        history.fold(event)
+    if history.study is None:
+        return
+    policy = LearnedPolicy(Recipe.model_validate(history.study.recipe), history.study.seed, history.lessons)
+    for number, trial in history.attempted.items():
+        parent = next((one for one in before[number] if one.number == trial.proposal.parent), None)
+        if parent is None or trial.status is not Status.OK or trial.verdict is None:
+            continue
+        obtained = gain_over(trial, history.attempted[parent.number])
+        if obtained is not None:
+            yield _held(study, trial, parent, policy, before[number], obtained)
+
+
+def _held(
+    study: str, trial: Trial, parent: Trial, policy: LearnedPolicy, before: Sequence[Trial], obtained: float
+) -> Held:
+    predicted = prospect_of(trial.recipe, parent.recipe, policy.belief(before))
+    expected, low, high = (math.log1p(gain) for gain in predicted.gains)
+    moved = ", ".join(f"{knob} {was}→{now}" for knob, (was, now) in trial.changes.items())
+    then = trial.proposal.predicted.gain
+    return Held(
+        study=study,
+        number=trial.number,
+        accepted=trial.accepted,
+        changes=moved,
+        then=None if then is None else math.log1p(then),
+        expected=expected,
+        low=low,
+        high=high,
+        obtained=math.log1p(obtained),
+    )
+
+
+def table(held: Sequence[Held]) -> Table:
+    shown = Table("study", "trial", "accepted", "then", "expected", "90 %", "obtained", "inside", "changes")
+    for one in held:
+        then = "-" if one.then is None else _percent(one.then)
+        between = f"{_percent(one.low)} to {_percent(one.high)}"
+        marks = ("yes" if one.accepted else "no", "yes" if one.inside else "NO")
+        figures = (then, _percent(one.expected), between, _percent(one.obtained))
+        shown.add_row(one.study, str(one.number), marks[0], *figures, marks[1], one.changes[:SHOWN])
+    return shown
+
+
+def summary(held: Sequence[Held]) -> str:
+    """How many lay inside, by how much too much or too little was expected, and how wide the intervals are."""
+    if not held:
+        return "no trial to hold against a prediction"
+    inside = sum(one.inside for one in held)
+    error, size = median(one.error for one in held), median(abs(one.error) for one in held)
+    wide = median(one.high - one.low for one in held) / 2
+    return (
+        f"{inside} of {len(held)} inside ({inside / len(held):.0%}); median of expected over obtained throughput "
+        f"{math.exp(error):.2f}, median |log| {size:.2f}, median half interval {wide:.2f}"
+    )
+
+
+def _percent(log: float) -> str:
+    return f"{100 * math.expm1(log):+.0f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="+", type=Path, metavar="STUDY")
+    parser.add_argument("--accepted", action="store_true")
+    asked = parser.parse_args()
+    held = [one for folder in asked.studies for one in replay(folder.name, read_events(folder / JOURNAL)[0])]
+    held = [one for one in held if one.accepted or not asked.accepted]
+    console = Console(width=170)
+    console.print(table(held), highlight=False)
+    console.print(f"all: {summary(held)}", highlight=False)
+    console.print(f"accepted: {summary([one for one in held if one.accepted])}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
