@@ -38,7 +38,6 @@ DEVIATIONS = {  # of parts that are told worse: what is left over, or what two s
 }
 PART_NOISE = 0.3  # of a traced part, in its deviations, at least
 WORK, WORK_NOISE = 0.05, 0.03  # of the log of CPU time by the closed form; and measured
-MOVED = 0.5  # of what a collective of gloo takes that is CPU time
 OTHER_STAGE = 0.7  # how alike two stages of one pipeline err
 FLOOR = 0.02  # of the step: parts below it are told apart no more
 ODD = 3.0  # deviations beyond which a figure counts no more than in proportion
@@ -220,11 +219,11 @@ class _Form:
         self.observed = self._told(steps, parts, self.work)
 
     def told(self, constants: Constants) -> Floats:
-        stages = stages_of(self.candidates, constants=constants)
-        load = np.broadcast_to(imbalance(self.candidates, {**fitted(), **constants}), stages.step.shape)
+        stages, values = stages_of(self.candidates, constants=constants), {**fitted(), **constants}
+        load = np.broadcast_to(imbalance(self.candidates, values), stages.step.shape)
         parts = parts_at(stages, self.rows, self.stages, load=load[self.rows])
         parts = told_together(parts) if self.candidates.base.hardware.is_cpu else parts
-        return self._told(stages.step, parts, work_of(stages)[self.worked])
+        return self._told(stages.step, parts, work_of(stages, moved=values["cpu_moved"])[self.worked])
 
     def _told(self, steps: Floats, parts: dict[str, Floats], work: Floats) -> Floats:
         whole = solve_triangular(self.step_root, np.log(steps), lower=True)
@@ -233,12 +232,13 @@ class _Form:
         return np.concatenate([whole, working, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
 
 
-def work_of(stages: StageTable) -> Floats:
-    """CPU seconds of a mean rank in a step, [N]: gloo moves and reduces its bytes on threads of the rank."""
+def work_of(stages: StageTable, *, moved: float) -> Floats:
+    """CPU seconds of a mean rank in a step, [N]: gloo moves and reduces its bytes on threads of the rank, for the share
+    `moved` of what that takes."""
     moving = sum((stages.parts[name] for name in ("ep_exposed", "tp_exposed", "cp_exposed")), np.zeros(()))
-    own = (stages.busy - (1 - MOVED) * moving).sum(axis=1) / (stages.busy > 0).sum(axis=1)
-    seconds: Floats = own + MOVED * stages.dp_exposed + stages.optimizer + stages.fixed
-    return seconds
+    own = (stages.busy - (1 - moved) * moving).sum(axis=1) / (stages.busy > 0).sum(axis=1)
+    seconds: Floats = own + moved * stages.dp_exposed + stages.optimizer + stages.fixed + stages.gc
+    return seconds / stages.stretch
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
@@ -249,7 +249,7 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
     at = {name: part[rows, ranks] for name, part in stages.parts.items()}
     waits = at["grouped"] * (1 - 1 / load)
     at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
-    work = stages.busy[rows, ranks] + (stages.dp_exposed + stages.optimizer)[rows] + stages.fixed
+    work = stages.busy[rows, ranks] + (stages.dp_exposed + stages.optimizer + stages.gc)[rows] + stages.fixed
     return {
         "gemm": at["gemm"] + at["head"],
         **{name: at[name] for name in ("grouped", "attention", "permute", "quantize", "recompute")},
@@ -258,5 +258,6 @@ def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Float
         **{name: at[name] for name in ("ep", "ep_exposed", "tp_exposed", "cp_exposed")},
         "dp_exposed": stages.dp_exposed[rows],
         "host": at["host"] + stages.fixed,
+        "gc": stages.gc[rows],
         "waiting": np.maximum(stages.step[rows] - work, 0.0),
     }

@@ -31,6 +31,7 @@ def data_parallel_s(
         sum(ring_s(candidates, values, count * each / GB, ranks, stride=stride) for count, ranks, stride in groups)
         for each in (wide, narrow)
     )
+    gather = gather + _copied(candidates, values, dense + experts)
     sharded = candidates.on("use_megatron_fsdp") & candidates.among(
         "data_parallel_sharding_strategy", "optim_grads_params"
     )
@@ -44,6 +45,15 @@ def data_parallel_s(
     apart = apart + _left(candidates.on("overlap_param_gather"), values["dp_exposed"], gather, room / 3)
     exposed = np.where(sharded, _left(sharded, values["fsdp_exposed"], reduce + gather, room), apart)
     return reduce + gather, exposed
+
+
+def _copied(candidates: Candidates, values: Constants, count: Floats) -> Floats:
+    """On a CPU a distributed optimizer moves every parameter that a rank holds once more, also those that no other
+    holds: 4 to 6 ns a parameter in bursts of cpu-moe and cpu-moe-slow."""
+    if not candidates.base.hardware.is_cpu:
+        return np.zeros(())
+    seconds = count * wide_bytes(candidates) / GB / values["cpu_reduce_gb_s"]
+    return np.where(candidates.on("use_distributed_optimizer"), seconds, 0.0)
 
 
 def _left(overlapped: Flags, least: float, seconds: Floats, room: Floats) -> Floats:

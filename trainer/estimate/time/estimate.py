@@ -10,7 +10,7 @@ Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,15 @@ from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
-from trainer.estimate.time.work import MULTIPLY_ADD, TERA, gemm_tflops, memory_rate, precision_tflops, rank_speed
+from trainer.estimate.time.work import (
+    MULTIPLY_ADD,
+    TERA,
+    collections_s,
+    gemm_tflops,
+    memory_rate,
+    precision_tflops,
+    rank_speed,
+)
 from trainer.measured.software import latest, releases
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe.schema import Recipe
@@ -51,7 +59,8 @@ class StageTable:
     """Seconds a step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
 
     `parts` are LAYER_PARTS, the head and the host's (without what it does once a step); `busy` is all that the stage
-    works for. What a step does once is alike on all ranks, [N].
+    works for. What a step does once is alike on all ranks, [N]. `stretch` is how much longer than alone on their cores
+    all of it takes CPU ranks; 1 on GPUs.
     """
 
     parts: dict[str, Floats]
@@ -63,7 +72,9 @@ class StageTable:
     dp_exposed: Floats
     optimizer: Floats
     fixed: float  # host work once a step
+    gc: Floats  # garbage collected by hand
     step: Floats
+    stretch: float = 1.0
 
     @property
     def slowest(self) -> Integers:
@@ -94,9 +105,10 @@ def time_of(candidates: Candidates, *, release: str | None = None, constants: Co
     parts["head_s"] = parts["head_s"] + parts.pop("loss_s")
     parts["host_s"] = parts["host_s"] + stages.fixed
     parts |= {"pp_s": stages.pp, "pp_exposed_s": stages.pp_exposed, "pp_bubble_s": stages.pp_bubble}
+    parts["gc_s"] = stages.gc
     parts |= {"dp_s": stages.dp, "dp_exposed_s": stages.dp_exposed, "optimizer_s": stages.optimizer}
     work = np.take_along_axis(stages.busy, slowest, axis=1)[:, 0] + stages.pp_exposed + stages.pp_bubble
-    parts["sync_s"] = stages.step - (work + stages.dp_exposed + stages.optimizer + stages.fixed)
+    parts["sync_s"] = stages.step - (work + stages.dp_exposed + stages.optimizer + stages.fixed + stages.gc)
     return _table(candidates, parts, stages.step)
 
 
@@ -120,15 +132,30 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     optimizer = optimizer_s(candidates, values, held)
     fixed = values["cpu_step_ms" if candidates.base.hardware.is_cpu else "host_step_ms"] * 1e-3
     bubble = bubble + values["chunks_uneven"] * _unevenness(candidates, stage, mean) * busy.max(axis=1)
-    work = longest + bubble + dp_exposed + optimizer + fixed
+    gc = collections_s(candidates, values)
+    work = longest + bubble + dp_exposed + optimizer + fixed + gc
     once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
-    once |= {"dp": dp, "dp_exposed": dp_exposed, "optimizer": optimizer}
+    once |= {"dp": dp, "dp_exposed": dp_exposed, "optimizer": optimizer, "gc": gc}
     once |= {"step": work * (1 + values["sync_share"] * (candidates.base.world_size > 1))}
-    return StageTable(
+    table = StageTable(
         parts=parts,
         busy=busy,
         fixed=fixed,
         **{name: np.broadcast_to(seconds, shape[:1]) for name, seconds in once.items()},
+    )
+    return _stretched(table, values["cpu_stretch"]) if candidates.base.hardware.is_cpu else table
+
+
+def _stretched(table: StageTable, stretch: float) -> StageTable:
+    """Where neighbours take their part of the cores, everything takes so much longer."""
+    once = ("pp", "pp_exposed", "pp_bubble", "dp", "dp_exposed", "optimizer", "gc", "step")
+    return replace(
+        table,
+        parts={name: part * stretch for name, part in table.parts.items()},
+        busy=table.busy * stretch,
+        fixed=table.fixed * stretch,
+        stretch=stretch,
+        **{name: getattr(table, name) * stretch for name in once},
     )
 
 

@@ -14,6 +14,7 @@ STEP_PARTS = {
     "dp_exposed_s": "DP exposed",
     "pp_bubble_s": "pipeline bubble",
     "host_s": "host",
+    "gc_s": "garbage collection",
     "sync_s": "waiting for other ranks",
     "optimizer_s": "optimizer",
 }

@@ -274,6 +274,16 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     return result
 
 
+def collections_s(candidates: Candidates, constants: Constants) -> Floats:
+    """Garbage collected by hand, seconds of an average step on a CPU rank. What Python collects by itself is left out:
+    a thousandth of a step there."""
+    if not candidates.base.hardware.is_cpu:
+        return np.zeros(())
+    every = candidates.number("manual_gc_interval")
+    by_hand = candidates.on("manual_gc") & (every > 0)
+    return np.where(by_hand, constants["cpu_gc_ms"] * 1e-3 / np.maximum(every, 1.0), 0.0)
+
+
 def _collectives(candidates: Candidates, *, is_moe: bool) -> Floats:
     """Of a layer and micro batch on a CPU rank: each keeps Python waiting about as long as gloo itself."""
     dispatches = (candidates.ep * candidates.etp > 1) & bool(is_moe)

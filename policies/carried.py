@@ -1,0 +1,38 @@
+"""What every row of a plan's space takes along on CPUs: what a plan does not vary stands as in the best.
+
+A step to another layout must not give back what single settings have won, and what costs nothing is not worth a burst
+of its own. On GPUs `prospects.FREE` is taken along, and the rest of the environment goes with the layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from policies.belief.belief import Belief
+from policies.legality import derive
+from trainer.estimate.candidates import tabulate
+from trainer.estimate.plan.search import Search
+from trainer.recipe import Recipe
+
+RARELY: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
+
+
+def carrying(found: Search, given: Recipe, best: Recipe, belief: Belief, *, least: float) -> Search:
+    """The space of the recipe as given, from the best; garbage is collected rarely where that is believed to bring
+    `least` (log throughput)."""
+    if not given.hardware.is_cpu:
+        return found
+    table = found.finals.candidates
+    kept = {knob: to for knob, (_, to) in given.diff(best).items() if knob not in table.columns}
+    changes = kept | (RARELY if _pays(best, belief, least) else {})
+    moved = replace(table, base=table.base.replace(changes))
+    return replace(found, finals=replace(found.finals, candidates=moved))
+
+
+def _pays(best: Recipe, belief: Belief, least: float) -> bool:
+    rarely = derive(best, RARELY)
+    if not isinstance(rarely, Recipe):
+        return False
+    now, then = belief.time.means(tabulate([best, rarely]))
+    return bool(now - then >= least)
