@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
+from analyzers.diagnosis import IdleByCause, Wall
 from policies.belief.corrections import corrections
 from policies.belief.evidence import Evidence, evidence_of, told_together
-from policies.belief.factors import factors
+from policies.belief.factors import factors, moved
 from policies.belief.prior import lesson_of, prior_of
-from policies.belief.time import learnt
+from policies.belief.time import learnt, work_of
 from tests.policies.belief.planted import evidence, true_step_s
-from tests.policies.drawn import cpu_recipe, outcome, trial
+from tests.policies.drawn import STEP_US, analysis, cpu_recipe, outcome, trial
 from trainer.burst import Outcome
 from trainer.estimate.candidates import tabulate
+from trainer.estimate.time.constants import constants
+from trainer.estimate.time.estimate import stages_of
+from trainer.recipe import Recipe
 
-TP2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 ALONE = {"expert_model_parallel_size": 1, "expert_tensor_parallel_size": 1}
 FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 RECIPES = [cpu_recipe(FULL), cpu_recipe({"micro_batch_size": 4})]
@@ -32,12 +36,28 @@ MACHINES: dict[str, dict[str, float]] = {
 }
 
 
-def on_cpus(theta: dict[str, float]) -> list[Evidence]:
+def on_cpus(theta: dict[str, float], recipes: Sequence[Recipe] = RECIPES) -> list[Evidence]:
     """As the traces of CPU ranks tell parts."""
     return [
         replace(one, ranks=tuple(replace(rank, seconds=told_together(rank.seconds)) for rank in one.ranks))
-        for one in evidence(RECIPES, theta)
+        for one in evidence(recipes, theta)
     ]
+
+
+def worked(theta: dict[str, float], recipes: Sequence[Recipe]) -> list[Evidence]:
+    """The same with the CPU time of the ranks."""
+    values = moved(theta)
+    share = {**constants(), **values}["cpu_moved"]
+    return [
+        replace(one, work_s=float(work_of(stages_of(tabulate([one.recipe]), constants=values), moved=share)[0]))
+        for one in on_cpus(theta, recipes)
+    ]
+
+
+def gain(theta: dict[str, float], recipe: Recipe, over: Recipe) -> tuple[float, float]:
+    """(predicted from a burst of `over` alone, true) log of throughput gained."""
+    steps, _ = learnt(worked(theta, [over])).predict(tabulate([over, recipe]))
+    return float(steps[0] - steps[1]), math.log(true_step_s(over, theta) / true_step_s(recipe, theta))
 
 
 def burst(cpu_us: float) -> Outcome:
@@ -90,3 +110,58 @@ def test_evidence_of_a_busy_burst_is_unsure_and_has_its_cpu_time() -> None:
     assert calm.work_s == pytest.approx(0.39)
     assert busy.work_s == pytest.approx(0.10)
     assert busy.deviation > 5 * calm.deviation
+
+
+@pytest.mark.parametrize("stretch", [1.0, 4.0])
+def test_the_gain_of_a_large_step_is_predicted_alike_on_a_busy_machine(stretch: float) -> None:
+    told, true = gain({"cpu_stretch": math.log(stretch), "cpu_host": 0.5}, OTHER, RECIPES[0])
+    assert true > 0.6
+    assert told == pytest.approx(true, abs=0.15)
+
+
+def test_what_neighbours_take_is_no_property_of_the_machine() -> None:
+    found = learnt(worked({"cpu_stretch": math.log(4)}, RECIPES))
+    assert found.theta["cpu_stretch"] == pytest.approx(math.log(4), abs=0.2)
+    assert all(abs(found.theta[name]) < 0.25 for name in ("cpu_products", "cpu_host", "cpu_links"))
+
+
+def test_a_link_that_takes_no_cpu_time_is_not_taken_for_work() -> None:
+    told, true = gain({"cpu_links": -4.0, "cpu_moved": -4.0}, OTHER, RECIPES[0])
+    assert told == pytest.approx(true, abs=0.3)
+
+
+def test_garbage_that_is_collected_at_every_step_is_told_from_launching() -> None:
+    each = cpu_recipe({"manual_gc": True, "manual_gc_interval": 1})
+    rarely, larger = each.replace({"manual_gc_interval": 100}), each.replace({"micro_batch_size": 8})
+    theta = {"cpu_gc": 0.7}
+    for recipe in (rarely, larger):
+        told, true = gain(theta, recipe, each)
+        assert told == pytest.approx(true, abs=0.1)
+
+
+def test_traced_steps_of_cpu_ranks_are_told_as_long_as_measured_ones() -> None:
+    """The profiler slows them; on GPUs it does not."""
+    parts = {Wall.COMMUNICATION: {"ep_dispatch": 0.25 * STEP_US}}
+    found = evidence_of([trial(RECIPES[0], given=burst(390_000.0), seen=analysis(parts))])[0]
+    assert found.ranks[0].seconds["ep"] == pytest.approx(0.25 * 0.4)
+
+
+def test_the_share_of_garbage_collection_is_a_part_of_its_own() -> None:
+    drawn = analysis({})
+    step = msgspec.structs.replace(
+        drawn.traces[0].steps[0],
+        idle_by_cause=IdleByCause(host_us=0.5 * STEP_US),
+        host_by_activity={"garbage_collection": 0.3 * STEP_US},
+    )
+    seen = msgspec.structs.replace(drawn, traces=[msgspec.structs.replace(drawn.traces[0], steps=[step])])
+    seconds = evidence_of([trial(RECIPES[0], given=burst(390_000.0), seen=seen)])[0].ranks[0].seconds
+    assert seconds["gc"] == pytest.approx(0.3 * 0.4)
+    assert seconds["host"] == pytest.approx(0.2 * 0.4)
+
+
+def test_a_burst_that_waits_for_a_link_is_not_taken_for_a_disturbed_one() -> None:
+    waits = analysis({Wall.COMMUNICATION: {"ep_dispatch": 0.7 * STEP_US}})
+    alone, linked = (
+        evidence_of([trial(RECIPES[0], given=burst(110_000.0), seen=seen)])[0].deviation for seen in (None, waits)
+    )
+    assert linked < 0.6 * alone
