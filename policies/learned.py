@@ -16,6 +16,7 @@ from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief, believed
 from policies.belief.lesson import Lesson
 from policies.belief.prior import prior_of
+from policies.carried import carrying
 from policies.consider import Candidate, Idea, consider
 from policies.fit import needs_room, propose_fit
 from policies.fixes import FIXES
@@ -55,14 +56,13 @@ class LearnedPolicy:
         self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
         self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
-        self._spaces: dict[int, Search] = {}  # by threads of a rank, which its cores decide
+        self._space: Search | None = None
 
     def _prospects(self, view: View, best: Recipe | None, belief: Belief) -> Iterator[Prospect]:
         """None asks for more threads of a rank than it is known to have cores for."""
-        threads = (best or self._base).knob("threads_per_rank")
-        if threads not in self._spaces:
-            self._spaces[threads] = search(self._base.replace({"threads_per_rank": threads}), room=ROOM)
-        found = prospects(self._spaces[threads], best, belief, view.tried, _doubts(view.trials), view.refusals)
+        self._space = self._space or search(self._base, room=ROOM)
+        space = carrying(self._space, self._base, best, belief, least=WORTH) if best else self._space
+        found = prospects(space, best, belief, view.tried, _doubts(view.trials), view.refusals)
         return (each for each in found if _has_cores(view, each.recipe))
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
@@ -98,8 +98,10 @@ class LearnedPolicy:
             needed = f"; {self._what_it_takes()}" if needs_room(view) else ""
             return self._fixes.why_stopped(best, trials) + needed
         _, ranked = self._ranked(view)
-        left = f"{100 * math.expm1(ranked[0].worth):.2g} % at most" if ranked else "nothing"
-        return f"no recipe of the legal space is expected to bring {100 * WORTH:.1f} %: the next would bring {left}"
+        if not ranked:
+            return "no recipe of the legal space is left that could bring more than the noise"
+        bring = f"the next burst is expected to bring {100 * math.expm1(ranked[0].worth):.2g} %"
+        return f"{bring}, and none is paid for below {100 * WORTH:.1f} %" if ranked[0].worth < WORTH else bring
 
     def _what_it_takes(self) -> str:
         nodes = fewest_nodes(self._base, above=self._base.cluster.nodes)

@@ -32,6 +32,7 @@ SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
 SURE = 0.9  # P(fits) asked of a burst before anything has run
 FEW = 12  # single moves whose pairs are looked at
+TOLD = 0.01  # log throughput: less is no expectation to pay a burst for where bursts differ by more
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
@@ -58,6 +59,11 @@ class Prospect:
     fits: float
     worth: float
     score: float
+
+    @property
+    def vague(self) -> bool:
+        """Hardly anything is expected of it, and what it could give beyond would be lost in the noise."""
+        return self.gain is not None and self.gain < TOLD and self.gain + INTERVAL * (self.deviation - self.noise) < 0
 
     @property
     def gains(self) -> tuple[float, float, float]:
@@ -109,7 +115,9 @@ def prospects(
         if any(each.meets(recipe) for each in refusals):
             continue
         seen.add(recipe.digest())
-        yield _prospect(recipe, groups[group][1], row, runs=best is not None)
+        prospect = _prospect(recipe, groups[group][1], row, runs=best is not None)
+        if not prospect.vague:
+            yield prospect
 
 
 def prospect_of(recipe: Recipe, best: Recipe, belief: Belief) -> Prospect:
@@ -160,7 +168,8 @@ def pairs(
         Pair(axes=axes, options=options, prospect=_prospect(recipe, scores, row, runs=True))
         for row, (axes, options, recipe) in enumerate(both)
     ]
-    return sorted((one for one in found if one.prospect.worth >= least), key=lambda one: -one.prospect.worth)
+    kept = (one for one in found if one.prospect.worth >= least and not one.prospect.vague)
+    return sorted(kept, key=lambda one: -one.prospect.worth)
 
 
 def _told_apart(best: Recipe, belief: Belief) -> list[tuple[Axis, str, Recipe]]:

@@ -85,7 +85,8 @@ def offers(view: View, belief: Belief) -> list[Offer]:
         _offer(view, knob, value, recipe) for (knob, value, recipe), keep in zip(kept, unseen[1:], strict=True) if keep
     ]
     # What is likely to stay inside the noise would teach nothing
-    return [offer for offer in found if offer.effect.high > view.noise]
+    noise = max(view.noise, math.expm1(NINETY * belief.time.noise))
+    return [offer for offer in found if offer.effect.high > noise]
 
 
 def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:

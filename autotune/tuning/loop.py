@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from autotune.looks.quantities import percent
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
 from autotune.tuning.events import Ended, Proposed
@@ -203,6 +204,23 @@ class Loop:
         offers = (self.policy.propose(self.best, phase, self._history.trials) for phase in LATER_PASSES)
         return next((why for offer in offers if offer and (why := self._too_dear(offer))), None)
 
+    def _impatient(self) -> str | None:
+        """What stopped the search, where it was that nothing had gained for long."""
+        if self._history.best is None or not self._out_of_patience:
+            return None
+        trials = self._history.trials
+        offers = (self.policy.propose(self.best, phase, trials) for phase in LATER_PASSES)
+        found = next((offer for offer in offers if offer and not self._tried(offer.recipe)), None)
+        if found is None or self._beats_noise(found):
+            return None
+        bound = found.predicted.gain_bound
+        most = "nobody knows what the next could bring" if bound is None else f"the next could bring {percent(bound)}"
+        without = sum(trial.number > self.best.number for trial in trials)
+        return (
+            f"{without} recipes in a row brought no gain (tune.patience), and {most}, where only more than "
+            f"{percent(noise_gain(trials))} is told from the noise"
+        )
+
     def _end(self) -> Ended:
         spent = self.bench.in_words
         if self._history.best is None:
@@ -210,7 +228,7 @@ class Loop:
             return Ended(status="infeasible", because=f"{why}; {spent}")
         if self.bench.spent_out:
             return Ended(status="budget", because=self.bench.spent_out)
-        why = self._dear() or self.policy.why_stopped(self.best, self._history.trials)
+        why = self._dear() or self._impatient() or self.policy.why_stopped(self.best, self._history.trials)
         return Ended(status="converged", because=why)
 
 

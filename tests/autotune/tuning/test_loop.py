@@ -128,6 +128,7 @@ def test_patience_ends_a_search_that_gains_nothing(tmp_path: Path) -> None:
     ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, patience=3).run()
     assert len(trials_in(tmp_path)) == 1 + 3
     assert ended.status == "converged"
+    assert "3 recipes in a row brought no gain (tune.patience)" in ended.because
 
 
 def test_out_of_patience_a_fix_whose_bound_beats_the_noise_is_still_tried(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""What every row of the space takes along on CPUs, and what is not worth a burst of its own there."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from analyzers.diagnosis import Analysis, IdleByCause, Wall
+from policies.belief.belief import Belief, believed
+from policies.carried import RARELY, carrying
+from policies.learned import WORTH, LearnedPolicy
+from policies.phases import PHASES
+from policies.prospects import Prospect
+from policies.trial import Trial
+from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, outcome, trial
+from trainer.estimate.plan.search import Search, search
+from trainer.recipe import Recipe
+
+EACH_STEP = {"manual_gc": True, "manual_gc_interval": 1}
+
+
+def nothing_ran() -> Belief:
+    return believed([], limit_gib=2.0)
+
+
+@pytest.fixture(scope="module")
+def space() -> Search:
+    return search(cpu_recipe())
+
+
+def base_of(space: Search, best: Recipe) -> Recipe:
+    return carrying(space, cpu_recipe(), best, nothing_ran(), least=WORTH).finals.candidates.base
+
+
+def test_what_a_plan_does_not_vary_stands_as_in_the_best(space: Search) -> None:
+    best = cpu_recipe({"threads_per_rank": 2, "cpu_affinity": "spread", "micro_batch_size": 4})
+    found = base_of(space, best)
+    assert found.knob("threads_per_rank") == 2
+    assert found.knob("cpu_affinity") == "spread"
+    assert found.knob("micro_batch_size") == 1  # which the rows vary
+    assert not found.knob("manual_gc")
+
+
+def test_garbage_is_collected_rarely_where_it_is_collected_at_every_step(space: Search) -> None:
+    found = base_of(space, cpu_recipe(EACH_STEP))
+    assert {knob: found.knob(knob) for knob in RARELY} == RARELY
+    frozen = cpu_recipe(EACH_STEP, freeze=("manual_gc_interval",))
+    assert base_of(space, frozen).knob("manual_gc_interval") == 1
+
+
+def test_nothing_is_carried_on_gpus() -> None:
+    given = gpu_recipe()
+    found = search(given)
+    assert carrying(found, given, given.replace(EACH_STEP), nothing_ran(), least=WORTH) is found
+
+
+def collecting(share: float) -> Analysis:
+    """A step in which garbage is collected for such a share, the rest computed."""
+    seen = analysis({Wall.HOST: {"garbage_collection": share * STEP_US}})
+    step = msgspec.structs.replace(
+        seen.traces[0].steps[0],
+        compute_us=(1 - share) * STEP_US,
+        compute_by_class={"gemm": 0.8 * (1 - share) * STEP_US},
+        idle_us=share * STEP_US,
+        idle_by_cause=IdleByCause(host_us=share * STEP_US),
+        host_by_activity={"garbage_collection": share * STEP_US},
+    )
+    return msgspec.structs.replace(seen, traces=[msgspec.structs.replace(seen.traces[0], span=step, steps=[step])])
+
+
+def first_proposal(base: Recipe, seen: Analysis) -> Recipe:
+    given = msgspec.structs.replace(outcome(base), cpu_us=[1.9 * STEP_US] * 3, cores_per_rank=1.0)
+    ran: Trial = trial(base, given=given, seen=seen)
+    policy = LearnedPolicy(base, 1)
+    proposals = (policy.propose(ran, phase, [ran]) for phase in PHASES)
+    found = next(proposal for proposal in proposals if proposal)
+    assert "garbage collection" in found.because
+    return found.recipe
+
+
+def test_garbage_collection_that_is_the_largest_part_is_cured_by_the_first_step() -> None:
+    assert first_proposal(cpu_recipe(EACH_STEP), collecting(0.7)).knob("manual_gc_interval") >= 10
+
+
+def prospect(*, gain: float, deviation: float, noise: float) -> Prospect:
+    return Prospect(
+        recipe=cpu_recipe(), log_step=0.0, deviation=deviation, noise=noise, gain=gain, fits=1.0, worth=0.1, score=0.1
+    )
+
+
+def test_what_no_part_is_expected_to_move_is_tried_only_where_bursts_tell_so_little() -> None:
+    assert prospect(gain=0.0, deviation=0.05, noise=0.1).vague
+    assert not prospect(gain=0.0, deviation=0.05, noise=0.0).vague
+    assert not prospect(gain=0.0, deviation=0.2, noise=0.1).vague
+    assert not prospect(gain=0.05, deviation=0.05, noise=0.1).vague
