@@ -1,6 +1,8 @@
 """What is believed of the factors before a study's own bursts: the tables, and what other studies have taught.
 
-Another study's cluster is not this one, even where its GPUs are: its lessons count with WIDER more than their spread.
+Another study's cluster is not this one, even where its GPUs are: its lessons count with WIDER more than their spread. A
+lesson far outside of what the tables think possible says that they think too little possible: links of 40 Mbit/s are no
+compromise between those and the tables'.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def prior_of(lessons: Sequence[Lesson]) -> Prior:
         for at, factor in enumerate(factors()):
             if factor.name in lesson.mean:
                 theirs = np.hypot(lesson.deviation[factor.name], WIDER * factor.spread) ** -2.0
-                ours = spread[at] ** -2.0
+                ours = max(spread[at], abs(lesson.mean[factor.name] - mean[at])) ** -2.0
                 mean[at] = (ours * mean[at] + theirs * lesson.mean[factor.name]) / (ours + theirs)
                 spread[at] = (ours + theirs) ** -0.5
     return Prior(mean=mean, spread=spread)
