@@ -74,7 +74,7 @@ class StageTable:
     fixed: float  # host work once a step
     gc: Floats  # garbage collected by hand
     step: Floats
-    stretch: float = 1.0
+    stretch: float
 
     @property
     def slowest(self) -> Integers:
@@ -141,6 +141,7 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
         parts=parts,
         busy=busy,
         fixed=fixed,
+        stretch=1.0,
         **{name: np.broadcast_to(seconds, shape[:1]) for name, seconds in once.items()},
     )
     return _stretched(table, values["cpu_stretch"]) if candidates.base.hardware.is_cpu else table

@@ -16,7 +16,7 @@ from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of, latencies_s
-from trainer.estimate.time.work import Forward, forward_of, host_s
+from trainer.estimate.time.work import FORWARD_SHARE, Forward, forward_of, host_s, operators_s
 from trainer.measured.software import Release
 from trainer.model.parameters import attention_channels
 
@@ -59,7 +59,8 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     forward = forward_of(candidates, values, release, is_moe=is_moe, imbalance=load)
     one_way = dispatch_s(candidates, values) * load if is_moe else np.zeros(())
     again, dispatches = _recomputed(candidates, forward)
-    classes = _classes(forward)
+    operators = operators_s(candidates, values, is_moe=is_moe)
+    classes = _classes(forward, operators)
     compute = sum(classes.values(), np.zeros(()))
     notify = _notify(candidates, values) if is_moe else np.zeros(())
     ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
@@ -77,7 +78,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     host = host_s(candidates, values, release, is_moe=is_moe)
     return LayerTime(
         **{name: seconds * slowed for name, seconds in classes.items()},
-        recompute=again * values["recompute_time"],
+        recompute=(again + full * FORWARD_SHARE * operators) * values["recompute_time"],
         ep=ep,
         ep_exposed=ep_exposed,
         tp=tp * (1 + full / (1 + TP_BACKWARD)),
@@ -88,7 +89,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     )
 
 
-def _classes(forward: Forward) -> dict[str, Floats]:
+def _classes(forward: Forward, operators: Floats) -> dict[str, Floats]:
     """Forward and backward by class."""
     return {
         "gemm": 3.0 * forward.gemm,
@@ -96,7 +97,7 @@ def _classes(forward: Forward) -> dict[str, Floats]:
         "attention": forward.attention + forward.attention_backward,
         "permute": 3.0 * forward.permute,
         "quantize": 3.0 * forward.quantize,
-        "memory_bound": 3.0 * (forward.norms + forward.activation),
+        "memory_bound": 3.0 * (forward.norms + forward.activation) + operators,
     }
 
 

@@ -274,6 +274,15 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
     return result
 
 
+def operators_s(candidates: Candidates, constants: Constants, *, is_moe: bool) -> Floats:
+    """What the operators of a layer and micro batch take on a CPU rank beside bytes and products, forward and backward:
+    the smallest take their time too."""
+    if not candidates.base.hardware.is_cpu:
+        return np.zeros(())
+    held = (candidates.base.architecture.num_moe_experts or 0) / candidates.ep if is_moe else np.zeros(())
+    return (constants["cpu_operators_us"] + constants["cpu_operators_expert_us"] * held) * 1e-6
+
+
 def collections_s(candidates: Candidates, constants: Constants) -> Floats:
     """Garbage collected by hand, seconds of an average step on a CPU rank. What Python collects by itself is left out:
     a thousandth of a step there."""
