@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers import heap, processes
+from analyzers.cause import with_cause
 from analyzers.diagnosis import WHOLE, Analysis, Stretch
 from analyzers.errors import TraceError
 from analyzers.inputs import Inputs, find_inputs
@@ -58,7 +59,7 @@ def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent
     digests, apart = attach(_numbered(digests), snapshots)
     job = with_memory(summarise(digests, inputs.outcome), apart)
     verdicts = judge_steps(job)
-    diagnosis = with_steps(conclude(job, find_walls(job)), job, digests, verdicts)
+    diagnosis = with_cause(with_steps(conclude(job, find_walls(job)), job, digests, verdicts), job)
     cut_short = next((said for one in digests if (said := one.cut_short)), "")
     return Analysis(
         diagnosis=msgspec.structs.replace(diagnosis, cut_short=cut_short),

@@ -213,6 +213,23 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     bubble_us: float = 0.0  # what of the pipeline's bubble would go with it: the other stages' passes shrink as well
 
 
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loss that no wall stands for comes down to, or why the wall stands on some ranks only.
+
+    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what makes
+    `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of `trace_ranks`
+    could tell; too_close: one of the walls of `between`; other_streams | turnaround | copies | unattributed: idle time
+    or copies by their own name; unknown: waiting that nothing in the traces explains."""
+
+    name: str
+    headline: str  # what stands in the place of the wall's name: `imbalance: the experts of rank 2 have more to do`
+    lost_us: float = 0.0  # of an average step
+    share: float = 0.0
+    ranks: list[int] = []  # the late ones, the most waited for first
+    evidence: list[str] = []
+    trace_ranks: list[int] = []  # to trace next, where their traces would tell more; empty where they are not known
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict. `margin` is the leading wall's share minus the next one's, with what of the bubble goes with each;
     below the threshold the wall is undetermined, and `because` says so, but where the next is communication that may
@@ -224,6 +241,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     walls: list[WallFinding] = []  # ranked by recoverable_us
     doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
     cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
+    ranks: list[int] = []  # those on which the wall stands, where it does on some only
+    between: list[Wall] = []  # the walls of which one it is, where two are too close
+    cause: Cause | None = None
+
+    @property
+    def headline(self) -> str:
+        """What to call the verdict: its wall, or what it leads to where none is named."""
+        return self.cause.headline if self.cause is not None else self.wall.value
 
     def finding(self, wall: Wall) -> WallFinding | None:
         return next((w for w in self.walls if w.wall is wall), None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from analyzers.diagnosis import Diagnosis, Wall, WallFinding
 from analyzers.ranks.job import Job
+from analyzers.ranks.late_ranks import LateBy
 from analyzers.wording import percent
 
 # shares of the average step, except `classified`: the share of device time that the kernel table explains
@@ -22,6 +23,11 @@ THRESHOLDS = {
 }
 WORTH_SAYING = 0.005  # of the step: a smaller wall is not said to be next
 WAITING = "waiting for slower ranks"
+BUBBLE = "the pipeline's bubble"
+OTHER_STREAMS = "work that was launched but waits for another stream, a copy or an event"
+TURNAROUND = "the device's own turn from one queued kernel to the next"
+NOT_IN_THE_TRACE = "idle time whose cause is not in the trace"
+ONE_WAY_COPIES = "copying input or weights under no compute"
 PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing says how much
 
 
@@ -45,13 +51,14 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
         return "", 0.0
     memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
     offloaded = memory.parts.get("offload_copies", 0.0) if memory else 0.0
+    waited = max(step.waiting_us + step.bubble_us - step.pipeline_wait_us, job.imbalance_us)
     losses = {
-        "the pipeline's bubble": step.pipeline_wait_us,
-        WAITING: max(step.waiting_us + step.bubble_us - step.pipeline_wait_us, job.imbalance_us),
-        "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,
-        "the device's own turn from one queued kernel to the next": step.turnaround_us,
-        "idle time whose cause is not in the trace": step.unattributed_us,
-        "copying input or weights under no compute": step.to_host_us + step.from_host_us - offloaded,
+        BUBBLE: step.pipeline_wait_us,
+        WAITING: waited * (1 - job.lateness.share(LateBy.HOST)),  # for hosts: their wall counts it
+        OTHER_STREAMS: step.sync_us - step.turnaround_us,
+        TURNAROUND: step.turnaround_us,
+        NOT_IN_THE_TRACE: step.unattributed_us,
+        ONE_WAY_COPIES: step.to_host_us + step.from_host_us - offloaded,
     }
     what, us = max(losses.items(), key=lambda item: item[1])
     return what, job.share(us)
@@ -174,6 +181,16 @@ ABSTENTIONS: tuple[Callable[[_Case], str | None], ...] = (
 )
 
 
+BETWEEN_TWO = (_too_close, _may_be_the_hosts)
+
+
+def _rivals(case: _Case, abstain: Callable[[_Case], str | None]) -> list[Wall]:
+    """What the leading wall cannot be told from."""
+    if abstain is _may_be_the_hosts:
+        return [Wall.HOST]
+    return [case.next.wall] if case.next else []
+
+
 def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     """The verdict on findings that are sorted, largest first."""
     failure = job.outcome.failure
@@ -202,7 +219,14 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     doubts = ((abstain, why) for abstain in ABSTENTIONS if (why := abstain(case)) is not None)
     for abstain, why in doubts:
         key = abstain.__name__.removeprefix("_")
-        return Diagnosis(wall=Wall.UNDETERMINED, margin=margin, because=why, walls=list(findings), doubt=key)
+        return Diagnosis(
+            wall=Wall.UNDETERMINED,
+            margin=margin,
+            because=why,
+            walls=list(findings),
+            doubt=key,
+            between=[*dict.fromkeys([leader.wall, *_rivals(case, abstain)])] if abstain in BETWEEN_TWO else [],
+        )
     return Diagnosis(wall=leader.wall, margin=margin, because=_reason(leader, others), walls=list(findings))
 
 

@@ -31,6 +31,8 @@ ACTIVITY_NAMES = {
 PART_NAMES = {  # classes whose name says little
     "compute": "compute, whatever its class (a slower device?)",
     "gemm": "matrix products",
+    "dense": "compute that does not depend on the routing",
+    "routed": "kernels around the experts",
     "indexing": "indexing kernels",
     "elementwise": "elementwise kernels",
     "other": "kernels of unknown class",

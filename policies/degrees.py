@@ -79,6 +79,15 @@ def splits(recipe: Recipe, pp: int, vpp: int) -> list[KnobChanges]:
     return [{}, *(change | no_uneven(recipe) for change in laid)]
 
 
+def laid_evenly(recipe: Recipe) -> list[KnobChanges]:
+    """Layers laid over the stages by what they cost, where the pipeline is interleaved or they do not divide."""
+    layout = layout_of(recipe)
+    if layout.pp == 1:
+        return []
+    texts = balanced_layouts(recipe.architecture, recipe.training.seq_length, pp=layout.pp, vpp=layout.vpp)
+    return [{LAYOUT: text, VPP: None} for text in texts]
+
+
 def with_ep(recipe: Recipe, size: int) -> list[KnobChanges]:
     """EP=1 leaves nothing to dispatch: its overlaps go, and expert TP must equal TP (replicas would drift apart)."""
     if size > 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 from analyzers.diagnosis import Wall
 from policies.measures import MEASURES
-from policies.situation import BUBBLE_PART, Situation
+from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, Situation
 from policies.trial import Phase
 
 KnobChanges = dict[str, Any]
@@ -22,6 +22,8 @@ EP = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
 TP = ("tp",)
 CP = ("cp",)
 BUBBLE = ("pp", BUBBLE_PART)  # waiting for another stage: inside send/recv kernels, or as idle time
+LOAD = (LOAD_PART,)  # waiting for the rank whose experts have most to do
+STAGES = (STAGES_PART,)  # waiting for the stage that has most to do
 DP = ("dp",)
 RECOMPUTE = ("recompute",)
 COPIES = ("offload_copies",)
@@ -102,9 +104,10 @@ class Fix:
         return tuple(dict.fromkeys(claim.wall for claim in self.claims))
 
     def bound_us(self, situation: Situation, wall: Wall) -> float:
-        """R: all that the wall could give, with the bubble where the fix acts on it (it is part of no wall)."""
+        """R: all that the wall could give, with what is part of no wall (the bubble) where the fix acts on it."""
         parts = {part for claim in self.claims for part in claim.parts if claim.wall is wall}
-        return situation.recoverable_us(wall) + (situation.bubble_us if BUBBLE_PART in parts else 0.0)
+        outside = (us for part, us in situation.of_no_wall.items() if part in parts)
+        return situation.recoverable_us(wall) + max(outside, default=0.0)
 
     def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:
         """The wall it gives most back on, and how much: claims on a wall add up to at most its R, walls do not."""

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
-from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief, believed
 from policies.belief.lesson import Lesson
 from policies.belief.prior import prior_of
 from policies.carried import carrying
 from policies.consider import Candidate, Idea, consider
+from policies.cures import walls_of
 from policies.fit import needs_room, propose_fit
 from policies.fixes import FIXES
 from policies.gate import measured_limit
@@ -276,13 +276,12 @@ def _phase_of(view: View, recipe: Recipe) -> Phase:
 
 
 def _walls_named(view: View) -> set[str]:
-    """The wall that is named; where none is, every one that could give more than the noise."""
+    """The wall that is named, or whose knobs act on what the step is lost to; where there is none, every one that could
+    give more than the noise."""
     analysis = view.situation.analysis
     if analysis is None:
         return set()
-    if analysis.diagnosis.wall is not Wall.UNDETERMINED:
-        return {analysis.diagnosis.wall.value}
-    return walls_worth_it(view)
+    return {wall.value for wall in walls_of(analysis.diagnosis)} or walls_worth_it(view)
 
 
 def _by_the_field(found: Sequence[Prospect]) -> Prospect:

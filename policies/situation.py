@@ -14,7 +14,9 @@ from policies.trial import Trial
 from trainer.burst import Failure, Outcome
 from trainer.recipe import Recipe
 
-BUBBLE_PART = "bubble"  # idle time that the analyzers name, and that is part of no wall
+# time that the analyzers name, and that is part of no wall
+BUBBLE_PART, LOAD_PART, STAGES_PART = "bubble", "experts_load", "uneven_stages"
+PIPELINE_CAUSES = (BUBBLE_PART, STAGES_PART)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,15 @@ class Situation:
         return told or max((_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0)
 
     @property
-    def bubble_us(self) -> float:
+    def of_no_wall(self) -> dict[str, float]:
+        """What fixes may act on beside the walls: the bubble, experts' load that is uneven, stages that are."""
+        cause = self.analysis.diagnosis.cause if self.analysis else None
+        lost = {cause.name: cause.lost_us} if cause is not None else {}
+        bubble_us = max([self._idle_bubble_us, *(us for name, us in lost.items() if name in PIPELINE_CAUSES)])
+        return {BUBBLE_PART: bubble_us, LOAD_PART: lost.get(LOAD_PART, 0.0), STAGES_PART: lost.get(STAGES_PART, 0.0)}
+
+    @property
+    def _idle_bubble_us(self) -> float:
         """Idle time of an average step in which a pipeline receive was pending, on the rank with most of it."""
         waits = ([step.idle_by_cause.bubble_us for step in steps] for steps in self.traced_steps)
         return max(map(_mean, waits), default=0.0)
@@ -85,7 +95,7 @@ class Situation:
             return 0.0
         if not parts:
             return finding.recoverable_us
-        known = finding.parts | {BUBBLE_PART: self.bubble_us}
+        known = finding.parts | self.of_no_wall
         return sum(known.get(part, 0.0) for part in parts)
 
     @property

@@ -17,7 +17,6 @@ from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
 from policies.legality import Refusal, derive
 from policies.recompute import NONE, rungs
 from policies.search import Point
-from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import layout_of
@@ -64,15 +63,6 @@ def _interleaving(recipe: Recipe) -> list[KnobChanges]:
     plain: KnobChanges = {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
     whole = [plain | split for split in degrees.splits(recipe, layout_of(recipe).pp, 1)]
     return [*whole, *(change for chunks in (2, 4) for change in degrees.with_vpp(recipe, chunks))]
-
-
-def _stages(recipe: Recipe) -> list[KnobChanges]:
-    """Layers laid over the stages by what they cost, where the pipeline is interleaved or they do not divide."""
-    layout = layout_of(recipe)
-    if layout.pp == 1:
-        return []
-    texts = balanced_layouts(recipe.architecture, recipe.training.seq_length, pp=layout.pp, vpp=layout.vpp)
-    return [{"pipeline_model_parallel_layout": text, "virtual_pipeline_model_parallel_size": None} for text in texts]
 
 
 def _groups(recipe: Recipe) -> list[KnobChanges]:
@@ -127,7 +117,7 @@ AXES: dict[str, Row] = {
 # All that may move: what only a model that weighs it can afford to look at, and every other knob of the table
 ROWS: dict[str, Row] = {
     **AXES,
-    "stages": Row(knobs=("pipeline_model_parallel_layout",), options=_stages),
+    "stages": Row(knobs=("pipeline_model_parallel_layout",), options=degrees.laid_evenly),
     "chunk groups": Row(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
     **{
         name: _alone(name)

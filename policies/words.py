@@ -18,6 +18,8 @@ PART_WORDS = {
     "pp": "PP send/recv is exposed",
     "dp": "DP communication is exposed",
     "bubble": "the pipeline is empty (bubble)",
+    "experts_load": "ranks wait for the one whose experts have most to do",
+    "uneven_stages": "pipeline stages wait for the one that has most to do",
     "recompute": "forward work is done again in backward",
     "offload_copies": "copies of offloaded tensors are exposed",
     "allocator": "the allocator goes back to the driver",
@@ -49,8 +51,12 @@ def because_of_wall(candidate: Candidate, view: View) -> str:
 
 
 def leading_wall(situation: Situation) -> str | None:
-    """The wall that could give most back, with its number; None without a trace."""
-    findings = situation.analysis.diagnosis.walls if situation.analysis else []
+    """The wall that could give most back, or what the step is lost to beside the walls, with its number; None without a
+    trace."""
+    diagnosis = situation.analysis.diagnosis if situation.analysis else None
+    if diagnosis is not None and diagnosis.cause is not None and diagnosis.cause.lost_us > 0:
+        return f"{diagnosis.cause.headline} for {_share(diagnosis.cause.lost_us, situation)}"
+    findings = diagnosis.walls if diagnosis else []
     if not findings:
         return None
     first = max(findings, key=lambda finding: finding.recoverable_us)

@@ -24,6 +24,7 @@ from analyzers.names.kernels import (
     RECOMPUTE,
 )
 from analyzers.one_rank.breakdown import Breakdown
+from analyzers.one_rank.course import Course, course
 from analyzers.one_rank.gains import gains, gains_by_compute, kernels_of
 from analyzers.one_rank.pace import Pace
 from analyzers.one_rank.rank_step import RankStep
@@ -45,6 +46,11 @@ class Call:
     group_size: int | None = None
     size_bytes: int | None = None
     by_order: bool = True  # its ranks issue it in one order; a pipeline's sends and receives only if peers are known
+
+    @property
+    def paired(self) -> bool:
+        """From one rank to another, both known: `what` names them."""
+        return self.group_size == 2 and self.what.startswith("rank ")
 
     @property
     def of_any_size(self) -> Call:
@@ -73,6 +79,7 @@ class Digest:
     steps: tuple[RankStep, ...]  # waiting is not told: other ranks know it
     origin_us: float
     collectives: Collectives
+    course: Course
     exposed_by_kind: Mapping[str, Intervals]
     repeats: Repeats = ONCE
     world_size: int | None = None
@@ -129,6 +136,7 @@ def digest(breakdown: Breakdown) -> Digest:
         steps=tuple(_rank_steps(breakdown)),
         origin_us=breakdown.timeline.origin_us,
         collectives=_collectives(breakdown),
+        course=course(breakdown),
         exposed_by_kind=dict(breakdown.work.exposed_by_kind),
         repeats=breakdown.timeline.repeats,
         world_size=breakdown.timeline.world_size,

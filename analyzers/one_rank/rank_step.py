@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from analyzers.names.host_activities import ALLOCATOR
 from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
 
+BUBBLE_PART = "bubble"  # of waiting_by_cause: a late rank waits for its pipeline
+HOST_PART = "host:"  # of waiting_by_cause: what a late rank's host was doing
 OFFLOAD = "offload"  # what memory counts, and exposed copies
 # of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
 OFFLOAD_BALANCE = 0.2
@@ -29,6 +32,7 @@ class RankStep:
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
     may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)  # of the rest of exposed: perhaps likewise
+    waiting_by_cause: Mapping[str, float] = field(default_factory=dict)  # of waiting but for pp: what the late rank did
     to_host_us: float = 0.0  # of exposed copies: from the device to host memory
     from_host_us: float = 0.0
     copied_to_host_us: float = 0.0  # as they ran, exposed or not
@@ -63,6 +67,14 @@ class RankStep:
     @property
     def waiting_us(self) -> float:
         return sum(self.waiting_by_kind.values())
+
+    @property
+    def waiting_for_hosts(self) -> dict[str, float]:
+        """By what the hosts of late ranks were doing."""
+        hosts = {
+            part.removeprefix(HOST_PART): us for part, us in self.waiting_by_cause.items() if part.startswith(HOST_PART)
+        }
+        return {what: us for what, us in hosts.items() if what != ALLOCATOR}
 
     @property
     def offloads(self) -> bool:
@@ -101,8 +113,9 @@ class RankStep:
 
     @property
     def pipeline_wait_us(self) -> float:
-        """The bubble: the device idle, or held by a send or receive, until a pipeline peer is there."""
-        return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0)
+        """The bubble: the device idle, or held by a send or receive, until a pipeline peer is there; or in another
+        collective until a rank is there that waits for its pipeline."""
+        return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0) + self.waiting_by_cause.get(BUBBLE_PART, 0.0)
 
     def bubble_with_us(self, gained_us: float) -> float:
         """What of the pipeline's bubble goes with a gain in the passes: it is other stages' passes."""

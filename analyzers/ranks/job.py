@@ -6,6 +6,7 @@ without what may be that; averages are over steps.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,16 @@ from analyzers.names.kernels import PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.outcome import RunOutcome
+from analyzers.ranks.causes import causes, even
 from analyzers.ranks.clocks import align
+from analyzers.ranks.late_ranks import Lateness, lateness
 from analyzers.ranks.matching import match, pairs
 from analyzers.ranks.stragglers import ExpertLoad, Late, Place, expert_load, imbalance_us, places, rank_times
 from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
+_NUMBER = re.compile(r"\d+")
 SAID_SHARE = 0.005  # of the step: less is not worth a line
 
 
@@ -45,9 +49,11 @@ class Job:
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each among the others, if several were traced
     late: Late | None = None  # the rank that comes latest to collectives
+    lateness: Lateness = field(default_factory=Lateness)  # why ranks wait for others, and for which
     expert_load: ExpertLoad = field(default_factory=ExpertLoad)
     memory: Sequence[tuple[int | None, MemoryUse]] = ()  # of each rank that recorded it
     world_size: int | None = None  # ranks of the job, traced or not
+    untraced: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by kind: ranks of its groups without a trace
     unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: who waits there is not known
     classified: float = 1.0  # share of device time explained, the worst rank's
     cut_short: tuple[str, ...] = ()  # the traces whose end is missing: `cut short at 48.4 MB: PATH`
@@ -105,6 +111,7 @@ class Job:
             steps=1,
             by_rank=dict(enumerate(beside)) if slowest else {},
             world_size=self.world_size,
+            lateness=self.lateness.over(beside or [step]),
             imbalance_us=step.imbalance_us,
             classified=self.classified,
             cut_short=self.cut_short,
@@ -145,6 +152,11 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     clocks = align(len(digests), pairs(digests, matches), _one_clock(digests))
     waits = waiting(digests, shared, matches, clocks)
     each = [d.steps_waiting(w.waiting, w.maybe) for d, w in zip(digests, waits, strict=True)]
+    why = causes(digests, shared, matches, clocks)
+    for steps, of, kept in zip(each, why, shared, strict=True):
+        for at, k in enumerate(kept):
+            waited_us = steps[k].waiting_us - steps[k].waiting_by_kind.get(PIPELINE, 0.0)
+            steps[k] = replace(steps[k], waiting_by_cause=even(of.of_step(at), waited_us))
     for ks in zip(*shared, strict=True):
         lost = imbalance_us([steps[k] for steps, k in zip(each, ks, strict=True)])
         for steps, k in zip(each, ks, strict=True):
@@ -169,15 +181,29 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         ranks=ranks,
         late=late,
         imbalance_us=step.imbalance_us,
+        lateness=lateness(digests, named, table, why),
         expert_load=expert_load(table),
         memory=[(d.rank, d.report.memory) for d in digests if d.report.memory is not None],
         world_size=max((d.world_size for d in digests if d.world_size), default=None),
+        untraced=_untraced(digests),
         unaligned=tuple(str(place) for place, clock in zip(named, clocks, strict=True) if clock.root != clocks[0].root),
         classified=min(d.report.coverage.device_time_classified for d in digests),
         cut_short=tuple(f"{said}: {d.report.path}" for d in digests if (said := d.cut_short)),
         on_cpu=all(d.on_cpu for d in digests),
         outcome=outcome,
     )
+
+
+def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
+    """By kind of communication the ranks of its process groups of which there is no trace, as far as NCCL's arguments
+    name them."""
+    traced = {d.rank for d in digests}
+    found: dict[str, set[int]] = defaultdict(set)
+    for d in digests:
+        for call in d.collectives.calls:
+            named = _NUMBER.findall(call.what if call.paired else call.group.partition(" of ranks ")[2])
+            found[call.kind] |= {int(rank) for rank in named} - traced
+    return {kind: sorted(ranks) for kind, ranks in found.items() if ranks}
 
 
 def with_memory(job: Job, reports: Sequence[TraceReport]) -> Job:

@@ -14,16 +14,14 @@ import numpy as np
 from analyzers.diagnosis import RankTime
 from analyzers.intervals import Floats
 from analyzers.names.kernels import GROUPED_GEMM
+from analyzers.one_rank.course import EXPERTS, UNROUTED
 from analyzers.one_rank.digest import Digest
-from analyzers.one_rank.rank_step import RankStep, average
+from analyzers.one_rank.rank_step import HOST_PART, RankStep, average
 from analyzers.ranks.clocks import Clock, median
 from analyzers.ranks.waiting import Waits
 from analyzers.wording import KIND_NAMES, ms, part_name
 
-EXPERTS = "experts"
-HOST = "host"
 COMPUTE = "compute"
-UNROUTED = ("attention", "gemm", "convolution", "optimizer", "embedding")  # work that does not depend on the routing
 ENOUGH_TO_COMPARE = 0.1  # of the part's time: with less other work a slower device cannot be told
 AS_MUCH = 0.5  # of the part's growth: other work that grows so much says that the device is slower
 LATE_SHARE = 0.005  # of the step: ranks less late than this are on time
@@ -201,10 +199,10 @@ def _middle(parts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def _parts(step: RankStep) -> dict[str, float]:
     """A rank's own time by part, waiting left out: what late_in names."""
-    hosted = {f"{HOST}:{what}": us for what, us in step.host_by_activity.items()}
+    hosted = {f"{HOST_PART}{what}": us for what, us in step.host_by_activity.items()}
     return {
         **{EXPERTS if name == GROUPED_GEMM else name: us for name, us in step.compute_by_class.items()},
-        **(hosted or {HOST: step.host_us}),
+        **(hosted or {HOST_PART.rstrip(":"): step.host_us}),
         **{kind: us - step.waiting_by_kind.get(kind, 0.0) for kind, us in step.exposed_by_kind.items()},
         "copies": step.to_host_us + step.from_host_us,
         "sync": step.sync_us,

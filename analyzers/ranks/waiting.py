@@ -69,7 +69,7 @@ def _arrivals(ranks: Sequence[Digest], matches: Sequence[Match], clocks: Sequenc
     ]
     all_traced = all(rank.world_size == len(ranks) for rank in ranks)
     for group in matches:
-        start, end = _aligned(ranks, group, clocks)
+        start, end = aligned(ranks, group, clocks)
         last = np.fmax.reduce(start, axis=0)
         middle = median(start.T)
         whole = all_traced or group.call.group_size == len(group.rank)
@@ -85,7 +85,7 @@ def _arrivals(ranks: Sequence[Digest], matches: Sequence[Match], clocks: Sequenc
     return found
 
 
-def _aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> tuple[Floats, Floats]:
+def aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> tuple[Floats, Floats]:
     """Start and end on one clock, float64[R, N]; NaN where a rank was not there with the others."""
     start, end = group.times(ranks)
     for k, place in enumerate(group.rank.tolist()):

@@ -7,8 +7,9 @@ few microseconds to the device, the host was late. What it did meanwhile is look
 On a rank that computes on CPUs: time of the calculating threads under no operator.
 *What it costs.* A launch takes several microseconds, and MoE layers launch many small kernels; binding CPUs gave
 +10 %, partial CUDA graphs +10 % on DeepSeek-V3.
-*When it does not apply.* Bubbles, waiting for another rank or stream, gaps inside CUDA graphs, delays by the profiler,
-the device's own turn from one queued kernel to the next; cudaMalloc and cudaFree are memory's.
+*When it does not apply.* Bubbles, waiting for another stream, or for a rank that is late by anything but its host, gaps
+inside CUDA graphs, delays by the profiler, the device's own turn from one queued kernel to the next; cudaMalloc and
+cudaFree are memory's.
 *Source.* arXiv 2603.07685 §4.3.6; DeepSeek-V3 GB200 guide of Megatron-LM.
 """
 
@@ -18,32 +19,51 @@ from analyzers.diagnosis import Wall, WallFinding
 from analyzers.names.host_activities import ALLOCATOR
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
+from analyzers.ranks.late_ranks import LateBy
 from analyzers.wording import ACTIVITY_NAMES, ms, percent, short
 
 WALL = Wall.HOST
 SAID_SHARE = 0.01
+RANKS_NAMED = 4
 
 
 def find(job: Job) -> WallFinding | None:
-    """R is the idle time the host caused, by what the host was doing; the allocator's part of it is memory's."""
+    """R is the idle time the host caused, by what the host was doing, and waiting for ranks whose hosts are late; the
+    allocator's part of it is memory's."""
     step = job.step
     if step is None:
         return None
-    alone, gained = _recoverable(step), job.gained_us(_recoverable)
+    alone, gained = own_us(step), job.gained_us(own_us)
     back = gained / alone if alone > 0 else 1.0
     parts = {what: back * us for what, us in step.host_by_activity.items() if what != ALLOCATOR}
+    waited = step.waiting_for_hosts
+    least, waited_us = job.least_us(own_us), sum(waited.values())
+    parts |= {what: parts.get(what, 0.0) + us for what, us in waited.items()}
     return WallFinding(
         wall=WALL,
-        recoverable_us=gained,
-        share=job.share(gained),
-        evidence=[*_evidence(job, step), *job.until_another_is_slowest(alone, gained)],
+        recoverable_us=gained + waited_us,
+        share=job.share(gained + waited_us),
+        evidence=[
+            *_evidence(job, step),
+            *_late_hosts(job, waited_us),
+            *job.until_another_is_slowest(alone, gained),
+        ],
         parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
         bubble_us=step.bubble_with_us(min(gained, step.host_in_passes_us)),
-        least_us=job.least_us(_recoverable),
+        least_us=None if least is None else least + waited_us,
     )
 
 
-def _recoverable(step: RankStep) -> float:
+def _late_hosts(job: Job, waited_us: float) -> list[str]:
+    """Ranks that come late through their hosts: what this rank waits for them is the host's as well."""
+    late = [str(one) for one in job.lateness.late_by(LateBy.HOST)[:RANKS_NAMED] if one.cause is LateBy.HOST]
+    if job.share(waited_us) < SAID_SHARE:
+        return late
+    return [f"{job.of_step(waited_us)} more are waiting for ranks that come late through their hosts", *late]
+
+
+def own_us(step: RankStep) -> float:
+    """What the host of one rank holds up its own device for."""
     return step.host_us - step.host_by_activity.get(ALLOCATOR, 0.0)
 
 

@@ -2,7 +2,7 @@
 
 *What it is*: the next smaller `expert_model_parallel_size`; at 1 there is no dispatch at all.
 
-*How it shows*: EP dispatch and combine exposed in the trace.
+*How it shows*: EP dispatch and combine exposed in the trace; ranks waiting for the one whose experts have most to do.
 
 *What it costs*: more experts a rank, so weights, gradients and optimizer state grow; expert gradients are
 reduced over more replicas.
@@ -15,7 +15,7 @@ times below NVLink (section 3.2.4).
 
 from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_ep
-from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import EP, LOAD, Claim, Fix, KnobChanges, MemoryEffect, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -39,6 +39,12 @@ FIX = Fix(
             parts=EP,
             fraction=0.7,
             source="volume grows as (EP-1)/EP and is 5 to 10 times slower between nodes (arXiv 2603.07685)",
+        ),
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=LOAD,
+            fraction=0.3,
+            source="a rank with more experts is nearer to the mean: n experts' loads vary as 1/sqrt(n)",
         ),
     ),
     precondition=_precondition,

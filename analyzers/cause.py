@@ -1,0 +1,202 @@
+"""What a verdict without a wall comes down to, and on which ranks the host is the wall.
+
+Waiting for slower ranks is followed to what makes them late, a bubble to the pipeline's stages, and where the traces
+of other ranks would tell, they are named. Thin evidence gives no cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzers import verdict
+from analyzers.diagnosis import Cause, Diagnosis, Wall
+from analyzers.names.kernels import PIPELINE
+from analyzers.ranks.job import Job
+from analyzers.ranks.late_ranks import MAIN_CAUSE, LateBy, LateRank
+from analyzers.walls.host import own_us as own_host_us
+from analyzers.wording import ms, percent
+
+RANKS_NAMED = 4  # in words
+TO_TRACE = 8  # ranks that are asked for
+MOSTLY = 0.5  # of the host's wall: as much beyond what the middle rank has makes it the late ranks'
+# what `ranks` are late through, as a headline; {} is who
+LATE: Mapping[LateBy, str] = {
+    LateBy.HOST: "host on {}",
+    LateBy.EXPERTS: "imbalance: the experts of {} have more to do",
+    LateBy.DEVICE: "slow device: {} computes the same more slowly",
+    LateBy.UNEVEN_WORK: "uneven work: {} has longer sequences to attend to",
+    LateBy.ALLOCATOR: "memory on {}: the allocator goes back to the driver",
+    LateBy.TRANSFERS: "slow links: {} takes longer for its transfers",
+    LateBy.COPIES: "copies between device and host on {}",
+}
+OF_ITS_OWN = {
+    verdict.OTHER_STREAMS: "other_streams",
+    verdict.TURNAROUND: "turnaround",
+    verdict.NOT_IN_THE_TRACE: "unattributed",
+    verdict.ONE_WAY_COPIES: "copies",
+}
+
+
+def with_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
+    """The verdict with what it leads to."""
+    if diagnosis.wall is Wall.HOST:
+        late = _late_hosts(diagnosis, job)
+        cause = _late(job, LateBy.HOST, late, diagnosis.walls[0].recoverable_us) if late else None
+        return replace(diagnosis, cause=cause, ranks=cause.ranks if cause else [])
+    if diagnosis.wall is not Wall.UNDETERMINED or job.step is None:
+        return diagnosis
+    find = CAUSES.get(diagnosis.doubt)
+    return replace(diagnosis, cause=find(diagnosis, job) if find else None)
+
+
+def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
+    """The ranks that are late through their hosts, where most of the wall is theirs and not every rank's."""
+    finding = diagnosis.finding(Wall.HOST)
+    late = [one for one in job.lateness.late_by(LateBy.HOST) if one.cause is LateBy.HOST]
+    if finding is None or not late or len(job.by_rank) < 2:
+        return []
+    usual = float(np.median([own_host_us(step) for step in job.by_rank.values()]))
+    return late if finding.recoverable_us - usual >= MOSTLY * finding.recoverable_us else []
+
+
+def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
+    """The largest loss that is no wall."""
+    what, share = verdict.lost_elsewhere(job, diagnosis.walls)
+    step_us = job.step.duration_us if job.step else 0.0
+    if what == verdict.BUBBLE:
+        return _bubble(job, share * step_us)
+    if what == verdict.WAITING:
+        return _waiting(job, share * step_us)
+    return Cause(name=OF_ITS_OWN[what], headline=what, lost_us=share * step_us, share=share)
+
+
+def _waiting(job: Job, lost_us: float) -> Cause:
+    """By the cause of most of it, hosts apart, which are a wall."""
+    open_ones: dict[LateBy, float] = {
+        cause: us for cause, us in job.lateness.us.items() if cause in LATE and cause is not LateBy.HOST
+    }
+    whole = job.lateness.total_us * (1 - job.lateness.share(LateBy.HOST))
+    cause = max(open_ones, key=lambda one: open_ones[one], default=LateBy.UNKNOWN)
+    late = job.lateness.late_by(cause)
+    if late and open_ones[cause] >= MAIN_CAUSE * whole:
+        return _late(job, cause, late, lost_us)
+    if job.world_size is not None and job.world_size > max(len(job.ranks), 1):
+        return _untraced(job, "waiting for ranks that were not traced", lost_us)
+    return Cause(name=LateBy.UNKNOWN, headline=verdict.WAITING, lost_us=lost_us, share=job.share(lost_us))
+
+
+def _late(job: Job, cause: LateBy, late: Sequence[LateRank], lost_us: float) -> Cause:
+    ranks = [one.place.rank for one in late if one.place.rank is not None]
+    even = (
+        [f"experts of even load would give back {percent(job.share(job.even_experts_us))} of the step at most"]
+        if cause is LateBy.EXPERTS and job.even_experts_us > 0
+        else []
+    )
+    return Cause(
+        name=cause,
+        headline=LATE[cause].format(_who([str(one.place) for one in late], len(job.ranks))),
+        lost_us=lost_us,
+        share=job.share(lost_us),
+        ranks=ranks,
+        evidence=[*map(str, late[:RANKS_NAMED]), *even],
+    )
+
+
+def _who(named: Sequence[str], of: int) -> str:
+    """`rank 3`, `rank 3 and rank 5`, `rank 3, rank 5 and 6 more`; all of several come late by turns."""
+    if len(named) == of > 1:
+        return "every rank by turns"
+    if len(named) <= 2:
+        return " and ".join(named)
+    return f"{', '.join(named[:2])} and {len(named) - 2} more"
+
+
+def _bubble(job: Job, lost_us: float) -> Cause:
+    """Waiting for other stages: because one has more to do than the others, or because that is how a pipeline fills."""
+    own = {rank: step.own_us for rank, step in job.by_rank.items() if step.pipeline_wait_us > 0 or _is_staged(step)}
+    share = job.share(lost_us)
+    if len(own) < 2:
+        evidence = (
+            [] if len(job.ranks) > 1 else ["one rank of every pipeline stage would tell whether stages are uneven"]
+        )
+        return Cause(
+            name="bubble",
+            headline=verdict.BUBBLE,
+            lost_us=lost_us,
+            share=share,
+            evidence=evidence,
+            trace_ranks=_asked(job, [PIPELINE]),
+        )
+    longest = max(own, key=lambda rank: own[rank])
+    least = min(own, key=lambda rank: own[rank])
+    uneven_us = own[longest] - float(np.mean(list(own.values())))
+    said = (
+        f"the stage of rank {longest} has {ms(own[longest])} ms of work of its own a step, that of rank {least} "
+        f"{ms(own[least])} ms: even stages would give back {percent(job.share(uneven_us))} of the step at most"
+    )
+    uneven = uneven_us >= MOSTLY * lost_us
+    return Cause(
+        name="uneven_stages" if uneven else "bubble",
+        headline=f"uneven pipeline stages: rank {longest} has most to do" if uneven else verdict.BUBBLE,
+        lost_us=lost_us,
+        share=share,
+        ranks=[longest] if uneven else [],
+        evidence=[said] if job.share(uneven_us) >= verdict.WORTH_SAYING else [],
+    )
+
+
+def _is_staged(step: object) -> bool:
+    return PIPELINE in getattr(step, "communication_by_kind", {})
+
+
+def _untraced(job: Job, headline: str, lost_us: float = 0.0, kinds: Sequence[str] = ()) -> Cause:
+    asked = _asked(job, kinds or list(job.untraced))
+    return Cause(
+        name="untraced_ranks",
+        headline=headline,
+        lost_us=lost_us,
+        share=job.share(lost_us),
+        evidence=[f"{len(job.by_rank) or 1} of {job.world_size} ranks are traced"] if job.world_size else [],
+        trace_ranks=asked,
+    )
+
+
+def _asked(job: Job, kinds: Sequence[str]) -> list[int]:
+    """Ranks of these kinds' groups that are not traced, spread evenly where they are many."""
+    ranks = sorted({rank for kind in kinds for rank in job.untraced.get(kind, ())})
+    if len(ranks) <= TO_TRACE:
+        return ranks
+    return [ranks[index * len(ranks) // TO_TRACE] for index in range(TO_TRACE)]
+
+
+def _perhaps_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
+    step, finding = job.step, diagnosis.finding(Wall.COMMUNICATION)
+    if step is None or finding is None:
+        return None
+    kinds = [kind for kind, us in step.may_wait_by_kind.items() if us > 0]
+    headline = "communication, or waiting for ranks that were not traced"
+    return _untraced(job, headline, finding.recoverable_us * step.may_wait_share, kinds)
+
+
+def _another_stage(diagnosis: Diagnosis, job: Job) -> Cause | None:
+    least = max(diagnosis.walls, key=lambda one: one.least_us if one.least_us is not None else one.recoverable_us)
+    return _untraced(
+        job, f"{diagnosis.walls[0].wall} or {least.wall}: a stage that was not traced decides", 0.0, [PIPELINE]
+    )
+
+
+def _between(diagnosis: Diagnosis, job: Job) -> Cause | None:
+    walls = " or ".join(diagnosis.between)
+    return Cause(name="too_close", headline=f"{walls}: too close to tell") if walls else None
+
+
+CAUSES: Mapping[str, Callable[[Diagnosis, Job], Cause | None]] = {
+    "no_wall_is_larger": _lost,
+    "may_be_waiting": _perhaps_waiting,
+    "another_stage": _another_stage,
+    "too_close": _between,
+    "may_be_the_hosts": _between,
+}

@@ -1,0 +1,76 @@
+"""How far each part of a rank's time had come when a collective began and when it ended.
+
+Between two such moments the differences are what the rank did there, without rest: why it came later to the second
+than another rank that left the first together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzers.intervals import Bools, Floats, Intervals, merge
+from analyzers.names.kernels import GROUPED_GEMM, KINDS, PIPELINE
+from analyzers.one_rank.breakdown import Breakdown
+from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART
+
+EXPERTS = "experts"
+DENSE = "dense"  # compute that does not depend on the routing
+ROUTED = "routed"  # the rest of compute: kernels around the experts, and what is done again
+COPIES, SYNC, UNATTRIBUTED = "copies", "sync", "unattributed"
+UNROUTED = ("attention", "gemm", "convolution", "optimizer", "embedding")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Course:
+    """Of a rank's N collectives and W steps. parts: names of P parts; since_us, until_us: float64[N, P], the time of
+    each part before the collective's start and before its end; begun_us: float64[W, P], before each step; alone:
+    bool[N], nothing is computed when the collective ends, so that it was waited for."""
+
+    parts: tuple[str, ...]
+    since_us: Floats
+    until_us: Floats
+    begun_us: Floats
+    alone: Bools
+
+
+def course(breakdown: Breakdown) -> Course:
+    """Of the collectives as they stand in the digest."""
+    sets = _parts(breakdown)
+    spans = breakdown.work.collectives
+    return Course(
+        parts=(*sets, UNATTRIBUTED),
+        since_us=_before(sets, spans.start_us, breakdown),
+        until_us=_before(sets, spans.end_us, breakdown),
+        begun_us=_before(sets, np.array([step.start_us for step in breakdown.windows or [breakdown.span]]), breakdown),
+        alone=~breakdown.work.compute.contains(np.nextafter(spans.end_us, -np.inf)),
+    )
+
+
+def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -> Floats:
+    """float64[N, P], with what is in no set in the last column."""
+    begin = min((float(when.start[0]) for when in sets.values() if len(when)), default=breakdown.span.start_us)
+    known = np.array([when.covered_until(time) for when in sets.values()]).reshape(len(sets), len(time)).T
+    rest = np.maximum(0.0, time - begin) - known.sum(axis=1)
+    return np.column_stack([known, rest])
+
+
+def _parts(breakdown: Breakdown) -> dict[str, Intervals]:
+    """Disjoint sets of time by part."""
+    work, idle = breakdown.work, breakdown.idle
+    by_class = work.compute_by_class
+    routed = [name for name in by_class if name not in (GROUPED_GEMM, *UNROUTED)]
+    of = {EXPERTS: (GROUPED_GEMM,), DENSE: UNROUTED, ROUTED: routed}
+    computed = {part: merge(by_class[name] for name in names if name in by_class) for part, names in of.items()}
+    exposed = {kind: work.exposed_by_kind[kind] for kind in KINDS if kind in work.exposed_by_kind and kind != PIPELINE}
+    held = [work.exposed_by_kind[PIPELINE]] if PIPELINE in work.exposed_by_kind else []
+    return {
+        **{part: when for part, when in computed.items() if len(when)},
+        **exposed,
+        COPIES: work.exposed_copies,
+        **{f"{HOST_PART}{what}": when for what, when in breakdown.host.items()},
+        SYNC: idle.sync,
+        BUBBLE_PART: merge([idle.bubble, *held]),
+    }

@@ -1,0 +1,229 @@
+"""The ranks that others wait for, each with the cause of its being late: its host, its experts' load, a slower device.
+
+What a late rank does more is compared with the ranks that waited for it, since they left a collective together. Longer
+experts are load only if the work that routing does not change is no longer there too, and, where NCCL's arguments say
+how much was exchanged, if the rank got more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from analyzers.names.host_activities import ALLOCATOR
+from analyzers.names.kernels import GEMM, GROUPED_GEMM, KINDS
+from analyzers.one_rank.course import COPIES, DENSE, EXPERTS, ROUTED, UNROUTED
+from analyzers.one_rank.digest import Digest
+from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART, RankStep
+from analyzers.ranks.causes import UNKNOWN, Caused, Causes
+from analyzers.ranks.stragglers import AS_MUCH, ENOUGH_TO_COMPARE, Place
+from analyzers.wording import ms, part_name
+
+EXCHANGES = ("ep_dispatch", "all_to_all")  # whose sizes say how many tokens a rank gets
+MORE_TOKENS = 0.05  # than the others get: less explains no longer experts
+MAIN_CAUSE = 0.5  # of what a rank is waited for: as much makes a cause its cause
+AS_LONG = 1.1  # less is not worth a word
+MANY_TIMES = 10.0  # as long: the others hardly do it at all
+WAITED_FOR = 0.1  # of what the most waited for rank is: less is not worth naming
+
+
+class LateBy(StrEnum):
+    """Why a rank comes late."""
+
+    HOST = "late_host"
+    EXPERTS = "experts_load"
+    DEVICE = "slow_device"
+    UNEVEN_WORK = "uneven_work"
+    ALLOCATOR = "late_allocator"
+    TRANSFERS = "slow_links"
+    COPIES = "late_copies"
+    BUBBLE = "bubble"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateRank:
+    """A rank of the job that is waited for. us: in a step, how long the rank that waits most for it does, by cause;
+    part: of its main cause the part that is longest beyond the others'; times_as_long: over theirs; more_tokens: what
+    it gets over what they get, None where no size is known."""
+
+    place: Place
+    us: Mapping[LateBy, float]
+    part: str
+    times_as_long: float
+    more_tokens: float | None = None
+
+    @property
+    def waited_us(self) -> float:
+        return sum(self.us.values())
+
+    @property
+    def cause(self) -> LateBy:
+        """What makes up most of it, UNKNOWN where nothing is half of it."""
+        most = max(self.us, key=lambda cause: self.us[cause])
+        return most if self.us[most] >= MAIN_CAUSE * self.waited_us else LateBy.UNKNOWN
+
+    def __str__(self) -> str:
+        waited = f"{self.place} is waited for {ms(self.waited_us)} ms a step"
+        if self.cause is LateBy.UNKNOWN:
+            return waited
+        if self.cause is LateBy.BUBBLE:
+            return f"{waited}, while it waits for its pipeline itself"
+        longer = AS_LONG < self.times_as_long < MANY_TIMES
+        times = f", {self.times_as_long:.2g}x as long as the ranks that wait" if longer else ""
+        tokens = self.more_tokens is not None and self.cause is LateBy.EXPERTS
+        return (
+            f"{waited}, {ms(self.us[self.cause])} ms of it for {part_name(self.part)}{times}"
+            f"{f', with {self.more_tokens:.2g}x the tokens' if tokens else ''}"
+        )
+
+
+COMPUTE_PARTS = (EXPERTS, DENSE, ROUTED)
+COMPUTING = (LateBy.EXPERTS, LateBy.DEVICE, LateBy.UNEVEN_WORK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """What ranks wait for others, pipelines' bubble apart, in a step of the mean rank by cause, and the late ranks,
+    the most waited for first."""
+
+    us: Mapping[LateBy, float] = field(default_factory=dict)
+    ranks: Sequence[LateRank] = ()
+
+    @property
+    def total_us(self) -> float:
+        return sum(self.us.values())
+
+    def share(self, cause: LateBy) -> float:
+        """Of all waiting, 0..1."""
+        return self.us.get(cause, 0.0) / self.total_us if self.total_us > 0 else 0.0
+
+    def late_by(self, cause: LateBy) -> list[LateRank]:
+        """The ranks worth naming for it, the most waited for first."""
+        found = sorted((one for one in self.ranks if one.us.get(cause, 0.0) > 0), key=lambda one: -one.us[cause])
+        return [one for one in found if one.us[cause] >= WAITED_FOR * found[0].us[cause]]
+
+    def over(self, steps: Sequence[RankStep]) -> Lateness:
+        """The same late ranks, with what these steps waited: of longer compute in proportion to what the late ranks
+        say it is."""
+        computing = {cause: sum(one.us.get(cause, 0.0) for one in self.ranks) for cause in COMPUTING}
+        whole = sum(computing.values())
+        of_compute = {cause: us / whole for cause, us in computing.items()} if whole > 0 else {}
+        found: dict[LateBy, float] = {}
+        for step in steps:
+            for part, us in step.waiting_by_cause.items():
+                shares = of_compute if part in COMPUTE_PARTS and of_compute else {_cause_of(part): 1.0}
+                for cause, share in shares.items():
+                    found[cause] = found.get(cause, 0.0) + share * us / len(steps)
+        found.pop(LateBy.BUBBLE, None)
+        return Lateness(us={cause: us for cause, us in found.items() if us > 0}, ranks=self.ranks)
+
+
+def lateness(
+    ranks: Sequence[Digest], named: Sequence[Place], table: Sequence[Sequence[RankStep]], found: Sequence[Causes]
+) -> Lateness:
+    """table: R ranks' S steps, with what each waited by part."""
+    if len(ranks) < 2:
+        return Lateness()
+    tokens = [_received(rank) for rank in ranks]
+    late = [_late_rank(place, named[place], causes, table, tokens) for place, causes in enumerate(found)]
+    most_first = sorted((one for one in late if one is not None), key=lambda one: -one.waited_us)
+    return Lateness(ranks=most_first).over([step for row in table for step in row])
+
+
+def _cause_of(part: str) -> LateBy:
+    """Of a part that is no compute."""
+    named = {COPIES: LateBy.COPIES, BUBBLE_PART: LateBy.BUBBLE, f"{HOST_PART}{ALLOCATOR}": LateBy.ALLOCATOR}
+    named |= dict.fromkeys(KINDS, LateBy.TRANSFERS)
+    return named.get(part) or (LateBy.HOST if part.startswith(HOST_PART) else LateBy.UNKNOWN)
+
+
+def _late_rank(
+    place: int, named: Place, causes: Causes, table: Sequence[Sequence[RankStep]], tokens: Sequence[float | None]
+) -> LateRank | None:
+    steps = len(table[place])
+    caused = {other: one for other, one in causes.caused.items() if one.us[:-1].sum() > 0}
+    if not caused:
+        return None
+    patient = max(caused, key=lambda other: float(caused[other].us[:-1].sum()))
+    everyone = sum(caused.values(), start=_nothing(len(causes.parts)))
+    most = dict(zip(causes.parts, (caused[patient].us / steps).tolist(), strict=True))
+    more = _more_tokens(tokens[place], [tokens[other] for other in caused])
+    computing = _longer_compute(causes.parts, everyone, table[place], [table[other] for other in caused], more)
+    us: dict[LateBy, float] = {}
+    for part, waited in most.items():
+        cause = computing if part in COMPUTE_PARTS else _cause_of(part)
+        if part != UNKNOWN and waited > 0:
+            us[cause] = us.get(cause, 0.0) + waited
+    main = max(us, key=lambda cause: us[cause])
+    of_main = [
+        part for part in most if part != UNKNOWN and (computing if part in COMPUTE_PARTS else _cause_of(part)) is main
+    ]
+    part = max(of_main, key=lambda name: most[name])
+    at = causes.parts.index(part)
+    pair = caused[patient]
+    return LateRank(
+        place=named,
+        us=us,
+        part=part,
+        times_as_long=float(pair.late_did_us[at] / pair.did_us[at]) if pair.did_us[at] > 0 else np.inf,
+        more_tokens=more,
+    )
+
+
+def _nothing(parts: int) -> Caused:
+    return Caused(us=np.zeros(parts), late_did_us=np.zeros(parts), did_us=np.zeros(parts))
+
+
+def _longer_compute(
+    parts: Sequence[str],
+    caused: Caused,
+    late: Sequence[RankStep],
+    others: Sequence[Sequence[RankStep]],
+    more_tokens: float | None,
+) -> LateBy:
+    """What makes a late rank compute longer: its experts' load, unless all it computes takes longer or it got no more
+    tokens; where experts are not what is longer, the device, or if only attention is, uneven sequences."""
+    at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
+    us = {part: float(caused.us[k]) for part, k in at.items()}
+    dense, own_dense = _growth(late, others, UNROUTED)
+    if us.get(EXPERTS, 0.0) > 0 and us[EXPERTS] >= us.get(DENSE, 0.0):
+        did = float(caused.did_us[at[EXPERTS]])
+        experts = float(caused.late_did_us[at[EXPERTS]]) / did - 1 if did > 0 else np.inf
+        experts_us = np.mean([step.compute_by_class.get(GROUPED_GEMM, 0.0) for step in late])
+        all_slower = own_dense >= ENOUGH_TO_COMPARE * experts_us and dense >= AS_MUCH * experts
+        same_tokens = more_tokens is not None and more_tokens < 1 + MORE_TOKENS
+        return LateBy.DEVICE if all_slower or same_tokens else LateBy.EXPERTS
+    products, own_products = _growth(late, others, (GEMM,))
+    comparable = own_products >= ENOUGH_TO_COMPARE * own_dense
+    return LateBy.UNEVEN_WORK if comparable and products < AS_MUCH * dense else LateBy.DEVICE
+
+
+def _growth(
+    late: Sequence[RankStep], others: Sequence[Sequence[RankStep]], classes: Sequence[str]
+) -> tuple[float, float]:
+    """How much longer the late rank takes for some classes in a step, over the middle one of the others; and its
+    time."""
+
+    def takes(steps: Sequence[RankStep]) -> float:
+        return float(np.mean([sum(step.compute_by_class.get(name, 0.0) for name in classes) for step in steps]))
+
+    own, middle = takes(late), float(np.median([takes(steps) for steps in others]))
+    return (own / middle - 1 if middle > 0 else 0.0), own
+
+
+def _received(rank: Digest) -> float | None:
+    """Bytes of the exchanges that bring a rank its tokens; None where a size is not known."""
+    found = rank.collectives
+    sizes = [call.size_bytes if call.kind in EXCHANGES else 0 for call in found.calls]
+    if not len(found.call) or None in sizes or not any(sizes):
+        return None
+    return float(np.array(sizes, dtype=np.float64)[found.call].sum())
+
+
+def _more_tokens(own: float | None, others: Sequence[float | None]) -> float | None:
+    known = [us for us in others if us]
+    return own / float(np.median(known)) if own and len(known) == len(others) else None

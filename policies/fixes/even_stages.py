@@ -1,0 +1,47 @@
+"""Even stages: layers laid over the pipeline by what they cost, so that no stage has more to do than the others.
+
+*What it is*: `pipeline_model_parallel_layout` with the embedding, the loss and MTP counted as the layers they weigh as
+much as.
+
+*How it shows*: one stage's ranks have more time of their own than the others', which wait for them in send and receive.
+
+*What it costs*: stages that hold more layers hold more weights.
+
+*When it does not apply*: PP is 1, or the layers lie so already.
+
+*Source*: arXiv 2603.07685 section 9.1 (the slowest stage sets the pace; flexible layouts).
+"""
+
+from analyzers.diagnosis import Wall
+from policies.degrees import laid_evenly
+from policies.fix import STAGES, Claim, Fix, KnobChanges, MemoryEffect
+from policies.situation import Situation
+from policies.trial import Phase
+
+
+def _precondition(situation: Situation) -> str | None:
+    return "PP is 1" if situation.knob("pipeline_model_parallel_size") == 1 else None
+
+
+def _changes(situation: Situation) -> list[KnobChanges]:
+    now = situation.knob("pipeline_model_parallel_layout")
+    return [change for change in laid_evenly(situation.recipe) if change["pipeline_model_parallel_layout"] != now]
+
+
+FIX = Fix(
+    name="even_stages",
+    title="even pipeline stages",
+    phases=(Phase.SCALE, Phase.PROFILE),
+    claims=(
+        Claim(
+            wall=Wall.COMMUNICATION,
+            parts=STAGES,
+            fraction=0.5,
+            source="the step is as long as its slowest stage: whole layers can even out part of the difference",
+        ),
+    ),
+    precondition=_precondition,
+    changes=_changes,
+    memory=MemoryEffect(fraction=0.05, note="weights and activations move with the layers"),
+    chance=0.5,
+)
