@@ -46,6 +46,8 @@ def with_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
         late = _late_hosts(diagnosis, job)
         cause = _late(job, LateBy.HOST, late, diagnosis.walls[0].recoverable_us) if late else None
         return replace(diagnosis, cause=cause, ranks=cause.ranks if cause else [])
+    if diagnosis.wall is Wall.COMMUNICATION:
+        return replace(diagnosis, cause=_perhaps_late(diagnosis, job))
     if diagnosis.wall is not Wall.UNDETERMINED or job.step is None:
         return diagnosis
     find = CAUSES.get(diagnosis.doubt)
@@ -58,7 +60,8 @@ def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
     late = [one for one in job.lateness.late_by(LateBy.HOST) if one.cause is LateBy.HOST]
     if finding is None or not late or len(job.by_rank) < 2:
         return []
-    usual = float(np.median([own_host_us(step) for step in job.by_rank.values()]))
+    hosts_us = sorted(own_host_us(step) for step in job.by_rank.values())
+    usual = hosts_us[(len(hosts_us) - 1) // 2]  # of two ranks the other one's
     return late if finding.recoverable_us - usual >= MOSTLY * finding.recoverable_us else []
 
 
@@ -179,6 +182,17 @@ def _perhaps_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
     kinds = [kind for kind, us in step.may_wait_by_kind.items() if us > 0]
     headline = "communication, or waiting for ranks that were not traced"
     return _untraced(job, headline, finding.recoverable_us * step.may_wait_share, kinds)
+
+
+def _perhaps_late(diagnosis: Diagnosis, job: Job) -> Cause | None:
+    """Communication of which ranks that are known were not traced: one that is late in every layer looks like a slow
+    transfer to the others."""
+    finding = diagnosis.finding(Wall.COMMUNICATION)
+    kinds = [kind for kind, us in finding.parts.items() if job.share(us) >= verdict.WORTH_SAYING] if finding else []
+    found = _untraced(job, str(Wall.COMMUNICATION), 0.0, kinds) if kinds else None
+    if found is None or not found.trace_ranks:
+        return None
+    return replace(found, evidence=[f"{found.evidence[0]}: if another one is late, this is waiting for it"])
 
 
 def _another_stage(diagnosis: Diagnosis, job: Job) -> Cause | None:

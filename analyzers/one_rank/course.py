@@ -15,6 +15,7 @@ from analyzers.intervals import Bools, Floats, Intervals, merge
 from analyzers.names.kernels import GROUPED_GEMM, KINDS, PIPELINE
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART
+from analyzers.timeline import Ints, Spans
 
 EXPERTS = "experts"
 DENSE = "dense"  # compute that does not depend on the routing
@@ -27,7 +28,7 @@ UNROUTED = ("attention", "gemm", "convolution", "optimizer", "embedding")
 class Course:
     """Of a rank's N collectives and W steps. parts: names of P parts; since_us, until_us: float64[N, P], the time of
     each part before the collective's start and before its end; begun_us: float64[W, P], before each step; alone:
-    bool[N], nothing is computed when the collective ends, so that it was waited for."""
+    bool[N], nothing is computed and no other collective runs when it ends, so that it was waited for."""
 
     parts: tuple[str, ...]
     since_us: Floats
@@ -45,8 +46,15 @@ def course(breakdown: Breakdown) -> Course:
         since_us=_before(sets, spans.start_us, breakdown),
         until_us=_before(sets, spans.end_us, breakdown),
         begun_us=_before(sets, np.array([step.start_us for step in breakdown.windows or [breakdown.span]]), breakdown),
-        alone=~breakdown.work.compute.contains(np.nextafter(spans.end_us, -np.inf)),
+        alone=(_running(spans) == 1) & ~breakdown.work.compute.contains(np.nextafter(spans.end_us, -np.inf)),
     )
+
+
+def _running(spans: Spans) -> Ints:
+    """int64[N]: how many collectives run when each ends, itself counted."""
+    begun = np.searchsorted(np.sort(spans.start_us), spans.end_us, side="left")
+    running: Ints = begun - np.searchsorted(np.sort(spans.end_us), spans.end_us, side="left")
+    return running
 
 
 def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -> Floats:

@@ -23,6 +23,7 @@ from analyzers.ranks.stragglers import AS_MUCH, ENOUGH_TO_COMPARE, Place
 from analyzers.wording import ms, part_name
 
 EXCHANGES = ("ep_dispatch", "all_to_all")  # whose sizes say how many tokens a rank gets
+SLOWER = 0.02  # than the others' at work that routing does not change: less is no slower device
 MORE_TOKENS = 0.05  # than the others get: less explains no longer experts
 MAIN_CAUSE = 0.5  # of what a rank is waited for: as much makes a cause its cause
 AS_LONG = 1.1  # less is not worth a word
@@ -186,7 +187,8 @@ def _longer_compute(
     more_tokens: float | None,
 ) -> LateBy:
     """What makes a late rank compute longer: its experts' load, unless all it computes takes longer or it got no more
-    tokens; where experts are not what is longer, the device, or if only attention is, uneven sequences."""
+    tokens; where experts are not what is longer, the device, or if only attention is, uneven sequences; UNKNOWN where
+    what is longer now is shorter then."""
     at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
     us = {part: float(caused.us[k]) for part, k in at.items()}
     dense, own_dense = _growth(late, others, UNROUTED)
@@ -194,10 +196,13 @@ def _longer_compute(
         did = float(caused.did_us[at[EXPERTS]])
         experts = float(caused.late_did_us[at[EXPERTS]]) / did - 1 if did > 0 else np.inf
         experts_us = np.mean([step.compute_by_class.get(GROUPED_GEMM, 0.0) for step in late])
-        all_slower = own_dense >= ENOUGH_TO_COMPARE * experts_us and dense >= AS_MUCH * experts
+        comparable = bool(own_dense >= ENOUGH_TO_COMPARE * experts_us)
+        all_slower = comparable and dense >= max(SLOWER, AS_MUCH * experts)
         same_tokens = more_tokens is not None and more_tokens < 1 + MORE_TOKENS
         return LateBy.DEVICE if all_slower or same_tokens else LateBy.EXPERTS
     products, own_products = _growth(late, others, (GEMM,))
+    if dense < SLOWER:
+        return LateBy.UNKNOWN
     comparable = own_products >= ENOUGH_TO_COMPARE * own_dense
     return LateBy.UNEVEN_WORK if comparable and products < AS_MUCH * dense else LateBy.DEVICE
 

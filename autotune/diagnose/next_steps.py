@@ -11,10 +11,11 @@ from typing import Any, TypedDict
 import msgspec
 from rich.console import Console
 
-from analyzers.diagnosis import Analysis, Wall, WallFinding
+from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
 from autotune.looks.quantities import counted, duration, gain, percent
 from autotune.looks.wrapping import say
 from policies.advice import OPEN, Advice, advice
+from policies.cures import NOTHING, cure_of, said_of
 from policies.situation import Situation
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import outline
@@ -54,8 +55,8 @@ class NextFix(TypedDict):
 
 
 class NextSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """`next` of `diagnose --json`. wall: whose fixes these are, the verdict's or, where none is named, the one that
-    would be next; None where no wall has anything to give back."""
+    """`next` of `diagnose --json`. wall: whose fixes these are, the verdict's or, where none is named, its cause's or
+    the one that would be next; None where no wall has anything to give back."""
 
     wall: Wall | None
     said: str
@@ -67,23 +68,48 @@ class NextSteps(msgspec.Struct, frozen=True, kw_only=True):
 def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSteps:
     """What to try after this diagnosis; situation: the recipe and the burst that were traced, where they are known."""
     finding = _next_wall(analysis)
-    doubt = RECORD.get(analysis.diagnosis.doubt, "") if analysis.diagnosis.wall is Wall.UNDETERMINED else ""
+    doubt = _record(analysis.diagnosis)
     if finding is None:
         return NextSteps(wall=None, said="No wall has time to give back that a fix could act on.", record=doubt)
-    found = advice(analysis, finding.wall, situation)
+    found = _fixes(analysis, finding, situation)
     nodes = nodes_needed(situation.recipe) if situation is not None and _does_not_fit(finding) else None
     return NextSteps(
         wall=finding.wall,
-        said=" ".join(_said(analysis, finding, found, situation, nodes)),
+        said=" ".join(each for each in _said(analysis, finding, found, situation, nodes) if each),
         record=doubt,
         fixes=[_document(one) for one in found],
         nodes_needed=nodes,
     )
 
 
-def _next_wall(analysis: Analysis) -> WallFinding | None:
-    """The verdict's, or the largest where no wall is named."""
+def _record(diagnosis: Diagnosis) -> str:
+    """What to record to be sure; nothing where a wall is named or the cause of what is lost is known, and no rank's
+    trace would tell more."""
+    cause = diagnosis.cause
+    if cause is not None and cause.trace_ranks:
+        return f"ranks {', '.join(map(str, cause.trace_ranks))} in the same steps, beside those traced"
+    if diagnosis.wall is not Wall.UNDETERMINED:
+        return ""
+    return "" if cause is not None and cure_of(diagnosis) is not NOTHING else RECORD.get(diagnosis.doubt, "")
+
+
+def _fixes(analysis: Analysis, finding: WallFinding, situation: Situation | None) -> list[Advice]:
+    """Of a cause that has fixes of its own those; else the wall's, of two that are too close both's."""
     diagnosis = analysis.diagnosis
+    own = cure_of(diagnosis).fixes if diagnosis.wall is Wall.UNDETERMINED else ()
+    if own:
+        return [one for one in advice(analysis, finding.wall, situation) if one.fix in own]
+    walls = dict.fromkeys([finding.wall, *(diagnosis.between if diagnosis.wall is Wall.UNDETERMINED else [])])
+    found = [one for wall in walls for one in advice(analysis, wall, situation)]
+    return sorted(found, key=lambda one: -(one.gives_back_us or 0.0)) if len(walls) > 1 else found
+
+
+def _next_wall(analysis: Analysis) -> WallFinding | None:
+    """The verdict's; where no wall is named the one that its cause's fixes are counted under, or the largest."""
+    diagnosis = analysis.diagnosis
+    under = cure_of(diagnosis).wall if diagnosis.wall is Wall.UNDETERMINED else None
+    if under is not None and (found := diagnosis.finding(under)) is not None:
+        return found
     named = diagnosis.finding(diagnosis.wall)
     largest = max(diagnosis.walls, key=lambda one: one.recoverable_us, default=None)
     finding = named or largest
@@ -101,6 +127,11 @@ def _said(
         yield "The run does not fit: first what costs least step time."
         if nodes is not None and situation is not None:
             yield nodes_words(situation.recipe, nodes)
+    elif analysis.diagnosis.cause is not None and cure_of(analysis.diagnosis) is not NOTHING:
+        yield f"What acts on it, most to give back first: {analysis.diagnosis.headline}."
+        yield said_of(analysis.diagnosis.cause)
+    elif analysis.diagnosis.between:
+        yield f"Fixes of {' and '.join(analysis.diagnosis.between)}, most to give back first."
     elif analysis.diagnosis.wall is Wall.UNDETERMINED:
         yield f"No wall is named; {finding.wall} would be next, with {percent(finding.share)} of the step at most."
     else:

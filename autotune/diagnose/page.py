@@ -21,6 +21,7 @@ from autotune.diagnose.terminal import (
     described,
     gives_back,
     judged_words,
+    led_to,
     memory_words,
     notes,
     precision,
@@ -88,10 +89,11 @@ def diagnosis_page(analysis: Analysis, name: str, steps: NextSteps | None = None
     return render(
         "diagnosis.html.j2",
         name=printable(name),
-        figure=diagnosis.wall.value,
+        figure=diagnosis.headline,
         figure_note=diagnosis.cut_short
         or gained
         or ("no wall is named" if diagnosis.wall is Wall.UNDETERMINED else ""),
+        led_to=led_to(diagnosis),
         walls_note=LEFT_OF_IT if diagnosis.cut_short else "",
         facts={
             "Why": diagnosis.because,

@@ -42,6 +42,7 @@ from autotune.looks.segments import (
 )
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
+from policies.cures import said_of
 
 BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
 SHOWN = 0.0005  # of a step: what is less would read as 0.0 %
@@ -115,18 +116,34 @@ def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
 
 
 def worth(analysis: Analysis) -> str:
-    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back; empty for no wall, or no step."""
-    finding = analysis.diagnosis.finding(analysis.diagnosis.wall)
-    if finding is None or finding.recoverable_us <= 0:
-        return ""
+    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back, or what is lost to the cause of a
+    verdict without one; empty where neither is known, or no step."""
+    diagnosis = analysis.diagnosis
+    finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
     whole = "a step" if any(trace.steps for trace in analysis.traces) else "the trace"
-    return f"up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of {whole}"
+    if finding is not None and finding.recoverable_us > 0:
+        return f"up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of {whole}"
+    if finding is None and cause is not None and cause.lost_us > 0:
+        return f"{duration(cause.lost_us)} ({percent(cause.share)}) of {whole}"
+    return ""
+
+
+def led_to(diagnosis: Diagnosis) -> list[str]:
+    """The evidence of a verdict's cause, and what to do about it that is no setting."""
+    cause = diagnosis.cause
+    if cause is None:
+        return []
+    return [*cause.evidence, *filter(None, [said_of(cause)])]
 
 
 def _say_verdict(console: Console, analysis: Analysis) -> None:
-    said = (analysis.diagnosis.cut_short, f"wall: {analysis.diagnosis.wall.value}", worth(analysis))
-    say(console, ", ".join(filter(None, said)), style="bold")
-    say(console, analysis.diagnosis.because)
+    diagnosis = analysis.diagnosis
+    named = diagnosis.wall is not Wall.UNDETERMINED or diagnosis.cause is None
+    said = (diagnosis.cut_short, f"{'wall: ' if named else ''}{diagnosis.headline}", worth(analysis))
+    say(console, f"{', '.join(filter(None, said))}{'' if named else ' (no wall)'}", style="bold")
+    say(console, diagnosis.because)
+    for line in led_to(diagnosis):
+        say(console, line, lead="  - ")
 
 
 def _step_rows(analysis: Analysis) -> list[tuple[str, list[Segment]]]:

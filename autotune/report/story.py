@@ -176,6 +176,8 @@ def _what_is_left(history: History) -> str:
     wall = wall_of(history.best)
     if history.best.analysis is None:
         return "The best recipe left no trace, so its wall is not known."
-    if wall.wall == Wall.UNDETERMINED.value:
-        return f"No wall leads in the best recipe: {wall.evidence[0]}"
+    diagnosis = history.best.analysis.diagnosis
+    if diagnosis.wall is Wall.UNDETERMINED:
+        led_to = f"{wall}. " if diagnosis.cause is not None else ""
+        return f"No wall leads in the best recipe: {led_to}{wall.evidence[0]}"
     return f"The largest wall of the best recipe: {wall}. {wall.evidence[0]}".rstrip()

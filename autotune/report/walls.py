@@ -37,7 +37,7 @@ def wall_of(trial: Trial) -> WallSeen:
         return WallSeen(wall="not seen", recoverable="", evidence=said, seen_in="")
     diagnosis = trial.analysis.diagnosis
     return WallSeen(
-        wall=diagnosis.wall.value,
+        wall=diagnosis.headline,
         recoverable=_recoverable(diagnosis),
         evidence=_evidence(diagnosis),
         seen_in=_seen_in(trial, trial.analysis),
@@ -88,15 +88,18 @@ def _out_of_memory(trial: Trial, failure: Failure) -> WallSeen:
 
 
 def _recoverable(diagnosis: Diagnosis) -> str:
-    finding = diagnosis.finding(diagnosis.wall)
+    finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
+    if finding is None and cause is not None and cause.lost_us > 0:
+        return f"{duration(cause.lost_us)}, {percent(cause.share)} of the step"
     if finding is None:
         return ""
     return f"R = {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
 
 
 def _evidence(diagnosis: Diagnosis) -> tuple[str, ...]:
-    finding = diagnosis.finding(diagnosis.wall)
-    return tuple(finding.evidence) if finding and finding.evidence else (diagnosis.because,)
+    finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
+    led_to = tuple(cause.evidence) if cause else ()
+    return tuple(finding.evidence) if finding and finding.evidence else (diagnosis.because, *led_to)
 
 
 def _seen_in(trial: Trial, analysis: Analysis) -> str:

@@ -29,6 +29,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.rules import Finding
 
 WATCHED = 2  # late ranks that the next burst traces again
+LACKED = 4  # ranks whose traces the last analysis lacked: likewise
 TRIES = 2  # of a burst that the machine, not the recipe, made fail
 LOST_IN_A_ROW = 3  # bursts lost to the machine: then it is not one node, and nothing more is learnt here
 FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
@@ -136,11 +137,15 @@ class Bench:
         return self.journal.once(BurstFinished, lambda: self._run(burst, trial))
 
     def _latest_ranks(self) -> tuple[int, ...]:
-        """The ranks that came latest in the last analysis: a slow machine is looked at again in every layout."""
+        """The ranks that came latest in the last analysis, since a slow machine is looked at again in every layout, and
+        those whose traces it lacked."""
         analyses = (trial.analysis for trial in reversed(self.journal.history.attempted.values()) if trial.analysis)
-        ranks = getattr(next(analyses, None), "ranks", [])
-        late = sorted((each for each in ranks if each.late_us and each.late_to), key=lambda each: -each.late_us)
-        return tuple(each.rank for each in late[:WATCHED] if each.rank is not None)
+        last = next(analyses, None)
+        if last is None:
+            return ()
+        late = sorted((each for each in last.ranks if each.late_us and each.late_to), key=lambda each: -each.late_us)
+        lacked = last.diagnosis.cause.trace_ranks if last.diagnosis.cause else []
+        return tuple(dict.fromkeys([*(each.rank for each in late[:WATCHED]), *lacked[:LACKED]]))
 
     def _run(self, burst: Burst, trial: int) -> BurstFinished:
         left = self._left(burst)

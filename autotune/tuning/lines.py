@@ -88,7 +88,8 @@ def _(event: Analyzed, history: History) -> str:
     if event.analysis is None:
         return f"  no analysis: {event.because}"
     diagnosis = event.analysis.diagnosis
-    return f"  wall: {diagnosis.wall}: {diagnosis.because}"
+    led_to = f" ({diagnosis.headline})" if diagnosis.cause is not None else ""
+    return f"  wall: {diagnosis.wall}{led_to}: {diagnosis.because}"
 
 
 @line_of.register

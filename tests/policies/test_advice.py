@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
+from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall, WallFinding
 from policies.advice import advice, fix_page
 from policies.fixes import FIXES
 from policies.situation import Situation
@@ -24,22 +24,27 @@ PARTS = {
 }
 
 
-def walled(wall: Wall, *, on_cpu: bool = False) -> Analysis:
-    """A job that loses 100 ms of each of 1000 to every part of one wall."""
+OF_NO_WALL = ("experts_load", "uneven_stages")
+
+
+def walled(wall: Wall, *, on_cpu: bool = False, cause: str = "") -> Analysis:
+    """A job that loses 100 ms of each of 1000 to every part of one wall, and to a cause that is of none."""
     parts = dict.fromkeys(PARTS[wall], 100000.0)
     finding = WallFinding(
         wall=wall, recoverable_us=1e5 * max(len(parts), 1), share=0.1, evidence=["it is"], parts=parts
     )
     drawn = analysis_of(STEPS[1], burst=2)
     traces = [msgspec.structs.replace(trace, devices=[] if on_cpu else [0]) for trace in drawn.traces]
-    return Analysis(diagnosis=Diagnosis(wall=wall, margin=0.1, because="drawn", walls=[finding]), traces=traces)
+    lost = Cause(name=cause, headline=cause, lost_us=1e5, share=0.1) if cause else None
+    diagnosis = Diagnosis(wall=wall, margin=0.1, because="drawn", walls=[finding], cause=lost)
+    return Analysis(diagnosis=diagnosis, traces=traces)
 
 
 @pytest.mark.parametrize("wall", list(PARTS))
 def test_every_fix_of_a_wall_is_offered_for_a_trace_of_unknown_recipe(wall: Wall) -> None:
     claiming = {name for name, fix in FIXES.items() if wall in fix.walls}
-    found = {one.fix for on_cpu in (False, True) for one in advice(walled(wall, on_cpu=on_cpu), wall)}
-    assert found == claiming
+    jobs = [walled(wall, on_cpu=on_cpu) for on_cpu in (False, True)] + [walled(wall, cause=name) for name in OF_NO_WALL]
+    assert {one.fix for job in jobs for one in advice(job, wall)} == claiming
     for one in advice(walled(wall), wall):
         assert one.flags or one.without
         assert one.costs

@@ -71,6 +71,9 @@ class Job:
     load: float = 1.0  # of the busiest rank's experts over the others'
     load_moves: bool = False  # another rank is busiest in each layer
     paused_rank: int | None = None  # only this rank's host pauses
+    pauses_move: bool = False  # each pause is another rank's
+    slow_host: tuple[float, ...] = ()  # by rank: how much longer its host takes from launch to launch
+    attention_load: float = 1.0  # of the busiest rank's attention over the others'
     # the trace
     warm_up: int = 0  # steps at the start that are slower, by pauses and allocations
     operators: bool = True
@@ -114,8 +117,8 @@ class Builder:
 
     def _disturbed(self, work: list[Instruction], pauses: list[float], shown: tuple[str, str]) -> list[Instruction]:
         """The work with the host's pauses between its launches."""
-        rank = self.job.paused_rank
-        for us in pauses:
+        for number, us in enumerate(pauses):
+            rank = number % self.job.ranks if self.job.pauses_move else self.job.paused_rank
             times = tuple(us if rank in (None, r) else 0.0 for r in range(self.job.ranks))
             thread = MAIN if shown[0].startswith("enumerate") else AUTOGRAD
             at = self.random.randrange(len(work) // 4, len(work))
@@ -186,10 +189,14 @@ class Builder:
         for number, (kernel, us) in enumerate(
             ((self.gemm, job.dense_us / 3), (name, job.attention_us), (self.gemm, job.dense_us * 2 / 3))
         ):
+            compute = self._compute(kernel, us * passes)
+            if number == 1:
+                longest, *others = compute.us
+                compute = compute._replace(us=(longest * job.attention_load, *others))
             if job.in_graph and number:
-                yield self._compute(kernel, us * passes)._replace(in_graph=True)
+                yield compute._replace(in_graph=True)
             else:
-                yield from self._launched(self._compute(kernel, us * passes))
+                yield from self._launched(compute)
 
     def _experts(self, layer: int, passes: float) -> Iterator[Instruction]:
         job = self.job
@@ -253,7 +260,8 @@ class Builder:
         yield kernel
 
     def _pause_between(self) -> Iterator[Instruction]:
-        us = self._by_rank(self.job.python_us, even=True)
+        slower = self.job.slow_host or (1.0,) * self.job.ranks
+        us = tuple(t * times for t, times in zip(self._by_rank(self.job.python_us, even=True), slower, strict=True))
         yield Host(us, "aten::op", "cpu_op", self.thread, self.again)
 
     def _compute(self, name: str, us: float, after: tuple[int, ...] = ()) -> Kernel:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from tests.analyzers.moe_steps import names
 from tests.analyzers.moe_steps.job import Builder, Job
-from tests.analyzers.moe_steps.program import Machine
+from tests.analyzers.moe_steps.program import Instruction, Machine
 from tests.analyzers.moe_steps.recording import Recording
 from tests.analyzers.moe_steps.truth import Truth, truth
 
@@ -17,7 +17,7 @@ CLOCKS_APART_US = 50_000.0  # at most, of two ranks
 LARGEST = 30  # layers times steps times micro-batches times ranks: what keeps a case small
 
 
-def _healthy(random: Random, *, ranks: int = 1) -> Job:
+def healthy(random: Random, *, ranks: int = 1) -> Job:
     """A job with little of anything wrong: large kernels, short exchanges, a quick host."""
     layers = random.choice((2, 2, 3, 3, 4, 4, 6, 6, 8, 8, 12, 12, 24))
     steps = min(random.randint(2, 6), max(2, LARGEST // (layers * ranks)))
@@ -45,31 +45,31 @@ def _healthy(random: Random, *, ranks: int = 1) -> Job:
     )
 
 
-def _layer_us(job: Job) -> float:
+def layer_us(job: Job) -> float:
     """Compute of one layer, forward and backward."""
     return 3 * (job.attention_us + job.dense_us + job.experts_us + 7 * job.small_us)
 
 
-def _step_us(job: Job) -> float:
-    return _layer_us(job) * job.layers * job.micro_batches + job.optimizer_us
+def step_us(job: Job) -> float:
+    return layer_us(job) * job.layers * job.micro_batches + job.optimizer_us
 
 
 def _exposed_exchange(random: Random) -> Job:
     """Nothing runs beneath dispatch and combine; there are four of them a layer."""
-    job = _healthy(random)
-    exposed_us = _layer_us(job) * random.uniform(0.15, 1.2) / 4
+    job = healthy(random)
+    exposed_us = layer_us(job) * random.uniform(0.15, 1.2) / 4
     covered = random.choice((0.0, 0.0, 0.3))
     return replace(job, exchange_us=exposed_us / (1 - covered), covered=covered)
 
 
 def _hidden_exchange(random: Random) -> Job:
-    job = _healthy(random)
-    return replace(job, exchange_us=_layer_us(job) * random.uniform(0.1, 0.4) / 4, covered=random.uniform(1.2, 1.8))
+    job = healthy(random)
+    return replace(job, exchange_us=layer_us(job) * random.uniform(0.1, 0.4) / 4, covered=random.uniform(1.2, 1.8))
 
 
 def _slow_launches(random: Random) -> Job:
     """Kernels are shorter than what the host needs to launch them."""
-    job = _healthy(random)
+    job = healthy(random)
     unit = random.uniform(8.0, 25.0)
     return replace(
         job,
@@ -90,9 +90,9 @@ PAUSES = (("gc", "user_annotation"), ("gc", "user_annotation"), ("gc.collect", "
 
 def _collecting_garbage(random: Random) -> Job:
     """The host stops for long enough that the device runs dry."""
-    job = replace(_healthy(random), library=random.choice(names.LIBRARIES))
+    job = replace(healthy(random), library=random.choice(names.LIBRARIES))
     count = random.randint(1, 3)
-    pause = _step_us(job) * random.uniform(0.5, 1.5) / count
+    pause = step_us(job) * random.uniform(0.5, 1.5) / count
     return replace(job, pauses_us=(pause,) * count, pause=random.choice(PAUSES))
 
 
@@ -100,22 +100,22 @@ LOADERS = (("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "us
 
 
 def _loading_data(random: Random) -> Job:
-    job = _healthy(random)
-    return replace(job, data_us=_step_us(job) * random.uniform(0.12, 1.0), data=random.choice(LOADERS))
+    job = healthy(random)
+    return replace(job, data_us=step_us(job) * random.uniform(0.12, 1.0), data=random.choice(LOADERS))
 
 
 def _pipeline_bubble(random: Random) -> Job:
-    job = _healthy(random)
-    bubble = _layer_us(job) * job.layers * random.uniform(0.15, 1.0)
+    job = healthy(random)
+    bubble = layer_us(job) * job.layers * random.uniform(0.15, 1.0)
     return replace(job, bubble_us=bubble, bubble_on_host=random.random() < 0.4)
 
 
 def _straggler(random: Random) -> Job:
     """One rank is slower than the others: its device, or its host."""
-    job = replace(_healthy(random, ranks=random.choice((2, 2, 4))), noise=random.uniform(0.0, 0.04))
+    job = replace(healthy(random, ranks=random.choice((2, 2, 4))), noise=random.uniform(0.0, 0.04))
     late = random.randrange(job.ranks)
     if random.random() < 0.35:
-        pause = _step_us(job) * random.uniform(0.5, 1.2)
+        pause = step_us(job) * random.uniform(0.5, 1.2)
         return replace(job, pauses_us=(pause,), pause=random.choice(PAUSES), paused_rank=late)
     slower = random.uniform(1.3, 2.0)
     return replace(job, speed=tuple(slower if rank == late else 1.0 for rank in range(job.ranks)))
@@ -123,40 +123,40 @@ def _straggler(random: Random) -> Job:
 
 def _uneven_experts(random: Random) -> Job:
     """One rank's experts get more tokens; which one may change from layer to layer."""
-    job = replace(_healthy(random, ranks=random.choice((2, 4))), noise=random.uniform(0.0, 0.04))
+    job = replace(healthy(random, ranks=random.choice((2, 4))), noise=random.uniform(0.0, 0.04))
     job = replace(job, experts_us=job.experts_us * random.uniform(1.5, 2.5))
     return replace(job, load=random.uniform(1.7, 3.0), load_moves=random.random() < 0.5)
 
 
 def _recomputing(random: Random) -> Job:
     """Where operators are not recorded, only a range can tell that work is done again."""
-    job = _healthy(random)
+    job = healthy(random)
     how = random.choice(("range", "checkpoint")) if job.operators else "range"
     return replace(job, recompute=how, recompute_experts=random.random() < 0.7)
 
 
 def _allocating(random: Random) -> Job:
     """The allocator goes back to the driver, which waits for the device."""
-    job = _healthy(random)
+    job = healthy(random)
     each = random.randint(1, 3)
-    return replace(job, allocations=each, allocation_us=_layer_us(job) * random.uniform(0.12, 0.6) / each)
+    return replace(job, allocations=each, allocation_us=layer_us(job) * random.uniform(0.12, 0.6) / each)
 
 
 def _offloading(random: Random) -> Job:
-    job = _healthy(random)
-    return replace(job, offload_us=_layer_us(job) * random.uniform(0.15, 0.6))
+    job = healthy(random)
+    return replace(job, offload_us=layer_us(job) * random.uniform(0.15, 0.6))
 
 
 def _computing(random: Random) -> Job:
     """Nothing is wrong that a trace could show."""
-    job = _healthy(random)
+    job = healthy(random)
     return replace(job, small_us=job.small_us * random.uniform(1.0, 8.0))
 
 
 def _mixed(random: Random) -> Job:
     """Two things at once, either of which may be the larger."""
-    job = _healthy(random)
-    layer, step = _layer_us(job), _step_us(job)
+    job = healthy(random)
+    layer, step = layer_us(job), step_us(job)
     ills: list[dict[str, object]] = [
         {"exchange_us": layer * random.uniform(0.1, 0.6) / 4},
         {"recompute": "range"},
@@ -196,6 +196,7 @@ class Case:
     job: Job
     truth: Truth
     recordings: tuple[Recording, ...]
+    steps: Sequence[Sequence[Instruction]] = ()
 
     def write(self, folder: Path) -> None:
         for recording in self.recordings:
@@ -205,7 +206,11 @@ class Case:
 def draw(scenario: str, seed: int) -> Case:
     """The same case for the same seed."""
     random = Random(f"{scenario} {seed}")
-    job = SCENARIOS[scenario](random)
+    return played(scenario, seed, SCENARIOS[scenario](random), random)
+
+
+def played(scenario: str, seed: int, job: Job, random: Random) -> Case:
+    """The traces of a job that was drawn."""
     if job.steps > 2 and random.random() < 0.3:
         job = replace(job, warm_up=1)
     steps = Builder(job, random).steps()
@@ -228,4 +233,5 @@ def draw(scenario: str, seed: int) -> Case:
         job=job,
         truth=truth(steps, job.ranks, warm_up=job.warm_up),
         recordings=recordings,
+        steps=steps,
     )
