@@ -21,6 +21,7 @@ from analyzers.wording import ms, percent
 
 RANKS_NAMED = 4  # in words
 TO_TRACE = 8  # ranks that are asked for
+MIN_US = 1e-3  # of waiting: less is none
 MOSTLY = 0.5  # of the host's wall: as much beyond what the middle rank has makes it the late ranks'
 # what `ranks` are late through, as a headline; {} is who
 LATE: Mapping[LateBy, str] = {
@@ -84,7 +85,7 @@ def _waiting(job: Job, lost_us: float) -> Cause:
     whole = job.lateness.total_us * (1 - job.lateness.share(LateBy.HOST))
     cause = max(open_ones, key=lambda one: open_ones[one], default=LateBy.UNKNOWN)
     late = job.lateness.late_by(cause)
-    if late and open_ones[cause] >= MAIN_CAUSE * whole:
+    if late and open_ones.get(cause, 0.0) >= max(MAIN_CAUSE * whole, MIN_US):
         return _late(job, cause, late, lost_us)
     if job.world_size is not None and job.world_size > max(len(job.ranks), 1):
         return _untraced(job, "waiting for ranks that were not traced", lost_us)

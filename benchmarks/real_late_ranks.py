@@ -13,9 +13,9 @@ import argparse
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ RECIPE: dict[str, Any] = {
     "name": "late",
     "model": {
         "num_layers": 4,
-        "hidden_size": 256,
+        "hidden_size": 128,
         "num_attention_heads": 4,
         "vocab_size": 256,
         "num_moe_experts": 8,
         "moe_router_topk": 2,
-        "moe_ffn_hidden_size": 1024,
+        "moe_ffn_hidden_size": 256,
     },
     "cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": RANKS},
     "training": {"seq_length": 256, "global_batch_size": 8, "micro_batch_size": 2, "precision": "fp32"},
@@ -54,7 +54,7 @@ import gc, importlib.util, os, sys, time
 from importlib.machinery import PathFinder
 
 LATE = os.environ.get("RANK") in os.environ["RANKS_LATE"].split(",")
-KEPT = [[number] for number in range(400_000)] if LATE and os.environ["DISTURB"] == "garbage" else []
+KEPT = [[number] for number in range(200_000)] if LATE and os.environ["DISTURB"] == "garbage" else []
 
 
 def disturb(module):
@@ -109,6 +109,11 @@ class Scene:
     wall: Wall | None = None
     cause: str = ""
     late: tuple[int, ...] = ()
+    model: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe.model_validate(RECIPE | {"model": RECIPE["model"] | self.model})
 
     def judge(self, analysis: Analysis) -> str:
         """right, wrong or abstained. Where nothing is disturbed it is only wrong to call a rank late."""
@@ -123,9 +128,16 @@ SCENES = (
     Scene(name="even", disturb=""),
     Scene(name="sleeping-host", disturb="sleep", ranks=(1,), wall=Wall.HOST, cause="late_host", late=(1,)),
     Scene(name="garbage", disturb="garbage", ranks=(0,), wall=Wall.HOST, cause="late_host", late=(0,)),
-    Scene(name="busy-experts", disturb="router", wall=Wall.UNDETERMINED, cause="experts_load", late=(0,)),
+    Scene(
+        name="busy-experts",
+        disturb="router",
+        wall=Wall.UNDETERMINED,
+        cause="experts_load",
+        late=(0,),
+        model={"moe_ffn_hidden_size": 4096},
+    ),
 )
-SLEEP_S = 0.03
+SLEEP_S = 0.2
 
 
 @contextmanager
@@ -157,7 +169,7 @@ def play(scene: Scene, folder: Path) -> Analysis:
     with disturbed(scene, folder / "path"):
         engine = open_engine("megatron", folder / "engine")
         try:
-            burst = Burst(number=1, recipe=Recipe.model_validate(RECIPE), folder=folder / "0001")
+            burst = Burst(number=1, recipe=scene.recipe, folder=folder / "0001")
             outcome = engine.run(burst)
         finally:
             engine.close()

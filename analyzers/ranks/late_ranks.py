@@ -204,7 +204,8 @@ def _longer_compute(
     if dense < SLOWER:
         return LateBy.UNKNOWN
     comparable = own_products >= ENOUGH_TO_COMPARE * own_dense
-    return LateBy.UNEVEN_WORK if comparable and products < AS_MUCH * dense else LateBy.DEVICE
+    as_fast = comparable and products < max(SLOWER, AS_MUCH * dense)
+    return LateBy.UNEVEN_WORK if as_fast else LateBy.DEVICE
 
 
 def _growth(
