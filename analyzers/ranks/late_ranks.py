@@ -200,7 +200,7 @@ def _longer_compute(
         all_slower = comparable and dense >= max(SLOWER, AS_MUCH * experts)
         same_tokens = more_tokens is not None and more_tokens < 1 + MORE_TOKENS
         return LateBy.DEVICE if all_slower or same_tokens else LateBy.EXPERTS
-    products, own_products = _growth(late, others, (GEMM,))
+    products, own_products = _growth(late, others, (GEMM, GROUPED_GEMM))
     if dense < SLOWER:
         return LateBy.UNKNOWN
     comparable = own_products >= ENOUGH_TO_COMPARE * own_dense
