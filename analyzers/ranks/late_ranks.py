@@ -26,6 +26,7 @@ EXCHANGES = ("ep_dispatch", "all_to_all")  # whose sizes say how many tokens a r
 SLOWER = 0.02  # than the others' at work that routing does not change: less is no slower device
 MORE_TOKENS = 0.05  # than the others get: less explains no longer experts
 MAIN_CAUSE = 0.5  # of what a rank is waited for: as much makes a cause its cause
+NEARLY_ALL = 0.95  # of what a rank is waited for: as much is said to be all
 AS_LONG = 1.1  # less is not worth a word
 MANY_TIMES = 10.0  # as long: the others hardly do it at all
 WAITED_FOR = 0.1  # of what the most waited for rank is: less is not worth naming
@@ -76,8 +77,10 @@ class LateRank:
         longer = AS_LONG < self.times_as_long < MANY_TIMES
         times = f", {self.times_as_long:.2g}x as long as the ranks that wait" if longer else ""
         tokens = self.more_tokens is not None and self.cause is LateBy.EXPERTS
+        us = self.us[self.cause]
+        how_much = "all" if us >= NEARLY_ALL * self.waited_us else f"{ms(us)} ms"
         return (
-            f"{waited}, {ms(self.us[self.cause])} ms of it for {part_name(self.part)}{times}"
+            f"{waited}, {how_much} of it for {part_name(self.part)}{times}"
             f"{f', with {self.more_tokens:.2g}x the tokens' if tokens else ''}"
         )
 
