@@ -26,18 +26,20 @@ MOSTLY = 0.5  # of the host's wall: as much beyond what the middle rank has make
 # what `ranks` are late through, as a headline; {} is who
 LATE: Mapping[LateBy, str] = {
     LateBy.HOST: "host on {}",
-    LateBy.EXPERTS: "imbalance: the experts of {} have more to do",
-    LateBy.DEVICE: "slow device: {} computes the same more slowly",
-    LateBy.UNEVEN_WORK: "uneven work: {} has longer sequences to attend to",
-    LateBy.ALLOCATOR: "memory on {}: the allocator goes back to the driver",
-    LateBy.TRANSFERS: "slow links: {} takes longer for its transfers",
-    LateBy.COPIES: "copies between device and host on {}",
+    LateBy.EXPERTS: "imbalance: experts of {}",
+    LateBy.DEVICE: "slow device: {}",
+    LateBy.UNEVEN_WORK: "uneven sequences: {}",
+    LateBy.ALLOCATOR: "the allocator on {}",
+    LateBy.TRANSFERS: "slow links: {}",
+    LateBy.COPIES: "copies on {}",
 }
+BUBBLE, STAGES = "pipeline bubble", "uneven pipeline stages: rank {} has most to do"
+# losses that are no waiting for a rank: their names and headlines
 OF_ITS_OWN = {
-    verdict.OTHER_STREAMS: "other_streams",
-    verdict.TURNAROUND: "turnaround",
-    verdict.NOT_IN_THE_TRACE: "unattributed",
-    verdict.ONE_WAY_COPIES: "copies",
+    verdict.OTHER_STREAMS: ("other_streams", "waits between streams"),
+    verdict.TURNAROUND: ("turnaround", "turns between kernels"),
+    verdict.NOT_IN_THE_TRACE: ("unattributed", "idle for an unknown cause"),
+    verdict.ONE_WAY_COPIES: ("copies", "copies of input or weights"),
 }
 
 
@@ -74,7 +76,8 @@ def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
         return _bubble(job, share * step_us)
     if what == verdict.WAITING:
         return _waiting(job, share * step_us)
-    return Cause(name=OF_ITS_OWN[what], headline=what, lost_us=share * step_us, share=share)
+    name, headline = OF_ITS_OWN[what]
+    return Cause(name=name, headline=headline, lost_us=share * step_us, share=share)
 
 
 def _waiting(job: Job, lost_us: float) -> Cause:
@@ -128,7 +131,7 @@ def _bubble(job: Job, lost_us: float) -> Cause:
         )
         return Cause(
             name="bubble",
-            headline=verdict.BUBBLE,
+            headline=BUBBLE,
             lost_us=lost_us,
             share=share,
             evidence=evidence,
@@ -144,7 +147,7 @@ def _bubble(job: Job, lost_us: float) -> Cause:
     uneven = uneven_us >= MOSTLY * lost_us
     return Cause(
         name="uneven_stages" if uneven else "bubble",
-        headline=f"uneven pipeline stages: rank {longest} has most to do" if uneven else verdict.BUBBLE,
+        headline=STAGES.format(longest) if uneven else BUBBLE,
         lost_us=lost_us,
         share=share,
         ranks=[longest] if uneven else [],

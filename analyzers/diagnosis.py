@@ -222,7 +222,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     or copies by their own name; unknown: waiting that nothing in the traces explains."""
 
     name: str
-    headline: str  # what stands in the place of the wall's name: `imbalance: the experts of rank 2 have more to do`
+    headline: str  # what stands in the place of the wall's name: `imbalance: experts of rank 2`
     lost_us: float = 0.0  # of an average step
     share: float = 0.0
     ranks: list[int] = []  # the late ones, the most waited for first

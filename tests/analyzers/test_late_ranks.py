@@ -81,7 +81,7 @@ def test_experts_that_are_busiest_by_turns_are_their_load(tmp_path: Path) -> Non
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
     cause = _cause(analysis)
     assert (cause.name, sorted(cause.ranks)) == ("experts_load", [0, 1, 2, 3])
-    assert cause.headline == "imbalance: the experts of every rank by turns have more to do"
+    assert cause.headline == "imbalance: experts of every rank by turns"
     assert analysis.diagnosis.headline == cause.headline
 
 
