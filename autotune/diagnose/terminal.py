@@ -42,7 +42,6 @@ from autotune.looks.segments import (
 )
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console, say
-from policies.cures import said_of
 
 BARS_SHOWN = 12  # of steps; the averages of the slowest ranks where there are more
 SHOWN = 0.0005  # of a step: what is less would read as 0.0 %
@@ -129,11 +128,8 @@ def worth(analysis: Analysis) -> str:
 
 
 def led_to(diagnosis: Diagnosis) -> list[str]:
-    """The evidence of a verdict's cause, and what to do about it that is no setting."""
-    cause = diagnosis.cause
-    if cause is None:
-        return []
-    return [*cause.evidence, *filter(None, [said_of(cause)])]
+    """The evidence of a verdict's cause."""
+    return diagnosis.cause.evidence if diagnosis.cause is not None else []
 
 
 def _say_verdict(console: Console, analysis: Analysis) -> None:
