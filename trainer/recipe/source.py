@@ -98,6 +98,9 @@ def parse_source(text: str, *, name: str) -> Source:
     return Source(name=name, data=data, lines=lines)
 
 
+_SHOWN = 5  # files of a folder
+
+
 def _read_file(path: Path) -> str:
     """The file's text. BadInputError for a folder, a pipe, a device, what is larger than 1 MiB or no text."""
     name = str(path)
@@ -115,11 +118,14 @@ def _missing_hint(path: Path) -> str:
 
 
 def _nearby(path: Path, word: str) -> str:
-    """The YAML file beside `path` that is most like `word`, as the end of a sentence."""
+    """The YAML file beside `path` that is most like `word`, or the first of those that are there, as the end of a
+    sentence."""
     folder = path.parent
-    there = [p.name for p in folder.glob("*.y*ml")] if folder.is_dir() else []
-    found = nearest(word, [*there, *packaged_examples()]) or (there[0] if there else None)
-    return f"; did you mean {folder / found if found in there else found}?" if found else ""
+    there = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
+    found = nearest(word, [*there, *packaged_examples()])
+    if found:
+        return f"; did you mean {folder / found if found in there else found}?"
+    return f"; in {folder} there are {', '.join(there[:_SHOWN])}" if there else ""
 
 
 def _yaml_problem(name: str, error: yaml.MarkedYAMLError) -> tuple[str, str, str]:

@@ -231,3 +231,11 @@ def test_a_layout_that_would_fill_the_memory_is_called_one_that_cannot_be_read(t
     with pytest.raises(ValueError, match="no model has so many layers"):
         pipeline_stages(bomb)
     assert "layout-text" in {finding.rule for finding in check(recipe)}
+
+
+def test_a_name_that_is_like_none_is_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("model: x")
+    with pytest.raises(BadInputError) as caught:
+        load_recipe(str(tmp_path / "qwen3-30b-a3b-16xh100"))
+    assert "did you mean" not in str(caught.value)
+    assert "there are b.yaml" in str(caught.value)
