@@ -173,8 +173,9 @@ def _passed(imported: Imported) -> Iterator[str]:
     if environment.trainer:
         yield f"{_counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
     if found.setup:
-        said = "every rank of a burst runs them before the command, and exports say them before the launch"
-        yield f"{_counted(len(found.setup), 'line')} that prepare the shell: {'; '.join(_cut(found.setup))} ({said})"
+        said = "each rank of a burst does it before the command, exports before the launch"
+        prepare = "prepares" if len(found.setup) == 1 else "prepare"
+        yield f"{_counted(len(found.setup), 'line')} that {prepare} the shell: {'; '.join(_cut(found.setup))} ({said})"
 
 
 def _launchers(imported: Imported) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +11,22 @@ PACKAGE = Path("megatron") / "core" / "package_info.py"
 _NUMBER = re.compile(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
-def version_beside(command: Sequence[str]) -> str | None:
-    """The version of Megatron-Core in the folder of the program that is run, or above it; None where there is none."""
+def version_beside(command: Sequence[str], setup: Sequence[str] = ()) -> str | None:
+    """The version of Megatron-Core in the folder of the program that is run, or above it; None where there is none.
+    `setup` are lines before it, of which `cd` says where that is."""
     program = next((Path(word) for word in command if word.endswith(".py")), None)
     if program is None:
         return None
-    for folder in program.resolve().parents[:3]:
+    for folder in _folder(setup).joinpath(program).resolve().parents[:3]:
         if (folder / PACKAGE).is_file():
             found = dict(_NUMBER.findall((folder / PACKAGE).read_text(errors="replace")))
             return ".".join(found[part] for part in ("MAJOR", "MINOR", "PATCH")) if len(found) == 3 else None
     return None
+
+
+def _folder(setup: Sequence[str]) -> Path:
+    found = Path()
+    for line in setup:
+        if line.startswith(("cd ", "pushd ")):
+            found /= shlex.split(line)[-1]
+    return found

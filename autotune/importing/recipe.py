@@ -55,7 +55,7 @@ def built(found: Found, asked: Asked) -> Imported:
             data["burst"]["launcher"] = "slurm"
         trainer = {
             "kind": found.kind,
-            "version": version_beside(found.command) if found.kind == "megatron-lm" else None,
+            "version": version_beside(found.command, found.setup) if found.kind == "megatron-lm" else None,
             "command": list(found.command),
             "env": dict(environment.trainer),
             "setup": list(found.setup),

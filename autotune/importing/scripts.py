@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_envi
 from trainer.command_line.login import login_line
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
 from trainer.command_line.shell.loops import ARGUMENTS
+from trainer.command_line.shell.remote import is_apart
 from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem
 from trainer.secrets import is_secret, is_secret_flag
@@ -58,13 +60,14 @@ def started(text: str, asked: Asked) -> Started:
     program = [gap for word in words[:split] for gap in word.gaps]
     _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
     notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
+    notes += _apart(command)
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
     sbatch = {name: Word(text=text) for name, text in slurm_environment(script.headers).items()}
     env = {**sbatch, **command.env, **_launcher_env(command, start)}
     left_out = [name for name, word in env.items() if word.gaps and name not in LAUNCHERS]
-    notes += [f"{name} was left out: {env[name].text} is not known" for name in left_out]
+    notes += [f"{name} was left out: {_short(env[name].text)} is not known" for name in left_out]
     return Started(
         program=(*python, *(word.text for word in words[:split])),
         argv=tuple(word.text for word in argv),
@@ -72,9 +75,21 @@ def started(text: str, asked: Asked) -> Started:
         sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
         launchers=start.peeled,
         headers=script.headers,
-        setup=(*login_line(text), *command.setup),
+        setup=(*(() if command.outside or is_apart(command.words) else login_line(text)), *command.setup),
         notes=tuple(notes),
     )
+
+
+def _apart(command: Command) -> Iterator[str]:
+    """What a burst's ranks lack where the script starts its own elsewhere."""
+    if is_apart(command.words):
+        yield (
+            "it runs in a container: start moe-autotune in it, or write burst.launcher: {slurm: {container_image: …}}, "
+            "{hosts: …, prefix: …}"
+        )
+    if command.outside:
+        lines = "; ".join(_short(line) for line in command.outside)
+        yield f"what the script does before the container or the other machine is not done in it: {lines}"
 
 
 def _launcher_env(command: Command, start: Start) -> dict[str, Word]:

@@ -20,6 +20,11 @@ OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.LtE: lambda left, right: int(left <= right),
     ast.Eq: lambda left, right: int(left == right),
     ast.NotEq: lambda left, right: int(left != right),
+    ast.LShift: lambda left, right: left << min(right, 62),
+    ast.RShift: operator.rshift,
+    ast.Pow: lambda left, right: left ** min(right, 62),
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
 }
 _NAME = re.compile(r"\$\{(\w+|#)\}|\$(\w+|#)|([A-Za-z_]\w*)")
 _ASSIGNS = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", re.DOTALL)
@@ -60,7 +65,7 @@ def changed_names(text: str) -> list[str]:
 
 
 def calculate(text: str, value_of: Callable[[str], int | None]) -> int | None:
-    """The value of an expression; None where a name has none or the expression holds more than + - * / % and tests."""
+    """The value of an expression; None where a name has none or the expression holds more than arithmetic and tests."""
     unknown = False
 
     def number(match: re.Match[str]) -> str:
@@ -73,9 +78,29 @@ def calculate(text: str, value_of: Callable[[str], int | None]) -> int | None:
     if unknown or len(filled) > 1000:
         return None
     try:
-        return _value(ast.parse(filled.strip(), mode="eval").body)
+        return _value(ast.parse(_in_python(filled.strip()), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
         return None
+
+
+def names_in(text: str) -> list[str]:
+    """The variables that an expression reads."""
+    found = (first or second or third for first, second, third in _NAME.findall(text))
+    return list(dict.fromkeys(name for name in found if name.isidentifier()))
+
+
+def _in_python(text: str) -> str:
+    """C's `a ? b : c`, && || ! in Python's words; one ternary inside another only where brackets set it apart."""
+    text = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or "))
+    depth, question = 0, None
+    for index, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "?" and depth == 0 and question is None:
+            question = index
+        elif letter == ":" and depth == 0 and question is not None:
+            test, yes, no = text[:question], text[question + 1 : index], text[index + 1 :]
+            return f"({_in_python(yes)}) if ({test.strip()}) else ({_in_python(no)})"
+    return text.strip()
 
 
 def _value(node: ast.AST) -> int:
@@ -84,6 +109,13 @@ def _value(node: ast.AST) -> int:
         return int(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return int(not _value(node.operand))
+    if isinstance(node, ast.IfExp):
+        return _value(node.body if _value(node.test) else node.orelse)
+    if isinstance(node, ast.BoolOp):
+        together = all if isinstance(node.op, ast.And) else any
+        return int(together(_value(each) for each in node.values))
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in OPERATORS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,9 +33,12 @@ FILLING = {
 
 
 def _cd(reading: Reading, words: Words, node: Node) -> None:
-    if len(words) > 1:
-        what = f"cd {words[1].text}: start moe-autotune there, the command is run where you are"
+    """Where the command is run: kept, where the folder is known."""
+    if any(word.gaps for word in words):
+        what = f"{' '.join(word.text for word in words)}: start moe-autotune there, the command is run where you are"
         reading.note(reading.line(node), what)
+    else:
+        reading.prepares(shlex.join(word.text for word in words))
 
 
 def _exit(reading: Reading, words: Words, node: Node) -> None:
@@ -104,6 +108,7 @@ def _skip(reading: Reading, words: Words, node: Node) -> None:
 BUILTINS: dict[str, Callable[[Reading, Words, Node], None]] = {
     "cd": _cd,
     "pushd": _cd,
+    "popd": _cd,
     "exit": _exit,
     "return": _return,
     "break": _break,

@@ -140,7 +140,11 @@ def _maybe(reading: Reading, nodes: list[Node], whole: Node, what: str, sets: Co
     if (names or commands) and what != "loop":
         reading.note(line, f"the {what} could not be decided")
     held, reading.sure, variables = reading.sure, False, dict(reading.scope.variables)
+    prepared, started = len(reading.setup), len(reading.commands)
     reading.statements(nodes)
+    lines = reading.forget_setup(prepared)  # what is started among them has its own
+    for text in lines if len(reading.commands) == started else ():
+        reading.note(line, f"{text} depends on a test that could not be decided: bursts and exports go without it")
     names |= {name for name, value in reading.scope.variables.items() if value is not variables.get(name)}
     reading.sure, reading.scope.variables = held, variables
     for name in names - set(reading.scope.given):

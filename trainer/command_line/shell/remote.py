@@ -1,4 +1,4 @@
-"""Commands that a script starts on other machines: the words behind ssh and its like, which are a script themselves."""
+"""Commands that a script starts on other machines or in containers: what its own shell was prepared by is not there."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ def behind_ssh(words: tuple[Word, ...]) -> tuple[Word, ...]:
     while valued and at < len(words) and words[at].text.startswith("-"):
         at += 1 + (words[at].text[1:] in valued)
     return words[at + has_host :] if valued else ()
+
+
+_CONTAINERS = frozenset({"docker", "podman", "singularity", "apptainer", "enroot"})
+
+
+def is_apart(words: tuple[Word, ...]) -> bool:
+    """Whether these words start it in a container, whose shell is another."""
+    names = (word.text.rpartition("/")[2] for word in words if not word.text.startswith("-"))
+    pyxis = any(word.text.startswith(("--container-image", "--container-name")) for word in words)
+    return pyxis or any(name in _CONTAINERS for name in names)

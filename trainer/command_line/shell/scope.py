@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.arithmetic import calculate, names_in
 from trainer.command_line.shell.braces import alternatives
 from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.script import TooMuchError
@@ -121,7 +121,7 @@ class Scope:
         elif kind in ("simple_expansion", "expansion"):
             yield from self._expansion(node, quoted, empty)
         elif kind == "arithmetic_expansion":
-            yield self._arithmetic(node)
+            yield from self._arithmetic(node)
         elif kind == "command_substitution" and (path := path_of(text_of(node), self._known_word)) is not None:
             yield Piece(text=path)
         else:
@@ -379,11 +379,28 @@ class Scope:
             told = name if name.isidentifier() else self._argument(name)
             yield self._gap(node, told, NOT_SET if name.isidentifier() else "given when it is started", text)
 
-    def _arithmetic(self, node: Node) -> Piece:
+    def _arithmetic(self, node: Node) -> Iterator[Piece]:
+        """Its number; else gaps for the variables that it lacks, and one of its own where it is not they."""
         text = text_of(node)
         inner = text.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
         value = calculate(inner, self.whole_number)
-        return Piece(text=str(value)) if value is not None else self._gap(node, text, "arithmetic on what is not known")
+        lacks = {gap.name: gap for name in names_in(inner) for gap in self._lacking(node, name)}
+        if value is not None:
+            yield Piece(text=str(value))
+        elif not lacks or text in self.given or not all(gap.has_own_name or gap.is_asked for gap in lacks.values()):
+            yield self._gap(node, text, "arithmetic on what is not known")
+        else:
+            first, *others = lacks.values()
+            yield Piece(text=text, gap=first)
+            yield from (Piece(text="", gap=gap) for gap in others)
+
+    def _lacking(self, node: Node, name: str) -> Iterator[Gap]:
+        """What has to be known for a name to be a number."""
+        variable = self._named(name)
+        if variable is None:
+            yield Gap(name=name, line=self._line(node), text=f"${name}", why=NOT_SET, file=self.file)
+        elif not variable.is_array:
+            yield from (piece.gap for value in variable.values for piece in value if piece.gap)
 
     def _gap(self, node: Node, name: str, why: str, text: str = "") -> Piece:
         if name in self.given:

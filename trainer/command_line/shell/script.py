@@ -24,6 +24,7 @@ class Command:
     env: Mapping[str, Word]
     sure: bool = True
     setup: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()  # lines of the kind that a container, or another machine, does not have
 
 
 @dataclass(frozen=True, kw_only=True)

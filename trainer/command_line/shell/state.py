@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os.path import normpath
 from typing import TypeAlias
 
+from trainer.command_line.shell.remote import is_apart
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.script import Command
 from trainer.command_line.shell.syntax import Node, first_error, line_of, parse, text_of
-from trainer.command_line.shell.words import Gap, Pieces, Variable, Word, exported_word, missing
+from trainer.command_line.shell.words import Gap, Variable, Word, exported_word, missing, pieces_of
 
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}")
 MOST_DEPTH = 5  # files and texts that start each other
@@ -54,6 +56,8 @@ class Reading:
     sure: bool = True
     all_exported: bool = False
     headers: tuple[str, ...] = ()  # of a job that is submitted from here
+    written: dict[str, str] = field(default_factory=dict)  # files that the script writes, by the name it gives them
+    outside: list[str] = field(default_factory=list)  # of setup, what a container or another machine does not have
 
     def read(self, text: str) -> None:
         root = parse(text)
@@ -89,13 +93,21 @@ class Reading:
 
     def prepare(self, node: Node) -> None:
         """A command that prepares the shell itself: as written, with the values that are known."""
-        text = _VARIABLE.sub(self._known, text_of(node))
-        if self.sure:
-            self.setup.append(text)
-        else:
-            self.note(
-                self.line(node), f"{text} depends on a test that could not be decided: bursts and exports go without it"
-            )
+        self.prepares(_VARIABLE.sub(self._known, text_of(node)))
+
+    def prepares(self, line: str) -> None:
+        """A line that the command needs its shell to have run."""
+        self.setup.append(line)
+
+    def forget_setup(self, count: int) -> list[str]:
+        """What prepared a shell that has ended, or may never have been: all lines but the first so many."""
+        left = self.setup[count:]
+        del self.setup[count:]
+        return left
+
+    def text_beside(self, name: str) -> str | None:
+        """Of a file that the script wrote itself, or that lies beside it."""
+        return self.written.get(normpath(name)) or self.beside(name)
 
     def _known(self, match: re.Match[str]) -> str:
         held = self.scope.get(match[1] or match[2])
@@ -107,8 +119,12 @@ class Reading:
         held = ((name, self.scope.get(name)) for name in self.exported)
         return {name: exported_word(name, value.values[0], line=line) for name, value in held if value and value.values}
 
-    def inner(self, own: Mapping[str, Pieces], *, before: tuple[Word, ...] = (), line: int) -> Reading:
-        """The reading of a text that a shell of its own is given, on `line`; `own` are variables set for it alone."""
+    def inner(
+        self, own: Mapping[str, Word], *, before: tuple[Word, ...] = (), line: int, remote: bool = False
+    ) -> Reading:
+        """The reading of a text that a shell of its own is given, on `line`; `own` are variables set for it alone,
+        `before` the words that start it, `remote`: on another machine."""
+        apart = remote or is_apart(before)
         scope = Scope(
             given=self.scope.given,
             variables=dict(self.scope.variables),
@@ -117,14 +133,16 @@ class Reading:
             steps=self.scope.steps,
             file=self.scope.file,
         )
-        for name, value in own.items():
-            scope.variables[name] = Variable(values=(value,))
+        for name, word in own.items():
+            scope.variables[name] = Variable(values=(pieces_of(word),))
         return Reading(
             scope=scope,
             beside=self.beside,
             handlers=self.handlers,
             commands=self.commands,
-            setup=self.setup,
+            setup=[] if apart else list(self.setup),
+            written=self.written,
+            outside=[*self.outside, *(self.setup if apart else ())],
             notes=self.notes,
             exported={**self.exported, **dict.fromkeys(own)},
             before=(*self.before, *before),

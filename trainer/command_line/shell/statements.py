@@ -131,9 +131,10 @@ def arithmetic(reading: Reading, text: str, node: Node) -> None:
 
 
 def _subshell(reading: Reading, node: Node) -> None:
-    held = dict(reading.scope.variables)
+    held, lines = dict(reading.scope.variables), len(reading.setup)
     reading.statements(node.named_children)
     reading.scope.variables = held
+    reading.forget_setup(lines)
 
 
 def _group(reading: Reading, node: Node) -> None:

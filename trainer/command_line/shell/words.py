@@ -22,6 +22,11 @@ class Gap:
         """Whether it is a variable's name that people know it by."""
         return re.fullmatch(r"[A-Za-z_]\w*", self.name) is not None
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is what the script is started with, or how a test turns out."""
+        return self.name == "@" or self.name.startswith("if@") or self.name.isdigit()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:

@@ -75,7 +75,7 @@ class HostsLauncher:
         )
         keeper = [*self.settings.prefix, *self._imports(mark), self.python, "-m", KEEPER, str(control), token]
         to = [
-            Connection(host=host, argv=[*SSH, *self.settings.ssh, host, f"exec {shlex.join([*keeper, str(n), host])}"])
+            Connection(host=host, argv=[*SSH, *self.settings.ssh, host, _here(shlex.join([*keeper, str(n), host]))])
             for n, host in enumerate(hosts)
         ]
         folder.write(connections_path(control), Connections(to=to))
@@ -114,6 +114,11 @@ class HostsLauncher:
     def _imports(self, mark: str) -> list[str]:
         root = Path(trainer.__file__).parents[1]
         return ["env", f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", f"{MARK}={mark}"]
+
+
+def _here(command: str) -> str:
+    """In the tuner's folder, as srun does, where the host has it: a trainer's own words may count from there."""
+    return f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {command}"
 
 
 def hosts_launcher(recipe: Recipe, home: Path) -> HostsLauncher:

@@ -130,7 +130,7 @@ def test_the_arguments_of_a_script_are_asked_for_by_the_number_they_were_given_u
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("((A=U<<3))", ["A"]),
+        ("((A=U^3))", ["A"]),
         ("B=$(nproc); ((A=B*2))", ["A"]),
         ("((A = B > 1 ? A++ : 3))", ["A"]),
         ("read -r -p ask A B <<< 'x y'", ["A", "B"]),
@@ -348,3 +348,47 @@ pdsh -w node[1-4] torchrun t.py
 def test_the_home_folder_is_known_behind_a_colon_of_an_assignment_too() -> None:
     script = read_script("PATH=~/bin:/usr/bin:~/x:a~; show $PATH; show ~/y a:~/z\n", given={"HOME": "/home/me"})
     assert words(script) == [["/home/me/bin:/usr/bin:/home/me/x:a~"], ["/home/me/y", "a:~/z"]]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("A / B > 8 ? 8 : A / B", 2),
+        ("A > 9 ? 1 : B > 9 ? 2 : 3", 3),
+        ("A && Z", 0),
+        ("A || Z", 1),
+        ("!Z", 1),
+        ("A != B", 1),
+        ("A > 4 && B < 2 ? 1 : 7", 7),
+        ("1 << 3 | 1", 9),
+        ("2 ** B", 16),
+    ],
+)
+def test_arithmetic_has_tests_and_choices(expression: str, value: int) -> None:
+    assert words(read_script(f"A=8; B=4; Z=0\nshow $(({expression}))\n")) == [[str(value)]]
+
+
+def test_what_arithmetic_lacks_is_asked_by_the_variable_that_lacks_it() -> None:
+    (command,) = read_script("NODES=$(wc -l < hosts)\nWORLD=$((NODES * 8))\nshow $((4 * WORLD * OTHER))\n").commands
+    assert [(gap.name, gap.line) for gap in command.words[1].gaps] == [("NODES", 1), ("OTHER", 3)]
+    assert words(read_script("N=$(x)\nshow $((4 * N))\n", given={"N": "2"})) == [["8"]]
+
+
+def test_a_shell_of_its_own_prepares_itself_alone() -> None:
+    text = """
+module load a
+(cd tools && module load b)
+bash -c 'module load c; first'
+docker run img bash -c 'cd /inside; second'
+third
+"""
+    commands = {command.words[-1].text: command for command in read_script(text).commands}
+    assert commands["first"].setup == ("module load a", "module load c")
+    assert (commands["second"].setup, commands["second"].outside) == (("cd /inside",), ("module load a",))
+    assert (commands["third"].setup, commands["third"].outside) == (("module load a",), ())
+
+
+def test_lines_before_a_command_of_the_same_undecided_branch_are_its_own() -> None:
+    text = "if some_test; then\n  module load a || true\n  go\nfi\nlast\n"
+    first, last = read_script(text).commands[-2:]
+    assert (first.setup, last.setup) == (("module load a || true",), ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from tests.places import ROOT
 from tests.trainer.launchers.hosts.conftest import await_end, launcher_at, mark_of
 from tests.trainer.launchers.hosts.machines import Hosts
-from tests.trainer.launchers.slurm.test_engines_on_slurm import module_loaded, trained, with_trainer
+from tests.trainer.launchers.slurm.test_engines_on_slurm import TRAINER, module_loaded, trained, with_trainer
 from trainer.burst import BurstPhase, FailureKind
 from trainer.engines.command.job import INJECTED
 from trainer.errors import ToolError
@@ -179,8 +180,9 @@ def test_a_host_that_is_down_is_the_machines_fault(
 
 def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts, tmp_path: Path) -> None:
     launcher = {"hosts": hosts.names, "ssh": list(hosts.ssh)}
-    acts = {"tell": ["MODULE", "PYTHONPATH"]}
-    outcome = trained(tmp_path, with_trainer(acts, launcher, setup=module_loaded(tmp_path)))
+    acts = json.dumps({"tell": ["MODULE", "PYTHONPATH"]})
+    command = [sys.executable, os.path.relpath(TRAINER), acts]  # counted from where the tuner is
+    outcome = trained(tmp_path, with_trainer({}, launcher, command=command, setup=module_loaded(tmp_path)))
     assert outcome.failure is None
     for rank in range(2):
         said = (tmp_path / f"0001/log/rank{rank}.log").read_text()
