@@ -66,8 +66,7 @@ def _trace(error: TraceError) -> Explained:
 
 
 def _tool(error: ToolError) -> Explained:
-    what = str(error).partition("\n")[0]
-    return Explained(code=TOOL_FAILED, problems=(Problem(where="failed", what=what, hint=error.hint),))
+    return Explained(code=TOOL_FAILED, problems=(Problem(where="failed", what=error.what, hint=error.hint),))
 
 
 def _disk(error: OSError) -> Explained | None:

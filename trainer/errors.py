@@ -30,5 +30,10 @@ class ToolError(RuntimeError):
     """An engine, launcher or external tool could not do its work at all (exit code 3)."""
 
     def __init__(self, what: str, *, hint: str) -> None:
+        self.what = what
         self.hint = hint
         super().__init__(f"{what}\n    → {hint}")
+
+
+class OverError(ToolError):
+    """What a study runs in is over, an allocation whose time is up: the study ends in order, and can be resumed."""

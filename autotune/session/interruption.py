@@ -6,12 +6,14 @@ last word from here.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from datetime import datetime
 from types import FrameType, TracebackType
 
 from autotune.tuning.events import Ended
+from trainer.launchers.slurm.allocation import why_told
 
 SIGNALS = {
     signal.SIGINT: "Ctrl-C",
@@ -53,13 +55,15 @@ class Interruption:
     def by_ctrl_c(self) -> bool:
         return self._received == signal.SIGINT
 
-    def last_word(self) -> Ended:
-        """What the journal says of this end."""
+    def last_word(self, told: str = "") -> Ended:
+        """What the journal says of this end; `told` where it was no signal."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
             return Ended(status="budget", because=f"the time is up: {datetime.fromtimestamp(self._until):%H:%M}")
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
-        return Ended(status="interrupted", because=f"ended by {by}")
+        why = why_told(os.environ) if self._received == signal.SIGTERM else None
+        said = f"ended by {by}" + (f": {why}" if why else "")
+        return Ended(status="interrupted", because=said if self.received else told or said)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._received = number

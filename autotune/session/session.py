@@ -30,7 +30,7 @@ from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
 from autotune.tuning.study import Study
 from policies.learned import LearnedPolicy
 from trainer.engines import Engine, open_engine
-from trainer.errors import ToolError
+from trainer.errors import OverError, ToolError
 from trainer.legality import findings_of
 from trainer.probe.probe import probe, refuse_unshared
 from trainer.secrets import masked
@@ -109,11 +109,13 @@ class Session:
                     with self.view.live():
                         probe_links(study)
                         return loop_of(study, engine, self.limits).run()
-                except KeyboardInterrupt:
+                except (KeyboardInterrupt, OverError):
                     interruption.settle()  # the engine takes a moment to close: a second Ctrl-C must not tear it
                     raise
-        except KeyboardInterrupt:
-            return study.journal.append(interruption.last_word())
+        except KeyboardInterrupt as ending:
+            return study.journal.append(interruption.last_word(str(ending)))
+        except OverError as ending:
+            return study.journal.append(interruption.last_word(ending.what))
         except Exception:
             if not interruption.received:
                 raise

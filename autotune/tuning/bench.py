@@ -170,7 +170,7 @@ class Bench:
             if tried >= TRIES and self.journal.history.finished:  # passed over, unless it is the first
                 break
         if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(outcome.failure.evidence)
         return BurstFinished(
             burst=burst.number,
             trial=trial,

@@ -13,6 +13,7 @@ from trainer.errors import ToolError
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
 from trainer.launchers.slurm import states
+from trainer.launchers.slurm.allocation import over, refuse_over
 from trainer.launchers.slurm.clients import cancel, down
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
@@ -49,6 +50,8 @@ class SlurmCarrier:
     def look(self, *, came: bool, ended: bool) -> str | None:
         log = self.log
         if not came and not ended and (refused := states.refusal(log)):
+            if self.job is not None:
+                refuse_over(self.job)
             raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
         return self._told(None if came else self._waits_for(log))
 
@@ -87,10 +90,15 @@ class SlurmCarrier:
 
     @property
     def ended_by(self) -> Failure | None:
-        """By the state of a job of its own, else by the lines that Slurm prints."""
+        """By the state of a job of its own; in an allocation that is over by that, where no node failed; else by the
+        lines that Slurm prints."""
         queue = self._queue
         told = states.told_by_log(self.log)
-        return (states.told_by_queue(queue) if queue is not None else None) or (told[0] if told else None)
+        if queue is not None and (found := states.told_by_queue(queue)):
+            return found
+        if self.job is not None and not states.tells_of_a_node(self.log) and (why := over(self.job)):
+            return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
+        return told[0] if told else None
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
         told = states.told_by_log(self.log)

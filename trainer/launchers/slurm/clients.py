@@ -20,10 +20,10 @@ _POLL_S = 0.5
 Run = Callable[[Sequence[str]], str | None]
 
 
-def run(argv: Sequence[str]) -> str | None:
+def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
     """What the program prints; None where it fails or does not answer in time."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=CLIENT_S, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

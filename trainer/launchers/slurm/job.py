@@ -18,7 +18,7 @@ from trainer.launchers.nodes import folder
 from trainer.launchers.processes import OWNER
 from trainer.launchers.slurm.clients import CLIENT_S, is_gone, job_record, step_states
 from trainer.launchers.slurm.queue import Queue, queue_path
-from trainer.launchers.slurm.states import PENDING, RUNNING
+from trainer.launchers.slurm.states import PENDING, RUNNING, settled
 
 SOON_S, LATE_S = 0.5, 5.0  # between two questions: the first ones, those after a minute
 _SUBMIT_S = 3 * CLIENT_S
@@ -60,7 +60,7 @@ def follow(
     told = None
     while True:
         record = ask(job)
-        state = (record or {}).get("JobState", "")
+        state = settled(record or {})
         if state in PENDING:
             waited_s = clock() - began
         if state and (state, (record or {}).get("Reason")) != told:
@@ -81,7 +81,7 @@ def _queue(job: str, record: dict[str, str], waited_s: float, steps: list[str]) 
     nodes = record.get("NodeList", "")
     return Queue(
         job=job,
-        state=record.get("JobState", ""),
+        state=settled(record),
         reason=record.get("Reason", ""),
         nodes="" if nodes == "(null)" else nodes,
         waited_s=round(waited_s, 3),

@@ -26,6 +26,7 @@ from trainer.launchers.nodes.supervise import start_supervise
 from trainer.launchers.processes import sweep
 from trainer.launchers.slurm import argv as words
 from trainer.launchers.slurm import clients
+from trainer.launchers.slurm.allocation import refuse_over
 from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
@@ -135,7 +136,8 @@ class SlurmLauncher:
         return self.settings.python or sys.executable
 
     def allocation(self, nodes: int) -> str | None:
-        """The job that the tuner runs in; None where every burst is a job. ToolError where there is neither."""
+        """The job that the tuner runs in; None where every burst is a job. ToolError where there is neither, OverError
+        where the job is over."""
         if self.settings.job == "per-burst":
             clients.require("sbatch", "scancel", "squeue", "scontrol")
             return None
@@ -147,6 +149,7 @@ class SlurmLauncher:
                 "burst.launcher: {slurm: {job: per-burst}}",
             )
         clients.require("srun", "scancel", "squeue", "scontrol")
+        refuse_over(job)
         held = int(self.environ.get("SLURM_JOB_NUM_NODES", nodes))
         if held < nodes:
             raise ToolError(

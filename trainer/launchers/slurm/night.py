@@ -17,12 +17,12 @@ from pathlib import Path
 
 from trainer.errors import ToolError
 from trainer.launchers.slurm import clients, states
+from trainer.launchers.slurm.allocation import WARNED_S
 from trainer.launchers.slurm.argv import chosen, environment_outside, unless_theirs
 from trainer.launchers.slurm.queue import Queue
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
-WARNED_S = 120  # before its time is over the tuner is told, and ends in order
 _LOOK_S, _SEEN_S = 1.0, 0.2  # at the job's state, at its log
 _SUBMIT_S = 3 * clients.CLIENT_S
 _PATIENCE_S = 90.0  # with a tuner that ends its burst and writes its report

@@ -7,8 +7,9 @@ that srun and slurmstepd print, says so. Seen with Slurm 22.05; words of 24.05's
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from trainer.burst import Failure, FailureKind
 from trainer.launchers.slurm.queue import Queue
@@ -24,7 +25,7 @@ STATES = {
     "REVOKED": _INFRA,
     "OUT_OF_MEMORY": _OOM,
     "PREEMPTED": _INFRA,
-    "TIMEOUT": _INFRA,
+    "TIMEOUT": FailureKind.HANG,  # a job a burst has a time limit that the recipe set: another try has no more of it
     "DEADLINE": _INTERRUPTED,
     "CANCELLED": _INTERRUPTED,
 }
@@ -64,12 +65,15 @@ class Said:
         return re.search(self.pattern, line)
 
 
+NODE_FAILED = (
+    Said(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
+    Said(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
+)
 # the first row that matches a line counts: a time limit is told in the words of a cancellation
 LINES = (
     Said(kind=_OOM, pattern=r"srun: error: (?P<node>\S+): tasks? [\d,-]+: Out Of Memory"),
     Said(kind=_OOM, pattern=r"Detected \d+ oom[-_]kill events?"),
-    Said(kind=_INFRA, pattern=r"Node failure on (?P<node>[\w.-]+)"),
-    Said(kind=_INFRA, pattern=r"DUE TO NODE (?:\S+ )?FAILURE"),
+    *NODE_FAILED,
     Said(kind=_INFRA, pattern=r"DUE TO PREEMPTION"),
     Said(kind=_INFRA, pattern=r"DUE TO TIME LIMIT"),
     Said(kind=_INFRA, pattern=r"launch failed|Task launch for \S+ failed on node (?P<node>[\w.-]+)"),
@@ -92,6 +96,38 @@ REFUSED = re.compile(
 # an inner step waits for the resources that another step of the allocation holds
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
 
+ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED")
+
+
+def settled(record: Mapping[str, str]) -> str:
+    """The job's state; PREEMPTED also where its ranks heeded the warning (GraceTime): then it ends FAILED."""
+    state = record.get("JobState", "")
+    return "PREEMPTED" if _makes_room(record) and state not in (*PENDING, *RUNNING, "COMPLETED") else state
+
+
+def over(record: Mapping[str, str]) -> str | None:
+    """Why nothing can be started in an allocation any more, in words; None while something can. One that is ending
+    (COMPLETING) tells why by its reason, if at all."""
+    state = record.get("JobState", "")
+    if _makes_room(record):
+        return "it is preempted"
+    if state == "TIMEOUT" or record.get("Reason") == "TimeLimit":
+        return f"its time limit of {record.get('TimeLimit')} has passed"
+    return f"it ended {state}" if state in ENDED else None
+
+
+def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
+    """When the job's time is over, in words, where that is near."""
+    try:
+        end = datetime.fromisoformat(record.get("EndTime", ""))  # of the client's own zone, as `now`
+    except ValueError:  # Unknown
+        return None
+    return f"its time ends at {end:%H:%M:%S}" if end - now <= timedelta(seconds=within_s) else None
+
+
+def _makes_room(record: Mapping[str, str]) -> bool:
+    return record.get("PreemptTime", "None") not in ("None", "Unknown")
+
 
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:
     """The failure that Slurm's lines tell, and the node they name; None if they tell none."""
@@ -103,6 +139,11 @@ def told_by_log(log: str) -> tuple[Failure, str | None] | None:
             node = found.groupdict().get("node")
             return Failure(kind=said.kind, evidence=f"Slurm says: {_plain(line)}"), node
     return None
+
+
+def tells_of_a_node(log: str) -> bool:
+    """Whether a node failed by Slurm's lines: that ends an allocation too, and the node is the news."""
+    return any(said.match(line) for said in NODE_FAILED for line in log.splitlines())
 
 
 def told_by_queue(queue: Queue) -> Failure | None:

@@ -22,6 +22,13 @@ from tests.trainer.launchers.slurm.network import Network, NotJoinedError
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scontrol", "squeue", "scancel")
 NODES = 2
+USUAL, POLITE, URGENT = "debug", "polite", "urgent"
+# of all nodes each: a job of the urgent one takes the place of those of the others, which the polite one warns before
+PARTITIONS = {
+    USUAL: "Default=YES PriorityTier=1 MaxTime=INFINITE State=UP",
+    POLITE: "PriorityTier=1 GraceTime=20 MaxTime=INFINITE State=UP",
+    URGENT: "PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP",
+}
 _UP_S = 90.0
 _MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1: v2 needs systemd or a delegated tree
 
@@ -86,7 +93,7 @@ class Cluster:
 
     def _idle(self) -> int:
         try:
-            return self.run("sinfo", "-h", "-N", "-o", "%t", timeout_s=5.0).split().count("idle")
+            return self.run("sinfo", "-h", "-N", "-p", USUAL, "-o", "%t", timeout_s=5.0).split().count("idle")
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return 0
 
@@ -118,7 +125,7 @@ class Cluster:
             f"AuthInfo=socket={self.sockets}/munge\nSlurmctldPidFile={here}/slurmctld.pid\nSlurmdPidFile={here}/slurmd.%n.pid\n"
             f"SlurmdSpoolDir={self.sockets}/%n\nStateSaveLocation={here}/state\nSlurmctldLogFile={here}/slurmctld.log\n"
             f"SlurmdLogFile={here}/slurmd.%n.log\nFirstJobId={os.getpid()}\n{track}{_SETTINGS}{nodes}\n"
-            f"PartitionName=debug Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
+            + "".join(f"PartitionName={name} Nodes={','.join(self.nodes)} {words}\n" for name, words in PARTITIONS.items())
         )
 
     @property
@@ -129,9 +136,9 @@ class Cluster:
         return [self.network.controller, *map(self.network.address, range(1, NODES + 1))]
 
     @contextlib.contextmanager
-    def allocation(self, *, memory_mib: int = 4000) -> Iterator[dict[str, str]]:
-        """Both nodes, as salloc gives them: the variables that a program in it has."""
-        said = self.run("salloc", f"--nodes={NODES}", f"--mem={memory_mib}", "--no-shell")
+    def allocation(self, *words: str, memory_mib: int = 4000) -> Iterator[dict[str, str]]:
+        """Both nodes, as salloc gives them: the variables that a program in it has. `words`: more of salloc's."""
+        said = self.run("salloc", f"--nodes={NODES}", f"--mem={memory_mib}", "--no-shell", *words, timeout_s=_UP_S)
         found = re.search(r"Granted job allocation (\d+)", said)
         assert found, said
         nodes = f"{self.name}[1-{NODES}]"
@@ -144,8 +151,23 @@ class Cluster:
             }
         finally:
             self.run("scancel", found[1])
-            while found[1] in self.run("squeue", "-h", "-o", "%i"):
-                time.sleep(0.1)
+            self._await(lambda: found[1] not in self.run("squeue", "-h", "-o", "%i"))
+
+    @contextlib.contextmanager
+    def preempted(self) -> Iterator[None]:
+        """Whatever runs makes room for a job that matters more; on leaving that one is gone, and the nodes are free."""
+        asked = ("--exclusive", "--mem=0", "--output=/dev/null", "--wrap", "sleep 1000")
+        job = self.run("sbatch", "--parsable", f"--partition={URGENT}", f"--nodes={NODES}", *asked).strip()
+        try:
+            self._await(lambda: self.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
+            yield
+        finally:
+            self.run("scancel", job)
+            self._await(lambda: job not in self.run("squeue", "-h", "-o", "%i"))
+
+    def let_run_out(self, job: str) -> None:
+        """The job's time limit is now: Slurm ends it by its time, as it looks at them every half minute."""
+        self.run("scontrol", "update", f"JobId={job}", "EndTime=now")
 
     @contextlib.contextmanager
     def without_slurmd(self, node: str) -> Iterator[None]:
@@ -212,6 +234,8 @@ KillWait=5
 MinJobAge=300
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides

@@ -1,0 +1,44 @@
+"""The job around the tuner: whether it is over, or about to be, and why.
+
+A job that runs into its time limit or makes room for another one ends its steps; the tuner in it is killed with them,
+unless it was started by salloc, which leaves it alone, or is told before (`sbatch --signal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+
+from trainer.errors import OverError
+from trainer.launchers.slurm import clients, states
+
+WARNED_S = 120  # before the time of a job that we submit is over the tuner in it is told
+_EARLY_S = 65.0  # that Slurm may tell it before, by sbatch(1)
+_SOON_S = 5.0  # for an answer when all may be killed any moment
+
+
+def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
+    """Why it is over, in words; None while it runs, and where Slurm does not answer."""
+    record = clients.job_record(job, ask=ask)
+    if record is not None:
+        why = states.over(record)
+    else:
+        why = "Slurm knows it no longer" if clients.is_gone(job, ask=ask) else None
+    return why and f"job {job}, which the tuner ran in, is over: {why}"
+
+
+def refuse_over(job: str) -> None:
+    """OverError where nothing can be started in it any more."""
+    if why := over(job):
+        raise OverError(why, hint="ask for another allocation, then go on with --resume")
+
+
+def why_told(environ: Mapping[str, str]) -> str | None:
+    """Why Slurm tells a tuner to end, where it runs in a job that is about to."""
+    job = environ.get("SLURM_JOB_ID")
+    record = clients.job_record(job, ask=partial(clients.run, timeout_s=_SOON_S)) if job else None
+    if record is None:
+        return None
+    why = states.over(record) or states.ends_soon(record, datetime.now(), WARNED_S + _EARLY_S)
+    return why and f"job {job}: {why}"
