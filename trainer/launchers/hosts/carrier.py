@@ -40,8 +40,7 @@ class HostsCarrier:
                 "and packages under the same paths (burst.launcher.python)",
             )
 
-    @property
-    def ended_by(self) -> Failure | None:
+    def ended_by(self, *, by_us: bool) -> Failure | None:
         found = LOST.search(self.log)
         if found is None:
             return None

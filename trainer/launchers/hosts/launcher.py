@@ -6,26 +6,23 @@ import os
 import shlex
 import shutil
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import trainer
 from trainer.errors import ToolError
 from trainer.launchers.hosts.carrier import HostsCarrier
 from trainer.launchers.hosts.connect import Connection, Connections, connections_path
-from trainer.launchers.local import rank_environment
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoided, spared
+from trainer.launchers.nodes.begin import begin, keeper_argv
 from trainer.launchers.nodes.fence import fence
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.nodes.supervise import start_supervise
-from trainer.launchers.processes import MARK, sweep
+from trainer.launchers.processes import sweep
 from trainer.recipe import Recipe
 from trainer.recipe.launching import HostsSettings, hosts_settings
 
-KEEPER = "trainer.launchers.nodes.keeper"
 # What the other hosts do not have of the tuner's own environment, and a trainer may obey: facts on trainers' variables
 PASSED_ON = (
     *("NCCL_", "TORCH_", "PYTORCH_", "NVTE_", "GLOO_", "UCX_", "CUDA_", "OMP_", "HF_", "NVSHMEM_", "TRITON_"),
@@ -56,24 +53,20 @@ class HostsLauncher:
         """ToolError where there are too few hosts, or no ssh. First ends what a tuner that is gone left on them."""
         hosts = self.hosts(nodes)
         sweep()
-        fence(self.home, but=control)
-        control.mkdir(parents=True, exist_ok=True, mode=0o700)  # the ranks' environment is written there
-        mark, token = uuid.uuid4().hex, uuid.uuid4().hex
-        variables = rank_environment(env, mark=mark)
-        passed = {name: value for name, value in self.environ.items() if name.startswith(PASSED_ON)}
-        folder.write(
-            folder.start_path(control),
-            folder.Start(
-                token=token,
-                nodes=nodes,
-                ranks_per_node=ranks_per_node,
-                argv=list(argv),
-                env={**passed, **env, **{name: variables[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH")}},
-                python=self.python,
-                interface=self.settings.interface,
-            ),
+        fence(self.home)
+        begun = begin(
+            control,
+            argv,
+            env=env,
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            python=self.python,
+            interface=self.settings.interface,
+            passed={name: value for name, value in self.environ.items() if name.startswith(PASSED_ON)},
         )
-        keeper = [*self.settings.prefix, *self._imports(mark), self.python, "-m", KEEPER, str(control), token]
+        keeper = keeper_argv(
+            self.settings.prefix, python=self.python, control=control, token=begun.token, mark=begun.mark
+        )
         to = [
             Connection(host=host, argv=[*SSH, *self.settings.ssh, host, _here(shlex.join([*keeper, str(n), host]))])
             for n, host in enumerate(hosts)
@@ -84,12 +77,12 @@ class HostsLauncher:
             ranks_per_node=ranks_per_node,
             control=control,
             home=self.home,
-            mark=mark,
+            mark=begun.mark,
             carrier=HostsCarrier(control=control),
             supervise=start_supervise(
                 [sys.executable, "-m", "trainer.launchers.hosts.connect", str(control)],
                 control=control,
-                env=variables,
+                env=begun.variables,
                 last_words=[],
                 stays=False,
             ),
@@ -110,10 +103,6 @@ class HostsLauncher:
             raise ToolError("launcher hosts needs ssh, and this machine has none", hint="install an OpenSSH client")
         bad = spared(avoided(self.home), known, nodes)
         return [host for host in known if host not in bad][:nodes]
-
-    def _imports(self, mark: str) -> list[str]:
-        root = Path(trainer.__file__).parents[1]
-        return ["env", f"PYTHONPATH={root}", "PYTHONSAFEPATH=1", f"{MARK}={mark}"]
 
 
 def _here(command: str) -> str:

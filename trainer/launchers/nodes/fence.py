@@ -14,9 +14,9 @@ _POLL_S = 0.1
 _GONE_S = LEASE_S + 10.0  # a keeper that still lives ends by itself in that time
 
 
-def fence(home: Path, *, but: Path) -> None:
+def fence(home: Path) -> None:
     """Of every earlier start of the study. One that does not answer is waited for once."""
-    left = [control for control in _controls(home) if control != but and not folder.stop_path(control).exists()]
+    left = [control for control in _controls(home) if not folder.stop_path(control).exists()]
     for control in left:
         write_whole(folder.stop_path(control), b"")
     give_up = time.monotonic() + _GONE_S

@@ -48,9 +48,9 @@ class Carrier(Protocol):
         """How long a queue kept the ranks from running, in seconds."""
         ...
 
-    @property
-    def ended_by(self) -> Failure | None:
-        """What it says ended the ranks, where it was neither they nor us."""
+    def ended_by(self, *, by_us: bool) -> Failure | None:
+        """What it says ended the ranks, where it was neither they nor us. `by_us`: that all was cancelled is no news,
+        we did so with what was left."""
         ...
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
@@ -163,10 +163,8 @@ class NodesProcesses:
 
     @property
     def ended_by(self) -> Failure | None:
-        """As the carrier says; that we ended it is no news."""
-        found = self.carrier.ended_by
-        ours = self._ended_here and found is not None and found.kind is FailureKind.INTERRUPTED
-        return None if ours else found
+        """As the carrier says."""
+        return self.carrier.ended_by(by_us=self._ended_here)
 
     def outputs(self, rank: int) -> list[Path]:
         node, local = divmod(rank, self.ranks_per_node)

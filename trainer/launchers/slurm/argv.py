@@ -13,7 +13,6 @@ from pathlib import Path
 from trainer.launchers.slurm.queue import slurm_log
 from trainer.recipe.launching import SlurmSettings
 
-KEEPER = "trainer.launchers.nodes.keeper"
 # Variables of the job around the tuner that a step of ours would obey: one GPU a task, a memory that --mem contradicts
 OBEYED = (
     *("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_NTASKS", "SLURM_NPROCS"),
@@ -42,12 +41,6 @@ class Asked:
     exclude: Sequence[str]
     keeper: Sequence[str]
     gpus_per_node: int | None = None
-
-
-def keeper_argv(settings: SlurmSettings, *, python: str, root: Path, control: Path, token: str) -> list[str]:
-    """What runs on each node: inside the container's prefix, with our own packages."""
-    imports = ["env", f"PYTHONPATH={root}", "PYTHONSAFEPATH=1"]
-    return [*settings.prefix, *imports, python, "-m", KEEPER, str(control), token]
 
 
 def srun_argv(asked: Asked, settings: SlurmSettings, *, inside: bool) -> list[str]:

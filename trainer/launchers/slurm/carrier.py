@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from trainer.burst import Failure, FailureKind
 from trainer.errors import ToolError
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
-from trainer.launchers.slurm import states
+from trainer.launchers.slurm import clients, states
 from trainer.launchers.slurm.allocation import over, refuse_over
-from trainer.launchers.slurm.clients import cancel, down
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
 _SHORT_S = 3.0  # a wait that is not worth a word
@@ -88,28 +89,34 @@ class SlurmCarrier:
     def _queue(self) -> Queue | None:
         return folder.read(queue_path(self.control), Queue)
 
-    @property
-    def ended_by(self) -> Failure | None:
+    def ended_by(self, *, by_us: bool) -> Failure | None:
         """By the state of a job of its own; in an allocation that is over by that, where no node failed; else by the
         lines that Slurm prints."""
-        queue = self._queue
-        told = states.told_by_log(self.log)
-        if queue is not None and (found := states.told_by_queue(queue)):
-            return found
-        if self.job is not None and not states.tells_of_a_node(self.log) and (why := over(self.job)):
+        log = self.log
+        if self.job is not None and not states.tells_of_a_node(log) and (why := over(self.job)):
             return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
-        return told[0] if told else None
+        queue, told = self._last_state, states.told_by_log(log)
+        accounts = (states.told_by_queue(queue) if queue else None, told[0] if told else None)
+        news = (each for each in accounts if each and not (by_us and each.kind is FailureKind.INTERRUPTED))
+        return next(news, None)
+
+    @property
+    def _last_state(self) -> Queue | None:
+        """Of a job of its own: asked again, for ranks that are warned end before the job does."""
+        queue = self._queue
+        record = clients.job_record(queue.job) if queue is not None and not states.told_by_queue(queue) else None
+        return msgspec.structs.replace(queue, state=states.settled(record)) if queue and record else queue
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
         told = states.told_by_log(self.log)
         if told and told[0].kind is FailureKind.INFRASTRUCTURE and told[1]:
             return told[1]
-        gone = down(hosts)
+        gone = clients.down(hosts)
         return gone[0] if gone else None
 
     def end(self) -> None:
-        left = cancel(self.name)
-        if left and cancel(self.name, gone_s=0.0):
+        left = clients.cancel(self.name)
+        if left and clients.cancel(self.name, gone_s=0.0):
             raise ToolError(
                 f"Slurm does not end {', '.join(left)}",
                 hint="see `squeue`; a process held in the kernel keeps its node until the node is restarted",

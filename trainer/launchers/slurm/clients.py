@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from trainer.errors import ToolError
+from trainer.launchers.slurm.states import refusal
 
 CLIENT_S = 20.0
 _GONE_S = 60.0  # KillWait (30 s by default) and the epilogue
@@ -27,6 +28,16 @@ def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether Slurm would start the job, now or later; also where it does not answer."""
+    argv = [sbatch[0], "--test-only", *sbatch[1:]]
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=CLIENT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return done.returncode == 0 or refusal(done.stderr) is None
 
 
 def require(*programs: str) -> None:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shutil
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import trainer
 from trainer.errors import ToolError
 from trainer.launchers.local import rank_environment
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoided, spared
+from trainer.launchers.nodes.begin import begin, keeper_argv
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.nodes.supervise import start_supervise
 from trainer.launchers.processes import sweep
@@ -59,27 +58,20 @@ class SlurmLauncher:
         job = self.allocation(nodes)
         sweep()
         clients.cancel(self._prefix)
-        shutil.rmtree(control, ignore_errors=True)
-        control.mkdir(parents=True, mode=0o700)  # the ranks' environment is written there
-        mark, token = uuid.uuid4().hex, uuid.uuid4().hex
-        variables = rank_environment(env, mark=mark)
-        folder.write(
-            folder.start_path(control),
-            folder.Start(
-                token=token,
-                nodes=nodes,
-                ranks_per_node=ranks_per_node,
-                argv=list(argv),
-                env={**env, **{name: variables[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH")}},
-                python=self.python,
-                interface=self.settings.interface,
-                outlives_s=None if job else self.limit_s,
-            ),
+        begun = begin(
+            control,
+            argv,
+            env=env,
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            python=self.python,
+            interface=self.settings.interface,
+            outlives_s=None if job else self.limit_s,
         )
-        asked = self._asked(nodes, ranks_per_node, control, token, job)
+        asked = self._asked(nodes, ranks_per_node, control, begun.token, job)
         command = words.srun_argv(asked, self.settings, inside=True) if job else self._job(asked, control)
         strip = words.environment_inside if job else words.environment_outside
-        return self._processes(nodes, ranks_per_node, control, job, command, strip(variables), mark)
+        return self._processes(nodes, ranks_per_node, control, job, command, strip(begun.variables), begun.mark)
 
     def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> NodesProcesses | None:
         """The job of a burst that a tuner which is gone submitted, whether it waits, runs or has ended; None where no
@@ -165,28 +157,29 @@ class SlurmLauncher:
             bad = spared([*self.settings.exclude, *bad], there, nodes)
         else:
             bad = [*self.settings.exclude, *bad]
-        root = Path(trainer.__file__).parents[1]
         return words.Asked(
             name=self._name(control),
             nodes=nodes,
             exclude=list(dict.fromkeys(bad)),
             gpus_per_node=ranks_per_node if self._asks_for_gpus(job) else None,
-            keeper=words.keeper_argv(self.settings, python=self.python, root=root, control=control, token=token),
+            keeper=keeper_argv(self.settings.prefix, python=self.python, control=control, token=token),
         )
 
     def _asks_for_gpus(self, job: str | None) -> bool:
         return self.on_gpus and (job is None or clients.has_gpus(clients.job_record(job) or {}))
 
     def _job(self, asked: words.Asked, control: Path) -> list[str]:
-        """Writes the job's script: what submits and follows it."""
+        """Writes the job's script: what submits and follows it. Of the nodes to avoid, the one that failed first is
+        taken again where Slurm has not enough others."""
         words.script_path(control).write_text(words.script(asked, self.settings))
-        sbatch = words.sbatch_argv(
-            asked,
-            self.settings,
-            minutes=self.settings.time_limit_minutes or math.ceil(self.limit_s / 60),
-            control=control,
-        )
-        return [*_FOLLOW, str(control), *sbatch]
+        minutes = self.settings.time_limit_minutes or math.ceil(self.limit_s / 60)
+        spare = [node for node in asked.exclude if node not in self.settings.exclude]
+        while True:
+            fewer = replace(asked, exclude=[*self.settings.exclude, *spare])
+            sbatch = words.sbatch_argv(fewer, self.settings, minutes=minutes, control=control)
+            if not spare or clients.takes(sbatch, words.environment_outside(self.environ)):
+                return [*_FOLLOW, str(control), *sbatch]
+            spare = spare[1:]
 
 
 def slurm_launcher(recipe: Recipe, home: Path) -> SlurmLauncher:

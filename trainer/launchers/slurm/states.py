@@ -97,23 +97,22 @@ REFUSED = re.compile(
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
 
 ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED")
+_OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
 def settled(record: Mapping[str, str]) -> str:
-    """The job's state; PREEMPTED also where its ranks heeded the warning (GraceTime): then it ends FAILED."""
+    """The job's state, or what it will be: a job that is told to make room for another one (GraceTime) still runs, and
+    ends FAILED where its ranks heed that; one that is ending tells its time limit as a reason."""
     state = record.get("JobState", "")
-    return "PREEMPTED" if _makes_room(record) and state not in (*PENDING, *RUNNING, "COMPLETED") else state
+    if record.get("PreemptTime", "None") not in ("None", "Unknown") and state != "COMPLETED":
+        return "PREEMPTED"
+    return "TIMEOUT" if record.get("Reason") == "TimeLimit" else state
 
 
 def over(record: Mapping[str, str]) -> str | None:
-    """Why nothing can be started in an allocation any more, in words; None while something can. One that is ending
-    (COMPLETING) tells why by its reason, if at all."""
-    state = record.get("JobState", "")
-    if _makes_room(record):
-        return "it is preempted"
-    if state == "TIMEOUT" or record.get("Reason") == "TimeLimit":
-        return f"its time limit of {record.get('TimeLimit')} has passed"
-    return f"it ended {state}" if state in ENDED else None
+    """Why nothing can be started in an allocation any more, in words; None while something can."""
+    state = settled(record)
+    return _OVER.get(state, f"it ended {state}") if state in ENDED else None
 
 
 def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
@@ -123,10 +122,6 @@ def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str 
     except ValueError:  # Unknown
         return None
     return f"its time ends at {end:%H:%M:%S}" if end - now <= timedelta(seconds=within_s) else None
-
-
-def _makes_room(record: Mapping[str, str]) -> bool:
-    return record.get("PreemptTime", "None") not in ("None", "Unknown")
 
 
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:

@@ -8,77 +8,38 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.places import ROOT
-from tests.trainer.launchers.hosts.conftest import await_end, launcher_at, mark_of
+from tests.trainer.launchers.hosts.conftest import await_end, launcher_at
 from tests.trainer.launchers.hosts.machines import Hosts
 from tests.trainer.launchers.slurm.test_engines_on_slurm import TRAINER, module_loaded, trained, with_trainer
-from trainer.burst import BurstPhase, FailureKind
+from tests.trainer.launchers.two_nodes import FAULTS, KEEPER_KILLED, Case, Launch, MakeBurst, processes_of, stay_up
+from trainer.burst import FailureKind
 from trainer.engines.command.job import INJECTED
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes
-from trainer.launchers.nodes.avoid import avoid, avoided
+from trainer.launchers.nodes.avoid import avoid
 from trainer.launchers.processes import descendants, with_mark
-from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
-
-Launch = Callable[..., WarmRanks]
-MakeBurst = Callable[..., Path]
-FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]
 
 
 def test_ranks_of_two_hosts_stay_up_between_bursts(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
     ranks = launch_on_hosts()
-    for number in range(3):
-        folder = make_burst({rank: [["meet"], ["say", f"burst {number}"]] for rank in range(4)})
-        result = ranks.run(folder, deadline_s=60)
-        assert result.failure is None
-        assert [report.rank for report in result.reports] == [0, 1, 2, 3]
-        assert (folder / "log" / "rank3.log").read_text().endswith(f"burst {number}\n")
-        assert ranks.alive
+    stay_up(ranks, make_burst)
     came = list(notes.nodes_that_came(ranks.control, 2))
     assert [each.host for each in came] == hosts.names
     assert [each.address for each in came] == hosts.addresses
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    acts: dict[int, list[list[Any]]]
-    kind: FailureKind
-    evidence: str
-    rank: int | None = None
-    phase: BurstPhase | None = None
-    deadline_s: float = 60.0
-    avoids: int | None = None  # the host, from 0, that is not used again
-
-
-CASES = {
-    "a rank of the second host is killed": Case(
-        acts={0: [FORWARD, ["hang"]], 3: [BACKWARD, ["grandchild", "wiped"], ["kill", "SIGKILL"]]},
-        kind=FailureKind.CRASH,
-        rank=3,
-        phase=BurstPhase.BACKWARD,
-        evidence="rank 3 was ended by SIGKILL in backward",
-    ),
-    "a rank of the second host hangs, its stacks say where": Case(
-        acts={3: [BACKWARD, ["hang"]]},
-        kind=FailureKind.HANG,
-        rank=3,
-        phase=BurstPhase.BACKWARD,
-        evidence="no end after 2 s: rank 3 in backward at File",
-        deadline_s=2.0,
-    ),
+CASES = FAULTS | {
     "the keeper of the second host is killed": Case(
-        acts={2: [FORWARD, ["kill_above", 2]], 0: [["hang"]]},
+        acts=KEEPER_KILLED,
         kind=FailureKind.INFRASTRUCTURE,
         evidence="node h2: host h2 was lost: ssh ended with 255",
         avoids=1,
@@ -93,26 +54,18 @@ def test_a_fault_on_a_host_is_named_and_leaves_nothing(
     ranks = launch_on_hosts()
     failure = ranks.run(make_burst(case.acts), deadline_s=case.deadline_s).failure
     await_end(ranks)
-    assert failure is not None
-    assert failure.kind is case.kind, failure
-    assert case.evidence in failure.evidence
-    assert case.rank is None or failure.rank == case.rank
-    assert case.phase is None or failure.phase is case.phase
-    assert avoided(tmp_path / "home") == ([] if case.avoids is None else [hosts.names[case.avoids]])
+    case.holds(failure, folder=tmp_path, nodes=hosts.names)
 
 
 TUNER = """
 import sys
 from pathlib import Path
+from tests.trainer.launchers.two_nodes import fake_ranks
 from trainer.launchers.hosts.launcher import HostsLauncher
-from trainer.launchers.warm import start_ranks
 from trainer.recipe.launching import HostsSettings
 
-folder, workers, *ssh = sys.argv[1:]
-folder = Path(folder)
-launcher = HostsLauncher(settings=HostsSettings(hosts=("h1", "h2"), ssh=tuple(ssh)), home=folder / "home")
-env = {"PYTHONPATH": workers}
-ranks = start_ranks(launcher, nodes=2, ranks_per_node=2, env=env, folder=folder / "home", module="fake_worker")
+folder, ssh = Path(sys.argv[1]), tuple(sys.argv[2:])
+ranks = fake_ranks(HostsLauncher(settings=HostsSettings(hosts=("h1", "h2"), ssh=ssh), home=folder / "home"), folder)
 ranks.run(folder / "burst", deadline_s=60)
 print(ranks.processes.mark, flush=True)
 sys.stdin.read()
@@ -124,7 +77,7 @@ def test_a_killed_tuner_leaves_nothing_on_any_host(alone: bool, hosts: Hosts, tm
     """Also where every process that it had here is killed with it."""
     (tmp_path / "burst").mkdir()
     (tmp_path / "burst/acts.json").write_text('{"0": [["grandchild", "kept"]]}')
-    argv = [sys.executable, "-c", TUNER, str(tmp_path), str(Path(__file__).parents[1]), *hosts.ssh]
+    argv = [sys.executable, "-c", TUNER, str(tmp_path), *hosts.ssh]
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tuner:
         assert tuner.stdout is not None
         mark = tuner.stdout.readline().strip()
@@ -194,6 +147,8 @@ def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_b
     """What the tests above count: keepers, agents and ranks of either host carry the mark of their start."""
     ranks = launch_on_hosts()
     assert ranks.run(make_burst({}), deadline_s=60).failure is None
-    found = [Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(mark_of(ranks))]
+    found = [
+        Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
+    ]
     assert sum("nodes.keeper" in each for each in found) >= 2
     assert sum("fake_worker" in each and "torch" not in each for each in found) == 4

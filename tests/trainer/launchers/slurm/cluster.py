@@ -26,7 +26,7 @@ USUAL, POLITE, URGENT = "debug", "polite", "urgent"
 # of all nodes each: a job of the urgent one takes the place of those of the others, which the polite one warns before
 PARTITIONS = {
     USUAL: "Default=YES PriorityTier=1 MaxTime=INFINITE State=UP",
-    POLITE: "PriorityTier=1 GraceTime=20 MaxTime=INFINITE State=UP",
+    POLITE: "PriorityTier=1 GraceTime=10 MaxTime=INFINITE State=UP",
     URGENT: "PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP",
 }
 _UP_S = 90.0
@@ -125,7 +125,9 @@ class Cluster:
             f"AuthInfo=socket={self.sockets}/munge\nSlurmctldPidFile={here}/slurmctld.pid\nSlurmdPidFile={here}/slurmd.%n.pid\n"
             f"SlurmdSpoolDir={self.sockets}/%n\nStateSaveLocation={here}/state\nSlurmctldLogFile={here}/slurmctld.log\n"
             f"SlurmdLogFile={here}/slurmd.%n.log\nFirstJobId={os.getpid()}\n{track}{_SETTINGS}{nodes}\n"
-            + "".join(f"PartitionName={name} Nodes={','.join(self.nodes)} {words}\n" for name, words in PARTITIONS.items())
+            + "".join(
+                f"PartitionName={name} Nodes={','.join(self.nodes)} {words}\n" for name, words in PARTITIONS.items()
+            )
         )
 
     @property
@@ -165,9 +167,9 @@ class Cluster:
             self.run("scancel", job)
             self._await(lambda: job not in self.run("squeue", "-h", "-o", "%i"))
 
-    def let_run_out(self, job: str) -> None:
-        """The job's time limit is now: Slurm ends it by its time, as it looks at them every half minute."""
-        self.run("scontrol", "update", f"JobId={job}", "EndTime=now")
+    def let_run_out(self, job: str, *, in_s: int = 0) -> None:
+        """The job's time limit is then: Slurm ends it by its time, as it looks at them every half minute."""
+        self.run("scontrol", "update", f"JobId={job}", f"EndTime=now+{in_s}")
 
     @contextlib.contextmanager
     def without_slurmd(self, node: str) -> Iterator[None]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.launchers.slurm.cluster import Cluster, why_not
-from trainer.launchers.nodes.processes import NodesProcesses
+from tests.trainer.launchers.two_nodes import processes_of, starting
 from trainer.launchers.processes import with_mark
 from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.launchers.slurm.launcher import SlurmLauncher
-from trainer.launchers.warm import WarmRanks, start_ranks
+from trainer.launchers.warm import WarmRanks
 from trainer.recipe.launching import SlurmSettings
-
-WORKERS = Path(__file__).parents[1]  # where fake_worker is
 
 
 @pytest.fixture(scope="session")
@@ -51,33 +50,15 @@ def reachable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def launch_on_nodes(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., WarmRanks]]:
     """Starts ranks of the fake worker, two on each of two nodes."""
-    started: list[WarmRanks] = []
 
-    def start(*, nodes: int = 2, **settings: Any) -> WarmRanks:
-        ranks = start_ranks(
-            launcher_at(tmp_path / "home", **settings),
-            nodes=nodes,
-            ranks_per_node=2,
-            env={"PYTHONPATH": str(WORKERS)},
-            folder=tmp_path / "ranks",
-            module="fake_worker",
-        )
-        started.append(ranks)
-        return ranks
-
-    yield start
-    for ranks in started:
-        ranks.end()
+    def gone(ranks: WarmRanks) -> None:
         assert left_of(ranks) == []
+
+    yield from starting(partial(launcher_at, tmp_path / "home"), tmp_path, gone)
 
 
 def launcher_at(home: Path, **settings: Any) -> SlurmLauncher:
     return SlurmLauncher(settings=SlurmSettings(**settings), home=home, limit_s=600.0, on_gpus=False)
-
-
-def processes_of(ranks: WarmRanks) -> NodesProcesses:
-    assert isinstance(ranks.processes, NodesProcesses)
-    return ranks.processes
 
 
 def name_of(ranks: WarmRanks) -> str:

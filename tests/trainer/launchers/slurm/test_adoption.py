@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slurm
 TUNER = """
 import sys
 from pathlib import Path
-from tests.trainer.launchers.slurm.conftest import WORKERS, launcher_at
+from tests.trainer.launchers.slurm.conftest import launcher_at
+from tests.trainer.launchers.two_nodes import WORKERS
 from trainer.launchers.warm import start_ranks
 
 folder, job = Path(sys.argv[1]), sys.argv[2]

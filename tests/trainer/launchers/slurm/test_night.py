@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ model: mixtral-8x7b
 cluster: {gpu: h100, nodes: 2, gpus_per_node: 8}
 training: {seq_length: 4096, global_batch_size: 256, micro_batch_size: 1}
 parallelism: {pp: 4, ep: 4}
-burst: {engine: simulated, launcher: {slurm: {allocate: "--nodes=2 --time=5 --gpus-per-node=0"}}}
+burst: {engine: simulated, launcher: {slurm: {allocate: "--nodes=2 --time=30 --gpus-per-node=0"}}}
 """
 
 
@@ -127,8 +128,40 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
 
 
 @pytest.mark.slurm
+def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachable: Cluster, tmp_path: Path) -> None:
+    recipe_in(tmp_path)
+    looking = tuner(tmp_path, budget=500)
+    until(lambda: bursts(tmp_path) > 0)
+    with reachable.preempted():
+        said, _ = looking.communicate(timeout=300)
+    assert looking.returncode == 130, said
+    assert "ended PREEMPTED before the study did; go on with: moe-autotune run" in said
+    before = read_study(tmp_path / "study").finished
+    again = tuner(tmp_path, "--resume", budget=len(before) + 1)
+    said, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, said
+    assert read_study(tmp_path / "study").finished[:-1] == before
+    assert named("moe-autotune-") == []
+
+
+@pytest.mark.slurm
+def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
+    reachable: Cluster, tmp_path: Path
+) -> None:
+    recipe_in(tmp_path)
+    looking = tuner(tmp_path, budget=500)
+    until(lambda: bursts(tmp_path) > 0)
+    (job,) = (each for each in named("moe-autotune-") if "." not in each)
+    reachable.let_run_out(job, in_s=100)
+    said, _ = looking.communicate(timeout=300)
+    assert looking.returncode == 130, said
+    assert re.search(rf"interrupted: ended by TERM: job {job}: its time ends at \d\d:\d\d:\d\d", said)
+    assert "go on with: moe-autotune run" in said
+
+
+@pytest.mark.slurm
 def test_what_slurm_refuses_is_said_in_its_words(reachable: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "night.yaml").write_text(RECIPE.replace("--time=5", "--partition=none"))
+    (tmp_path / "night.yaml").write_text(RECIPE.replace("--time=30", "--partition=none"))
     said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=300)
     assert refused.returncode == 3
     assert "Slurm does not take the job: sbatch: error: invalid partition" in said

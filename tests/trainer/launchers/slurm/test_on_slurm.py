@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +14,29 @@ import pytest
 
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
-from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, name_of, processes_of
+from tests.trainer.launchers.slurm.conftest import launcher_at, left_of, name_of
+from tests.trainer.launchers.two_nodes import (
+    BACKWARD,
+    FAULTS,
+    FORWARD,
+    KEEPER_KILLED,
+    Case,
+    Launch,
+    MakeBurst,
+    processes_of,
+    stay_up,
+)
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes import keeper
-from trainer.launchers.nodes.avoid import avoided
+from trainer.launchers.nodes.avoid import avoid, avoided
 from trainer.launchers.processes import with_mark
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.slurm.queue import Queue, queue_path
 from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
-
-Launch = Callable[..., WarmRanks]
-MakeBurst = Callable[..., Path]
-FORWARD, BACKWARD = ["phase", "forward"], ["phase", "backward"]
 
 
 def failed(ranks: WarmRanks, folder: Path, *, deadline_s: float = 60.0) -> Failure:
@@ -45,13 +50,7 @@ def test_ranks_of_two_nodes_stay_up_between_bursts(
     allocated: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst
 ) -> None:
     ranks = launch_on_nodes()
-    for number in range(3):
-        folder = make_burst({rank: [["meet"], ["say", f"burst {number}"]] for rank in range(4)})
-        result = ranks.run(folder, deadline_s=60)
-        assert result.failure is None
-        assert [report.rank for report in result.reports] == [0, 1, 2, 3]
-        assert (folder / "log" / "rank3.log").read_text().endswith(f"burst {number}\n")
-        assert ranks.alive
+    stay_up(ranks, make_burst)
     came = list(notes.nodes_that_came(ranks.control, 2))
     assert [each.host for each in came] == allocated.nodes
     assert all(path.parts[-5] == "torchrun" and "node1" in path.parts for path in ranks.processes.outputs(2))
@@ -62,51 +61,9 @@ def test_ranks_of_two_nodes_stay_up_between_bursts(
     assert named("moe-") == []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    acts: dict[int, list[list[Any]]]
-    kind: FailureKind
-    evidence: str
-    rank: int | None = None
-    phase: BurstPhase | None = None
-    deadline_s: float = 60.0
-    avoids: int | None = None  # the node, from 0, that is not used again
-
-
-CASES = {
-    "a rank of the second node is killed": Case(
-        acts={0: [FORWARD, ["hang"]], 3: [BACKWARD, ["grandchild", "wiped"], ["kill", "SIGKILL"]]},
-        kind=FailureKind.CRASH,
-        rank=3,
-        phase=BurstPhase.BACKWARD,
-        evidence="rank 3 was ended by SIGKILL in backward",
-    ),
-    "a rank of the second node hangs, its stacks say where": Case(
-        acts={3: [BACKWARD, ["hang"]]},
-        kind=FailureKind.HANG,
-        rank=3,
-        phase=BurstPhase.BACKWARD,
-        evidence="no end after 2 s: rank 3 in backward at File",
-        deadline_s=2.0,
-    ),
-    "a rank of the second node is stopped": Case(
-        acts={2: [FORWARD, ["kill", "SIGSTOP"]]},
-        kind=FailureKind.HANG,
-        rank=2,
-        evidence="rank 2 is stopped in forward",
-        deadline_s=2.0,
-    ),
-    "the agent of the second node is killed": Case(
-        acts={2: [FORWARD, ["kill_above", 1]], 0: [["hang"]]},
-        kind=FailureKind.INFRASTRUCTURE,
-        evidence="what started the ranks was ended by SIGKILL",
-        avoids=1,
-    ),
+CASES = FAULTS | {
     "the keeper of the second node is killed": Case(
-        acts={2: [FORWARD, ["kill_above", 2]], 0: [["hang"]]},
-        kind=FailureKind.INFRASTRUCTURE,
-        evidence="Slurm says: srun: error:",
-        avoids=1,
+        acts=KEEPER_KILLED, kind=FailureKind.INFRASTRUCTURE, evidence="Slurm says: srun: error:", avoids=1
     ),
 }
 
@@ -117,12 +74,7 @@ def test_a_fault_on_a_node_is_named_and_leaves_nothing(
 ) -> None:
     ranks = launch_on_nodes()
     failure = failed(ranks, make_burst(case.acts), deadline_s=case.deadline_s)
-    assert failure.kind is case.kind, failure
-    assert case.evidence in failure.evidence
-    assert case.rank is None or failure.rank == case.rank
-    assert case.phase is None or failure.phase is case.phase
-    assert avoided(tmp_path / "home") == ([] if case.avoids is None else [allocated.nodes[case.avoids]])
-    assert case.avoids is None or allocated.nodes[case.avoids] in failure.evidence
+    case.holds(failure, folder=tmp_path, nodes=allocated.nodes)
 
 
 def test_memory_that_the_job_does_not_have_is_an_oom(
@@ -190,13 +142,11 @@ def commands(ranks: WarmRanks) -> list[tuple[int, list[str]]]:
 TUNER = """
 import sys
 from pathlib import Path
-from tests.trainer.launchers.slurm.conftest import WORKERS, launcher_at
-from trainer.launchers.warm import start_ranks
+from tests.trainer.launchers.slurm.conftest import launcher_at
+from tests.trainer.launchers.two_nodes import fake_ranks
 
 folder = Path(sys.argv[1])
-launcher = launcher_at(folder / "home")
-env = {"PYTHONPATH": str(WORKERS)}
-ranks = start_ranks(launcher, nodes=2, ranks_per_node=2, env=env, folder=folder, module="fake_worker")
+ranks = fake_ranks(launcher_at(folder / "home"), folder)
 ranks.run(folder / "burst", deadline_s=60)
 print(ranks.processes.mark, flush=True)
 sys.stdin.read()
@@ -276,6 +226,21 @@ def test_a_job_a_burst_is_submitted_followed_and_gone(
     assert queue is not None
     assert queue.state == "COMPLETED"
     assert named(name_of(ranks)) == []
+
+
+def test_a_job_does_without_nodes_that_failed_only_where_there_are_others(
+    reachable: Cluster, launch_on_nodes: Launch, make_burst: MakeBurst, tmp_path: Path
+) -> None:
+    first, second = reachable.nodes
+    for node in (first, second):
+        avoid(tmp_path / "home", node, "its slurmd was killed")
+    ranks = launch_on_nodes(job="per-burst", nodes=1)
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    assert [came.host for came in notes.nodes_that_came(ranks.control, 1)] == [first]  # it failed first
+    ranks = launch_on_nodes(job="per-burst")
+    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    with pytest.raises(ToolError, match="Requested node configuration is not available"):
+        launch_on_nodes(job="per-burst", exclude=[first]).run(make_burst({}), deadline_s=60)
 
 
 def test_a_job_that_waits_has_no_deadline_and_can_be_taken_back(

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.places import ROOT
+from trainer.launchers.nodes.begin import keeper_argv
 from trainer.launchers.slurm.argv import (
     Asked,
     environment_inside,
     environment_outside,
-    keeper_argv,
     sbatch_argv,
     script,
     srun_argv,
@@ -70,9 +71,9 @@ def test_the_users_words_take_the_place_of_ours() -> None:
 def test_containers_of_pyxis_are_words_of_srun_and_those_of_apptainer_stand_before_the_keeper() -> None:
     words = srun(container_image="nemo.sqsh", container_mounts=("/data:/data", "/home"))
     assert {"--container-image=nemo.sqsh", "--container-mounts=/data:/data,/home"} < set(words)
-    settings = SlurmSettings(prefix=("apptainer", "exec", "--nv", "nemo.sif"))
-    keeper = keeper_argv(settings, python="python3", root=Path("/root"), control=Path("/c"), token="t")
-    assert keeper[:6] == ["apptainer", "exec", "--nv", "nemo.sif", "env", "PYTHONPATH=/root"]
+    prefix = ("apptainer", "exec", "--nv", "nemo.sif")
+    keeper = keeper_argv(prefix, python="python3", control=Path("/c"), token="t")
+    assert keeper[:6] == [*prefix, "env", f"PYTHONPATH={ROOT}"]
     assert keeper[-4:] == ["-m", "trainer.launchers.nodes.keeper", "/c", "t"]
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from trainer.burst import FailureKind
+from trainer.launchers.slurm.clients import fields_of
 from trainer.launchers.slurm.queue import Queue
-from trainer.launchers.slurm.states import STATES, never, refusal, told_by_log, told_by_queue
+from trainer.launchers.slurm.states import (
+    STATES,
+    ends_soon,
+    never,
+    over,
+    refusal,
+    settled,
+    told_by_log,
+    told_by_queue,
+)
 
 CANCELLED = """slurmstepd-n1: error: *** STEP 3.10 ON n1 CANCELLED AT 2026-11-22T06:40:13 ***
 srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
@@ -100,3 +112,28 @@ def test_a_job_waits_for_ever_for_what_is_not_there_and_not_for_resources() -> N
     assert never(Queue(job="7", state="PENDING", reason="PartitionNodeLimit"))
     assert not never(Queue(job="7", state="PENDING", reason="Resources"))
     assert not never(Queue(job="7", state="RUNNING", reason="None"))
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "why"),
+    [
+        ("JobState=RUNNING Reason=None PreemptTime=None", "RUNNING", None),
+        ("JobState=COMPLETING Reason=None PreemptTime=None", "COMPLETING", None),
+        ("JobState=RUNNING Reason=None PreemptTime=2026-11-22T11:38:31", "PREEMPTED", "it is preempted"),
+        ("JobState=FAILED Reason=NonZeroExitCode PreemptTime=2026-11-22T11:38:31", "PREEMPTED", "it is preempted"),
+        ("JobState=COMPLETED Reason=None PreemptTime=2026-11-22T11:38:31", "COMPLETED", "it ended COMPLETED"),
+        ("JobState=COMPLETING Reason=TimeLimit PreemptTime=None", "TIMEOUT", "its time limit has passed"),
+        ("JobState=NODE_FAIL Reason=NodeDown", "NODE_FAIL", "it ended NODE_FAIL"),
+    ],
+)
+def test_a_job_that_is_over_says_why_though_its_state_does_not(words: str, state: str, why: str | None) -> None:
+    record = fields_of(f"JobId=7 {words}")
+    assert (settled(record), over(record)) == (state, why)
+
+
+def test_the_end_of_a_jobs_time_is_told_where_it_is_near() -> None:
+    now = datetime(2026, 11, 22, 23, 59)
+    record = {"EndTime": "2026-11-23T00:01:30"}
+    assert ends_soon(record, now, 180.0) == "its time ends at 00:01:30"
+    assert ends_soon(record, now, 60.0) is None
+    assert ends_soon({"EndTime": "Unknown"}, now, 60.0) is None

@@ -1,0 +1,230 @@
+"""What Slurm ends for reasons of its own: jobs that make room for another one, and time limits."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune.tuning.events import BurstLost
+from autotune.tuning.journal import read_events, read_study
+from tests.places import ROOT
+from tests.trainer.launchers.slurm.cluster import POLITE, USUAL, Cluster
+from tests.trainer.launchers.slurm.conftest import left_of
+from tests.trainer.launchers.slurm.test_engines_on_slurm import with_trainer
+from tests.trainer.launchers.two_nodes import Launch, MakeBurst
+from trainer.burst import Failure, FailureKind
+from trainer.errors import OverError
+from trainer.launchers.nodes.avoid import avoided
+from trainer.launchers.slurm.clients import named
+from trainer.launchers.warm import WarmRanks
+
+pytestmark = pytest.mark.slurm
+
+End = Callable[[Cluster, str], AbstractContextManager[None]]
+PATIENCE_S = 300.0
+
+
+@contextmanager
+def preempted(cluster: Cluster, job: str) -> Iterator[None]:
+    with cluster.preempted():
+        yield
+
+
+@contextmanager
+def out_of_time(cluster: Cluster, job: str) -> Iterator[None]:
+    cluster.let_run_out(job)
+    yield
+
+
+def until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+
+
+# ---- ranks
+
+
+def failed_as(end: AbstractContextManager[None], ranks: WarmRanks, folder: Path) -> Failure:
+    """How a burst fails that hangs until Slurm ends it."""
+
+    def come() -> None:
+        until((folder / "log/rank3.log").exists)
+        with end:
+            over.wait(PATIENCE_S)
+
+    over = threading.Event()
+    coming = threading.Thread(target=come)
+    coming.start()
+    try:
+        failure = ranks.run(folder, deadline_s=PATIENCE_S).failure
+    finally:
+        over.set()
+        coming.join()
+    assert failure is not None
+    assert left_of(ranks) == []
+    return failure
+
+
+HANGS: dict[int, list[list[Any]]] = {rank: [["say", "begun"], ["hang"]] for rank in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("end", "partition", "why"),
+    [
+        pytest.param(preempted, USUAL, "it is preempted", id="preempted"),
+        pytest.param(preempted, POLITE, "it is preempted", id="preempted after a warning"),
+        pytest.param(out_of_time, USUAL, "its time limit has passed", id="out of time"),
+    ],
+)
+def test_an_allocation_that_slurm_ends_is_an_interruption_and_starts_nothing_more(
+    end: End,
+    partition: str,
+    why: str,
+    cluster: Cluster,
+    launch_on_nodes: Launch,
+    make_burst: MakeBurst,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    with cluster.allocation(f"--partition={partition}") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        job = variables["SLURM_JOB_ID"]
+        failure = failed_as(end(cluster, job), launch_on_nodes(), make_burst(HANGS))
+        said = f"job {job}, which the tuner ran in, is over: {why}"
+        assert (failure.kind, failure.evidence) == (FailureKind.INTERRUPTED, said)
+        assert avoided(tmp_path / "home") == []
+        with pytest.raises(OverError, match=re.escape(said)):
+            launch_on_nodes()
+
+
+@pytest.mark.parametrize(
+    ("end", "settings", "kind", "why"),
+    [
+        pytest.param(preempted, {}, FailureKind.INFRASTRUCTURE, "PREEMPTED", id="preempted"),
+        pytest.param(
+            preempted, {"partition": POLITE}, FailureKind.INFRASTRUCTURE, "PREEMPTED", id="preempted after a warning"
+        ),
+        pytest.param(out_of_time, {}, FailureKind.HANG, "TIMEOUT", id="out of time"),
+    ],
+)
+def test_a_job_a_burst_that_makes_room_is_tried_again_and_one_out_of_time_is_not(
+    end: End,
+    settings: dict[str, Any],
+    kind: FailureKind,
+    why: str,
+    reachable: Cluster,
+    launch_on_nodes: Launch,
+    make_burst: MakeBurst,
+    tmp_path: Path,
+) -> None:
+    @contextmanager
+    def its_job() -> Iterator[None]:
+        (job,) = (each for each in named("moe-") if "." not in each)
+        with end(reachable, job):
+            yield
+
+    failure = failed_as(its_job(), launch_on_nodes(job="per-burst", **settings), make_burst(HANGS))
+    assert failure.kind is kind, failure
+    assert f"ended {why}" in failure.evidence
+    assert avoided(tmp_path / "home") == []
+    assert named("moe-") == []
+
+
+# ---- the tuner
+
+
+def tuner(folder: Path, *more: str, budget: int, env: dict[str, str]) -> subprocess.Popen[str]:
+    argv = ["run", str(folder / "night.yaml"), "--study", str(folder / "study"), "--budget", str(budget), *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune.cli", *argv],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def night_in(folder: Path, launcher: Any, *, step_s: float = 0.1) -> None:
+    data = with_trainer({"step_s": step_s}, launcher).model_dump(mode="json")
+    data["burst"]["probe_links"] = False
+    data["tune"]["patience"] = 50
+    (folder / "night.yaml").write_text(yaml.safe_dump(data))
+
+
+def finished(folder: Path) -> list[int]:
+    journal = folder / "study/journal.jsonl"
+    return [event.burst for event in read_study(folder / "study").finished] if journal.exists() else []
+
+
+def left_by(folder: Path) -> list[int]:
+    """Processes of the study, wherever they run: all nodes are this machine."""
+    words = str(folder / "study").encode()
+    commands = {int(path.parent.name): path for path in Path("/proc").glob("[0-9]*/cmdline")}
+    return [pid for pid, path in commands.items() if _has(path, words)]
+
+
+def _has(path: Path, words: bytes) -> bool:
+    try:
+        return words in path.read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        pytest.param(preempted, "it is preempted", id="preempted"),
+        pytest.param(out_of_time, "its time limit has passed", id="out of time"),
+    ],
+)
+def test_a_tuner_whose_allocation_is_over_ends_in_order_and_goes_on_in_another(
+    end: End, why: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As salloc starts it, which leaves it alone then."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    night_in(tmp_path, "slurm")
+    with cluster.allocation() as variables:
+        job = variables["SLURM_JOB_ID"]
+        first = tuner(tmp_path, budget=50, env=variables)
+        until(lambda: len(finished(tmp_path)) > 0)
+        with end(cluster, job):
+            said, _ = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 130, said
+    assert f"interrupted: job {job}, which the tuner ran in, is over: {why}" in said
+    assert "go on with: moe-autotune run" in said
+    before = read_study(tmp_path / "study").finished
+    with cluster.allocation() as variables:
+        second = tuner(tmp_path, "--resume", budget=len(before) + 1, env=variables)
+        said, _ = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 0, said
+    after = read_study(tmp_path / "study").finished
+    assert after[:-1] == before
+    assert finished(tmp_path) == list(range(1, len(before) + 2))
+    until(lambda: not left_by(tmp_path) and not named("moe-"))
+
+
+def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path: Path) -> None:
+    night_in(tmp_path, {"slurm": {"job": "per-burst"}}, step_s=2.0)
+    tuning = tuner(tmp_path, budget=1, env={})
+    until(lambda: _has(tmp_path / "study/bursts/0001/log/rank1.log", b"iteration "))
+    with reachable.preempted():
+        until(lambda: any(isinstance(event, BurstLost) for event in read_events(tmp_path / "study/journal.jsonl")[0]))
+    said, _ = tuning.communicate(timeout=PATIENCE_S)
+    assert tuning.returncode == 0, said
+    assert re.search(r"burst 1 lost, not the recipe's doing: .* job \d+ ended PREEMPTED", said)
+    assert finished(tmp_path) == [1]
+    until(lambda: not left_by(tmp_path) and not named("moe-"))
