@@ -106,7 +106,7 @@ def startups(way: str) -> list[float]:
 
 
 def recipe(launcher: Any, nodes: int) -> Recipe:
-    data = night("allocation")
+    data = night("slurm")
     data["cluster"] |= {"nodes": nodes, "gpus_per_node": 4 // nodes}
     data["burst"] |= {"launcher": launcher, "trace_steps": 0}
     return Recipe.model_validate(data)

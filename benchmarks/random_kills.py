@@ -1,12 +1,13 @@
-"""Nights in small on a real Slurm, with random kills of tuner, srun, slurmd and ranks: what is lost, paid twice, left.
+"""Nights in small on several nodes, with random kills of all that takes part: what is lost, paid twice, left.
 
-    python -m benchmarks.random_kills [--kills 50] [--bursts 12] [--job allocation|per-burst] [--minutes 60] [--seed 1]
+    python -m benchmarks.random_kills [--kills 50] [--bursts 12] [--way WAY] [--minutes 60] [--seed 1]
 
-Two nodes of two CPU ranks on this machine (root, Slurm). `moe-autotune run --resume` is started again after every kill
-that ends it, the allocation after every one that ends that, until all bursts are paid for; then another night begins,
-until there were as many kills as asked for. After each the journal is read: a burst is lost where the journal knew it
-as finished and no longer does, paid twice where ranks were handed it after that, left where a process or a job of the
-study is still there.
+Ways: allocation (steps of one Slurm job), per-burst (a Slurm job each), hosts (over ssh). Two nodes of two CPU ranks on
+this machine: a real Slurm or real sshd (root). `moe-autotune run --resume` is started again after every kill that ends
+it, the allocation after every one that ends that, until all bursts are paid for; then another night begins, until there
+were as many kills as asked for. After each the journal is read: a burst is lost where the journal knew it as finished
+and no longer does, paid twice where ranks were handed it after that, left where a process or a job of the study is
+still there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +33,19 @@ from rich.table import Table
 
 from autotune.tuning.events import BurstFinished, Ended
 from autotune.tuning.journal import JOURNAL, read_events
+from tests.trainer.launchers.hosts import machines
 from tests.trainer.launchers.slurm.cluster import Cluster, why_not
+from tests.trainer.launchers.slurm.network import Network
+from trainer.launchers.nodes.begin import KEEPER
 from trainer.launchers.processes import Process, status_of
 
-VICTIMS = ("tuner", "srun", "slurmd", "rank")
+# way -> what may be killed
+VICTIMS = {
+    "allocation": ("tuner", "srun", "slurmd", "rank"),
+    "per-burst": ("tuner", "srun", "slurmd", "rank"),
+    "hosts": ("tuner", "ssh", "keeper", "rank"),
+}
+WORDS = {"srun": "srun", "ssh": "ssh", "keeper": KEEPER, "rank": "trainer.worker"}  # of their commands
 PAUSE_S = (1.0, 75.0)  # between two kills: a cold start of ranks takes most of it on a busy machine
 DOWN_S = (1.0, 15.0)  # that a slurmd is gone: Slurm gives a node up after 10
 GONE_S = 90.0  # for what is left to see that it is: the lease, Slurm's own KillWait
@@ -42,10 +53,12 @@ GONE_S = 90.0  # for what is left to see that it is: the lease, Slurm's own Kill
 
 @dataclass(kw_only=True)
 class Night:
-    cluster: Cluster
+    """`cluster`: None where there is no Slurm."""
+
+    cluster: Cluster | None
     folder: Path
     bursts: int
-    job: str
+    way: str
     dice: random.Random
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0  # of the tuner
@@ -72,7 +85,7 @@ class Night:
                 self._tuner.kill()
                 self._tuner.wait()
             if self._job is not None:
-                self.cluster.run("scancel", self._job)
+                self._slurm.run("scancel", self._job)
         self._look()
 
     def _over(self) -> bool:
@@ -95,8 +108,8 @@ class Night:
     def _keep_running(self) -> None:
         if self._tuner is not None and self._tuner.poll() is None:
             return
-        if self.job == "allocation" and not self._allocated():
-            said = self.cluster.run("salloc", "--nodes=2", "--mem=6000", "--no-shell", timeout_s=120)
+        if self.way == "allocation" and not self._allocated():
+            said = self._slurm.run("salloc", "--nodes=2", "--mem=6000", "--no-shell", timeout_s=120)
             self._job = said.rsplit("allocation ", 1)[-1].split()[0]
             self.allocations += 1
         began = (self.folder / "study" / JOURNAL).exists()
@@ -112,31 +125,32 @@ class Night:
             )
 
     def _environment(self) -> dict[str, str]:
-        env = {**os.environ, "SLURM_CONF": str(self.cluster.conf)}
+        env = dict(os.environ)
+        if self.cluster is not None:
+            env["SLURM_CONF"] = str(self.cluster.conf)
         if self._job is None:
             return env
-        nodes = ",".join(self.cluster.nodes)
+        nodes = ",".join(self._slurm.nodes)
         return {**env, "SLURM_JOB_ID": self._job, "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_NUM_NODES": "2"}
 
+    @property
+    def _slurm(self) -> Cluster:
+        assert self.cluster is not None
+        return self.cluster
+
     def _allocated(self) -> bool:
-        return self._job is not None and self._job in self.cluster.run("squeue", "-h", "-t", "R", "-o", "%A").split()
+        return self._job is not None and self._job in self._slurm.run("squeue", "-h", "-t", "R", "-o", "%A").split()
 
     # ---- kills
 
     def _kill(self) -> None:
-        victim = self.dice.choice(VICTIMS)
-        found = self._slurmd if victim == "slurmd" else lambda: self._process(victim)
-        if found():
+        victim = self.dice.choice(VICTIMS[self.way])
+        if self._slurmd() if victim == "slurmd" else self._process(victim):
             self.kills[victim] += 1
             print(f"kill {self.kills.total()} of the night: {victim}; {len(self.known)} bursts paid for", flush=True)
 
     def _process(self, victim: str) -> bool:
-        find = {
-            "tuner": lambda: _alive(self._tuner),
-            "srun": lambda: _running(self.folder, "srun"),
-            "rank": lambda: _running(self.folder, "trainer.worker"),
-        }
-        processes = find[victim]()
+        processes = _alive(self._tuner) if victim == "tuner" else _running(self.folder, WORDS[victim])
         if not processes:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -144,7 +158,7 @@ class Night:
         return True
 
     def _slurmd(self) -> bool:
-        with self.cluster.without_slurmd(self.dice.choice(self.cluster.nodes)):
+        with self._slurm.without_slurmd(self.dice.choice(self._slurm.nodes)):
             self._rest(self.dice.uniform(*DOWN_S))
         return True
 
@@ -175,10 +189,10 @@ class Night:
         return found
 
     def _there(self) -> list[str]:
-        jobs = self.cluster.run("squeue", "-h", "-o", "%A %j").splitlines()
-        steps = self.cluster.run("squeue", "-h", "-s", "-o", "%i %j").splitlines()
+        listed = (("-o", "%A %j"), ("-s", "-o", "%i %j")) if self.cluster is not None else ()  # jobs, steps
+        found = [line for words in listed for line in self._slurm.run("squeue", "-h", *words).splitlines()]
         processes = [f"{process.pid}" for process in _running(self.folder, "")]
-        return [each for each in (*jobs, *steps) if "moe-" in each] + processes
+        return [each for each in found if "moe-" in each] + processes
 
 
 def _alive(tuner: subprocess.Popen[bytes] | None) -> list[Process]:
@@ -199,8 +213,7 @@ def _running(folder: Path, word: str) -> list[Process]:
     return found
 
 
-def recipe(job: str) -> dict[str, Any]:
-    launcher: Any = "slurm" if job == "allocation" else {"slurm": {"job": "per-burst"}}
+def recipe(launcher: Any) -> dict[str, Any]:
     return {
         "name": "night",
         "model": {
@@ -224,19 +237,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--bursts", type=int, default=12)
-    parser.add_argument("--job", choices=("allocation", "per-burst"), default="allocation")
+    parser.add_argument("--way", choices=tuple(VICTIMS), default="allocation")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    if reason := why_not():
+    if reason := machines.why_not() if asked.way == "hosts" else why_not():
         print(f"not run: {reason}")
         return 1
     dice, began = random.Random(asked.seed), time.time()
     until = began + 60 * asked.minutes
     nights: list[Ledger] = []
     while (done := sum(each.kills.total() for each in nights)) < asked.kills and time.time() < until:
-        nights.append(played(asked.job, asked.bursts, asked.kills - done, until, dice))
-        Console().print(told(nights, asked.job, time.time() - began))
+        with tempfile.TemporaryDirectory() as name, place(asked.way, Path(name)) as (cluster, launcher):
+            folder = Path(name)
+            (folder / "night.yaml").write_text(yaml.safe_dump(recipe(launcher)))
+            night = Night(cluster=cluster, folder=folder, bursts=asked.bursts, way=asked.way, dice=dice)
+            nights.append(played(night, asked.kills - done, until))
+        Console().print(told(nights, asked.way, time.time() - began))
     return 0
 
 
@@ -253,29 +270,39 @@ class Ledger:
     left: list[str]
 
 
-def played(job: str, bursts: int, kills: int, until: float, dice: random.Random) -> Ledger:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "slurm").mkdir()
-        (folder / "night.yaml").write_text(yaml.safe_dump(recipe(job)))
-        night = Night(cluster=Cluster(folder=folder / "slurm"), folder=folder, bursts=bursts, job=job, dice=dice)
-        try:
-            night.cluster.start()
-            night.run(kills, until)
-            return Ledger(
-                kills=night.kills,
-                starts=night.starts,
-                allocations=night.allocations,
-                bursts=len(night.known),
-                lost=sorted(set(night.lost)),
-                twice=night.paid_twice(),
-                left=night.left(),
-            )
-        finally:
-            night.cluster.stop()
+@contextlib.contextmanager
+def place(way: str, folder: Path) -> Iterator[tuple[Cluster | None, Any]]:
+    """Two nodes, and the recipe's launcher for them."""
+    own = folder / "nodes"
+    own.mkdir()
+    if way == "hosts":
+        found = machines.Hosts(folder=own, network=Network(nodes=machines.HOSTS))
+        nodes: Cluster | machines.Hosts = found
+        answer: tuple[Cluster | None, Any] = (None, {"hosts": found.names, "ssh": list(found.ssh)})
+    else:
+        nodes = slurm = Cluster(folder=own)
+        answer = (slurm, "slurm" if way == "allocation" else {"slurm": {"job": "per-burst"}})
+    try:
+        nodes.start()
+        yield answer
+    finally:
+        nodes.stop()
 
 
-def told(nights: list[Ledger], job: str, seconds: float) -> Table:
+def played(night: Night, kills: int, until: float) -> Ledger:
+    night.run(kills, until)
+    return Ledger(
+        kills=night.kills,
+        starts=night.starts,
+        allocations=night.allocations,
+        bursts=len(night.known),
+        lost=sorted(set(night.lost)),
+        twice=night.paid_twice(),
+        left=night.left(),
+    )
+
+
+def told(nights: list[Ledger], way: str, seconds: float) -> Table:
     kills = sum((night.kills for night in nights), Counter[str]())
     by = ", ".join(f"{times} {name}" for name, times in kills.most_common())
     rows = {
@@ -288,7 +315,7 @@ def told(nights: list[Ledger], job: str, seconds: float) -> Table:
         "left when all is over": str([night.left for night in nights if night.left] or "nothing"),
         "minutes": f"{seconds / 60:.1f}",
     }
-    table = Table("random kills", job, show_edge=False)
+    table = Table("random kills", way, show_edge=False)
     for name, value in rows.items():
         table.add_row(name, value)
     return table
