@@ -17,7 +17,7 @@ from trainer.launchers import Processes, mailbox
 from trainer.rank_report import RankReport, phase_path, report_path
 from trainer.secrets import mask_file
 
-_STACKS_S = 1.0  # a rank that has not written its stacks by then will not
+_STACKS_S = 5.0  # a rank that has not written its stacks by then, on a machine however busy, will not
 
 
 class Watch:

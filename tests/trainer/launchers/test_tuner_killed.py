@@ -18,7 +18,7 @@ from trainer.launchers.processes import OWNER, Process, descendants, end_all, ma
 TUNER = Path(__file__).parent / "tuner.py"
 AT_ONCE = 5  # tuners that run side by side: they mostly import
 EACH_S = 1.0  # one is killed in every such stretch; in the last ones ranks are up and bursts run
-CLEAN_S = 20.0
+CLEAN_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from tests.trainer.launchers.hosts.machines import HOSTS, Hosts, why_not
 from tests.trainer.launchers.slurm.network import Network
-from tests.trainer.launchers.two_nodes import processes_of, starting
+from tests.trainer.launchers.two_nodes import processes_of, starting, until
 from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.processes import with_mark
 from trainer.launchers.warm import WarmRanks
@@ -44,9 +43,6 @@ def launcher_at(hosts: Hosts, folder: Path, **settings: Any) -> HostsLauncher:
     return HostsLauncher(settings=HostsSettings(**asked), home=folder / "home")
 
 
-def await_end(ranks: WarmRanks, within_s: float = 60.0) -> None:
+def await_end(ranks: WarmRanks) -> None:
     """Of every process of the start, on either host: both are this machine."""
-    give_up = time.monotonic() + within_s
-    while with_mark(processes_of(ranks).mark):
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
+    until(lambda: not with_mark(processes_of(ranks).mark))

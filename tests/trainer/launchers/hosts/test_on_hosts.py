@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,17 @@ from tests.places import ROOT
 from tests.trainer.launchers.hosts.conftest import await_end, launcher_at
 from tests.trainer.launchers.hosts.machines import Hosts
 from tests.trainer.launchers.slurm.test_engines_on_slurm import TRAINER, module_loaded, trained, with_trainer
-from tests.trainer.launchers.two_nodes import FAULTS, KEEPER_KILLED, Case, Launch, MakeBurst, processes_of, stay_up
+from tests.trainer.launchers.two_nodes import (
+    FAULTS,
+    KEEPER_KILLED,
+    PATIENCE_S,
+    Case,
+    Launch,
+    MakeBurst,
+    processes_of,
+    stay_up,
+    until,
+)
 from trainer.burst import FailureKind
 from trainer.engines.command.job import INJECTED
 from trainer.errors import ToolError
@@ -66,7 +75,7 @@ from trainer.recipe.launching import HostsSettings
 
 folder, ssh = Path(sys.argv[1]), tuple(sys.argv[2:])
 ranks = fake_ranks(HostsLauncher(settings=HostsSettings(hosts=("h1", "h2"), ssh=ssh), home=folder / "home"), folder)
-ranks.run(folder / "burst", deadline_s=60)
+ranks.run(folder / "burst", deadline_s=300)
 print(ranks.processes.mark, flush=True)
 sys.stdin.read()
 """
@@ -85,20 +94,17 @@ def test_a_killed_tuner_leaves_nothing_on_any_host(alone: bool, hosts: Hosts, tm
         for process in [] if alone else descendants(tuner.pid):
             os.kill(process.pid, signal.SIGKILL)
         tuner.kill()
-    give_up = time.monotonic() + 60.0
-    while with_mark(mark):
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
+    until(lambda: not with_mark(mark))
 
 
 def test_what_a_tuner_that_is_gone_left_is_ended_by_the_next_start(
     launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
     left = launch_on_hosts()
-    assert left.run(make_burst({}), deadline_s=60).failure is None
+    assert left.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
     ranks = launch_on_hosts()
     assert all(notes.node_end_path(left.control, node).exists() for node in range(2))
-    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
 
 
 def test_a_spare_host_takes_the_place_of_one_to_avoid(hosts: Hosts, tmp_path: Path) -> None:
@@ -115,18 +121,18 @@ def test_a_host_that_does_not_let_us_in_is_refused_with_its_words(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
     with pytest.raises(ToolError, match=r"no keeper can be started on h[12]: .*Permission denied"):
-        launch_on_hosts(ssh=("-l", "nobody", *hosts.ssh)).run(make_burst({}), deadline_s=60)
+        launch_on_hosts(ssh=("-l", "nobody", *hosts.ssh)).run(make_burst({}), deadline_s=PATIENCE_S)
 
 
 def test_a_host_without_our_python_is_refused(hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
     with pytest.raises(ToolError, match=r"no keeper can be started on h.: .*No such file or directory"):
-        launch_on_hosts(python="/nowhere/python").run(make_burst({}), deadline_s=60)
+        launch_on_hosts(python="/nowhere/python").run(make_burst({}), deadline_s=PATIENCE_S)
 
 
 def test_a_host_that_is_down_is_the_machines_fault(
     hosts: Hosts, launch_on_hosts: Launch, make_burst: MakeBurst
 ) -> None:
-    failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=60).failure
+    failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=PATIENCE_S).failure
     assert failure is not None
     assert (failure.kind, failure.node) == (FailureKind.INFRASTRUCTURE, "h1")
 
@@ -146,7 +152,7 @@ def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts
 def test_marks_stand_for_processes_on_both_hosts(launch_on_hosts: Launch, make_burst: MakeBurst) -> None:
     """What the tests above count: keepers, agents and ranks of either host carry the mark of their start."""
     ranks = launch_on_hosts()
-    assert ranks.run(make_burst({}), deadline_s=60).failure is None
+    assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
     found = [
         Path(f"/proc/{process.pid}/cmdline").read_bytes().decode() for process in with_mark(processes_of(ranks).mark)
     ]

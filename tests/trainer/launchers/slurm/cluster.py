@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -208,10 +209,12 @@ def _end(pid: int) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Below the ports that the kernel hands out to whoever connects: nobody takes it meanwhile."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 _CGROUP_CONF = """CgroupPlugin=cgroup/v1
@@ -230,7 +233,10 @@ AuthType=auth/munge
 CredType=cred/munge
 MailProg=/bin/true
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=20
+MessageTimeout=30
+BatchStartTimeout=120
+UnkillableStepTimeout=300
 InactiveLimit=0
 KillWait=5
 MinJobAge=300

@@ -18,6 +18,7 @@ import pytest
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.conftest import launcher_at
+from tests.trainer.launchers.two_nodes import PATIENCE_S, until
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.processes import NodesProcesses
 from trainer.launchers.processes import descendants, with_mark
@@ -40,7 +41,7 @@ ranks = start_ranks(
     launcher, nodes=2, ranks_per_node=2, env=env, folder=folder / "jobs", name="0001", module="fake_worker"
 )
 print(ranks.processes.mark, flush=True)
-ranks.run(folder / "0001", deadline_s=60)
+ranks.run(folder / "0001", deadline_s=300)
 """
 
 
@@ -61,20 +62,13 @@ def killed_tuner(folder: Path, acts: dict[int, list[list[Any]]], when: Callable[
     until(lambda: not with_mark(mark) and not named("moe-"))
 
 
-def until(done: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 60.0
-    while not done():
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
-
-
 def adopted(folder: Path) -> NodesProcesses | None:
     launcher = launcher_at(folder / "home", job="per-burst")
     return launcher.adopt(nodes=2, ranks_per_node=2, control=folder / "jobs/0001")
 
 
 def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_path: Path) -> None:
-    burst = tmp_path / "0001"
+    burst, began = tmp_path / "0001", time.monotonic()
     acts = {rank: [["say", "begun"], ["wait_for", "go"]] for rank in range(4)}
     with killed_tuner(tmp_path, acts, (burst / "log/rank3.log").exists, "per-burst"):
         until(lambda: (burst / "log/rank0.log").exists())
@@ -83,12 +77,12 @@ def test_a_job_that_runs_on_is_adopted_and_runs_once(reachable: Cluster, tmp_pat
         assert processes is not None
         ranks = WarmRanks(processes=processes, once=True)
         (burst / "go").touch()
-        result = ranks.take_up(burst, deadline_s=60)
+        result = ranks.take_up(burst, deadline_s=PATIENCE_S)
         ranks.end()
     assert result.failure is None
     assert [report.rank for report in result.reports] == [0, 1, 2, 3]
     assert {came.job for came in notes.nodes_that_came(tmp_path / "jobs/0001", 2)} == {jobs[0]}
-    assert 0 < processes.ran_s < 60
+    assert 0 < processes.ran_s < time.monotonic() - began
 
 
 def test_a_job_that_ended_without_its_tuner_tells_how(reachable: Cluster, tmp_path: Path) -> None:
@@ -99,7 +93,7 @@ def test_a_job_that_ended_without_its_tuner_tells_how(reachable: Cluster, tmp_pa
         processes = adopted(tmp_path)
         assert processes is not None
         ranks = WarmRanks(processes=processes, once=True)
-        failure = ranks.take_up(tmp_path / "0001", deadline_s=60).failure
+        failure = ranks.take_up(tmp_path / "0001", deadline_s=PATIENCE_S).failure
     assert failure is not None
     assert "rank 3 was ended by SIGSEGV in backward" in failure.evidence
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import POLITE, USUAL, Cluster
 from tests.trainer.launchers.slurm.conftest import left_of
 from tests.trainer.launchers.slurm.test_engines_on_slurm import with_trainer
-from tests.trainer.launchers.two_nodes import Launch, MakeBurst
+from tests.trainer.launchers.two_nodes import PATIENCE_S, Launch, MakeBurst, until
 from trainer.burst import Failure, FailureKind
 from trainer.errors import OverError
 from trainer.launchers.nodes.avoid import avoided
@@ -32,7 +31,6 @@ from trainer.launchers.warm import WarmRanks
 pytestmark = pytest.mark.slurm
 
 End = Callable[[Cluster, str], AbstractContextManager[None]]
-PATIENCE_S = 300.0
 
 
 @contextmanager
@@ -45,13 +43,6 @@ def preempted(cluster: Cluster, job: str) -> Iterator[None]:
 def out_of_time(cluster: Cluster, job: str) -> Iterator[None]:
     cluster.let_run_out(job)
     yield
-
-
-def until(done: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
 
 
 # ---- ranks

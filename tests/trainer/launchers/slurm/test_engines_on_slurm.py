@@ -22,7 +22,7 @@ from trainer.recipe import Recipe, load_recipe
 pytestmark = pytest.mark.slurm
 
 TRAINER = Path(__file__).parents[2] / "engines/command/fake_trainer.py"
-SHORT = Patience(first_s=60, all_s=60, least_s=4.0, writing_s=4.0, ending_s=1.0)
+SHORT = Patience(first_s=300, all_s=300, least_s=15.0, writing_s=60.0, ending_s=60.0)
 
 
 def recipe_on_nodes(launcher: Any = "slurm", **burst: Any) -> Recipe:

@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from autotune.tuning.events import TunerStarted
 from autotune.tuning.journal import read_events, read_study
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
+from tests.trainer.launchers.two_nodes import PATIENCE_S, until
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.slurm.night import Night, is_wanted
 from trainer.recipe import Recipe, load_recipe
@@ -70,13 +69,6 @@ def bursts(folder: Path) -> int:
     return len(read_study(folder / "study").finished) if (folder / "study/journal.jsonl").exists() else 0
 
 
-def until(done: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 300.0
-    while not done():
-        assert time.monotonic() < give_up
-        time.sleep(0.2)
-
-
 @pytest.mark.slurm
 def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_with(
     reachable: Cluster, tmp_path: Path
@@ -95,7 +87,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     before = bursts(tmp_path)
     until(lambda: bursts(tmp_path) > before)
     second.send_signal(signal.SIGINT)
-    said, _ = second.communicate(timeout=300)
+    said, _ = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 130, said
     assert "burst 1: " in said
     assert "go on with: moe-autotune run" in said
@@ -105,7 +97,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     assert (ended.status, ended.because) == ("interrupted", "ended by TERM")
 
     third = tuner(tmp_path, "--resume", budget=bursts(tmp_path) + 1)
-    said, _ = third.communicate(timeout=300)
+    said, _ = third.communicate(timeout=PATIENCE_S)
     assert third.returncode == 0, said
     events, _ = read_events(tmp_path / "study/journal.jsonl")
     started = [event.host for event in events if isinstance(event, TunerStarted)]
@@ -121,7 +113,7 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
     until(lambda: bursts(tmp_path) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
     reachable.run("scancel", "--signal=KILL", "--batch", job)
-    said, _ = looking.communicate(timeout=300)
+    said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
     assert "before the study did; go on with: moe-autotune run" in said
     assert (tmp_path / "study/report.html").exists()
@@ -133,12 +125,12 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
     looking = tuner(tmp_path, budget=500)
     until(lambda: bursts(tmp_path) > 0)
     with reachable.preempted():
-        said, _ = looking.communicate(timeout=300)
+        said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
     assert "ended PREEMPTED before the study did; go on with: moe-autotune run" in said
     before = read_study(tmp_path / "study").finished
     again = tuner(tmp_path, "--resume", budget=len(before) + 1)
-    said, _ = again.communicate(timeout=300)
+    said, _ = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, said
     assert read_study(tmp_path / "study").finished[:-1] == before
     assert named("moe-autotune-") == []
@@ -153,7 +145,7 @@ def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
     until(lambda: bursts(tmp_path) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
     reachable.let_run_out(job, in_s=100)
-    said, _ = looking.communicate(timeout=300)
+    said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
     assert re.search(rf"interrupted: ended by TERM: job {job}: its time ends at \d\d:\d\d:\d\d", said)
     assert "go on with: moe-autotune run" in said
@@ -162,6 +154,6 @@ def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
 @pytest.mark.slurm
 def test_what_slurm_refuses_is_said_in_its_words(reachable: Cluster, tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(RECIPE.replace("--time=30", "--partition=none"))
-    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=300)
+    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=PATIENCE_S)
     assert refused.returncode == 3
     assert "Slurm does not take the job: sbatch: error: invalid partition" in said
