@@ -25,7 +25,7 @@ def links(material: Material) -> Section | None:
     said = SAID if found else f"They could not be measured: {failure_in_words(probed.failure)}."
     if any(lesson.study == SOURCE for lesson in material.history.lessons):
         said += f" {TAUGHT}"
-    table = Table(columns=("what", "measured"), rows=_rows(found), numbers=(1,)) if found else None
+    table = Table(columns=("what", "measured"), rows=_rows(found)) if found else None
     return Section(key="links", title="Links between the nodes", paragraphs=(said,), table=table)
 
 
