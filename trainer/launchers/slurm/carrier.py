@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,7 @@ class SlurmCarrier:
     job: str | None
     queue_s: float | None
     say: Callable[[str], None] = say
+    _began: datetime = field(default_factory=datetime.now, init=False)
     _said: str | None = field(default=None, init=False)
     _waiting_since: float = field(default_factory=time.monotonic, init=False)
     _waited_s: float = field(default=0.0, init=False)
@@ -95,10 +97,19 @@ class SlurmCarrier:
         log = self.log
         if self.job is not None and not states.tells_of_a_node(log) and (why := over(self.job)):
             return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
+        if held := self._held:
+            return Failure(kind=FailureKind.INFRASTRUCTURE, evidence=held)
         queue, told = self._last_state, states.told_by_log(log)
         accounts = (states.told_by_queue(queue) if queue else None, told[0] if told else None)
         news = (each for each in accounts if each and not (by_us and each.kind is FailureKind.INTERRUPTED))
         return next(news, None)
+
+    @property
+    def _held(self) -> str | None:
+        """That Slurm stopped all processes for a while: no deadline that passed meanwhile tells anything."""
+        job = self.job or (self._queue.job if self._queue is not None else None)
+        record = clients.job_record(job) if job else None
+        return f"Slurm suspended job {job}" if record and states.was_suspended(record, self._began) else None
 
     @property
     def _last_state(self) -> Queue | None:

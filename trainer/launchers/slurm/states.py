@@ -115,13 +115,24 @@ def over(record: Mapping[str, str]) -> str | None:
     return _OVER.get(state, f"it ended {state}") if state in ENDED else None
 
 
+def was_suspended(record: Mapping[str, str], since: datetime) -> bool:
+    """Whether the job is, or was since then."""
+    at = _moment(record.get("SuspendTime", ""))
+    return record.get("JobState") == "SUSPENDED" or (at is not None and at >= since.replace(microsecond=0))
+
+
 def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
     """When the job's time is over, in words, where that is near."""
+    end = _moment(record.get("EndTime", ""))
+    return f"its time ends at {end:%H:%M:%S}" if end and end - now <= timedelta(seconds=within_s) else None
+
+
+def _moment(text: str) -> datetime | None:
+    """As scontrol writes it, of the client's own zone; None for Unknown and None."""
     try:
-        end = datetime.fromisoformat(record.get("EndTime", ""))  # of the client's own zone, as `now`
-    except ValueError:  # Unknown
+        return datetime.fromisoformat(text)
+    except ValueError:
         return None
-    return f"its time ends at {end:%H:%M:%S}" if end - now <= timedelta(seconds=within_s) else None
 
 
 def told_by_log(log: str) -> tuple[Failure, str | None] | None:

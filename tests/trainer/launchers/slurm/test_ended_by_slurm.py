@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,35 @@ def test_a_job_a_burst_that_makes_room_is_tried_again_and_one_out_of_time_is_not
     assert f"ended {why}" in failure.evidence
     assert avoided(tmp_path / "home") == []
     assert named("moe-") == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"job": "per-burst"}], ids=["a step", "a job a burst"])
+def test_a_burst_that_slurm_suspends_is_lost_and_did_not_hang(
+    settings: dict[str, Any],
+    cluster: Cluster,
+    launch_on_nodes: Launch,
+    make_burst: MakeBurst,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with cluster.allocation() if not settings else nullcontext({"SLURM_CONF": str(cluster.conf)}) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        ranks = launch_on_nodes(**settings)
+        folder = make_burst(HANGS)
+
+        def suspend() -> None:
+            until((folder / "log/rank3.log").exists)
+            job = variables.get("SLURM_JOB_ID") or next(each for each in named("moe-") if "." not in each)
+            cluster.run("scontrol", "suspend", job)
+
+        suspending = threading.Thread(target=suspend)
+        suspending.start()
+        failure = ranks.run(folder, deadline_s=20.0).failure
+        suspending.join()
+        assert failure is not None
+        assert failure.kind is FailureKind.INFRASTRUCTURE, failure
+        assert re.match(r"Slurm suspended job \d+", failure.evidence)
+        until(lambda: left_of(ranks) == [])
 
 
 # ---- the tuner

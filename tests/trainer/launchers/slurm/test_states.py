@@ -18,6 +18,7 @@ from trainer.launchers.slurm.states import (
     settled,
     told_by_log,
     told_by_queue,
+    was_suspended,
 )
 
 CANCELLED = """slurmstepd-n1: error: *** STEP 3.10 ON n1 CANCELLED AT 2026-11-22T06:40:13 ***
@@ -137,3 +138,11 @@ def test_the_end_of_a_jobs_time_is_told_where_it_is_near() -> None:
     assert ends_soon(record, now, 180.0) == "its time ends at 00:01:30"
     assert ends_soon(record, now, 60.0) is None
     assert ends_soon({"EndTime": "Unknown"}, now, 60.0) is None
+
+
+def test_a_job_was_suspended_where_it_is_or_its_last_time_was_since() -> None:
+    since = datetime(2026, 11, 22, 12, 0, 0, 500)
+    assert was_suspended({"JobState": "SUSPENDED", "SuspendTime": "2026-11-22T11:00:00"}, since)
+    assert was_suspended({"JobState": "RUNNING", "SuspendTime": "2026-11-22T12:00:00"}, since)
+    assert not was_suspended({"JobState": "RUNNING", "SuspendTime": "2026-11-22T11:59:59"}, since)
+    assert not was_suspended({"JobState": "RUNNING", "SuspendTime": "None"}, since)
