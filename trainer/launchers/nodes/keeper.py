@@ -37,6 +37,7 @@ _MEET_S = 120.0  # for the first node to come
 _LOOK_S = 0.02  # at the ranks: more often than the agent, which takes the dead away
 _NOTES_S = 0.1  # at the control folder
 LEASE_S = 30.0  # without a sign of the tuner's side
+_STOPPED_S = 5.0  # between two looks at the lease: this process was stopped itself, and perhaps the tuner with it
 _OTHERS_S = 3.0  # after another node's agent failed: time for our ranks to say what they saw
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
@@ -150,6 +151,7 @@ class Keeper:
     _ended: dict[int, Death] = field(default_factory=dict, init=False)
     _looked_at_s: float = field(default_factory=time.time, init=False)
     _lease: tuple[str, float] = field(default_factory=lambda: ("", time.monotonic()), init=False)
+    _asked_at: float = field(default_factory=time.monotonic, init=False)
     _stacks: int = field(default=0, init=False)
     _besides: int = field(default=0, init=False)
     _beside: dict[int, int] = field(default_factory=dict, init=False)  # pid -> number
@@ -224,9 +226,11 @@ class Keeper:
             count = folder.lease_path(self.control).read_text()
         except OSError:
             count = self._lease[0]
-        if count != self._lease[0]:
-            self._lease = (count, time.monotonic())
-        return time.monotonic() - self._lease[1] > self.lease_s
+        now = time.monotonic()
+        if count != self._lease[0] or now - self._asked_at > _STOPPED_S:
+            self._lease = (count, now)
+        self._asked_at = now
+        return now - self._lease[1] > self.lease_s
 
     def _others_fell(self) -> bool:
         """Whether an agent of another node has ended badly, or by itself, a while ago."""

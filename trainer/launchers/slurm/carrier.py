@@ -19,6 +19,7 @@ from trainer.launchers.slurm import clients, states
 from trainer.launchers.slurm.allocation import over, refuse_over
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
+_ASK_S = 10.0  # between two questions for the state of an allocation
 _SHORT_S = 3.0  # a wait that is not worth a word
 _NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 
@@ -39,6 +40,9 @@ class SlurmCarrier:
     say: Callable[[str], None] = say
     _began: datetime = field(default_factory=datetime.now, init=False)
     _said: str | None = field(default=None, init=False)
+    _state: str = field(default="", init=False)
+    _suspension: str | None = field(default=None, init=False)
+    _asked_at: float = field(default_factory=time.monotonic, init=False)
     _waiting_since: float = field(default_factory=time.monotonic, init=False)
     _waited_s: float = field(default=0.0, init=False)
 
@@ -56,7 +60,24 @@ class SlurmCarrier:
             if self.job is not None:
                 refuse_over(self.job)
             raise ToolError(f"Slurm refuses to start the ranks: {refused}", hint="see burst.launcher in the recipe")
-        return self._told(None if came else self._waits_for(log))
+        return self._told(None if came else self._waits_for(log)) or (self._suspended() if came and not ended else None)
+
+    def _suspended(self) -> str | None:
+        """That Slurm has stopped all processes for now: no deadline counts meanwhile. Asked of slurmctld seldom, where
+        nobody else does."""
+        queue = self._queue
+        if queue is not None:
+            job, self._state = queue.job, queue.state
+        else:
+            job = self.job or ""
+            if time.monotonic() - self._asked_at > _ASK_S:
+                self._asked_at = time.monotonic()
+                self._state = (clients.job_record(job) or {}).get("JobState", self._state)
+        words = f"job {job} is suspended" if self._state == states.SUSPENDED else None
+        if words != self._suspension:
+            self.say(words or f"job {job} goes on")
+            self._suspension = words
+        return words
 
     def _waits_for(self, log: str) -> str | None:
         """What Slurm waits for before it starts anything."""

@@ -29,7 +29,8 @@ STATES = {
     "DEADLINE": _INTERRUPTED,
     "CANCELLED": _INTERRUPTED,
 }
-PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+SUSPENDED = "SUSPENDED"
+PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", SUSPENDED, "RESV_DEL_HOLD", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
 
 # Reasons for which a job waits for ever, from squeue(1): what it asks for is not there, or not for this user
@@ -118,7 +119,7 @@ def over(record: Mapping[str, str]) -> str | None:
 def was_suspended(record: Mapping[str, str], since: datetime) -> bool:
     """Whether the job is, or was since then."""
     at = _moment(record.get("SuspendTime", ""))
-    return record.get("JobState") == "SUSPENDED" or (at is not None and at >= since.replace(microsecond=0))
+    return record.get("JobState") == SUSPENDED or (at is not None and at >= since.replace(microsecond=0))
 
 
 def ends_soon(record: Mapping[str, str], now: datetime, within_s: float) -> str | None:
