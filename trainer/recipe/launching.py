@@ -22,7 +22,7 @@ class SlurmSettings(Section):
     """
 
     job: Literal["allocation", "per-burst"] = "allocation"  # allocation: of the salloc or sbatch around the tuner
-    allocate: str | None = None
+    allocate: str | None = None  # words of sbatch: one job for the whole study, with the tuner in it
     partition: str | None = None  # this and the next three: of job per-burst and of allocate
     account: str | None = None
     qos: str | None = None
@@ -33,7 +33,7 @@ class SlurmSettings(Section):
     queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: as long as it takes
     exclude: Words = ()  # nodes never to use
     interface: str | None = None  # network of gloo and NCCL between nodes; None: that by which nodes reach the first
-    srun: Words = ()
+    srun: Words = ()  # further words, passed on as they are; so are the next
     sbatch: Words = ()
     container_image: str | None = None  # of pyxis: srun --container-image
     container_mounts: Words = ()

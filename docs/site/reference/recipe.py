@@ -16,7 +16,7 @@ from docs.site.page import Page, code, table
 from docs.site.reference.types import hints_of, type_words
 from trainer.recipe import Recipe, packaged_examples
 from trainer.recipe.architecture import Architecture
-from trainer.recipe.launching import SlurmSettings
+from trainer.recipe.launching import HostsSettings, SlurmSettings
 from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, TrainerSettings, Training, TuneSettings
 
 # key, its type, what it is for
@@ -27,6 +27,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("parallelism", Parallelism, "The layout; `tp`, `pp`, `cp`, `ep`, `etp` and `vpp` are taken too."),
     ("burst", BurstSettings, "How a recipe is run to be measured."),
     ("burst.launcher.slurm", SlurmSettings, "Settings of launcher slurm."),
+    ("burst.launcher", HostsSettings, "Launcher hosts, over ssh: the hosts and its settings side by side."),
     ("trainer", TrainerSettings, "Your own trainer, of `burst.engine: command`."),
     ("tune", TuneSettings, "What the tuner may do, and what it is for."),
     ("model", Architecture, "Megatron-Core's own fields, where `model` is no preset and no `config.json`."),
