@@ -194,6 +194,11 @@ def finished(folder: Path) -> list[int]:
     return [event.burst for event in read_study(folder / "study").finished] if journal.exists() else []
 
 
+def lost(folder: Path) -> list[int]:
+    events, _ = read_events(folder / "study/journal.jsonl")
+    return [event.burst for event in events if isinstance(event, BurstLost)]
+
+
 def left_by(folder: Path) -> list[int]:
     """Processes of the study, wherever they run: all nodes are this machine."""
     words = str(folder / "study").encode()
@@ -242,11 +247,11 @@ def test_a_tuner_whose_allocation_is_over_ends_in_order_and_goes_on_in_another(
 
 
 def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path: Path) -> None:
-    night_in(tmp_path, {"slurm": {"job": "per-burst"}}, step_s=2.0)
+    night_in(tmp_path, {"slurm": {"job": "per-burst"}}, step_s=3.0)
     tuning = tuner(tmp_path, budget=1, env={})
-    until(lambda: _has(tmp_path / "study/bursts/0001/log/rank1.log", b"iteration "))
+    until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/jobs/0001/node1/**/stdout.log")))
     with reachable.preempted():
-        until(lambda: any(isinstance(event, BurstLost) for event in read_events(tmp_path / "study/journal.jsonl")[0]))
+        until(lambda: lost(tmp_path) or tuning.poll() is not None)
     said, _ = tuning.communicate(timeout=PATIENCE_S)
     assert tuning.returncode == 0, said
     assert re.search(r"burst 1 lost, not the recipe's doing: .* job \d+ ended PREEMPTED", said)
