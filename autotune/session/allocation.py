@@ -21,9 +21,12 @@ from autotune.session.interruption import Interruption
 from autotune.session.session import Limits
 from autotune.tuning.history import History
 from autotune.tuning.journal import Listener, read_study
+from autotune.tuning.standing import RESUMABLE
 from autotune.tuning.study import RESOLVED, Study
 from trainer.launchers.slurm.night import Look, night_of
 from trainer.recipe import Recipe
+
+BY_ITSELF = ("COMPLETED", "FAILED")  # states of a job whose tuner came to its end, and said how to go on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +65,12 @@ class InAllocation:
                 interruption.settle()
                 self._say(f"ending job {look.job}")
                 look.end()
-        history = read_study(self.folder)
-        if history.ended is None:
+        ended = read_study(self.folder).ended
+        cut_off = ended is not None and ended.status in RESUMABLE and look.last.state not in BY_ITSELF
+        if ended is None or cut_off:
             again = shlex.join(["moe-autotune", "run", self.given, "--study", str(self.folder), "--resume"])
-            self._say(f"job {look.job} ended {look.last.state or 'unseen'} before the study did; go on with: {again}")
+            when = " before the study did" if ended is None else ""
+            self._say(f"job {look.job} ended {look.last.state or 'unseen'}{when}; go on with: {again}")
 
     def argv(self) -> list[str]:
         """What the job runs: this command again, inside."""

@@ -127,9 +127,7 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
     with reachable.preempted():
         said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
-    in_order = r"interrupted: ended by TERM: job \d+: it is preempted"  # where Slurm leaves it the time
-    assert re.search(rf"{in_order}|ended PREEMPTED before the study did", said)
-    assert "go on with: moe-autotune run" in said
+    assert re.search(r"job \d+ ended PREEMPTED( before the study did)?; go on with: moe-autotune run", said)
     before = read_study(tmp_path / "study").finished
     again = tuner(tmp_path, "--resume", budget=len(before) + 1)
     said, _ = again.communicate(timeout=PATIENCE_S)
