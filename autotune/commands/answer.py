@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
 from autotune.exit_codes import DONE, NO_RECIPE
 
-__all__ = ["DONE", "NO_RECIPE", "Answer", "Force", "PageFile", "Price", "RecipeName", "StudyFolder"]
+__all__ = ["DONE", "NO_RECIPE", "Answer", "Force", "PageFile", "Price", "RecipeName", "StudyFolder", "whole"]
+
+
+def whole(_: Any, tokens: Sequence[Token]) -> int:
+    """A whole number as it was typed: 1.5 is none, and not taken for 1. ValueError."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is no whole number") from None
+
 
 # Text as it was typed; that it may be a path is what shells complete by
 RecipeName = Annotated[str | Path, Parameter(help="A recipe file, or the name of a packaged example.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import NO_RECIPE, Answer, Force, PageFile, RecipeName
+from autotune.commands.answer import NO_RECIPE, Answer, Force, PageFile, RecipeName, whole
 
 
 def estimate(
@@ -16,7 +16,8 @@ def estimate(
     imbalance: Annotated[
         float | None,
         Parameter(
-            validator=Number(gte=1), help="Tokens of the hottest expert rank over the mean, for the upper bound."
+            validator=Number(gte=1, lte=10_000),
+            help="Tokens of the hottest expert rank over the mean, for the upper bound.",
         ),
     ] = None,
     software: Annotated[
@@ -28,7 +29,8 @@ def estimate(
         bool, Parameter(negative=(), help="Build and step one rank with Megatron-Core itself, without a GPU.")
     ] = False,
     pp_rank: Annotated[
-        int | None, Parameter(validator=Number(gte=0), help="Of --dry-run; default the one that needs most.")
+        int | None,
+        Parameter(converter=whole, validator=Number(gte=0), help="Of --dry-run; default the one that needs most."),
     ] = None,
 ) -> Answer:
     """Predict a recipe's memory and step time by part, without running it."""

@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import Answer, Force
+from autotune.commands.answer import Answer, Force, whole
 
 FILE = "A bash launch script, a list of Megatron-LM's arguments, its log, a Megatron-Bridge or Hugging Face config."
-Count = Annotated[int | None, Parameter(validator=Number(gt=0))]
+Count = Annotated[int | None, Parameter(converter=whole, validator=Number(gt=0))]
 
 
 def import_(

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force, whole
 
 
 def init(
@@ -18,7 +18,7 @@ def init(
         str, Parameter(help="A model preset, or the path of a Hugging Face config.json.")
     ] = "qwen3-30b-a3b",
     gpu: Annotated[str, Parameter(help="A GPU of the table, or cpu.")] = "h100",
-    gpus: Annotated[int, Parameter(validator=Number(gt=0, lte=2**20), help="GPUs in all.")] = 8,
+    gpus: Annotated[int, Parameter(converter=whole, validator=Number(gt=0, lte=2**20), help="GPUs in all.")] = 8,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
     force: Force = False,
 ) -> Answer:

@@ -8,17 +8,19 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force, PageFile, RecipeName
+from autotune.commands.answer import DONE, NO_RECIPE, Answer, Force, PageFile, RecipeName, whole
 
 
 def plan(
     recipe: RecipeName,
     *,
-    top: Annotated[int, Parameter(validator=Number(gt=0), help="How many layouts to show.")] = 10,
+    top: Annotated[int, Parameter(converter=whole, validator=Number(gt=0), help="How many layouts to show.")] = 10,
     output: Annotated[
         Path | None, Parameter(name=("--output", "-o"), help="Write a choice to this file, as a recipe.")
     ] = None,
-    choice: Annotated[int, Parameter(validator=Number(gt=0), help="Which one -o writes; else the first.")] = 1,
+    choice: Annotated[
+        int, Parameter(converter=whole, validator=Number(gt=0), help="Which one -o writes; else the first.")
+    ] = 1,
     html: PageFile = None,
     force: Force = False,
 ) -> Answer:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from autotune.commands.answer import Answer, Price, RecipeName
+from autotune.commands.answer import Answer, Price, RecipeName, whole
 from autotune.exit_codes import DONE, OF_ENDS
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 def run(
     recipe: RecipeName,
     *,
-    budget: Annotated[int, Parameter(validator=Number(gt=0), help="Bursts to spend, repeats included.")] = 20,
+    budget: Annotated[
+        int, Parameter(converter=whole, validator=Number(gt=0), help="Bursts to spend, repeats included.")
+    ] = 20,
     max_gpu_hours: Annotated[
         float | None, Parameter(validator=Number(gt=0), help="GPU-hours that all bursts together may cost.")
     ] = None,
@@ -41,7 +43,10 @@ def run(
     ] = None,
     resume: Annotated[bool, Parameter(negative=(), help="Go on with a study that was interrupted.")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
-    seed: Annotated[int | None, Parameter(help="Of data, weights and search; else 1234.")] = None,
+    seed: Annotated[
+        int | None,
+        Parameter(converter=whole, validator=Number(gte=0, lt=2**32), help="Of data, weights and search; else 1234."),
+    ] = None,
     gpu_hour_price: Price = None,
     notify: Annotated[
         str | None,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from pydantic import ValidationError
 
 from autotune.tuning.events import (
     SCHEMA,
@@ -34,6 +35,7 @@ from autotune.tuning.events import (
 )
 from autotune.tuning.history import History
 from trainer.errors import BadInputError, Problem
+from trainer.recipe import Recipe
 
 JOURNAL = "journal.jsonl"
 Listener = Callable[[Event, History], None]  # told of every event written, never of one repeated
@@ -196,15 +198,24 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _parse(path: Path, number: int, line: bytes) -> Event:
     try:
-        return _DECODER.decode(line)
-    except msgspec.MsgspecError as error:
+        event = _DECODER.decode(line)
+        if isinstance(event, StudyStarted | Proposed):
+            Recipe.model_validate(event.recipe)
+    except (msgspec.MsgspecError, ValidationError) as error:
+        said = _first(error) if isinstance(error, ValidationError) else error
         raise BadInputError(
             Problem(
                 where=f"{path}, line {number}",
-                what=f"not an event of a study: {error}",
+                what=f"not an event of a study: {said}",
                 hint="the file was changed or damaged; restore it, or start a new study",
             )
         ) from None
+    return event
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"recipe.{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _refuse_newer(path: Path, line: bytes) -> None:

@@ -32,6 +32,16 @@ TEXTS = {
     "damaged/journal.jsonl": '{"event": "x"}\nnot json\n',
     "newer/journal.jsonl": '{"event": "study", "schema": 99}\n',
     "begun/journal.jsonl": "",
+    "other_recipe/journal.jsonl": '{"event": "study", "version": "x", "name": "n", "recipe": {}, "digest": "d", '
+    '"seed": 1, "environment": {}}\n',
+    "null_key.yaml": RECIPE + "~: 2\n",
+    "deep.yaml": "a: " + "[" * 3000 + "]" * 3000,
+    "doubles.sh": "while true; do X=$X$X; done; torchrun pretrain_gpt.py",
+    "endless.sh": "for i in $(seq 1 1000000000); do echo $i; done\n",
+    "text_times.json": '{"traceEvents": [{"ph": "X", "name": "k", "ts": "a", "dur": 1, "cat": "kernel", "args": {}}]}',
+    "backwards.json": '{"traceEvents": [{"ph": "X", "name": "k", "ts": 1, "dur": -5, "cat": "kernel"}]}',
+    "brackets.json": '{"traceEvents": ' + "[" * 100_000,
+    "empty.json": "",
 }
 WRONG = {
     "check tag.yaml": "it is not YAML",
@@ -79,7 +89,27 @@ WRONG = {
     "init --model list.json": "has no model_type",
     "init --model pipe.json": "it is no regular file",
     "init --gpus 1000000000": "Must be <= 1048576",
-    "init --gpus 1e3": "unable to convert",
+    "init --gpus 1e3": "'1e3' is no whole number",
+    "init --gpus 7.9": "'7.9' is no whole number",
+    "run runs.yaml --budget 1.5": "'1.5' is no whole number",
+    "run runs.yaml --seed -1": "Must be >= 0",
+    "estimate good.yaml --imbalance inf": "Must be <= 10000",
+    "estimate good.yaml --imbalance nan": "Must be <= 10000",
+    "plan good.yaml --choice 9999 -o c.yaml": "has no choice 9999",
+    "check null_key.yaml": "a key that is not text",
+    "check dangling.yaml": "no such file or packaged example",
+    "check deep.yaml": "nested too deeply",
+    "import doubles.sh": "more than 16384 parts",
+    "import endless.sh": "no command in it starts a training program",
+    "report other_recipe": "line 1: not an event of a study: recipe.name: Field required",
+    "status other_recipe": "line 1: not an event of a study",
+    "run runs.yaml --learn-from other_recipe": "line 1: not an event of a study",
+    "diagnose text_times.json": "holds no events",
+    "diagnose backwards.json": "no start time, no duration, or a negative one",
+    "diagnose brackets.json": "cut short",
+    "diagnose empty.json": "the file is empty",
+    "schema nothing": "Choose from",
+    "schema plan -o folder": "this is a folder",
     "import folder": "it is a directory",
     "import null.json": "no command in it starts a training program",
     "import good.yaml --set X": "--set NAME=VALUE",
@@ -97,11 +127,17 @@ def _among_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text(text)
     Path("folder").mkdir()
     Path("piped").mkdir()
+    Path("dangling.yaml").symlink_to("nothing")
     for name in ("pipe", "pipe.json", "piped/journal.jsonl"):
         os.mkfifo(name)
     Path("hello.json.gz").write_bytes(gzip.compress(b"hello"))
     with closing(sqlite3.connect("other.sqlite")) as other:
         other.execute("create table x(a)")
+
+
+def test_a_link_to_nothing_is_not_named_in_its_own_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "dangling.yaml"]) == 2
+    assert "did you mean dangling.yaml?" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", WRONG)

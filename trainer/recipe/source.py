@@ -121,7 +121,7 @@ def _nearby(path: Path, word: str) -> str:
     """The YAML file beside `path` that is most like `word`, or the first of those that are there, as the end of a
     sentence."""
     folder = path.parent
-    there = sorted(p.name for p in folder.glob("*.y*ml")) if folder.is_dir() else []
+    there = sorted(p.name for p in folder.glob("*.y*ml") if p.name != path.name) if folder.is_dir() else []
     found = nearest(word, [*there, *packaged_examples()])
     if found:
         return f"; did you mean {folder / found if found in there else found}?"

@@ -290,6 +290,10 @@ def _other(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[s
     return f"expected {text}, got {_shown(value)}", _number_hint(value) or f"write {text}"
 
 
+def _key_that_is_none(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return "a key that is not text", f"known here: {', '.join(known)}"
+
+
 def _too_short(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
     return "it is empty", f"write at least one word: {key}: [...]"
 
@@ -313,6 +317,7 @@ MESSAGES: dict[str, Message] = {
     "literal_error": _literal,
     "recipe_name": _recipe_name,
     "not_simulated": _not_simulated,
+    "invalid_key": _key_that_is_none,
     "too_short": _too_short,
     "too_many_ranks": _too_many_ranks,
     "trainer_version": _trainer_version,

@@ -39,6 +39,7 @@ _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
 MOST_STEPS = 50_000
 MOST_LETTERS = 2**20
+MOST_PIECES = 2**14  # of the words of one variable, known or not
 _HOME = re.compile(r"^(~)(?=/|$|:)")
 _HOMES = re.compile(r"(?:(?<=:)|^)(~)(?=/|$|:)")  # of a value that is assigned
 _LATER_HOMES = re.compile(r"(?<=:)(~)(?=/|$|:)")
@@ -85,6 +86,8 @@ class Scope:
         """A gap that is the whole value is asked for by this variable's name from now on."""
         if sum(len(piece.text) for pieces in value.values for piece in pieces) > MOST_LETTERS:
             raise TooMuchError(f"${name} would hold more than {MOST_LETTERS} letters")
+        if sum(map(len, value.values)) > MOST_PIECES:
+            raise TooMuchError(f"${name} would be put together from more than {MOST_PIECES} parts")
         if not value.is_array:
             value = Variable(values=tuple(map(merged, value.values)))
         only = value.values[0] if not value.is_array and len(value.values) == 1 else ()

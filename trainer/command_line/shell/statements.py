@@ -80,14 +80,18 @@ def _with_keys(reading: Reading, children: list[Node]) -> Variable:
 
 def _inheriting(reading: Reading, pieces: Pieces, name: str, node: Node) -> Pieces:
     """PYTHONPATH=/here:$PYTHONPATH holds what it held before the script too."""
-    itself = [p for p in pieces if p.inherits == name or (p.gap and p.gap.name == name and p.gap.why == NOT_SET)]
-    if not itself or not any(piece.text or piece.gap for piece in pieces if piece not in itself):
+
+    def itself(piece: Piece) -> bool:
+        return piece.inherits == name or bool(piece.gap and piece.gap.name == name and piece.gap.why == NOT_SET)
+
+    others = [piece for piece in pieces if not itself(piece)]
+    if len(others) == len(pieces) or not any(piece.text or piece.gap for piece in others):
         return tuple(piece for piece in pieces if piece.inherits != name)
     if reading.scope.get(name) is None:
         reading.note(
             reading.line(node), f"${name} is what it was before the script: ${{{name}}} in the environment, else empty"
         )
-    return tuple(Piece(text="", inherits=name) if piece in itself else piece for piece in pieces)
+    return tuple(Piece(text="", inherits=name) if itself(piece) else piece for piece in pieces)
 
 
 def _declaration(reading: Reading, node: Node) -> None:
