@@ -31,6 +31,7 @@ SCHEMA = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command: the exit code (see `autotune.exit_codes`)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     use_plain_letters(sys.stdout, sys.stderr)
     if trouble := shadowed():
         print(trouble, file=sys.stderr)
@@ -38,11 +39,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if JSON not in words:
         code, _ = _answered(words)
         return code
-    with _stdout_for_the_document() as stdout:
-        code, document = _answered(words)
-        if document is not None:
-            stdout.write(_encoded(document) + "\n")
+    try:
+        with _stdout_for_the_document() as stdout:
+            code, document = _answered(words)
+            if document is not None:
+                stdout.write(_encoded(document) + "\n")
+    except BrokenPipeError:
+        return code
+    except OSError as error:  # of the document: whatever a command cannot write is answered
+        return _told(_explained(error))[0]
     return code
+
+
+def _open_what_is_closed() -> None:
+    """`>&-` and `2>&-` are taken for /dev/null."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def app() -> App:

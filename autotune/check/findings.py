@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.looks.quantities import changes_text, counted, knob_value
+from autotune.looks.wrapping import plain_console
 
 if TYPE_CHECKING:
     from autotune.check.document import RulePage
@@ -37,7 +38,7 @@ LAUNCHERS = {
 
 def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> None:
     """Every broken rule with what to do, by kind, then the predicted memory where it is known."""
-    console = _console()
+    console = plain_console()
     for kind, (style, meaning) in KINDS.items():
         of_kind = [finding for finding in findings if finding.kind.value == kind]
         if of_kind:
@@ -61,7 +62,7 @@ def show_nearest(changes: Changes | None) -> None:
         if changes is None
         else f"nearest legal recipe: {changes_text(changes)}"
     )
-    console = _console()
+    console = plain_console()
     for line in Text(said).wrap(console, console.width):
         line.rstrip()
         console.print(line)
@@ -69,7 +70,7 @@ def show_nearest(changes: Changes | None) -> None:
 
 def show_rule(page: RulePage) -> None:
     """A rule's page: message, why, who says so since when, and an example on either side of it."""
-    console = _console()
+    console = plain_console()
     style, meaning = KINDS[page["kind"]]
     console.print(Text.assemble((page["kind"], style), " ", (page["id"], "bold"), f": {meaning}\n"))
     rows = (
@@ -90,7 +91,7 @@ def show_rule(page: RulePage) -> None:
 
 def show_rules(pages: Sequence[RulePage]) -> None:
     """Every rule's id and what it says of its breaking example, by kind."""
-    console = _console()
+    console = plain_console()
     for kind, (style, meaning) in KINDS.items():
         of_kind = [page for page in pages if page["kind"] == kind]
         console.print(Text.assemble((kind, style), f": {meaning}"))
@@ -124,8 +125,3 @@ def _written(example: dict[str, Any]) -> str:
         for section, values in example.items()
     )
     return "; ".join(parts) or "the plain recipe as it is"
-
-
-def _console() -> Console:
-    """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
-    return Console(markup=False, highlight=False, emoji=False)

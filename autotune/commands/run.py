@@ -99,9 +99,8 @@ def moment_of(text: str | None) -> float | None:
 def _tune(
     base: Recipe, given: str, limits: Limits, command: str | None, opener: Callable[[Listener], Study], folder: Path
 ) -> Answer:
-    from rich.console import Console
-
     from autotune.check.legal import refuse_illegal, refuse_without_gpus, refuse_without_nodes
+    from autotune.looks.wrapping import lasting_console
     from autotune.session.allocation import InAllocation
     from autotune.session.session import Session
     from autotune.tuning.journal import events_of
@@ -111,7 +110,7 @@ def _tune(
     refuse_illegal(base, where=given)
     refuse_without_gpus(base)
     refuse_without_nodes(base)
-    console = Console()
+    console = lasting_console()
     if is_wanted(base):
         history = InAllocation(
             recipe=base, given=given, folder=folder, limits=limits, console=console, notify=command

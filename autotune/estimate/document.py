@@ -11,6 +11,7 @@ from rich.text import Text
 
 from autotune.estimate.memory import Calibration, Memory, against_limit, calibrated, memory_document
 from autotune.looks.quantities import duration, gib, percent, significant
+from autotune.looks.wrapping import plain_console
 from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
@@ -127,7 +128,7 @@ def estimate_document(
 
 def show_estimate(estimate: Estimate) -> None:
     """Memory, time and what they rest on, with bars."""
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = plain_console()
     bar = _room(console, BESIDE_BAR, BAR)
     console.print(_memory_table(estimate, bar))
     console.print()

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from autotune.looks.quantities import NONE, gib, knob_value
 from autotune.looks.working import working
+from autotune.looks.wrapping import plain_console
 from trainer.dry_run import STATE, dry_run, hottest_rank
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
@@ -33,7 +34,7 @@ def asked_of_megatron(recipe: Recipe, *, asked: bool, pp_rank: int | None) -> di
 
 def show_dry_run(found: DryRun) -> None:
     """Whether the layout builds, what the rank holds beside the closed form, and what this cannot know."""
-    console = Console()
+    console = plain_console()
     rank = f"pipeline rank {found.pp_rank} (rank {found.rank} of {found.world_size})"
     if found.refused:
         console.print(

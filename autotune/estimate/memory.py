@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from autotune.looks.quantities import gib
+from autotune.looks.wrapping import plain_console
 from trainer.estimate.memory.bound import calibrations
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
@@ -78,7 +78,7 @@ def calibrated(recipe: Recipe, *, rows: int, median_pct: float, p90_pct: float) 
 
 def show_memory(memory: Memory) -> None:
     """Prints the estimate by part, largest first, and whether it fits."""
-    console = Console()
+    console = plain_console()
     table = Table("part", Column("GiB", justify="right"), box=None)
     for part, size in sorted(memory["by_part"].items(), key=lambda item: -item[1]):
         if size >= SHOWN_GIB:

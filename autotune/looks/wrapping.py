@@ -5,7 +5,9 @@ A wrapped line never ends between a figure and its unit, and what came from a tr
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import textwrap
 
 from rich.console import Console
@@ -23,9 +25,21 @@ class _Console(Console):
         raise BrokenPipeError
 
 
+class _LastingConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """What works through a night goes on without its reader, in silence."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def plain_console() -> Console:
     """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
     return _Console(markup=False, highlight=False, emoji=False)
+
+
+def lasting_console() -> Console:
+    """Of the tuner: a pipe that closes does not end a study."""
+    return _LastingConsole()
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.looks.quantities import gib, knob_value, significant
 from autotune.looks.recipes import layout_words, setting_words
+from autotune.looks.wrapping import plain_console
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
 from trainer.estimate.plan.familiar import SIZES
@@ -158,7 +158,7 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
 
 def show_plan(plan: Plan) -> None:
     """The choices with bars, what is missing and why, and how many were looked at."""
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = plain_console()
     for finding in plan.findings:
         console.print(f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
     console.print(_table(plan.choices))

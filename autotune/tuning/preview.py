@@ -17,6 +17,7 @@ from autotune.estimate.memory import Memory, against_limit, memory_document
 from autotune.looks.quantities import changes_text, counted, gain, gib, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.working import working
+from autotune.looks.wrapping import plain_console
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
 from policies.learned import LearnedPolicy
@@ -71,7 +72,7 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
     with working("every legal layout and setting is weighed"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
     night = _night(path, budget)
-    _show(Console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)
+    _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)
     return {
         "schema": 1,
         "recipe_resolved": recipe.to_yaml(resolved=True),

@@ -412,3 +412,39 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     run.stdout.close()
     run.wait()
     assert run.returncode == 0
+
+
+@pytest.mark.parametrize("line", ["check --rules", "plan base.yaml", "estimate cpu-moe"])
+@pytest.mark.usefixtures("recipe")
+def test_a_reader_that_has_seen_enough_is_no_failure(line: str) -> None:
+    assert without_a_reader(*line.split()) == (0, "")
+
+
+@pytest.mark.usefixtures("recipe")
+def test_a_study_goes_on_when_nobody_reads_its_log_any_more() -> None:
+    assert without_a_reader("run", "base.yaml", "--budget", "2", "--study", "s") == (0, "")
+    assert Path("s/report.html").is_file()
+
+
+def without_a_reader(*words: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout is a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "autotune.cli", *words]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", [["check", "--rules", "--json"], ["check", "--rules"]])
+def test_a_disk_that_is_full_and_a_stdout_that_is_closed_are_no_fault(words: list[str]) -> None:
+    command = " ".join(["exec", sys.executable, "-m autotune.cli", *words])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    full = subprocess.run(["sh", "-c", f"{command} > /dev/full"], capture_output=True, text=True, env=environment)
+    assert full.returncode == 2
+    assert "no space left on device" in full.stderr
+    assert "Traceback" not in full.stderr
+    closed = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True, env=environment)
+    assert closed.returncode == 0
