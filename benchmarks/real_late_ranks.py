@@ -64,7 +64,7 @@ def disturb(module):
 
         def routing(self, logits, *args, **kwargs):
             bias = logits.new_zeros(logits.shape)
-            bias[::2, : logits.shape[-1] // 2] = 100.0
+            bias[::2, ..., : logits.shape[-1] // 2] = 100.0
             return plain(self, logits + bias, *args, **kwargs)
 
         module.TopKRouter.routing = routing
@@ -134,7 +134,7 @@ SCENES = (
         wall=Wall.UNDETERMINED,
         cause="experts_load",
         late=(0,),
-        model={"moe_ffn_hidden_size": 4096},
+        model={"moe_ffn_hidden_size": 2048},
     ),
 )
 SLEEP_S = 0.2

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.intervals import Bools, Floats, Intervals, merge
-from analyzers.names.kernels import GROUPED_GEMM, KINDS, PIPELINE
+from analyzers.names.kernels import GEMM, GROUPED_GEMM, KINDS, PIPELINE
 from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART
 from analyzers.timeline import Ints, Spans
@@ -21,7 +21,13 @@ EXPERTS = "experts"
 DENSE = "dense"  # compute that does not depend on the routing
 ROUTED = "routed"  # the rest of compute: kernels around the experts, and what is done again
 COPIES, SYNC, UNATTRIBUTED = "copies", "sync", "unattributed"
-UNROUTED = ("attention", "gemm", "convolution", "optimizer", "embedding")
+UNROUTED = ("attention", GEMM, "convolution", "optimizer", "embedding")
+
+
+def unrouted(*, on_cpu: bool) -> tuple[str, ...]:
+    """Classes of work that do not depend on the routing. On CPUs no range tells experts' products in backward from
+    others."""
+    return tuple(name for name in UNROUTED if not (on_cpu and name == GEMM))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,9 +74,9 @@ def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -
 def _parts(breakdown: Breakdown) -> dict[str, Intervals]:
     """Disjoint sets of time by part."""
     work, idle = breakdown.work, breakdown.idle
-    by_class = work.compute_by_class
-    routed = [name for name in by_class if name not in (GROUPED_GEMM, *UNROUTED)]
-    of = {EXPERTS: (GROUPED_GEMM,), DENSE: UNROUTED, ROUTED: routed}
+    by_class, dense = work.compute_by_class, unrouted(on_cpu=breakdown.timeline.device_index is None)
+    routed = [name for name in by_class if name not in (GROUPED_GEMM, *dense)]
+    of = {EXPERTS: (GROUPED_GEMM,), DENSE: dense, ROUTED: routed}
     computed = {part: merge(by_class[name] for name in names if name in by_class) for part, names in of.items()}
     exposed = {kind: work.exposed_by_kind[kind] for kind in KINDS if kind in work.exposed_by_kind and kind != PIPELINE}
     held = [work.exposed_by_kind[PIPELINE]] if PIPELINE in work.exposed_by_kind else []

@@ -15,7 +15,8 @@ import numpy as np
 
 from analyzers.names.host_activities import ALLOCATOR
 from analyzers.names.kernels import GEMM, GROUPED_GEMM, KINDS
-from analyzers.one_rank.course import COPIES, DENSE, EXPERTS, ROUTED, UNROUTED
+from analyzers.one_rank.course import COPIES, DENSE, EXPERTS, ROUTED
+from analyzers.one_rank.course import unrouted as unrouted_classes
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import BUBBLE_PART, HOST_PART, RankStep
 from analyzers.ranks.causes import UNKNOWN, Caused, Causes
@@ -29,7 +30,8 @@ MAIN_CAUSE = 0.5  # of what a rank is waited for: as much makes a cause its caus
 NEARLY_ALL = 0.95  # of what a rank is waited for: as much is said to be all
 AS_LONG = 1.1  # less is not worth a word
 MANY_TIMES = 10.0  # as long: the others hardly do it at all
-WAITED_FOR = 0.1  # of what the most waited for rank is: less is not worth naming
+WAITED_FOR = 0.25  # of what the most waited for rank is: less is not worth naming
+NAMED_FOR = 0.6  # of what a rank is waited for: less does not name it for a cause
 
 
 class LateBy(StrEnum):
@@ -107,8 +109,10 @@ class Lateness:
 
     def late_by(self, cause: LateBy) -> list[LateRank]:
         """The ranks worth naming for it, the most waited for first."""
-        found = sorted((one for one in self.ranks if one.us.get(cause, 0.0) > 0), key=lambda one: -one.us[cause])
-        return [one for one in found if one.us[cause] >= WAITED_FOR * found[0].us[cause]]
+        found = [one for one in self.ranks if one.us.get(cause, 0.0) > 0]
+        most = max((one.us[cause] for one in found), default=0.0)
+        named = [one for one in found if one.us[cause] >= max(WAITED_FOR * most, NAMED_FOR * one.waited_us)]
+        return sorted(named, key=lambda one: -one.us[cause])
 
     def over(self, steps: Sequence[RankStep]) -> Lateness:
         """The same late ranks, with what these steps waited: of longer compute in proportion to what the late ranks
@@ -132,8 +136,8 @@ def lateness(
     """table: R ranks' S steps, with what each waited by part."""
     if len(ranks) < 2:
         return Lateness()
-    tokens = [_received(rank) for rank in ranks]
-    late = [_late_rank(place, named[place], causes, table, tokens) for place, causes in enumerate(found)]
+    tokens, dense = [_received(rank) for rank in ranks], unrouted_classes(on_cpu=any(rank.on_cpu for rank in ranks))
+    late = [_late_rank(place, named[place], causes, table, tokens, dense) for place, causes in enumerate(found)]
     most_first = sorted((one for one in late if one is not None), key=lambda one: -one.waited_us)
     return Lateness(ranks=most_first).over([step for row in table for step in row])
 
@@ -146,7 +150,12 @@ def _cause_of(part: str) -> LateBy:
 
 
 def _late_rank(
-    place: int, named: Place, causes: Causes, table: Sequence[Sequence[RankStep]], tokens: Sequence[float | None]
+    place: int,
+    named: Place,
+    causes: Causes,
+    table: Sequence[Sequence[RankStep]],
+    tokens: Sequence[float | None],
+    unrouted: Sequence[str],
 ) -> LateRank | None:
     steps = len(table[place])
     caused = {other: one for other, one in causes.caused.items() if one.us[:-1].sum() > 0}
@@ -156,7 +165,9 @@ def _late_rank(
     everyone = sum(caused.values(), start=_nothing(len(causes.parts)))
     most = dict(zip(causes.parts, (caused[patient].us / steps).tolist(), strict=True))
     more = _more_tokens(tokens[place], [tokens[other] for other in caused])
-    computing = _longer_compute(causes.parts, everyone, table[place], [table[other] for other in caused], more)
+    computing = _longer_compute(
+        causes.parts, everyone, table[place], [table[other] for other in caused], more, unrouted
+    )
     us: dict[LateBy, float] = {}
     for part, waited in most.items():
         cause = computing if part in COMPUTE_PARTS else _cause_of(part)
@@ -188,13 +199,14 @@ def _longer_compute(
     late: Sequence[RankStep],
     others: Sequence[Sequence[RankStep]],
     more_tokens: float | None,
+    unrouted: Sequence[str],
 ) -> LateBy:
     """What makes a late rank compute longer: its experts' load, unless all it computes takes longer or it got no more
     tokens; where experts are not what is longer, the device, or if only attention is, uneven sequences; UNKNOWN where
     what is longer now is shorter then."""
     at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
     us = {part: float(caused.us[k]) for part, k in at.items()}
-    dense, own_dense = _growth(late, others, UNROUTED)
+    dense, own_dense = _growth(late, others, unrouted)
     if us.get(EXPERTS, 0.0) > 0 and us[EXPERTS] >= us.get(DENSE, 0.0):
         did = float(caused.did_us[at[EXPERTS]])
         experts = float(caused.late_did_us[at[EXPERTS]]) / did - 1 if did > 0 else np.inf

@@ -160,6 +160,15 @@ def best_in_words(history: History) -> str:
     return f"trial {best.number} ({best.proposal.fix}){speed}"
 
 
+def verdict_of(trial: Trial | None) -> str:
+    """The same in a word or two; where no wall is named, the cause that the verdict comes to."""
+    diagnosis = trial.analysis.diagnosis if trial and trial.analysis else None
+    if diagnosis is None:
+        return ""
+    named = diagnosis.wall is not Wall.UNDETERMINED or diagnosis.cause is None
+    return diagnosis.wall.value if named or diagnosis.cause is None else diagnosis.cause.name.replace("_", " ")
+
+
 def wall_of(trial: Trial | None) -> Wall | None:
     """The wall a trial's traces name; None where it has no analysis."""
     return trial.analysis.diagnosis.wall if trial and trial.analysis else None

@@ -24,7 +24,7 @@ from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.judge import Speedup, speedup
-from autotune.tuning.lines import best_in_words, cost_in_words, line_of, wall_of
+from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict_of
 from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
 from policies.trial import Verdict
@@ -128,7 +128,7 @@ def summary(history: History, console: Console) -> None:
             trial.proposal.fix,
             significant(rate, 4) if rate else str(trial.status),
             significant(max(peaks_gib)) if any(peaks_gib) else "",
-            str(wall_of(trial) or ""),
+            verdict_of(trial),
             str(trial.verdict),
             style=STYLES[trial.verdict] if trial.verdict else "",
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from analyzers import analyze
-from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RankTime
+from analyzers.diagnosis import Analysis, Cause, KernelTime, MemoryUse, RankTime, Wall
 from analyzers.lanes import Kept, Lane, Lanes, Place, diagnosed, lanes
 from analyzers.range_tree import range_tree
 from analyzers.readers import read
@@ -25,7 +25,9 @@ from autotune.cli import main
 from autotune.compare.comparison import compared
 from autotune.compare.page import comparison_page
 from autotune.diagnose.lanes import EVENTS, lanes_document, thinned
+from autotune.diagnose.next_steps import next_steps
 from autotune.diagnose.page import diagnosis_page
+from autotune.diagnose.terminal import show_analysis
 from autotune.diagnose.views import drawn_steps
 from autotune.looks.segments import slowest, steps_of
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, GEMM, GLOO_THREAD, Drawing
@@ -218,6 +220,30 @@ def test_ranks_kernels_memory_are_shown_where_they_are_known() -> None:
     ):
         assert shown in page
     assert "cannot be drawn: bursts/0002" in page
+
+
+def test_the_headline_says_what_a_verdict_without_a_wall_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+    cause = Cause(
+        name="experts_load",
+        headline="imbalance: experts of rank 2",
+        lost_us=3e5,
+        share=0.3,
+        ranks=[2],
+        evidence=["rank 2 is waited for 400 ms a step, all of it for experts"],
+    )
+    drawn = analysis_of(STEPS[1], burst=2)
+    diagnosis = msgspec.structs.replace(
+        drawn.diagnosis, wall=Wall.UNDETERMINED, doubt="no_wall_is_larger", because="drawn", cause=cause
+    )
+    analysis = msgspec.structs.replace(drawn, diagnosis=diagnosis)
+    page = diagnosis_page(analysis, "study", next_steps(analysis))
+    assert '<span class="figure">imbalance: experts of rank 2</span>' in page
+    assert "300 ms (30.0 %) of a step" in page
+    assert "<li>rank 2 is waited for 400 ms a step, all of it for experts</li>" in page
+    assert "undetermined" not in page[page.index("<body") : page.index('id="walls"')]
+    show_analysis(analysis)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("imbalance: experts of rank 2, 300 ms (30.0 %) of a step (no wall) drawn - rank 2 is")
 
 
 def many_events(number: int, *, names: int = 50) -> Lanes:

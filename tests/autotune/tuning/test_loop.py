@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from analyzers.diagnosis import Cause, RankTime
 from autotune.tuning.journal import read_study
 from autotune.tuning.judge import judge
 from policies.trial import Phase, Prediction, Status, Trial, Verdict
-from tests.autotune.tuning.fakes import FakeEngine, Idea, Rule, base_recipe, loop_in, outcome_of
+from tests.autotune.tuning.fakes import FakeEngine, Idea, Rule, analysis_of, base_recipe, loop_in, outcome_of
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
@@ -71,6 +74,21 @@ def test_tracing_is_left_out_of_repeats(tmp_path: Path) -> None:
     engine = FakeEngine(micro_batches)
     loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER]).run()
     assert [burst.recipe.burst.trace_steps for burst in engine.ran] == [1, 1, 0, 0]
+
+
+def test_the_next_burst_traces_late_ranks_and_those_whose_traces_were_lacked(tmp_path: Path) -> None:
+    late = [
+        RankTime(rank=n, clock_offset_us=0.0, step_us=9.0, own_us=9.0, waiting_us=0.0, late_us=n, late_to="dp")
+        for n in range(4)
+    ]
+    cause = Cause(name="untraced_ranks", headline="", trace_ranks=[3, 5, 6, 7, 8, 9])
+    seen = msgspec.structs.replace(analysis_of(), ranks=late)
+    seen = msgspec.structs.replace(seen, diagnosis=msgspec.structs.replace(seen.diagnosis, cause=cause))
+    engine = FakeEngine(micro_batches)
+    loop = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER])
+    replace(loop, bench=replace(loop.bench, analyze=lambda paths: seen)).run()
+    assert engine.ran[0].watch == ()
+    assert engine.ran[-1].watch == (3, 2, 5, 6, 7)
 
 
 def test_at_the_end_reference_and_best_are_measured_again_in_turns(tmp_path: Path) -> None:
