@@ -32,7 +32,7 @@ PART_NAMES = {  # classes whose name says little
     "compute": "compute, whatever its class (a slower device?)",
     "gemm": "matrix products",
     "dense": "compute that does not depend on the routing",
-    "routed": "kernels around the experts",
+    "routed": "what is done with the routed tokens",
     "indexing": "indexing kernels",
     "elementwise": "elementwise kernels",
     "other": "kernels of unknown class",

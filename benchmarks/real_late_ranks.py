@@ -165,7 +165,8 @@ def disturbed(scene: Scene, folder: Path) -> Iterator[None]:
 
 
 def play(scene: Scene, folder: Path) -> Analysis:
-    """The traces of one burst of a scene, diagnosed. RuntimeError where it does not run."""
+    """The traces of one burst of a scene, diagnosed by themselves: what a CPU could attain, which a busy machine never
+    lets it, is not asked. RuntimeError where it does not run."""
     with disturbed(scene, folder / "path"):
         engine = open_engine("megatron", folder / "engine")
         try:
@@ -175,7 +176,7 @@ def play(scene: Scene, folder: Path) -> Analysis:
             engine.close()
     if outcome.failure is not None:
         raise RuntimeError(f"scene {scene.name}: {outcome.failure}")
-    return analyze([folder / "0001"])
+    return analyze([folder / "0001" / "trace"])
 
 
 def main() -> None:
