@@ -92,7 +92,7 @@ def _waiting(job: Job, lost_us: float) -> Cause:
         return _late(job, cause, late, lost_us)
     if job.world_size is not None and job.world_size > max(len(job.ranks), 1):
         return _untraced(job, "waiting for ranks that were not traced", lost_us)
-    return Cause(name=LateBy.UNKNOWN, headline=verdict.WAITING, lost_us=lost_us, share=job.share(lost_us))
+    return Cause(name=LateBy.UNKNOWN.value, headline=verdict.WAITING, lost_us=lost_us, share=job.share(lost_us))
 
 
 def _late(job: Job, cause: LateBy, late: Sequence[LateRank], lost_us: float) -> Cause:
@@ -103,7 +103,7 @@ def _late(job: Job, cause: LateBy, late: Sequence[LateRank], lost_us: float) -> 
         else []
     )
     return Cause(
-        name=cause,
+        name=cause.value,
         headline=LATE[cause].format(_who([str(one.place) for one in late], len(job.ranks))),
         lost_us=lost_us,
         share=job.share(lost_us),
