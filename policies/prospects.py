@@ -32,7 +32,7 @@ SHORT_LIST = 400  # rows of the space that get an interval
 LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
 SURE = 0.9  # P(fits) asked of a burst before anything has run
 FEW = 12  # single moves whose pairs are looked at
-TOLD = 0.01  # log throughput: less is no expectation to pay a burst for where bursts differ by more
+HOPE = 0.25  # of what two bursts differ by: a gain that is expected to be less is hardly ever told from none
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
@@ -62,8 +62,11 @@ class Prospect:
 
     @property
     def vague(self) -> bool:
-        """Hardly anything is expected of it, and what it could give beyond would be lost in the noise."""
-        return self.gain is not None and self.gain < TOLD and self.gain + INTERVAL * (self.deviation - self.noise) < 0
+        """What is expected of it would be lost in the noise, and so would be what it could give beyond."""
+        if self.gain is None:
+            return False
+        lost = INTERVAL * self.noise
+        return self.gain < HOPE * lost and self.gain + INTERVAL * self.deviation < lost
 
     @property
     def gains(self) -> tuple[float, float, float]:

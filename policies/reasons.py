@@ -59,7 +59,9 @@ def _second(chosen: Prospect, second: Prospect | None) -> str:
     if second is None:
         return "nothing else is left"
     behind = 100 * (math.exp(chosen.worth) - math.exp(second.worth))
-    return f"the next best is worth {behind:.1g} % less" if behind > 0.05 else "the next best is worth as much"
+    if behind <= 0.05:
+        return "the next best is worth as much"
+    return f"the next best is worth {behind:.{0 if behind >= 1 else 1}f} % less"
 
 
 def _ground(belief: Belief) -> str:

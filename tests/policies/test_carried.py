@@ -93,3 +93,4 @@ def test_what_no_part_is_expected_to_move_is_tried_only_where_bursts_tell_so_lit
     assert not prospect(gain=0.0, deviation=0.05, noise=0.0).vague
     assert not prospect(gain=0.0, deviation=0.2, noise=0.1).vague
     assert not prospect(gain=0.05, deviation=0.05, noise=0.1).vague
+    assert prospect(gain=0.02, deviation=0.05, noise=0.3).vague
