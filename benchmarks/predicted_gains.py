@@ -4,7 +4,8 @@
 
 For every trial that was made from the best of its time and gave figures, what is believed today from the trials before
 it (the same evidence, today's model) is held against what it gave: the expected gain with its 90 % interval, and the
-obtained one. Beside it what was predicted then. `--accepted` leaves out what was not accepted. Runs nothing.
+obtained one. Beside it what was predicted then, and what was obtained by the CPU time of the ranks, which neighbours
+on a busy machine move less. `--accepted` leaves out what was not accepted. Runs nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ from autotune.tuning.events import Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.judge import gain_over
+from policies.belief.belief import Belief
 from policies.learned import LearnedPolicy
+from policies.noise import cpu_throughput
 from policies.prospects import prospect_of
 from policies.trial import Status, Trial
 from trainer.recipe import Recipe
 
-SHOWN = 60  # characters of what was changed
+SHOWN = 50  # characters of what was changed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One trial. All gains are logs of throughput over its parent's; `then` is what was predicted when it ran."""
+    """One trial. All gains are logs of throughput over its parent's; `then` is what was predicted when it ran, `work`
+    what was obtained by CPU time, where ranks compute on CPUs."""
 
     study: str
     number: int
@@ -44,6 +48,7 @@ class Held:
     low: float
     high: float
     obtained: float
+    work: float | None = None
 
     @property
     def inside(self) -> bool:
@@ -70,15 +75,13 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
         parent = next((one for one in before[number] if one.number == trial.proposal.parent), None)
         if parent is None or trial.status is not Status.OK or trial.verdict is None:
             continue
-        obtained = gain_over(trial, history.attempted[parent.number])
-        if obtained is not None:
-            yield _held(study, trial, parent, policy, before[number], obtained)
+        beside = history.attempted[parent.number]
+        if gain_over(trial, beside) is not None:
+            yield _held(study, trial, beside, policy.belief(before[number]))
 
 
-def _held(
-    study: str, trial: Trial, parent: Trial, policy: LearnedPolicy, before: Sequence[Trial], obtained: float
-) -> Held:
-    predicted = prospect_of(trial.recipe, parent.recipe, policy.belief(before))
+def _held(study: str, trial: Trial, parent: Trial, belief: Belief) -> Held:
+    predicted = prospect_of(trial.recipe, parent.recipe, belief)
     expected, low, high = (math.log1p(gain) for gain in predicted.gains)
     moved = ", ".join(f"{knob} {was}→{now}" for knob, (was, now) in trial.changes.items())
     then = trial.proposal.predicted.gain
@@ -91,17 +94,24 @@ def _held(
         expected=expected,
         low=low,
         high=high,
-        obtained=math.log1p(obtained),
+        obtained=math.log1p(gain_over(trial, parent) or 0.0),
+        work=_by_work(trial, parent),
     )
 
 
+def _by_work(trial: Trial, parent: Trial) -> float | None:
+    ours, theirs = cpu_throughput(trial), cpu_throughput(parent)
+    return math.log(ours / theirs) if ours and theirs else None
+
+
 def table(held: Sequence[Held]) -> Table:
-    shown = Table("study", "trial", "accepted", "then", "expected", "90 %", "obtained", "inside", "changes")
+    shown = Table("study", "trial", "accepted", "then", "expected", "90 %", "obtained", "CPU time", "inside", "changes")
     for one in held:
         then = "-" if one.then is None else _percent(one.then)
         between = f"{_percent(one.low)} to {_percent(one.high)}"
         marks = ("yes" if one.accepted else "no", "yes" if one.inside else "NO")
-        figures = (then, _percent(one.expected), between, _percent(one.obtained))
+        work = "-" if one.work is None else _percent(one.work)
+        figures = (then, _percent(one.expected), between, _percent(one.obtained), work)
         shown.add_row(one.study, str(one.number), marks[0], *figures, marks[1], one.changes[:SHOWN])
     return shown
 
