@@ -24,7 +24,7 @@ from policies.gate import measured_limit
 from policies.noise import throughput
 from policies.phases import plan_of
 from policies.policy import Policy
-from policies.prospects import NO_OPINION, ROOM, SURE, Doubt, Prospect, pairs, prospects
+from policies.prospects import NO_OPINION, ROOM, SURE, Doubt, Prospect, lost, pairs, prospects
 from policies.reasons import because_of_fit, because_of_prospect
 from policies.retune import propose_retune, told, walls_worth_it
 from policies.search import MODEL, suggest
@@ -211,12 +211,13 @@ class LearnedPolicy:
 
     # --- what the closed forms do not see -------------------------------------------------------------------
     def _unseen(self, view: View, phase: Phase, belief: Belief) -> Proposal | None:
-        """The fix with the largest expected gain among those that the belief has no opinion on."""
+        """The fix with the largest expected gain among those that the belief has no opinion on and the noise leaves."""
         if view.situation.analysis is None:
             return None
         considered = (consider(fix, view, phase) for fix in FIXES.values() if phase in fix.phases)
         found = [each for each in considered if isinstance(each, Candidate) and each.wall]
-        unseen = [each for each in found if self._no_opinion(view, each.recipe, belief)]
+        told = [each for each in found if not _lost(each, belief.time.noise)]
+        unseen = [each for each in told if self._no_opinion(view, each.recipe, belief)]
         best = max(unseen, key=lambda candidate: candidate.gain, default=None)
         if best is None:
             return None
@@ -233,6 +234,10 @@ class LearnedPolicy:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
         return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= SURE
+
+
+def _lost(candidate: Candidate, noise: float) -> bool:
+    return lost(noise, expected=math.log1p(candidate.gain), most=math.log1p(candidate.bound))
 
 
 def _has_cores(view: View, recipe: Recipe) -> bool:

@@ -45,6 +45,13 @@ FREE: tuple[dict[str, object], ...] = (
 )
 
 
+def lost(noise: float, *, expected: float, most: float) -> bool:
+    """Whether two bursts that differ by `noise` would hardly tell what is expected of a candidate (log throughput), nor
+    the most that it could give."""
+    told = INTERVAL * noise
+    return expected < HOPE * told and most < told
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
     """`gain` is the expected log of throughput over the best's, None while nothing runs; `deviation` is that of the log
@@ -62,11 +69,9 @@ class Prospect:
 
     @property
     def vague(self) -> bool:
-        """What is expected of it would be lost in the noise, and so would be what it could give beyond."""
-        if self.gain is None:
-            return False
-        lost = INTERVAL * self.noise
-        return self.gain < HOPE * lost and self.gain + INTERVAL * self.deviation < lost
+        """It would be lost in the noise."""
+        most = (self.gain or 0.0) + INTERVAL * self.deviation
+        return self.gain is not None and lost(self.noise, expected=self.gain, most=most)
 
     @property
     def gains(self) -> tuple[float, float, float]:

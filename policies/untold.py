@@ -17,7 +17,7 @@ from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief
 from policies.effects import Effect, effect_of
 from policies.fix import gain_of
-from policies.prospects import NO_OPINION, SURE
+from policies.prospects import NO_OPINION, SURE, lost
 from policies.space import moves
 from policies.trial import NINETY, Phase, Prediction, Proposal, Trial
 from policies.view import View
@@ -85,8 +85,11 @@ def offers(view: View, belief: Belief) -> list[Offer]:
         _offer(view, knob, value, recipe) for (knob, value, recipe), keep in zip(kept, unseen[1:], strict=True) if keep
     ]
     # What is likely to stay inside the noise would teach nothing
-    noise = max(view.noise, math.expm1(NINETY * belief.time.noise))
-    return [offer for offer in found if offer.effect.high > noise]
+    return [offer for offer in found if offer.effect.high > view.noise and not _lost(offer.effect, belief.time.noise)]
+
+
+def _lost(effect: Effect, noise: float) -> bool:
+    return lost(noise, expected=effect.gain, most=effect.gain + NINETY * effect.spread)
 
 
 def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:

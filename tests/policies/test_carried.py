@@ -10,7 +10,7 @@ from policies.belief.belief import Belief, believed
 from policies.carried import RARELY, carrying
 from policies.learned import WORTH, LearnedPolicy
 from policies.phases import PHASES
-from policies.prospects import Prospect
+from policies.prospects import Prospect, lost
 from policies.trial import Trial
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, outcome, trial
 from trainer.estimate.plan.search import Search, search
@@ -94,3 +94,9 @@ def test_what_no_part_is_expected_to_move_is_tried_only_where_bursts_tell_so_lit
     assert not prospect(gain=0.0, deviation=0.2, noise=0.1).vague
     assert not prospect(gain=0.05, deviation=0.05, noise=0.1).vague
     assert prospect(gain=0.02, deviation=0.05, noise=0.3).vague
+
+
+def test_a_cure_of_a_wall_is_left_where_two_bursts_would_not_tell_it() -> None:
+    assert lost(0.5, expected=0.05, most=0.25)
+    assert not lost(0.1, expected=0.05, most=0.25)
+    assert not lost(0.0, expected=0.001, most=0.01)
