@@ -100,7 +100,8 @@ class LearnedPolicy:
         _, ranked = self._ranked(view)
         if not ranked:
             return "no recipe of the legal space is left that could bring more than the noise"
-        bring = f"the next burst is expected to bring {100 * math.expm1(ranked[0].worth):.2g} %"
+        worth = 100 * math.expm1(ranked[0].worth)
+        bring = f"the next burst is expected to bring {f'{worth:.2g}' if worth >= 0.01 else 'less than 0.01'} %"
         return f"{bring}, and none is paid for below {100 * WORTH:.1f} %" if ranked[0].worth < WORTH else bring
 
     def _what_it_takes(self) -> str:
