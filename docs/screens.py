@@ -1,0 +1,119 @@
+"""`python -m docs.screens FOLDER`: what a user sees, as pictures: each page at two widths, light and dark.
+
+The study is of the simulated engine and is run there first; a browser without network draws the pages.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.cli import main
+from autotune.report import write_report, write_running
+from autotune.status.terminal import show_standing
+from autotune.tuning.journal import JOURNAL, read_study
+from autotune.tuning.standing import standing_of
+
+WIDTHS = (1280, 600)
+SCHEMES = {"light": 1, "dark": 0}  # Chromium's numbers of a preferred colour scheme
+HEIGHT = 2600
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND")
+RECIPE = """\
+name: qwen3-30b-a3b-16xh100
+model: qwen3-30b-a3b
+cluster: {gpu: h100, nodes: 2, gpus_per_node: 8}
+training: {seq_length: 4096, global_batch_size: 256}
+parallelism: {ep: 8}
+knobs:
+  {use_distributed_optimizer: true, recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}
+burst: {engine: simulated, trace_steps: 2}
+tune: {planned_gpu_hours: 20000}
+"""
+BUDGET, PART = 8, 0.6  # bursts of the study, and the share of its journal that a running one has
+
+
+def draw(folder: Path) -> Iterator[Path]:
+    """The pictures, as they are made."""
+    pages = folder / "pages"
+    for name, page in _pages(pages).items():
+        for width in WIDTHS:
+            for scheme, number in SCHEMES.items():
+                picture = folder / f"{name}-{width}-{scheme}.png"
+                _photograph(page, picture, width, number, folder / "profile")
+                yield picture
+    shutil.rmtree(folder / "profile", ignore_errors=True)
+
+
+def _pages(folder: Path) -> dict[str, Path]:
+    """Every page by its name, written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe, study = folder / "recipe.yaml", folder / "studies" / "ended"
+    recipe.write_text(RECIPE)
+    if not study.exists():
+        _quietly("run", str(recipe), "--study", str(study), "--budget", str(BUDGET))
+    write_report(study, gpu_hour_price=2.5)
+    running = _running(study, folder / "studies" / "running")
+    _quietly("diagnose", str(study / "bursts" / "0001"), "--html", str(folder / "diagnosis.html"), "--force")
+    _quietly("studies", str(folder / "studies"), "--html", str(folder / "studies.html"), "--force")
+    return {
+        "report": study / "report.html",
+        "running": running / "report.html",
+        "diagnosis": folder / "diagnosis.html",
+        "studies": folder / "studies.html",
+        "status": _status(running, folder / "status.svg"),
+    }
+
+
+def _running(study: Path, folder: Path) -> Path:
+    """The study as it was on the way, with the page that its tuner wrote then."""
+    lines = (study / JOURNAL).read_text().splitlines(keepends=True)
+    folder.mkdir(exist_ok=True)
+    (folder / JOURNAL).write_text("".join(lines[: round(PART * len(lines))]))
+    history = read_study(folder)
+    write_running(history, study_dir=folder, now=history.said_at + 20)
+    return folder
+
+
+def _status(study: Path, file: Path) -> Path:
+    """What `status` prints while it runs, as a terminal shows it."""
+    history = read_study(study)
+    now = history.said_at + 20
+    said = StringIO()
+    with redirect_stdout(said):
+        show_standing(standing_of(history, folder=str(study), now=now, held=True), now)
+    console = Console(record=True, width=100, file=StringIO())
+    console.print(said.getvalue(), markup=False, highlight=False)
+    file.write_text(console.export_svg(title="moe-autotune status"))
+    return file
+
+
+def _quietly(*words: str) -> None:
+    with redirect_stdout(StringIO()):
+        if main(words) == 2:
+            raise SystemExit(f"moe-autotune {' '.join(words)} was refused")
+
+
+def _photograph(page: Path, picture: Path, width: int, scheme: int, profile: Path) -> None:
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        raise SystemExit("no Chromium here: apt-get install chromium")
+    command = [
+        browser, *FLAGS, f"--user-data-dir={profile}", f"--blink-settings=preferredColorScheme={scheme}",
+        f"--window-size={width},{HEIGHT}", f"--screenshot={picture}", page.resolve().as_uri(),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    for number, made in enumerate(draw(Path(sys.argv[1] if len(sys.argv) > 1 else "build/screens")), 1):
+        print(f"{number}: {made} ({time.monotonic() - began:.0f} s)", flush=True)
