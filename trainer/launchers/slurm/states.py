@@ -97,7 +97,6 @@ REFUSED = re.compile(
 # an inner step waits for the resources that another step of the allocation holds
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
 
-ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED")
 _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
@@ -113,7 +112,7 @@ def settled(record: Mapping[str, str]) -> str:
 def over(record: Mapping[str, str]) -> str | None:
     """Why nothing can be started in an allocation any more, in words; None while something can."""
     state = settled(record)
-    return _OVER.get(state, f"it ended {state}") if state in ENDED else None
+    return None if state in ("", *PENDING, *RUNNING) else _OVER.get(state, f"it ended {state}")
 
 
 def was_suspended(record: Mapping[str, str], since: datetime) -> bool:

@@ -125,6 +125,9 @@ def test_a_job_waits_for_ever_for_what_is_not_there_and_not_for_resources() -> N
         ("JobState=COMPLETED Reason=None PreemptTime=2026-11-22T11:38:31", "COMPLETED", "it ended COMPLETED"),
         ("JobState=COMPLETING Reason=TimeLimit PreemptTime=None", "TIMEOUT", "its time limit has passed"),
         ("JobState=NODE_FAIL Reason=NodeDown", "NODE_FAIL", "it ended NODE_FAIL"),
+        ("JobState=OUT_OF_MEMORY Reason=OutOfMemory", "OUT_OF_MEMORY", "it ended OUT_OF_MEMORY"),
+        ("JobState=SUSPENDED Reason=None", "SUSPENDED", None),
+        ("Reason=None", "", None),
     ],
 )
 def test_a_job_that_is_over_says_why_though_its_state_does_not(words: str, state: str, why: str | None) -> None:
