@@ -31,7 +31,7 @@ from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
 
-DEADLINE_S = 30.0  # a suspended job is seen sooner
+DEADLINE_S = 20.0  # a suspended job is seen sooner
 End = Callable[[Cluster, str], AbstractContextManager[None]]
 
 
@@ -74,18 +74,9 @@ def failed_as(end: AbstractContextManager[None], ranks: WarmRanks, folder: Path)
 HANGS: dict[int, list[list[Any]]] = {rank: [["say", "begun"], ["hang"]] for rank in range(4)}
 
 
-@pytest.mark.parametrize(
-    ("end", "partition", "why"),
-    [
-        pytest.param(preempted, USUAL, "it is preempted", id="preempted"),
-        pytest.param(preempted, POLITE, "it is preempted", id="preempted after a warning"),
-        pytest.param(out_of_time, USUAL, "its time limit has passed", id="out of time"),
-    ],
-)
-def test_an_allocation_that_slurm_ends_is_an_interruption_and_starts_nothing_more(
-    end: End,
+@pytest.mark.parametrize("partition", [USUAL, POLITE])
+def test_an_allocation_that_makes_room_is_an_interruption_and_starts_nothing_more(
     partition: str,
-    why: str,
     cluster: Cluster,
     launch_on_nodes: Launch,
     make_burst: MakeBurst,
@@ -96,8 +87,8 @@ def test_an_allocation_that_slurm_ends_is_an_interruption_and_starts_nothing_mor
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         job = variables["SLURM_JOB_ID"]
-        failure = failed_as(end(cluster, job), launch_on_nodes(), make_burst(HANGS))
-        said = f"job {job}, which the tuner ran in, is over: {why}"
+        failure = failed_as(cluster.preempted(), launch_on_nodes(), make_burst(HANGS))
+        said = f"job {job}, which the tuner ran in, is over: it is preempted"
         assert (failure.kind, failure.evidence) == (FailureKind.INTERRUPTED, said)
         assert avoided(tmp_path / "home") == []
         with pytest.raises(OverError, match=re.escape(said)):
@@ -156,7 +147,7 @@ def test_a_burst_that_slurm_suspends_has_no_deadline_meanwhile_and_goes_on(
             job = variables.get("SLURM_JOB_ID") or next(each for each in named("moe-") if "." not in each)
             cluster.run("scontrol", "suspend", job)
             until(lambda: processes_of(ranks).pending == f"job {job} is suspended")
-            time.sleep(1.5 * DEADLINE_S)  # that the ranks do not have
+            time.sleep(1.2 * DEADLINE_S)  # that the ranks do not have
             cluster.run("scontrol", "resume", job)
             (folder / "go").touch()
 
