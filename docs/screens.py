@@ -69,7 +69,7 @@ def _pages(folder: Path) -> dict[str, Path]:
         "running": running / "report.html",
         "diagnosis": folder / "diagnosis.html",
         "studies": folder / "studies.html",
-        "status": _status(running, folder / "status.svg"),
+        "status": _status(running, folder / "status.html"),
     }
 
 
@@ -92,7 +92,7 @@ def _status(study: Path, file: Path) -> Path:
         show_standing(standing_of(history, folder=str(study), now=now, held=True), now)
     console = Console(record=True, width=100, file=StringIO())
     console.print(said.getvalue(), markup=False, highlight=False)
-    file.write_text(console.export_svg(title="moe-autotune status"))
+    file.write_text(f'<body style="margin: 0">{console.export_svg(title="moe-autotune status")}</body>')
     return file
 
 

@@ -183,7 +183,9 @@ def _lanes_note(trace: TraceReport, found: Lanes) -> str:
     )
     whole = f"{len(found):,} events in {len(found.lanes)} lanes"
     worst = "the worst step" if len(trace.steps) > 1 else "shown first"
-    return f"{printable(name)} of {_short(trace)}, {worst}, {duration(found.duration_us)}: {whole}.{many}"
+    step_us, recorded = _worst(trace).duration_us, duration(found.duration_us)
+    length = recorded if recorded == duration(step_us) else f"{recorded} recorded, which stand for {duration(step_us)}"
+    return f"{printable(name)} of {_short(trace)}, {worst}, {length}: {whole}.{many}"
 
 
 def _short(trace: TraceReport) -> str:
