@@ -59,6 +59,7 @@ def _resources(recipe: Recipe) -> Iterator[str]:
     if not recipe.hardware.is_cpu:
         yield f"#SBATCH --gpus-per-node={per_node}"
     yield "#SBATCH --exclusive"
+    yield "#SBATCH --mem=0"  # all of the node's: --exclusive takes its cores and GPUs, and the default of memory
     yield "#SBATCH --output=%x-%j.log"
 
 

@@ -69,6 +69,7 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
             study=started.name if started else "",
             trial=trial.number,
             gain=_gain(history, trial),
+            base_runs=history.reference is None or history.reference.number == 0,
             simulated=history.simulated,
             date=None if started is None else datetime.fromtimestamp(started.at, tz=UTC).date().isoformat(),
             versions={name: environment[name] for name in PACKAGES if name in environment},
@@ -82,5 +83,7 @@ def _gain(history: History, trial: Trial) -> float | None:
     reference = history.reference
     if history.best is None or reference is None or trial.number != history.best.number:
         return None
-    gained = None if reference.number == trial.number else speedup(trial, over=reference)
+    if reference.number == trial.number:
+        return 1.0 if trial.number == 0 else None
+    gained = speedup(trial, over=reference)
     return gained.value if gained else 1.0

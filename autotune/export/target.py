@@ -11,12 +11,14 @@ from trainer.recipe import Recipe
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """Where an exported recipe comes from: a trial of a study, or a recipe file. `date` is the day of the export's
-    source, `gain` throughput over the study's base (1.0 is the base itself)."""
+    source, `gain` throughput over the study's base (1.0 is the base itself), or over what ran first where that does
+    not."""
 
     source: str
     study: str | None = None
     trial: int | None = None
     gain: float | None = None
+    base_runs: bool = True
     simulated: bool = False
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -26,7 +28,8 @@ class Provenance:
         if self.study is None:
             yield f"From the recipe {_one_line(self.source)}."
             return
-        gained = "" if self.gain is None else f", {self.gain:.2f}x the throughput of its base"
+        over = "its base" if self.base_runs else "the first recipe that ran (its base does not)"
+        gained = "" if self.gain is None else f", {self.gain:.2f}x the throughput of {over}"
         how = " (simulated)" if self.simulated and gained else ""
         when = f", {self.date}" if self.date else ""
         yield f"From study {_one_line(self.study)}, trial {self.trial}{gained}{how}{when}."

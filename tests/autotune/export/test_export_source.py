@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.cli import main
 from autotune.export import TARGETS
+from autotune.export.target import Provenance
 from autotune.tuning.journal import read_study
 from trainer.recipe import load_recipe
 
@@ -81,6 +83,12 @@ def test_a_command_of_the_users_is_checked_as_megatron_lm_checks_it() -> None:
     for text, code in ((REFUSED_BY_MEGATRON_LM, 1), (LEFT_OPEN, 0)):
         Path("r.yaml").write_text(text.replace("engine: simulated", "engine: command") + trainer)
         assert main(["check", "r.yaml"]) == code
+
+
+def test_the_gain_says_what_it_is_counted_from() -> None:
+    told = Provenance(source="s", study="night", trial=3, gain=1.34)
+    assert "1.34x the throughput of its base" in next(told.lines())
+    assert "of the first recipe that ran (its base does not)" in next(replace(told, base_runs=False).lines())
 
 
 def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

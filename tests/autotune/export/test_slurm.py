@@ -151,6 +151,7 @@ def test_sbatch_finds_its_lines_before_the_first_command_and_the_header_names_wh
         "#SBATCH --ntasks-per-node=2",
         "#SBATCH --gpus-per-node=2",
         "#SBATCH --exclusive",
+        "#SBATCH --mem=0",
     } <= set(asked)
     first = next(at for at, line in enumerate(lines) if line and not line.startswith("#"))
     assert max(lines.index(line) for line in asked) < first
