@@ -4,7 +4,8 @@
 same model as it ships, over that recipe without `comm_overlap` and with a named precision, and over one that says the
 contrary of most knobs; each for a world as large as the recipe's, on the GPU it names. Every knob of the final
 configuration is compared with the recipe's. Bridge loads its models' sizes from the Hugging Face hub: its own provider
-of the same model stands in. What has to be installed is said where it is not there.
+of the same model stands in. What has to be installed is said where it is not there; 0.5 and later want transformers 5
+(0.5.0 was read with 5.8.1, 0.6.2 with 5.23.0).
 """
 
 from __future__ import annotations
