@@ -11,8 +11,8 @@ from trainer.recipe import Recipe
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """Where an exported recipe comes from: a trial of a study, or a recipe file. `date` is the day of the export's
-    source, `gain` throughput over the study's base (1.0 is the base itself), or over what ran first where that does
-    not."""
+    source, `gain` throughput over the study's base (1.0 is the base itself), or over the nearest that runs where that
+    does not."""
 
     source: str
     study: str | None = None
@@ -28,7 +28,7 @@ class Provenance:
         if self.study is None:
             yield f"From the recipe {_one_line(self.source)}."
             return
-        over = "its base" if self.base_runs else "the first recipe that ran (its base does not)"
+        over = "its base" if self.base_runs else "the recipe nearest to its base that runs"
         gained = "" if self.gain is None else f", {self.gain:.2f}x the throughput of {over}"
         how = " (simulated)" if self.simulated and gained else ""
         when = f", {self.date}" if self.date else ""
