@@ -97,18 +97,13 @@ def _waiting(job: Job, lost_us: float) -> Cause:
 
 def _late(job: Job, cause: LateBy, late: Sequence[LateRank], lost_us: float) -> Cause:
     ranks = [one.place.rank for one in late if one.place.rank is not None]
-    even = (
-        [f"experts of even load would give back {percent(job.share(job.even_experts_us))} of the step at most"]
-        if cause is LateBy.EXPERTS and job.even_experts_us > 0
-        else []
-    )
     return Cause(
         name=cause.value,
         headline=LATE[cause].format(_who([str(one.place) for one in late], len(job.ranks))),
         lost_us=lost_us,
         share=job.share(lost_us),
         ranks=ranks,
-        evidence=[*map(str, late[:RANKS_NAMED]), *even],
+        evidence=[str(one) for one in late[:RANKS_NAMED]],
     )
 
 

@@ -21,6 +21,9 @@ from analyzers.timeline import Ints
 
 # sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly
 SIZES_AN_OCTAVE = 4
+EXCHANGES = ("ep_dispatch", "ep_combine")
+# there in a byte an element, back in two, and by a slower kernel: what takes longer than the other way by more waits
+THERE_AND_BACK = 4.0
 ALIKE_IN_ALL_LAYERS = ("ep_dispatch", "ep_combine", PIPELINE)
 
 
@@ -145,7 +148,17 @@ def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
     shortest = np.full(len(transfer), np.inf)
     np.minimum.at(shortest, like.ravel(), transfer)
     unlike = unsized & ~by_layer & (apart == NONE)
-    return np.where(unlike, transfer, shortest[like.ravel()])
+    return _there_and_back(rank, np.where(unlike, transfer, shortest[like.ravel()]))
+
+
+def _there_and_back(rank: Digest, shortest: Floats) -> Floats:
+    """float64[N]: of exchanges with experts no more than what the shortest of all of a rank could take: the same tokens
+    go there and come back, forward and backward."""
+    kinds = [call.kind in EXCHANGES for call in rank.collectives.calls]
+    exchanged: Bools = np.array(kinds, dtype=bool)[rank.collectives.call]
+    if not exchanged.any():
+        return shortest
+    return np.where(exchanged, np.minimum(shortest, THERE_AND_BACK * shortest[exchanged].min()), shortest)
 
 
 def _size_class(size_bytes: int | None) -> int:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from analyzers import Wall, analyze
 from analyzers.diagnosis import Analysis, RankTime, WallFinding
-from tests.analyzers.drawing import ALL_TO_ALL, GEMM, GLOO_THREAD, Drawing
-from tests.analyzers.drawn_jobs import COMBINE, DrawnJob, nccl, uneven
+from tests.analyzers.drawing import ALL_TO_ALL, DISPATCH, GEMM, GLOO_THREAD, Drawing
+from tests.analyzers.drawn_jobs import COMBINE, EXPERTS, DrawnJob, nccl, uneven
 
 PAIR = DrawnJob(compute_us=uneven(2, slow={1: 1.5}), groups=[(0, 1)])
 SECONDS_APART = {0: (0.0, 0.0), 1: (1e7, 5e-5), 2: (-1e7, -5e-5), 3: (3e6, 5e-5)}
@@ -135,6 +135,23 @@ def test_devices_of_one_process_wait_for_each_other(tmp_path: Path) -> None:
     analysis = analyze([tmp_path])
     assert [(rank.rank, rank.device, rank.clock_offset_us) for rank in analysis.ranks] == [(0, 0, 0.0), (0, 1, 0.0)]
     assert _waiting(analysis) == pytest.approx(PAIR.waits_us(), rel=0.05)
+
+
+@pytest.mark.parametrize(("back_us", "waits"), [(400, True), (20, False)])
+def test_alone_a_rank_may_have_waited_where_tokens_come_back_far_more_slowly_than_they_go(
+    tmp_path: Path, back_us: float, waits: bool
+) -> None:
+    """In every layer alike: a late rank that left no trace, or a slow network; what goes there comes back."""
+    drawing = Drawing(world_size=8)
+    for k in range(3):
+        at = k * 1000.0
+        drawing.step(k, at, at + 205 + back_us).kernel(GEMM, at, at + 100, launched=at)
+        drawing.kernel(DISPATCH, at + 100, at + 105, launched=at, stream=8)
+        drawing.kernel(EXPERTS, at + 105, at + 205, launched=at)
+        drawing.kernel(COMBINE, at + 205, at + 205 + back_us, launched=at, stream=8)
+    diagnosis = analyze([drawing.write(tmp_path)]).diagnosis
+    assert ("may be waiting" in diagnosis.because) == waits
+    assert (diagnosis.wall is Wall.COMMUNICATION) == (not waits)
 
 
 def test_alone_a_rank_may_have_waited_where_like_collectives_were_shorter(tmp_path: Path) -> None:
