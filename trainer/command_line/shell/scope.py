@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import glob
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainer.command_line.shell.arithmetic import calculate, names_in
 from trainer.command_line.shell.braces import alternatives
+from trainer.command_line.shell.literals import LITERAL, QUOTED, unescaped
 from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.script import TooMuchError
 from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
@@ -34,8 +34,6 @@ _EXPANSION = re.compile(
     re.DOTALL,
 )
 _PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\\.|.""", re.DOTALL)
-_TWICE_QUOTED = re.compile(r'\\(["\\$`\n])')
-_ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
 MOST_STEPS = 50_000
 MOST_LETTERS = 2**20
@@ -214,7 +212,7 @@ class Scope:
                 yield Piece(text=between)
             end = child.end_byte
             if child.type == "string_content":
-                yield Piece(text=_unescaped(text_of(child)))
+                yield Piece(text=unescaped(text_of(child)))
             elif child.is_named:
                 yield from self.pieces(child, quoted=True, empty=empty)
             elif child is not node.children[-1]:
@@ -430,29 +428,3 @@ def _spread(variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
 def _is_start(node: Node) -> bool:
     """Whether a word's node is the first of its word."""
     return node.parent is None or node.parent.type != "concatenation" or node.parent.children[0] == node
-
-
-def _unescaped(text: str) -> str:
-    return _TWICE_QUOTED.sub(lambda match: "" if match[1] == "\n" else match[1], text)
-
-
-def _bare(text: str) -> str:
-    return _ESCAPED.sub(lambda match: "" if match[1] == "\n" else match[1], text)
-
-
-def _ansi(text: str) -> str:
-    return codecs.decode(text[2:-1].encode("latin-1", "backslashreplace"), "unicode_escape")
-
-
-LITERAL: dict[str, Callable[[str], str]] = {
-    "word": _bare,
-    "number": str,
-    "variable_name": str,
-    "special_variable_name": str,
-    "test_operator": str,
-    "regex": str,
-    "extglob_pattern": str,
-    "raw_string": lambda text: text[1:-1],
-    "ansi_c_string": _ansi,
-}
-QUOTED = frozenset({"raw_string", "ansi_c_string"})
