@@ -135,8 +135,8 @@ def _died(path: Path, how: processes.Died) -> TraceError:
     memory = how.exit_code == -signal.SIGKILL
     return TraceError(
         path,
-        f"the process that read it was ended from outside (exit code {how.exit_code})",
-        hint="the system ends what takes too much memory: name fewer traces at once, or give it more memory"
+        f"the process that read it was killed (exit code {how.exit_code})",
+        hint="probably the kernel's OOM killer: name fewer traces at once, or give it more memory"
         if memory
         else "try again; if it happens again, report it with the trace",
     )
@@ -174,5 +174,5 @@ def _numbered(digests: list[Digest]) -> list[Digest]:
 
 
 def _named(one: Digest, rank: int) -> Digest:
-    said = f"its rank is not in the trace: called {rank} by the order of files and devices"
+    said = f"the trace does not name its rank: numbered {rank} by the order of files and devices"
     return replace(one, report=msgspec.structs.replace(one.report, rank=rank, warnings=[*one.report.warnings, said]))

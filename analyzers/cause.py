@@ -37,7 +37,7 @@ BUBBLE, STAGES = "pipeline bubble", "uneven pipeline stages: rank {} has most to
 # losses that are no waiting for a rank: their names and headlines
 OF_ITS_OWN = {
     verdict.OTHER_STREAMS: ("other_streams", "waits between streams"),
-    verdict.TURNAROUND: ("turnaround", "turns between kernels"),
+    verdict.TURNAROUND: ("turnaround", "gaps between kernels"),
     verdict.NOT_IN_THE_TRACE: ("unattributed", "idle for an unknown cause"),
     verdict.ONE_WAY_COPIES: ("copies", "copies of input or weights"),
 }
@@ -122,7 +122,7 @@ def _bubble(job: Job, lost_us: float) -> Cause:
     share = job.share(lost_us)
     if len(own) < 2:
         evidence = (
-            [] if len(job.ranks) > 1 else ["one rank of every pipeline stage would tell whether stages are uneven"]
+            [] if len(job.ranks) > 1 else ["one rank of every pipeline stage would show whether stages are uneven"]
         )
         return Cause(
             name="bubble",
@@ -136,8 +136,8 @@ def _bubble(job: Job, lost_us: float) -> Cause:
     least = min(own, key=lambda rank: own[rank])
     uneven_us = own[longest] - float(np.mean(list(own.values())))
     said = (
-        f"the stage of rank {longest} has {ms(own[longest])} ms of work of its own a step, that of rank {least} "
-        f"{ms(own[least])} ms: even stages would give back {percent(job.share(uneven_us))} of the step at most"
+        f"the stage of rank {longest} has {ms(own[longest])} ms of own work per step, that of rank {least} "
+        f"{ms(own[least])} ms: even stages would recover {percent(job.share(uneven_us))} of the step at most"
     )
     uneven = uneven_us >= MOSTLY * lost_us
     return Cause(

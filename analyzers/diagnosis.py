@@ -35,7 +35,7 @@ class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of time of one rank, divided without rest:
+    """One window of time of one rank, partitioned completely:
     duration = compute + exposed_communication + exposed_copy + idle."""
 
     name: str = ""
@@ -52,16 +52,16 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: IdleByCause
     graph_us: float = 0.0
     compute_by_class: dict[str, float] = {}  # attention, grouped_gemm, gemm, router, ... and recompute
-    recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work done again in backward
+    recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work recomputed in backward
     gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
-    host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing meanwhile
+    host_by_activity: dict[str, float] = {}  # of idle_by_cause.host_us: what the host was doing then
     launch_rate_us: float = 0.0  # of idle_by_cause.host_us: between launches at the host's usual pace
     turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
     # of exposed communication, by kind: until the last rank of a collective had come; empty where it is not known
     waiting_by_kind: dict[str, float] = {}
-    recorded_us: float | None = None  # its length on the trace's clock, where a part of it stands for more of itself
+    recorded_us: float | None = None  # its length on the trace's clock, where parts of it count several times
 
     @property
     def end_us(self) -> float:
@@ -75,7 +75,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     compute_class: str  # a class of compute_by_class, or communication
     kind: str | None = None  # of communication
-    precision: str | None = None  # of matrix products, where the name says
+    precision: str | None = None  # of GEMMs, where the name says
     count: int
     total_us: float
 
@@ -99,7 +99,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # memory_events | nsys | snapshot
     peak_gib: float
     peak_at_us: float | None = None  # on the trace's clock
-    peak_step: str | None = None  # the step in which it stands, and how far into it (0..1)
+    peak_step: str | None = None  # the step of the peak, and how far into it (0..1)
     peak_at_share: float | None = None
     peak_phase: str | None = None  # the innermost annotation open then: forward, experts, optimizer, ...
     reserved_gib: float | None = None  # at its peak
@@ -133,7 +133,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of the trace that stands for `times` of itself: all figures of time and number count it so."""
+    """A window of the trace that counts `times` times, in all figures of time and number."""
 
     start_us: float
     end_us: float
@@ -189,13 +189,13 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     waiting_us: float
     waiting_by_kind: dict[str, float] = {}
     expert_compute_us: float = 0.0
-    late_us: float = 0.0  # in a step, how much later than the middle rank it comes to the collectives of late_to
+    late_us: float = 0.0  # per step, how much later than the median rank it arrives at the collectives of late_to
     late_to: str | None = None  # the kind of communication it comes latest to
     late_in: str | None = None  # the part in which it falls behind: experts, attention, host:data_loading, ...
 
 
 class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One wall: `recoverable_us` is R, the time of an average step (slowest rank) it could give back at most."""
+    """One wall: `recoverable_us` is R, the time of an average step (slowest rank) that is recoverable at most."""
 
     wall: Wall
     recoverable_us: float
@@ -214,7 +214,7 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loss that no wall stands for comes down to, or why the wall stands on some ranks only.
+    """What causes a loss that is not one of the walls, or why the wall is on some ranks only.
 
     name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what makes
     `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of `trace_ranks`
@@ -222,7 +222,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     or copies by their own name; unknown: waiting that nothing in the traces explains."""
 
     name: str
-    headline: str  # what stands in the place of the wall's name: `imbalance: experts of rank 2`
+    headline: str  # instead of the name of a wall: `imbalance: experts of rank 2`
     lost_us: float = 0.0  # of an average step
     share: float = 0.0
     ranks: list[int] = []  # the late ones, the most waited for first
@@ -255,7 +255,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that the verdict's averages are made of, as its slowest rank lived it. trace: an index into `traces`;
+    """A step that the verdict's averages are made of, on its slowest rank. trace: an index into `traces`;
     step: its name, empty for a trace without marked steps."""
 
     trace: int

@@ -41,7 +41,7 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
             if not found and outcome is None:
                 raise TraceError(
                     path,
-                    "holds no traces",
+                    "has no traces",
                     hint=f"traces end in {', '.join(TRACE_SUFFIXES)}, memory snapshots in "
                     f"{' or '.join(snapshots.SUFFIXES)}; a folder may hold one for each rank",
                 )

@@ -107,7 +107,7 @@ def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:
     same = (one for one in found if one.span.duration_us == trace.span.duration_us)
     breakdown = next(same, None)
     if breakdown is None:
-        raise TraceError(path, "is not the trace that was diagnosed", hint="do not write to it meanwhile")
+        raise TraceError(path, "changed since it was diagnosed", hint="do not modify it during the diagnosis")
     return breakdown
 
 

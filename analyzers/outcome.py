@@ -30,7 +30,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attained(self) -> float | None:
-        """Model FLOP/s over what the device's matrix products reach, 0..1; None if either is unknown."""
+        """Model FLOP/s over what the device's GEMMs reach, 0..1; None if either is unknown."""
         if not self.model_tflops_per_gpu or not self.attainable_tflops_per_gpu:
             return None
         return self.model_tflops_per_gpu / self.attainable_tflops_per_gpu

@@ -63,7 +63,7 @@ def with_steps(
     because = ". ".join([diagnosis.because, *said])
     if diagnosis.wall is Wall.UNDETERMINED or not any(len(steps) > job.steps / 2 for steps in others.values()):
         return replace(diagnosis, because=because)
-    few = f"{diagnosis.wall} leads on average only, most steps by themselves name another wall"
+    few = f"{diagnosis.wall} leads only on average: most single steps name another wall"
     return replace(diagnosis, wall=Wall.UNDETERMINED, because=f"{few}: {because}", doubt="steps_differ")
 
 
@@ -89,4 +89,4 @@ def _otherwise(
 
 def _in_words(job: Job, wall: Wall, steps: Sequence[str]) -> str:
     named = f"{', '.join(steps[:STEPS_NAMED])}{', …' if len(steps) > STEPS_NAMED else ''}"
-    return f"{len(steps)} of {job.steps} steps by themselves: {wall} ({named})"
+    return f"{len(steps)} of {job.steps} single steps: {wall} ({named})"

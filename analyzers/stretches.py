@@ -46,7 +46,7 @@ def cut(timeline: Timeline, stretch: Stretch = WHOLE) -> Timeline:
     if not len(found.device.spans) and not len(found.ops):
         first = _first_work(timeline)
         since, until = ((time - first) / 1e6 for time in (start, end))
-        raise _empty(timeline, f"holds no work from {since:.6g} to {until:.6g} s after its first work")
+        raise _empty(timeline, f"has no work from {since:.6g} to {until:.6g} s after its first event")
     return found
 
 
@@ -100,5 +100,5 @@ def _of_memory(memory: MemoryEvents | None, start: float, end: float) -> MemoryE
     return replace(memory, **{column: getattr(memory, column)[inside] for column in columns})
 
 
-def _empty(timeline: Timeline, what: str, hint: str = "name another stretch (--range, --from, --to)") -> TraceError:
+def _empty(timeline: Timeline, what: str, hint: str = "choose another window (--range, --from, --to)") -> TraceError:
     return TraceError(Path(timeline.path), what, hint=hint)

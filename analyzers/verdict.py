@@ -25,7 +25,7 @@ WORTH_SAYING = 0.005  # of the step: a smaller wall is not said to be next
 WAITING = "waiting for slower ranks"
 BUBBLE = "the pipeline's bubble"
 OTHER_STREAMS = "work that was launched but waits for another stream, a copy or an event"
-TURNAROUND = "the device's own turn from one queued kernel to the next"
+TURNAROUND = "the gap between queued kernels"
 NOT_IN_THE_TRACE = "idle time whose cause is not in the trace"
 ONE_WAY_COPIES = "copying input or weights under no compute"
 PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing says how much
@@ -77,7 +77,7 @@ def _low_coverage(case: _Case) -> str | None:
     known = case.job.classified
     if known >= THRESHOLDS["classified"]:
         return None
-    return f"only {percent(known)} of the device's time is in kernels we know; the largest unknown are listed"
+    return f"only {percent(known)} of device time is in known kernels; the largest unknown ones are listed"
 
 
 def _unattributed(case: _Case) -> str | None:
@@ -91,7 +91,7 @@ def _unattributed(case: _Case) -> str | None:
 def _nothing_stands_out(case: _Case) -> str | None:
     if case.leader.share >= THRESHOLDS["share"]:
         return None
-    return f"no wall could give back more than {percent(case.leader.share)} of the step"
+    return f"no wall has more to recover than {percent(case.leader.share)} of the step"
 
 
 def _no_wall_is_larger(case: _Case) -> str | None:
@@ -133,8 +133,8 @@ def _another_stage(case: _Case) -> str | None:
     if least[wall] <= least[leader.wall]:
         return None
     return (
-        f"{leader.wall} leads on the slowest stage, with {percent(leader.share)} of the step; if a stage that is not "
-        f"traced is as slow and made like the others, it gives back {percent(least[leader.wall])}, and {wall} "
+        f"{leader.wall} leads on the slowest stage, with {percent(leader.share)} of the step; if an untraced stage is "
+        f"as slow and built like the others, it recovers {percent(least[leader.wall])}, and {wall} "
         f"{percent(least[wall])}"
     )
 
@@ -156,8 +156,8 @@ def _may_be_the_hosts(case: _Case) -> str | None:
     if unclear <= 0 or _worth(case.job, host) + unclear <= _worth(case.job, case.leader):
         return None
     return (
-        f"{case.leader.wall} leads with {percent(case.leader.share)} of the step, but to the host's "
-        f"{percent(host.share)} may belong {percent(unclear)} in which the device is idle though work was launched"
+        f"{case.leader.wall} leads with {percent(case.leader.share)} of the step, but {percent(unclear)} of idle time "
+        f"with work already launched may add to the host's {percent(host.share)}"
     )
 
 
@@ -275,10 +275,10 @@ def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
     """The leader's figures in a sentence; that bounds overlap is said where there are two of them."""
     said = next((line for line in leader.evidence[1:] if " is hidden" in line), None)
     worth = [f for f in others[:1] if f.share >= WORTH_SAYING]
-    after = [f"; next is {f.wall} with {percent(f.share)}, and the two do not add up" for f in worth]
+    after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in worth]
     return (
-        f"{'; '.join(filter(None, (leader.evidence[0], said)))}. All of {leader.wall}: {percent(leader.share)} of the "
-        f"step at most{_faster(leader.speedup_bound)}{''.join(after)}"
+        f"{'; '.join(filter(None, (leader.evidence[0], said)))}. The {leader.wall} wall: at most "
+        f"{percent(leader.share)} of the step{_faster(leader.speedup_bound)}{''.join(after)}"
     )
 
 
@@ -292,7 +292,7 @@ def _faster(bound: float | None) -> str:
 def _no_traces(job: Job) -> str:
     failure = job.outcome.failure
     if failure is None and job.memory:
-        return "a memory snapshot says nothing of time, and shows no allocation that failed or was tried again"
+        return "a memory snapshot has no timing, and this one shows no failed or retried allocation"
     if failure is None:
         return "the run left no traces"
     where = f" in {failure.phase}" if failure.phase else ""

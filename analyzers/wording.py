@@ -10,7 +10,7 @@ KIND_NAMES = {
     "ep_notify": "EP notify",
     "tp": "TP communication",
     "cp": "CP communication",
-    "pp": "PP send-recv",
+    "pp": "PP send/recv",
     "dp": "DP communication",
     "all_to_all": "all-to-all",
     "other": "communication of unknown kind",
@@ -20,7 +20,7 @@ ACTIVITY_NAMES = {
     "allocator": "cudaMalloc and cudaFree",
     "module_loading": "loading modules and kernels for their first launch",
     "compiling": "compiling",
-    "profiler": "the profiler's own work",
+    "profiler": "profiler overhead",
     "synchronising_call": "synchronising calls",
     "launching": "launching work",
     "data_loading": "loading data",
@@ -29,8 +29,8 @@ ACTIVITY_NAMES = {
     "outside_calls": "code outside CUDA calls (operators were not recorded)",
 }
 PART_NAMES = {  # classes whose name says little
-    "compute": "compute, whatever its class (a slower device?)",
-    "gemm": "matrix products",
+    "compute": "compute of every class (a slower device?)",
+    "gemm": "GEMMs",
     "dense": "compute that does not depend on the routing",
     "routed": "what is done with the routed tokens",
     "indexing": "indexing kernels",
@@ -52,13 +52,11 @@ def part_name(part: str) -> str:
 
 def recorded(microbatches: int | None, traced: int | None, times: Sequence[float]) -> list[str]:
     """What a trace holds of each step, in a line; none where it holds all. times: how often each window counts."""
-    counted = f"what repeats is counted {_from_to(times)} times" if times else ""
+    counted = f"repeated windows count {_from_to(times)} times" if times else ""
     if microbatches is None or traced is None or (traced == microbatches and not times):
         return [counted] if counted else []
     held = f"{traced} of {microbatches} micro batches were recorded"
-    return [
-        f"{held}; {counted}" if counted else f"{held}, and nothing says which of them repeat: no figure counts more"
-    ]
+    return [f"{held}; {counted}" if counted else f"{held}, without the windows that repeat: no figure is scaled"]
 
 
 def _from_to(values: Sequence[float]) -> str:

@@ -153,7 +153,7 @@ def _explained(error: Exception) -> Explained:
 
     print(masked(traceback.format_exc()), file=sys.stderr, end="")
     problem = Problem(
-        where="moe-autotune", what=f"{type(error).__name__}: {error}", hint="a fault of the program: please report it"
+        where="moe-autotune", what=f"{type(error).__name__}: {error}", hint="internal error: please report it"
     )
     return Explained(code=TOOL_FAILED, problems=(problem,))
 
@@ -184,7 +184,9 @@ def _with_json(command: Callable[..., Answer]) -> Callable[..., Answer]:
     """The command with an option `--json`, which `main` has acted upon before the command is even parsed."""
     from cyclopts import Parameter
 
-    option = Annotated[bool, Parameter(name=JSON, negative=(), help="One JSON document on stdout, all else on stderr.")]
+    option = Annotated[
+        bool, Parameter(name=JSON, negative=(), help="One JSON document on stdout, everything else on stderr.")
+    ]
 
     @wraps(command)
     def parsed(*args: Any, json: bool = False, **options: Any) -> Answer:

@@ -16,11 +16,11 @@ from trainer.errors import BadInputError, Problem, ToolError
 
 # What the disk or the folder says no to, and what to do about it; the study is as it was before the write.
 DISK: dict[int, str] = {
-    errno.ENOSPC: "make room; what was finished is kept, and --resume goes on from there",
-    errno.EDQUOT: "the disk quota is used up: make room; --resume goes on from there",
+    errno.ENOSPC: "free some space; finished bursts are kept, and --resume continues from there",
+    errno.EDQUOT: "the disk quota is used up: free some space; --resume continues from there",
     errno.EROFS: "the file system is read-only: name a folder elsewhere (--study, -o)",
-    errno.EACCES: "you may not write or read there: name another folder (--study, -o) or change its permissions",
-    errno.EPERM: "you may not write or read there: name another folder (--study, -o) or change its permissions",
+    errno.EACCES: "you cannot read or write there: name another folder (--study, -o) or change its permissions",
+    errno.EPERM: "you cannot read or write there: name another folder (--study, -o) or change its permissions",
     errno.ENOTDIR: "a part of this path is a file: name another folder",
     errno.EISDIR: "this is a folder: name a file",
     errno.ENOENT: "check the path",

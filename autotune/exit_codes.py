@@ -10,7 +10,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 MEANINGS: dict[int, str] = {
     DONE: "done",
-    NO_RECIPE: "ended without a recipe that runs, or `check` found problems",
+    NO_RECIPE: "no recipe runs, or `check` found problems",
     BAD_INPUT: "bad input: the message says what, where and what to do",
     TOOL_FAILED: "an engine, a launcher or a tool failed",
     INTERRUPTED: "interrupted, can be resumed",

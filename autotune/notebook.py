@@ -87,6 +87,6 @@ def load_study(path: str | Path) -> LoadedStudy:
     journal = folder / JOURNAL
     if not journal.is_file():
         hint = "name a folder that `moe-autotune run` made"
-        raise BadInputError(Problem(where=str(folder), what=f"it holds no {JOURNAL}", hint=hint))
+        raise BadInputError(Problem(where=str(folder), what=f"it has no {JOURNAL}", hint=hint))
     events, _ = read_events(journal)
     return LoadedStudy(path=folder, history=History(events))

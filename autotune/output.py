@@ -22,11 +22,11 @@ STREAMS = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))  # what lies th
 
 NEW_NAME = "name a file in a folder that exists"
 WAYS_OUT: dict[int | None, str] = {
-    errno.ENOSPC: "make room, or name a file on another disk",
-    errno.EDQUOT: "the disk quota is used up: make room, or name a file on another disk",
+    errno.ENOSPC: "free some space, or name a file on another disk",
+    errno.EDQUOT: "the disk quota is used up: free some space, or name a file on another disk",
     errno.EROFS: "the file system is read-only: name a file elsewhere",
-    errno.EACCES: "name a file that you may write",
-    errno.EPERM: "name a file that you may write",
+    errno.EACCES: "name a file that you can write",
+    errno.EPERM: "name a file that you can write",
     errno.EISDIR: "this is a folder: name a file in it",
     errno.ENAMETOOLONG: "name a shorter path",
 }
@@ -77,10 +77,10 @@ class Output:
 
     def _refuse_loss(self) -> None:
         if source := next((source for source in self.inputs if self._is_of(source)), None):
-            what = "this command reads it" if source.is_file() else f"it lies in {source}, which this command reads"
+            what = "this command reads it" if source.is_file() else f"it is inside {source}, which this command reads"
             raise self._problem(f"not replaced: {what}", "name another file")
         if not (self.force or (self.is_page and is_our_page(self.path))):
-            what = "the file exists" + (" and is no page that moe-autotune wrote" if self.is_page else "")
+            what = "the file exists" + (" and is not a page that moe-autotune wrote" if self.is_page else "")
             raise self._problem(what, "name another file, or replace it with --force")
         if not os.access(self.path, os.W_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))

@@ -3,8 +3,8 @@
     python -m benchmarks.burst_startup [WAY…]
 
 Ways: local (four ranks of this machine), allocation (one step of a Slurm job, two nodes), per-burst (a job a burst),
-hosts (two hosts over ssh). Needs root and Slurm, and sshd for the last. Start-up is a burst's wall time without what it
-is for: building the model, its steps. Medians of the bursts after the first where ranks stay warm.
+hosts (two hosts over ssh). Needs root and Slurm, and sshd for the last. Start-up is a burst's wall-clock time without
+building the model and its steps. Medians of the bursts after the first where ranks stay warm.
 """
 
 from __future__ import annotations

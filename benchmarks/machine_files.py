@@ -71,7 +71,7 @@ def _default(field: FieldInfo) -> str:
 
 def _packaged() -> Iterator[str]:
     yield "## Packaged machines\n"
-    yield "| name | what is special about it | keys |"
+    yield "| name | how it differs | keys |"
     yield "|---|---|---|"
     for name in packaged_machines():
         machine = load_machine(name)

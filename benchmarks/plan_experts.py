@@ -96,7 +96,7 @@ def _fastest(recipes: list[Recipe]) -> Recipe:
 
 
 def needed_gib(recipe: Recipe) -> float:
-    """By the upper bound, with what a GPU holds beside the allocator."""
+    """By the upper bound, with what a GPU holds outside the allocator."""
     memory = estimate_memory(recipe)
     return memory.upper_gib + memory.outside_gib
 

@@ -79,7 +79,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def estimated_log_rates(runs: Sequence[Run], constants: Mapping[str, float]) -> Floats:
-    """log tokens/s/GPU of every run by the closed forms; runs of one model, cluster and release as one table."""
+    """log tokens/s/GPU of every run by estimates; runs of one model, cluster and release as one table."""
     members: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         key = run.recipe.architecture.model_dump_json(), run.recipe.cluster.model_dump_json(), run.release

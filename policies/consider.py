@@ -77,11 +77,11 @@ def _worth(fix: Fix, view: View) -> tuple[Wall | None, float, float, float] | st
     claimed = fix.claimed_us(situation)
     if claimed is None:
         walls = " or ".join(wall.value for wall in fix.walls)
-        return f"the trace shows no {walls} time that it could give back"
+        return f"the trace shows no {walls} time that it could recover"
     wall, us = claimed
     at_most = gain_of(us, situation.step_us)
     if at_most <= view.noise:
-        return f"it could give {100 * at_most:.1f} % at most, inside the noise of {100 * view.noise:.1f} %"
+        return f"at most {100 * at_most:.1f} %, within the noise of {100 * view.noise:.1f} %"
     expected = gain_of(us * view.chance(fix), situation.step_us)
     # a fix may help on every wall it claims, and walls are disjoint parts of the step: the bound is all of them
     bound_us = sum(fix.bound_us(situation, wall) for wall in fix.walls)
@@ -95,7 +95,7 @@ def _first_allowed(fix: Fix, view: View) -> tuple[Recipe, Forecast] | str:
         if isinstance(verdict, tuple):
             return verdict
         reasons.append(verdict)
-    return "; ".join(list(dict.fromkeys(reasons))[:REASONS]) or "it has no change to offer here"
+    return "; ".join(list(dict.fromkeys(reasons))[:REASONS]) or "no change of it is legal here"
 
 
 def _allowed(changes: dict[str, Any], view: View) -> tuple[Recipe, Forecast] | str:
@@ -104,7 +104,7 @@ def _allowed(changes: dict[str, Any], view: View) -> tuple[Recipe, Forecast] | s
         return recipe.reason
     number = view.tried.get(recipe.digest())
     if number is not None:
-        return f"trial {number} was this recipe"
+        return f"already tried as trial {number}"
     if refused := view.refused(recipe):
         return str(refused)
     moved = {knob: to for knob, (_, to) in view.best.recipe.diff(recipe).items()}

@@ -21,7 +21,7 @@ class Cure:
     said: str = ""
 
 
-NODE = "Look at {} first: what else runs there, its clocks, its cores' binding; then at what its host does meanwhile."
+NODE = "Look at {} first: what else runs there, its clocks, its cores' binding; then at what its host does then."
 CURES: Mapping[str, Cure] = {
     "late_host": Cure(wall=Wall.HOST, said=NODE),
     "late_allocator": Cure(wall=Wall.MEMORY, fixes=("expandable_segments",)),

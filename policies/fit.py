@@ -113,7 +113,7 @@ def _least_hopeless(view: View, steps: Sequence[Step]) -> Step | None:
 def _proposal(view: View, step: Step) -> Proposal:
     """Named for its dearest fix; the words name all of them."""
     titles = " with ".join(fix.title for fix in step.fixes)
-    verdict = {True: "is the cheapest change predicted to fit", False: "is the least that is left", None: "is next"}
+    verdict = {True: "is the cheapest change predicted to fit", False: "is the smallest change left", None: "is next"}
     return Proposal(
         recipe=step.recipe,
         parent=view.best.number,

@@ -42,7 +42,7 @@ class _Known:
 
 
 def closed_form_gib(recipe: Recipe) -> float | None:
-    """Peak of the hottest rank by the closed form; None where the form does not cover the recipe."""
+    """Peak of the hottest rank by estimate; None where the form does not cover the recipe."""
     from trainer.estimate.memory.estimate import estimate_memory
 
     try:
@@ -68,7 +68,7 @@ class MemoryGate:
             return Forecast(peak_gib=None, fits=None, because=what)
         dead = self._died_below(recipe, estimate)
         if dead:
-            because = f"it needs as much as trial {dead.number}, which ran out of memory"
+            because = f"it needs as much memory as trial {dead.number}, which ran out"
             return Forecast(peak_gib=max(estimate, limit), fits=False, because=because)
         peak, margin, ground = self._calibrated(recipe, estimate)
         fits = peak <= limit * (1.0 - margin)
@@ -104,7 +104,7 @@ class MemoryGate:
         measured = [known for known in self._known if not known.died]
         if not measured:
             floor = self._scale_of_the_dead() * estimate
-            return floor, MARGIN_ESTIMATED, "by the closed form"
+            return floor, MARGIN_ESTIMATED, "by estimate"
         nearest = min(measured, key=lambda known: (_distance(recipe, known), -known.number))
         difference = estimate - nearest.estimate_gib
         slope = _slope(measured)

@@ -90,7 +90,7 @@ class LearnedPolicy:
         found = propose_fit(view, plan_of(Phase.FIT))
         if found is None:
             return None
-        return replace(found, because=f"the speed-up is counted from it, as near the recipe as given: {found.because}")
+        return replace(found, because=f"reference of the speed-up, as near the base recipe as runs: {found.because}")
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
         view = view_of(best, trials, self._fixes.estimate)
@@ -99,16 +99,16 @@ class LearnedPolicy:
             return self._fixes.why_stopped(best, trials) + needed
         _, ranked = self._ranked(view)
         if not ranked:
-            return "no recipe of the legal space is left that could bring more than the noise"
+            return "no legal recipe is left that could gain more than the noise"
         worth = 100 * math.expm1(ranked[0].worth)
-        bring = f"the next burst is expected to bring {f'{worth:.2g}' if worth >= 0.01 else 'less than 0.01'} %"
-        return f"{bring}, and none is paid for below {100 * WORTH:.1f} %" if ranked[0].worth < WORTH else bring
+        gain = f"the next burst is expected to gain {f'{worth:.2g}' if worth >= 0.01 else 'less than 0.01'} %"
+        return f"{gain}, below the limit of {100 * WORTH:.1f} %" if ranked[0].worth < WORTH else gain
 
     def _what_it_takes(self) -> str:
         nodes = fewest_nodes(self._base, above=self._base.cluster.nodes)
         if nodes is None:
-            return f"by the estimate it fits on no cluster of up to {MOST_GPUS:,} such GPUs"
-        return f"by the estimate {nodes} such nodes are the fewest on which it fits"
+            return f"by estimate it fits on no cluster of up to {MOST_GPUS:,} of these GPUs"
+        return f"by estimate it needs at least {nodes} of these nodes"
 
     def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         return self._fixes.rejected_ideas(best, trials)
@@ -227,7 +227,7 @@ class LearnedPolicy:
             parent=view.best.number,
             phase=phase,
             fix=best.fix.name,
-            because=f"{because_of_wall(best, view)}; the estimate has no opinion on it",
+            because=f"{because_of_wall(best, view)}; the estimate does not model it",
             predicted=best.prediction,
         )
 

@@ -37,7 +37,7 @@ class Plan:
 PLANS: tuple[Plan, ...] = (
     Plan(
         phase=Phase.FIT,
-        asks="What is the least that must change for the recipe to fit its memory?",
+        asks="What is the smallest change with which the recipe fits in memory?",
         order=Order.CHEAPEST_THAT_FITS,
         fixes=(
             "expandable_segments",
@@ -71,9 +71,9 @@ PLANS: tuple[Plan, ...] = (
     ),
     Plan(
         phase=Phase.PROFILE,
-        asks="Which wall costs most, and which fix gives most of it back?",
+        asks="Which wall costs most, and which fix recovers most of it?",
         order=Order.BY_EXPECTED_GAIN,
-        ends="no fix is left whose bound beats the noise",
+        ends="no fix is left whose bound is above the noise",
     ),
     Plan(
         phase=Phase.RETUNE,

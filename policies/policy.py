@@ -53,7 +53,7 @@ class Policy:
             return self._why_nothing_runs(view)
         bound = largest_bound(view)
         wall = leading_wall(view.situation)
-        left = f"; left over: {wall}, worth at most {100 * bound:.1f} %" if wall and bound is not None else ""
+        left = f"; remaining: {wall}, worth at most {100 * bound:.1f} %" if wall and bound is not None else ""
         search = exhausted(view) or "no new legal setting around the best is left that is predicted to fit"
         profile = plan_of(Phase.PROFILE).ends
         return f"{profile} ({100 * view.noise:.1f} %), and {search}{left}"
@@ -73,7 +73,7 @@ class Policy:
         if not needs_room(view):
             failure = view.situation.failure
             kind = failure.kind.value if failure else "unknown"
-            return f"{self._base.name} failed ({kind}), and no fix cures that"
+            return f"{self._base.name} failed ({kind}), and no fix addresses that"
         tried = sum(trial.proposal.phase is Phase.FIT for trial in view.trials)
         return f"no legal recipe was found that fits: {tried} tried, and nothing left is predicted to fit"
 

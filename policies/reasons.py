@@ -25,11 +25,11 @@ def because_of_prospect(view: View, chosen: Prospect, second: Prospect | None, b
 
 def because_of_fit(view: View, chosen: Prospect, belief: Belief) -> str:
     step = math.exp(chosen.log_step)
-    how = "the fastest that surely fits" if chosen.fits >= SURE else "the likeliest to fit of all legal recipes"
+    how = "the fastest that should fit" if chosen.fits >= SURE else "the highest P(fits) of all legal recipes"
     spread = 100 * INTERVAL * chosen.deviation
     return (
-        f"{failure_in_words(view.situation, view.best.number)}; {how}: {step:.3g} s a step expected "
-        f"(± {spread:.0f} %), {_fits(chosen)}; {_ground(belief)}"
+        f"{failure_in_words(view.situation, view.best.number)}; {how}: predicted {step:.3g} s per step "
+        f"± {spread:.0f} %, {_fits(chosen)}; {_ground(belief)}"
     )
 
 
@@ -39,38 +39,38 @@ def _moves(view: View, chosen: Prospect, belief: Belief) -> str:
     parts = {words: table.by_part[name] for name, words in STEP_PARTS.items()}
     largest = sorted(parts, key=lambda words: -abs(parts[words][1] - parts[words][0]))[:NAMED]
     told = [
-        f"{words} {_seconds(parts[words][0])} to {_seconds(parts[words][1])}"
+        f"{words} {_seconds(parts[words][0])} → {_seconds(parts[words][1])}"
         for words in largest
         if abs(parts[words][1] - parts[words][0]) > NOTABLE * table.step_s[0]
     ]
-    return f"expected: {', '.join(told)}" if told else "no part of the step is expected to move by much"
+    return f"predicted: {', '.join(told)}" if told else "no part of the step is predicted to change by much"
 
 
 def _gain(chosen: Prospect) -> str:
     expected, low, high = (100 * gain for gain in chosen.gains)
-    return f"{expected:+.1f} % throughput (90 %: {low:+.1f} to {high:+.1f} %)"
+    return f"{expected:+.1f} % throughput (90 %: {low:+.1f} to {high:+.1f} %)".replace("-", "−")
 
 
 def _fits(chosen: Prospect) -> str:
-    return f"fits with {100 * min(chosen.fits, 0.999):.3g} %"
+    return f"P(fits) {100 * min(chosen.fits, 0.999):.3g} %"
 
 
 def _second(chosen: Prospect, second: Prospect | None) -> str:
     if second is None:
-        return "nothing else is left"
+        return "the only candidate left"
     behind = 100 * (math.exp(chosen.worth) - math.exp(second.worth))
     if behind <= 0.05:
-        return "the next best is worth as much"
-    return f"the next best is worth {behind:.{0 if behind >= 1 else 1}f} % less"
+        return "the next candidate is worth as much"
+    return f"the next candidate is worth {behind:.{0 if behind >= 1 else 1}f} % less"
 
 
 def _ground(belief: Belief) -> str:
     measured = [each.number for each in belief.time.measured]
     if not measured:
-        return "from the tables alone: nothing has run yet"
+        return "from the tables only: no burst yet"
     traced = sum(bool(each.ranks) for each in belief.time.measured)
     bursts = "trial" if len(measured) == 1 else "trials"
-    return f"learnt from {len(measured)} {bursts} of this study, {traced} of them traced"
+    return f"learned from {len(measured)} {bursts} of this study, {traced} of them traced"
 
 
 def _seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What the trainer of this machine refuses, learnt from bursts that ended before a step: no other recipe with the same
+"""What the trainer of this machine refuses, learned from bursts that ended before a step: no other recipe with the same
 cause is paid for.
 
 The cause is a knob's value that no recipe that got further has had. Where there are several, what the trainer said

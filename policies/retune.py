@@ -72,7 +72,7 @@ def exhausted(view: View) -> str | None:
         return f"{patience} settings in a row around the best brought no gain"
     bound = largest_bound(view)
     if bound is not None and bound <= view.noise:
-        return f"no wall could give back more than {100 * bound:.1f} %, inside the noise of {100 * view.noise:.1f} %"
+        return f"no wall has more to recover than {100 * bound:.1f} %, within the noise of {100 * view.noise:.1f} %"
     return None
 
 

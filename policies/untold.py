@@ -140,10 +140,10 @@ def _because(view: View, offer: Offer) -> str:
     effect, knob = offer.effect, offer.knob
     spread = 100 * NINETY * effect.spread
     walls = " or ".join(knob.walls)
-    most = f", {100 * math.expm1(offer.bound):.1f} % at most by the trace" if math.isfinite(offer.bound) else ""
+    most = f" (at most {100 * math.expm1(offer.bound):.1f} % by the trace)" if math.isfinite(offer.bound) else ""
     said = (
-        f"the estimate has no opinion on {knob.name}, which acts on {walls}{most}; one setting at a time: "
-        f"{100 * effect.gain:+.1f} % expected (± {spread:.0f} %) by what was published ({effect.evidence}; "
+        f"the estimate does not model {knob.name}, which acts on {walls}{most}; one setting at a time: "
+        f"{100 * effect.gain:+.1f} % ± {spread:.0f} % predicted from published results ({effect.evidence}; "
         f"effects.csv {effect.source})"
     )
     wall = leading_wall(view.situation)

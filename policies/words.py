@@ -17,13 +17,13 @@ PART_WORDS = {
     "cp": "CP communication is exposed",
     "pp": "PP send/recv is exposed",
     "dp": "DP communication is exposed",
-    "bubble": "the pipeline is empty (bubble)",
+    "bubble": "the pipeline is idle (bubble)",
     "experts_load": "ranks wait for the one whose experts have most to do",
     "uneven_stages": "pipeline stages wait for the one that has most to do",
-    "recompute": "forward work is done again in backward",
+    "recompute": "forward work is recomputed",
     "offload_copies": "copies of offloaded tensors are exposed",
     "allocator": "the allocator goes back to the driver",
-    "garbage_collection": "the device waits while garbage is collected",
+    "garbage_collection": "the device waits for garbage collection",
     "launching": "the device waits for launches",
     "operators": "the device waits for the framework's operators",
     "python": "the device waits for Python",
@@ -33,8 +33,8 @@ WALL_WORDS = {
     Wall.MEMORY: "memory costs time (recompute, offload, retries)",
     Wall.COMMUNICATION: "communication is exposed",
     Wall.HOST: "the device waits for the host",
-    Wall.COMPUTE: "compute runs below what the device can do",
-    Wall.UNDETERMINED: "time is lost to no single wall",
+    Wall.COMPUTE: "compute runs below the attainable rate",
+    Wall.UNDETERMINED: "time is lost to several walls",
 }
 
 
@@ -42,7 +42,7 @@ def because_of_wall(candidate: Candidate, view: View) -> str:
     """Evidence first, then the fix and what it promises. What it changes stands in the proposal's recipe."""
     fits = f"; memory: {candidate.forecast.because}" if candidate.forecast.peak_gib is not None else ""
     if candidate.wall is None:
-        return f"{candidate.fix.title}: a rule of thumb of this phase, no trace was asked{fits}"
+        return f"{candidate.fix.title}: a rule of thumb of this phase, without a trace{fits}"
     return (
         f"{_evidence(candidate, view.situation)}; {candidate.fix.title} claims "
         f"{_ms(candidate.claimed_us)} ms of it: {100 * candidate.gain:.1f} % expected, "

@@ -59,7 +59,7 @@ class BurstPhase(StrEnum):
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it, `node` the
-    machine at fault where it is one's."""
+    machine at fault, if any."""
 
     kind: FailureKind
     phase: BurstPhase | None = None
@@ -93,7 +93,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
     failure: Failure | None = None
     step_us: list[float] = []  # per measured step
-    cpu_us: list[float] = []  # per measured step, CPU time summed over ranks: steadier than wall time on a busy machine
+    cpu_us: list[float] = []  # per measured step, CPU time summed over ranks: less noisy than wall-clock time
     loss: list[float] = []  # per step from the first, warm-up included
     grad_norm: list[float] = []  # per step from the first, where the trainer tells it
     skipped_steps: int = 0  # that the trainer says it skipped

@@ -58,7 +58,7 @@ class DryRun:
 
 
 def hottest_rank(recipe: Recipe) -> int:
-    """The pipeline rank that needs most by the closed form."""
+    """The pipeline rank that needs most by estimate."""
     return int(memory_of(one(recipe)).hottest[0])
 
 
@@ -125,7 +125,7 @@ def _answer(question: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise ToolError(
             f"the dry run did not end within {DEADLINE_S:.0f} s",
-            hint="fewer layers a rank, or fewer ranks, take less; estimate without --dry-run needs no second",
+            hint="fewer layers per rank, or fewer ranks, take less; estimate without --dry-run needs no second",
         ) from None
     if child.returncode != 0:
         raise ToolError(f"the dry run ended {_end(child.returncode)}: {_last_line(child.stderr)}", hint=_hint(child))
@@ -139,12 +139,12 @@ def _end(code: int) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _hint(child: subprocess.CompletedProcess[str]) -> str:
     if child.returncode == -signal.SIGKILL or "MemoryError" in child.stderr:
-        return "the machine ran out of memory: give the dry run some GiB"
+        return "the machine ran out of memory: the dry run needs some GiB"
     if "ModuleNotFoundError" in child.stderr or "ImportError" in child.stderr:
         return "`moe-autotune doctor` says what is installed"
-    return "this says nothing about the layout; the estimate without --dry-run holds"
+    return "this does not affect the layout; the estimate without --dry-run is valid"

@@ -125,7 +125,7 @@ def _words_of_death(rank: RankEvidence, death: Death, evidence: Evidence) -> tup
     """What a death without a report means: killed for memory, what the log says, else a plain crash."""
     how = f"rank {rank.rank} {_ending(death.code)} in {rank.phase.value}"
     if death.code == -signal.SIGKILL and evidence.oom_kills:
-        kernel = f"the kernel killed {evidence.oom_kills} process(es) for memory meanwhile"
+        kernel = f"the kernel killed {evidence.oom_kills} process(es) for memory during it"
         return _KERNEL_OOM, f"{how}; {kernel}"
     last = _last_line(rank.log)
     found = match(rank.log.splitlines(), rank.phase)
@@ -137,7 +137,7 @@ def _words_of_death(rank: RankEvidence, death: Death, evidence: Evidence) -> tup
 def _ending(code: int | None) -> str:
     if code is None:
         return "ended"
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 # ---- no rank failed by itself
@@ -155,7 +155,7 @@ def _launcher_killed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
     unasked = FailureKind.OOM if evidence.oom_kills else FailureKind.INFRASTRUCTURE
     kind = FailureKind.INTERRUPTED if code == -signal.SIGTERM else unasked
     phase = max((rank.phase for rank in evidence.ranks), key=list(BurstPhase).index, default=None)
-    return Failure(kind=kind, phase=phase, evidence=f"what started the ranks {_ending(code)}")
+    return Failure(kind=kind, phase=phase, evidence=f"the launcher {_ending(code)}")
 
 
 def _overdue(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | None:
@@ -221,7 +221,7 @@ def _witnessed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failure | No
         kind=told.kind,
         phase=culprit.phase if culprit else told.phase,
         rank=culprit.rank if culprit else None,
-        evidence=f"rank {told.rank} says: {told.evidence}",
+        evidence=f"rank {told.rank} reports: {told.evidence}",
     )
 
 
@@ -244,7 +244,7 @@ def _launcher_failed(evidence: Evidence, troubles: Sequence[_Trouble]) -> Failur
     if troubles:
         return None
     last = _last_line(evidence.launcher_log)
-    text = f"what started the ranks {_ending(evidence.launcher_code)}: {last}"
+    text = f"the launcher {_ending(evidence.launcher_code)}: {last}"
     return Failure(kind=FailureKind.INFRASTRUCTURE, phase=BurstPhase.START, evidence=text[:_LONGEST_EVIDENCE])
 
 

@@ -54,7 +54,7 @@ def _left(field: str, flag: str) -> Finding:
     return Finding(
         rule="said-by-command-only",
         kind=FindingKind.WARNING,
-        message=f"trainer.command says {flag}, and the recipe does not mention {field}: it stays as the command has it",
+        message=f"trainer.command sets {flag}, and the recipe does not set {field}: the command's value stays",
         hint=f"write {field} into the recipe, so that estimates and proposals know of it",
         knobs=(field,),
         source="trainer.command",

@@ -51,8 +51,7 @@ def _pressed(rank: int | None, use: MemoryUse) -> list[str]:
         full = _filled(use) >= NEARLY_FULL
         taken = f" with {_of_limit(use.reserved_gib or use.peak_gib, use)} taken" if full else ""
         lines.append(
-            f"{_who(rank)} found no memory {_times(use.allocator_retries)}{taken}, and gave cached memory back to the "
-            "driver to go on"
+            f"{_who(rank)} failed to allocate {_times(use.allocator_retries)}{taken}, and freed cached memory to retry"
         )
     return lines
 
@@ -66,7 +65,7 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
     full = f" ({percent(use.peak_gib / use.limit_gib)})" if use.limit_gib and not use.at_least else ""
     where = "" if use.peak_at_share is None else f", {percent(use.peak_at_share)} into {use.peak_step}"
     phase = "" if use.peak_phase in (None, OUTSIDE) else f", in {use.peak_phase}"
-    before = ": what was allocated before the recording is not in it" if use.at_least else ""
+    before = ": allocations from before the recording are missing" if use.at_least else ""
     return f"{_who(rank)} peaks at {least}{_of_limit(use.peak_gib, use)}{full}{where}{phase}{before}"
 
 
@@ -74,11 +73,11 @@ def _held(use: MemoryUse) -> list[str]:
     """Who allocated what is alive at the peak."""
     worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= WORTH_SAYING * use.peak_gib]
     said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in worth[:HOLDERS_SAID])
-    return [f"alive at that peak, by what allocated it: {said}"] if said else []
+    return [f"live at that peak, by call site: {said}"] if said else []
 
 
 def _unused(use: MemoryUse) -> list[str]:
     unused = use.fragmentation_gib
     if unused is None or unused < WORTH_SAYING * use.peak_gib:
         return []
-    return [f"{unused:.2f} of the {use.reserved_gib:.2f} GiB reserved are not allocated, even when most is"]
+    return [f"{unused:.2f} of the {use.reserved_gib:.2f} GiB reserved are never allocated (fragmentation)"]

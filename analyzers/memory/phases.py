@@ -12,7 +12,7 @@ from analyzers.steps import Step, is_step
 from analyzers.timeline import Ints, Spans, Timeline
 
 BACKWARD = "backward"
-OUTSIDE = "outside of annotations and operators"
+OUTSIDE = "outside annotations and operators"
 AUTOGRAD = "autograd::engine::evaluate_function"
 NAME_LENGTH = 60
 

@@ -42,9 +42,9 @@ from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms, recorded
 
 EP_NOTIFY = "ep_notify"  # the host reads what it says how many tokens come, before it launches the dispatch
-NO_STEPS = "no steps are marked (ProfilerStep#n, step): the whole trace is judged as one"
-PROFILER_DELAYS = "the profiler's own work held up the host"
-UNSEEN_WORK = "kernels or graphs were launched whose events the trace does not hold (nsys: --cuda-graph-trace=node)"
+NO_STEPS = "no step markers (ProfilerStep#n, step): the whole trace counts as one step"
+PROFILER_DELAYS = "the profiler delayed the host"
+UNSEEN_WORK = "launched kernels or graphs are missing from the trace (nsys: --cuda-graph-trace=node)"
 WORTH_A_WARNING = 0.01  # of the span
 
 
@@ -118,7 +118,7 @@ class Breakdown:
         """What the steps are, where they are not marked as such."""
         if self.taken:
             name = bare(self.windows[0].name)
-            return [f"no steps are marked: the {len(self.windows)} ranges {name!r} are taken for them (--step-marker)"]
+            return [f"no step markers: the {len(self.windows)} ranges {name!r} are used as steps (--step-marker)"]
         return [] if self.windows else [NO_STEPS]
 
 

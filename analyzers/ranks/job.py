@@ -137,7 +137,7 @@ class Job:
     def of_step(self, us: float) -> str:
         """`21 of 140 ms a step (15 %)`."""
         whole = self.step.duration_us if self.step else 0.0
-        return f"{ms(us)} of {ms(whole)} ms{' a step' if self.steps else ''} ({percent(self.share(us))})"
+        return f"{ms(us)} of {ms(whole)} ms{' per step' if self.steps else ''} ({percent(self.share(us))})"
 
 
 def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:

@@ -71,7 +71,7 @@ class LateRank:
         return most if self.us[most] >= MAIN_CAUSE * self.waited_us else LateBy.UNKNOWN
 
     def __str__(self) -> str:
-        waited = f"{self.place} is waited for {ms(self.waited_us)} ms a step"
+        waited = f"{self.place} is waited for {ms(self.waited_us)} ms per step"
         if self.cause is LateBy.UNKNOWN:
             return waited
         if self.cause is LateBy.BUBBLE:

@@ -15,7 +15,7 @@ from analyzers.one_rank.digest import Digest
 SINCE_1970_US = 1e15  # a clock beyond (2001) tells the date; others start with the capture
 APART_US = 60e6  # more than the clocks of a cluster's nodes differ by
 HINT = "name the traces of one job, one for each rank; of a study, one burst: STUDY/bursts/0001"
-APART_HINT = f"{HINT}. `moe-autotune compare` holds two against each other"
+APART_HINT = f"{HINT}. `moe-autotune compare` compares two"
 
 
 def refuse_several_jobs(digests: Sequence[Digest]) -> None:
@@ -39,7 +39,7 @@ def _other_size(one: Digest, other: Digest) -> str:
     if one.world_size is None or other.world_size is None or one.world_size == other.world_size:
         return ""
     sizes = f"{one.world_size} ranks, that one {other.world_size}"
-    return f"is of another job than {other.report.path}: this one has {sizes}"
+    return f"is from another job than {other.report.path}: this one has {sizes}"
 
 
 def _other_time(one: Digest, other: Digest) -> str:
@@ -50,7 +50,7 @@ def _other_time(one: Digest, other: Digest) -> str:
     gap_us = later.origin_us - (earlier.origin_us + earlier.report.span.end_us)
     if gap_us < APART_US:
         return ""
-    return f"is of another job than {other.report.path}: they were recorded {_apart(gap_us / 1e6)} apart"
+    return f"is from another job than {other.report.path}: they were recorded {_apart(gap_us / 1e6)} apart"
 
 
 def _strangers(one: Digest, other: Digest) -> str:
@@ -58,8 +58,8 @@ def _strangers(one: Digest, other: Digest) -> str:
         if digest.rank is not None or len(digest.collectives.start_us):
             return ""
     return (
-        f"is of another job than {other.report.path}, or nothing says that it is not: "
-        "neither has a rank, and they exchange nothing"
+        f"is from another job than {other.report.path}, as far as the traces show: "
+        "neither has a rank, and they do not communicate"
     )
 
 

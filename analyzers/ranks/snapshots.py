@@ -26,7 +26,7 @@ NO_TIME = Partition(
     idle_us=0.0,
     idle_by_cause=IdleByCause(),
 )
-SAYS_NO_TIME = "a memory snapshot: it says nothing of time"
+SAYS_NO_TIME = "a memory snapshot: it has no timing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def snapshot_report(path: Path) -> SnapshotReport:
         rank=snapshot.rank,
         device=None if history is None else history.device,
         memory=None if history is None else snapshot_use(history),
-        warnings=(f"{others} more devices are in the snapshot: only the one with most memory is told",)
+        warnings=(f"{others} more devices are in the snapshot: only the one with most memory is reported",)
         if others > 0
         else (),
     )

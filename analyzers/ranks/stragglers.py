@@ -54,12 +54,12 @@ class Late:
     middle_us: float = 0.0
 
     def __str__(self) -> str:
-        how_often = "in every step" if self.in_every_step else "a step on average"
-        comes = f"{self.place} comes {ms(self.late_us)} ms late to {KIND_NAMES[self.kind]} {how_often}"
+        how_often = "in every step" if self.in_every_step else "per step on average"
+        comes = f"{self.place} arrives {ms(self.late_us)} ms late to {KIND_NAMES[self.kind]} {how_often}"
         if self.part is None:
             return comes
         return (
-            f"{comes}: it spends {ms(self.in_part_us)} ms in {part_name(self.part)} against {ms(self.middle_us)} ms "
+            f"{comes}: it spends {ms(self.in_part_us)} ms in {part_name(self.part)}, {ms(self.middle_us)} ms "
             "on the median rank"
         )
 

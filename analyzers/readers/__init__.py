@@ -48,7 +48,9 @@ def format_of(path: Path) -> Format | None:
         raise TraceError(path, "the file is empty", hint="the profiler wrote nothing: was the run ended early?")
     unpack = next((command for magic, command in PACKED.items() if head.startswith(magic)), None)
     if unpack is not None:
-        raise TraceError(path, "is an archive or compressed otherwise than with gzip", hint=f"{unpack} {path.name}")
+        raise TraceError(
+            path, "is an archive, or compressed with something other than gzip", hint=f"{unpack} {path.name}"
+        )
     return next((f for f in FORMATS if f.sniff(head)), None)
 
 

@@ -192,7 +192,7 @@ class _Columns:
         if not any(len(columns) for columns in self.host.values()):
             raise TraceError(
                 trace.path,
-                "holds no events" + "".join(f"; {d.why}" for d in trace.losses.dropped()),
+                "has no events" + "".join(f"; {d.why}" for d in trace.losses.dropped()),
                 hint="record it again and let the profiler finish writing (stop() before the process ends)",
             )
         origin, names = self._origin_us(), self._names()
@@ -230,12 +230,12 @@ def _no_device_events(trace: JsonTrace) -> TraceError:
         return TraceError(
             trace.path,
             f"is {cut}, before the first event of the device: profilers write those last",
-            hint="copy it again whole; if the profiler left it so, let it finish writing (stop() before the process "
-            "ends)",
+            hint="copy the whole file again; if the profiler left it like this, let it finish writing (stop() before "
+            "the process ends)",
         )
     return TraceError(
         trace.path,
-        "has no device events, only the host's",
+        "has no device events, only host events",
         hint="profile with activities=[CPU, CUDA]; on clusters check that CUPTI may be used "
         "(no other profiler attached, NVreg_RestrictProfilingToAdminUsers=0)",
     )

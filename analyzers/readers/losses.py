@@ -11,10 +11,10 @@ DAMAGED = "the file is damaged there"
 CUT_FILE = "the file is cut short there"
 CUT_GZIP = "the gzip stream is cut short"
 DAMAGED_GZIP = "the gzip stream is damaged: nothing after that can be read"
-HOLE = "zeros stand in its place, how much it was is not known"
+HOLE = "zeros in its place; how much was lost is unknown"
 NO_EVENTS = "no list of events could be found"
 NO_TIMES = "no start time, no duration, or a negative one"
-NEVER_ENDED = "begun and never ended, or ended and never begun"
+NEVER_ENDED = "started and never ended, or ended and never started"
 # after these a part of the trace is missing, and nobody knows how large a one: what is said of the file
 CUT_SHORT = {
     CUT_FILE: "cut short",

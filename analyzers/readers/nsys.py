@@ -190,8 +190,8 @@ def _no_device_work(export: Export) -> TraceError:
     if not host:
         return TraceError(
             export.path,
-            "is no whole Nsight export: it holds neither device work nor CUDA calls",
-            hint="an export that failed leaves such a file behind: export again with an nsys at least as new as "
+            "is not a complete Nsight export: it has neither device work nor CUDA calls",
+            hint="a failed export leaves such a file: export again with an nsys at least as new as "
             "the one that recorded",
         )
     return TraceError(

@@ -33,5 +33,5 @@ def diagnostics(export: Export, processes: Collection[int]) -> list[str]:
     ]
     concerning = [text for text in dict.fromkeys(said) if CONCERNS.search(text)]
     more = len(set(said)) - len(concerning[:SHOWN])
-    rest = [f"nsys: {more} warnings of other things, in the table {TABLE}"] if more else []
+    rest = [f"nsys: {more} other warnings, in table {TABLE}"] if more else []
     return [*(f"nsys: {text[:SHOWN_CHARACTERS]}" for text in concerning[:SHOWN]), *rest]

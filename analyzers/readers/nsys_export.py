@@ -51,7 +51,7 @@ class Export:
         if not any(table in self.columns for table in OWN_TABLES):
             raise TraceError(
                 path,
-                "is an SQLite database of something else: it has no table of an Nsight Systems export",
+                "is an SQLite database, but not an Nsight Systems export",
                 hint="make one with: nsys export --type sqlite REPORT.nsys-rep",
             )
         self._codes = Codes()
@@ -131,7 +131,7 @@ _NONE = np.empty(0, dtype=np.int64)
 def _numbers(text: str, count: int) -> Ints:
     numbers = np.fromstring(text, dtype=np.int64, sep=",")
     if len(numbers) != count:
-        raise sqlite3.DataError("a column of numbers holds something else")
+        raise sqlite3.DataError("a numeric column has other values")
     return numbers
 
 
@@ -175,9 +175,9 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
         if logged or _lies_beside(path, "-journal"):
             raise TraceError(
                 named,
-                f"has changes beside it that could not be read ({error})",
-                hint="its export was interrupted or goes on: export again, or move all its files to a folder that "
-                "can be written to",
+                f"has unread changes in files next to it ({error})",
+                hint="its export was interrupted or is still running: export again, or move all its files to a "
+                "writable folder",
             ) from None
         return sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, check_same_thread=False)
 

@@ -113,7 +113,7 @@ def calls(export: Export, losses: Losses) -> Rows:
     start, end, thread, correlation, name = export.integers(CALLS, columns)
     once = _first_of_equals(start, end, thread, correlation, name)
     rows = _host_rows(start, end, thread, _known(correlation), export.codes_of_ids(name))
-    losses.add("calls", int((~once).sum()), "they are held twice, under another name")
+    losses.add("calls", int((~once).sum()), "duplicates under another name")
     return _chosen(rows, once)
 
 
@@ -154,7 +154,7 @@ def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list
     good = rows.end >= start
     losses.add("ranges", int((~good).sum()), "they end before they start")
     begun = _begun_steps(rows, still_open, export.names)
-    losses.add("steps", int(begun.sum()), "the capture ended within them: they are no whole steps")
+    losses.add("steps", int(begun.sum()), "the capture ended inside them: incomplete steps")
     return _chosen(rows, good & ~begun), _open_ranges(export.names, name[still_open & ~begun])
 
 

@@ -49,7 +49,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """Whatever a pickle wants to import, to call or to fetch is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a snapshot holds data only")
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a snapshot has data only")
 
     def persistent_load(self, reference: object) -> NoReturn:
         raise pickle.UnpicklingError("it refers to other files")
@@ -77,7 +77,7 @@ def read_snapshot(path: Path) -> Snapshot:
     """
     document = _load(path)
     if not isinstance(document, dict) or not isinstance(document.get("segments", []), list):
-        raise _no_snapshot(path, "holds something else than a memory snapshot")
+        raise _no_snapshot(path, "is not a memory snapshot")
     histories = [history for history in _histories(document) if history.entries or history.segments]
     found = max(histories, key=lambda h: (_reserved(h), len(h.entries), -h.device), default=None)
     return Snapshot(path=path, rank=_rank(path), history=found, devices=len(histories))
@@ -92,7 +92,7 @@ def _load(path: Path) -> object:
     except MemoryError:
         raise _no_snapshot(path, "does not fit in memory") from None
     except Exception as error:  # a damaged pickle raises anything: what it is made of decides what goes wrong
-        raise _no_snapshot(path, f"is no whole memory snapshot: {error}") from None
+        raise _no_snapshot(path, f"is not a complete memory snapshot: {error}") from None
 
 
 def _no_snapshot(path: Path, what: str) -> TraceError:

@@ -1,13 +1,13 @@
-"""Communication: time in which the device only moves data between ranks.
+"""Communication: the device only moves data between ranks.
 
-*What it is.* Communication that no compute hides: EP dispatch and combine, TP, CP, PP send-receive, DP gradient
+*What it is.* Communication not hidden under compute: EP dispatch and combine, TP, CP, PP send-receive, DP gradient
 reduction and parameter gathering.
 *How it shows.* On the device's timeline, communication minus compute, by kind, on the slowest rank.
 *What it costs.* EP all-to-all takes 20–60 % of a step before optimisation, 40–60 % across nodes.
 *When it does not apply.* Waiting inside a collective for a rank that comes late is that rank's time, not the
-network's: with the traces of several ranks it is told apart and left out, with one rank's the shortest like
-collective bounds the transfer, and the rest is said to be possible waiting. What a pipeline's receive takes beyond its
-shortest like is the bubble.
+network's: with traces of several ranks it is separated and left out; with one rank, the shortest collective of the
+same kind bounds the transfer, and the rest is reported as possible waiting. What a pipeline receive takes beyond the
+shortest of its kind is the bubble.
 *Source.* arXiv 2603.07685 §4.2.
 """
 
@@ -70,12 +70,14 @@ def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]
     if job.share(exposed - alone) >= SAID_SHARE:
         lines.append(
             f"the host is not far enough ahead: without the {ms(exposed)} ms the step would be shorter by only "
-            f"{ms(alone)} ms ({percent(job.share(alone))}), the rest would be waiting for launches"
+            f"{ms(alone)} ms ({percent(job.share(alone))}), the rest would become launch wait"
         )
     hiding = sum(step.communication_by_kind.values()) - sum(step.exposed_by_kind.values())
     room = step.compute_us - hiding
     if exposed > room:
-        lines.append(f"only {ms(max(0.0, room))} ms of compute have none beneath them yet: the rest cannot be hidden")
+        lines.append(
+            f"only {ms(max(0.0, room))} ms of compute have no communication under them yet: the rest cannot be hidden"
+        )
     return lines
 
 
@@ -86,7 +88,7 @@ def _by_kind(job: Job, step: RankStep, parts: dict[str, float], back: float) -> 
         if job.share(exposed) >= SAID_SHARE:
             lines.append(
                 f"{KIND_NAMES[kind]} is exposed for {job.of_step(exposed)}{_where(job)}: "
-                f"hiding it can give back {percent(job.share(back * exposed))} at most"
+                f"hiding it recovers at most {percent(job.share(back * exposed))}"
             )
         elif job.share(ran) >= SAID_SHARE and kind not in step.waiting_by_kind:
             lines.append(f"{KIND_NAMES[kind]} is hidden: {ms(ran - exposed)} of its {ms(ran)} ms run under compute")
@@ -100,15 +102,15 @@ def _not_counted(job: Job, step: RankStep) -> list[str]:
     lines = []
     if job.share(held) >= SAID_SHARE:
         lines.append(
-            f"PP send-recv holds the device for {job.of_step(held)} beyond its transfers, while a pipeline peer "
-            "computes: that is the bubble, not counted here"
+            f"PP send/recv occupies the device for {job.of_step(held)} beyond its transfers, while a pipeline peer "
+            "computes: pipeline bubble, not counted here"
         )
     for kind, us in sorted(unsure.items(), key=lambda item: -item[1]):
         lines.append(
-            f"{ms(us)} ms of {KIND_NAMES[kind]} may be waiting for other stages: the peer's trace would tell"
+            f"{ms(us)} ms of {KIND_NAMES[kind]} may be waiting for other stages (the peer's trace is needed)"
             if kind == PIPELINE
-            else f"{ms(us)} ms of {KIND_NAMES[kind]} are beyond the shortest like collectives and may be waiting for "
-            "other ranks: their traces would tell"
+            else f"{ms(us)} ms of {KIND_NAMES[kind]} exceed the shortest collectives of the same kind and may be "
+            "waiting for other ranks (their traces are needed)"
         )
     return lines
 
@@ -122,7 +124,7 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
     if job.share(job.even_experts_us) >= SAID_SHARE and not slower_device:
         lines.append(
             f"the busiest rank's experts compute {job.expert_load.ratio:.1f}x what the mean rank's do (load "
-            f"imbalance): balancing them can give back {percent(job.share(job.even_experts_us))} at most"
+            f"imbalance): balancing them recovers at most {percent(job.share(job.even_experts_us))}"
         )
     waits = {
         str(Place(rank=one.rank, device=one.device)): one.waiting_us - one.waiting_by_kind.get(PIPELINE, 0.0)
@@ -132,8 +134,8 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
     patient, longest = max(waits.items(), key=lambda item: item[1], default=("", 0.0))
     if patient != slowest and slowest in waits and job.share(longest) >= SAID_SHARE:
         lines.append(
-            f"{patient} waits {job.of_step(longest)} in collectives for later ranks, "
-            f"{slowest} only {ms(waits[slowest])} ms: that is imbalance, not counted here"
+            f"{patient} waits {job.of_step(longest)} in collectives for late ranks, "
+            f"{slowest} only {ms(waits[slowest])} ms: imbalance, not counted here"
         )
     if job.unaligned and step.exposed_by_kind:
         lines.append(
@@ -142,7 +144,7 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
             "their clocks are not aligned"
         )
     if len(job.ranks) > 1 and job.world_size is not None and job.world_size > len(job.ranks):
-        lines.append(f"{len(job.ranks)} of {job.world_size} ranks are traced: the latest may be one of the others")
+        lines.append(f"{len(job.ranks)} of {job.world_size} ranks are traced: the slowest may be one of the others")
     return lines
 
 

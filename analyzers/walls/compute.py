@@ -1,13 +1,13 @@
-"""Compute: the device is busy computing, below what it can do.
+"""Compute: the device computes below its attainable rate.
 
 *What it is.* Matrix products too small to fill the device, memory-bound kernels that are not fused, work in a wider
 number format than needed.
 *How it shows.* Achieved against attainable FLOP/s; the share of memory-bound and of very short kernels.
 *What it costs.* Matrix products are below 50 % of DeepSeek-V3's time against 70 % of a dense model's; FP8 gives
 10–25 % end to end, router fusion and grouped GEMM more where experts are small.
-*When it does not apply.* Recompute is memory's. Compute at the attainable rate is not lost; of what is beyond it,
-kernels that do no arithmetic go first. Nothing comes back where compute hides communication or a copy. Without that
-rate only what the trace shows is counted, and said to be so.
+*When it does not apply.* Recompute belongs to the memory wall. Compute at the attainable rate is not lost; of the rest,
+kernels that do no arithmetic count first. Nothing is recovered where compute hides communication or a copy. Without
+that rate only what the trace shows is counted, and the evidence says so.
 *Source.* arXiv 2603.07685 §1.2, §4.3.
 """
 
@@ -97,8 +97,8 @@ def _rate(job: Job, parts: dict[str, float]) -> list[str]:
     outcome = job.outcome
     return [
         f"{outcome.model_tflops_per_gpu:.3g} of {outcome.attainable_tflops_per_gpu:.3g} attainable TFLOP/s: "
-        f"the model's arithmetic needs {percent(outcome.attained or 0.0)} of the step, compute takes "
-        f"{ms(parts['below_attainable'])} ms more (recompute apart)"
+        f"the model's FLOPs need {percent(outcome.attained or 0.0)} of the step, compute takes "
+        f"{ms(parts['below_attainable'])} ms more (recompute not counted)"
     ]
 
 
@@ -115,30 +115,30 @@ def _unknown_rate(job: Job, step: RankStep, parts: dict[str, float], alone: floa
     lines = []
     if job.share(us := parts.get("memory_bound", 0.0)) >= WORTH_SAYING:
         classes = {name: took for name in MEMORY_BOUND if (took := step.compute_by_class.get(name, 0.0)) > 0}
-        lines.append(f"kernels bound by memory traffic take {job.of_step(us)}: {_listed(classes)}")
+        lines.append(f"memory-bound kernels take {job.of_step(us)}: {_listed(classes)}")
     if job.share(us := parts.get("short_kernels", 0.0)) >= WORTH_SAYING:
         lines.append(f"other kernels too short to fill the device take {job.of_step(us)}")
     if job.share(sum(parts.values()) - alone) >= WORTH_SAYING:
         lines.append(
             f"the host is not far enough ahead: without these kernels the step would be shorter by only "
-            f"{ms(alone)} ms, the rest would be waiting for launches"
+            f"{ms(alone)} ms, the rest would become launch wait"
         )
     lines += job.until_another_is_slowest(alone, gained)
-    return [*lines, "how fast the matrix products could be is not known from the trace alone: not counted"]
+    return [*lines, "the attainable GEMM rate is not known from the trace alone: not counted"]
 
 
 def _products(job: Job, step: RankStep) -> list[str]:
-    """What can be told of matrix products without their shapes: how many, how long, in which format."""
+    """What can be told of GEMMs without their shapes: how many, how long, in which format."""
     lines = []
     if step.grouped_gemms >= 1:
         took = step.compute_by_class.get(GROUPED_GEMM, 0.0)
-        each = "" if job.steps == 0 else " a step"
+        each = "" if job.steps == 0 else " per step"
         lines.append(
             f"experts: {step.grouped_gemms:,.0f} grouped GEMM kernels{each} of {short(step.grouped_gemm_us)} (median), "
             f"{job.of_step(took)}"
         )
     if job.share(sum(step.gemm_by_precision.values())) >= WORTH_SAYING:
-        lines.append(f"other matrix products by format: {_listed(step.gemm_by_precision)}")
+        lines.append(f"other GEMMs by format: {_listed(step.gemm_by_precision)}")
     return lines
 
 

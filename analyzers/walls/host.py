@@ -2,14 +2,14 @@
 
 *What it is.* Python, the rate and latency of launches, garbage collection, synchronising calls, data loading, loading
 and compiling kernels: the host cannot feed the device.
-*How it shows.* The launch of the work that ends a gap had not come back when the gap began: up to its return, and the
-few microseconds to the device, the host was late. What it did meanwhile is looked up on the threads that launch work.
-On a rank that computes on CPUs: time of the calculating threads under no operator.
+*How it shows.* The launch of the work that ends a gap had not returned when the gap started: up to its return, plus the
+few microseconds to the device, the host was late. The threads that launch work show what it did then.
+On CPU ranks: time of the compute threads outside operators.
 *What it costs.* A launch takes several microseconds, and MoE layers launch many small kernels; binding CPUs gave
 +10 %, partial CUDA graphs +10 % on DeepSeek-V3.
-*When it does not apply.* Bubbles, waiting for another stream, or for a rank that is late by anything but its host, gaps
-inside CUDA graphs, delays by the profiler, the device's own turn from one queued kernel to the next; cudaMalloc and
-cudaFree are memory's.
+*When it does not apply.* Bubbles, waiting for another stream, or for a rank that is late for another reason than its
+host, gaps inside CUDA graphs, delays by the profiler, the gap between queued kernels; cudaMalloc and cudaFree belong to
+the memory wall.
 *Source.* arXiv 2603.07685 §4.3.6; DeepSeek-V3 GB200 guide of Megatron-LM.
 """
 
@@ -81,8 +81,8 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
         lines.append(_launch_rate(job, step))
     if job.share(step.after_sync_us) >= SAID_SHARE:
         lines.append(
-            f"{ms(step.after_sync_us)} ms of it ({percent(job.share(step.after_sync_us))} of the step) come after the "
-            "host waited for the device in a synchronising call: it launches again only once the device has run dry"
+            f"{ms(step.after_sync_us)} ms of it ({percent(job.share(step.after_sync_us))} of the step) follow a "
+            "synchronising call: the host launches again only after the device has drained"
         )
     return [*lines, *_no_wall(job, step)]
 
@@ -97,10 +97,12 @@ def _mostly(step: RankStep) -> str:
 
 
 def _launch_rate(job: Job, step: RankStep) -> str:
-    often = f"{step.launches:,.0f} launches{' a step' if job.steps else ''}, one every {short(step.launch_interval_us)}"
+    often = (
+        f"{step.launches:,.0f} launches{' per step' if job.steps else ''}, one every {short(step.launch_interval_us)}"
+    )
     return (
         f"{often}, of kernels that run {short(step.kernel_us)} (medians): for {job.of_step(step.launch_rate_us)} the "
-        "device waits only for the next launch; CUDA graphs or fewer, larger kernels can give that back at most"
+        "device waits only for the next launch; CUDA graphs or fewer, larger kernels recover at most that"
     )
 
 
@@ -109,8 +111,6 @@ def _no_wall(job: Job, step: RankStep) -> list[str]:
     others = {
         "the pipeline's bubble (a receive is pending)": step.bubble_us,
         "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,
-        "the device's own turn from one queued kernel to the next": step.turnaround_us,
+        "the gap between queued kernels": step.turnaround_us,
     }
-    return [
-        f"not the host's: {ms(us)} ms idle for {what}" for what, us in others.items() if job.share(us) >= SAID_SHARE
-    ]
+    return [f"not host time: {ms(us)} ms idle for {what}" for what, us in others.items() if job.share(us) >= SAID_SHARE]

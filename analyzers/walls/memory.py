@@ -1,13 +1,13 @@
-"""Memory: time spent on not having enough of it, or a run that does not fit at all.
+"""Memory: time lost to too little memory, or a run that does not fit.
 
-*What it is.* Forward work done again in backward (recompute), copies of offloaded tensors that nothing hides,
-the allocator going back to the driver; and out of memory itself.
+*What it is.* Recompute in backward, exposed copies of offloaded tensors,
+allocator calls to the driver; and out of memory itself.
 *How it shows.* Time inside `recompute` ranges or checkpoint functions; exposed copies both ways between device and
 host; cudaMalloc and cudaFree while the device is idle; the peak of the hottest rank against its limit.
 *What it costs.* Full recompute about a third of compute, and it repeats the EP all-to-all; fine-grained recompute
 below 5 %; activation offload 1.6–2 %.
-*When it does not apply.* A smaller micro-batch or more model parallelism than wanted leaves no trace: only another
-run can show it.
+*When it does not apply.* A smaller micro batch or more model parallelism than needed does not show in a trace: only
+another run can show it.
 *Source.* arXiv 2603.07685 §4.1.
 """
 
@@ -75,17 +75,17 @@ def _parts(step: RankStep) -> dict[str, float]:
 def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
     lines = []
     if (us := parts.get("recompute", 0.0)) > 0:
-        host = f", {ms(step.recompute_host_us)} ms of it the host's" if step.recompute_host_us > 0 else ""
-        lines.append(f"forward work is done again for {job.of_step(us)}{host}")
+        host = f", {ms(step.recompute_host_us)} ms of it on the host" if step.recompute_host_us > 0 else ""
+        lines.append(f"recompute takes {job.of_step(us)}{host}")
     if (us := parts.get("offload_copies", 0.0)) > 0:
         lines.append(f"copies between device and host, both ways, are exposed for {job.of_step(us)}")
     elif job.share(step.to_host_us + step.from_host_us) >= SAID_SHARE:
         us = step.to_host_us + step.from_host_us
-        lines.append(f"copies go one way for {job.of_step(us)}: input or weights, not offload")
+        lines.append(f"one-way copies take {job.of_step(us)}: input or weights, not offload")
     if (us := parts.get("allocator", 0.0)) > 0 and job.share(us) >= SAID_SHARE:
         lines.append(f"the device is idle during cudaMalloc and cudaFree for {job.of_step(us)}")
     if job.share(step.driver_us) >= SAID_SHARE:
-        often = f"{step.driver_calls:.3g} cudaMalloc and cudaFree{' a step' if job.steps else ''}"
+        often = f"{step.driver_calls:.3g} cudaMalloc and cudaFree{' per step' if job.steps else ''}"
         lines.append(f"{often} take {ms(step.driver_us)} ms")
     return lines or ["no recompute, no offload and no allocator stall shows in the trace"]
 

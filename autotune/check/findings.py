@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 # kind -> its colour, and what it means for a user
 KINDS: dict[str, tuple[str, str]] = {
     "error": ("bold red", "the recipe does not run, or trains wrongly"),
-    "fallback": ("magenta", "something else runs than the recipe asks for"),
+    "fallback": ("magenta", "what runs is not what the recipe asks for"),
     "autoset": ("cyan", "Megatron or a launcher changes these values on its own"),
-    "warning": ("yellow", "it runs, and something is probably not meant"),
+    "warning": ("yellow", "it runs, but probably not as intended"),
 }
 LAUNCHERS = {
-    "core": "Megatron-Core, whatever starts it",
+    "core": "Megatron-Core, with every launcher",
     "megatron-lm": "Megatron-LM's command line",
     "megatron-bridge": "Megatron-Bridge",
     "moe-autotune": "this program",
@@ -48,7 +48,7 @@ def show_findings(findings: Sequence[Finding], memory: Memory | None = None) -> 
             console.print()
     errors = sum(finding.kind.value == "error" for finding in findings)
     counts = f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'remark')}"
-    console.print(counts if findings else "no rule is broken", style="bold")
+    console.print(counts if findings else "no rule is violated", style="bold")
     if memory is not None:
         from autotune.estimate.memory import show_memory
 
@@ -74,14 +74,14 @@ def show_rule(page: RulePage) -> None:
     style, meaning = KINDS[page["kind"]]
     console.print(Text.assemble((page["kind"], style), " ", (page["id"], "bold"), f": {meaning}\n"))
     rows = (
-        ("it says", page["because"]),
+        ("message", page["because"]),
         ("what to do", page["hint"]),
-        ("knobs", ", ".join(page["knobs"]) or "none: it is about the model or the cluster"),
-        ("said by", ", ".join(LAUNCHERS[launcher] for launcher in page["binds"])),
+        ("knobs", ", ".join(page["knobs"]) or "none: it depends on the model or the cluster"),
+        ("applies to", ", ".join(LAUNCHERS[launcher] for launcher in page["binds"])),
         ("releases", page["versions"]),
         ("source", page["source"]),
         ("compared", "; ".join(page["compared"])),
-        ("breaks it", _written(page["breaking"])),
+        ("violates", _written(page["breaking"])),
         ("passes", _written(page["passing"])),
     )
     for name, said in rows:
@@ -98,7 +98,7 @@ def show_rules(pages: Sequence[RulePage]) -> None:
         for page in of_kind:
             _indented(console, 2, Text.assemble((page["id"], style), f": {page['because']}"))
         console.print()
-    console.print(f"{counted(len(pages), 'rule')}; check --explain RULE tells one whole")
+    console.print(f"{counted(len(pages), 'rule')}; check --explain RULE has the details")
 
 
 def _print_finding(console: Console, finding: Finding, style: str) -> None:

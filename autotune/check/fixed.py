@@ -14,7 +14,7 @@ from trainer.recipe.files import text_of
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import parse_source, source_file
 
-REWRITTEN = "written anew, without its comments: with only these lines changed it would not be read as the same recipe"
+REWRITTEN = "rewritten, without its comments: with only these lines changed it would not be read as the same recipe"
 
 
 def fixed_text(given: str, nearest: Recipe, changes: Mapping[str, tuple[Any, Any]], *, file: Path | None) -> str:

@@ -62,7 +62,7 @@ def _runners(recipe: Recipe, where: str) -> Iterator[Problem]:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-            yield Problem(where=f"{where}: burst.{key}", what=f"{name!r} is no {key} of this version", hint=hint)
+            yield Problem(where=f"{where}: burst.{key}", what=f"{name!r} is not a {key} of this version", hint=hint)
 
 
 def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
@@ -79,8 +79,8 @@ def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
     if recipe.trainer.mock_data and recipe.trainer.kind != "megatron-lm":
         yield Problem(
             where=f"{where}: trainer.mock_data",
-            what=f"kind {recipe.trainer.kind} is not told to make up data",
-            hint="write its own words for that into trainer.command, and take mock_data out",
+            what=f"kind {recipe.trainer.kind} has no mock-data arguments here",
+            hint="write its own arguments for that into trainer.command, and remove mock_data",
         )
     try:
         patterns_with(recipe.trainer.patterns)
@@ -94,5 +94,5 @@ def _rules(recipe: Recipe, where: str) -> Iterator[Problem]:
             yield Problem(
                 where=f"{where}: {', '.join(finding.knobs) or finding.rule}",
                 what=f"{finding.message} [{finding.rule}]",
-                hint=finding.hint or "no single knob cures this: change the model or the cluster",
+                hint=finding.hint or "no single knob fixes this: change the model or the cluster",
             )

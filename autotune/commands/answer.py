@@ -20,15 +20,13 @@ def whole(_: Any, tokens: Sequence[Token]) -> int:
     try:
         return int(tokens[0].value)
     except ValueError:
-        raise ValueError(f"{tokens[0].value!r} is no whole number") from None
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
 # Text as it was typed; that it may be a path is what shells complete by
 RecipeName = Annotated[str | Path, Parameter(help="A recipe file, or the name of a packaged example.")]
 PageFile = Annotated[Path | None, Parameter(name="--html", help="Also write a page to this file.")]
-Force = Annotated[
-    bool, Parameter(negative=(), help="Replace a file that exists. What the command reads is never replaced.")
-]
+Force = Annotated[bool, Parameter(negative=(), help="Overwrite an existing file. An input is never overwritten.")]
 Price = Annotated[
     float | None, Parameter(validator=Number(gt=0), help="What a GPU-hour costs, in any currency: for the report.")
 ]

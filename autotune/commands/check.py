@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from autotune.check.document import CheckDocument
     from autotune.output import Output
 
-RuleName = Annotated[str | None, Parameter(name="--explain", help="Tell a rule by its id: no recipe is needed.")]
-AllRules = Annotated[bool, Parameter(name="--rules", negative=(), help="Name every rule: no recipe is needed.")]
+RuleName = Annotated[str | None, Parameter(name="--explain", help="Explain one rule by its id; no recipe needed.")]
+AllRules = Annotated[bool, Parameter(name="--rules", negative=(), help="List every rule; no recipe needed.")]
 RecipeOrNone = Annotated[str | Path | None, Parameter(help="A recipe file, or the name of a packaged example.")]
 Fix = Annotated[bool, Parameter(name="--fix", negative=(), help="Write the nearest legal recipe.")]
-FixFile = Annotated[Path | None, Parameter(name=("--output", "-o"), help="Of --fix: a file; else stdout.")]
+FixFile = Annotated[
+    Path | None, Parameter(name=("--output", "-o"), help="With --fix: the output file; default stdout.")
+]
 
 LauncherName = Annotated[
     str | None,
-    Parameter(name="--for", help="Ask one launcher, and a version of it: megatron-lm, megatron-lm@0.16.1, …"),
+    Parameter(name="--for", help="Check for one launcher, and a version of it: megatron-lm, megatron-lm@0.16.1, …"),
 ]
 
 
@@ -39,7 +41,7 @@ def check(
     explain: RuleName = None,
     rules: AllRules = False,
 ) -> Answer:
-    """Say everything that is wrong with a recipe, whether it should fit, and the nearest valid one."""
+    """Check a recipe: every problem at once, whether it should fit, and the nearest legal recipe."""
     if explain is not None:
         return _explained(explain)
     if rules:
@@ -122,7 +124,7 @@ def _explained(name: str) -> Answer:
     rules = {rule.id: rule for rule in RULES}
     if name not in rules:
         ids = near(name, rules)
-        hint = f"did you mean {', '.join(ids)}?" if ids else "`moe-autotune check --rules` names them all"
+        hint = f"did you mean {', '.join(ids)}?" if ids else "`moe-autotune check --rules` lists them all"
         raise BadInputError(Problem(where="--explain", what=f"there is no rule {name!r}", hint=hint))
     page = rule_document(rules[name])
     show_rule(page)

@@ -28,10 +28,10 @@ def completion_of(program: App) -> Callable[..., Answer]:
     """The command, for a program whose other commands it knows by then."""
 
     def completion(
-        shell: Annotated[Shell | None, Parameter(help="bash, zsh or fish; else the one that asks.")] = None,
+        shell: Annotated[Shell | None, Parameter(help="bash, zsh or fish; default the current shell.")] = None,
         *,
         install: Annotated[
-            bool, Parameter(negative=(), help="Put it where the shell looks, and into its startup file.")
+            bool, Parameter(negative=(), help="Install it for the shell, startup file included.")
         ] = False,
     ) -> Answer:
         """Print the completion script of a shell, or install it."""
@@ -55,6 +55,6 @@ def _shell() -> Shell:
     except ShellDetectionError:
         found = None
     if found is None or found == "powershell":
-        what = "which shell asks cannot be told" if found is None else f"there is none for {found}"
+        what = "the current shell is not known" if found is None else f"there is none for {found}"
         raise BadInputError(Problem(where="moe-autotune completion", what=what, hint="name bash, zsh or fish"))
     return found

@@ -13,20 +13,21 @@ from autotune.commands.answer import Answer, Force, PageFile
 if TYPE_CHECKING:
     from analyzers.lanes import Kept
 
-FixName = Annotated[str | None, Parameter(name="--explain", help="Tell a fix by its name: no trace is needed.")]
+FixName = Annotated[str | None, Parameter(name="--explain", help="Explain one fix by its name; no trace needed.")]
 RangeName = Annotated[
-    str | None, Parameter(name="--range", help="Judge the ranges of this name only, as steps where none are inside.")
+    str | None,
+    Parameter(name="--range", help="Analyze only ranges of this name; they are the steps where none are inside."),
 ]
 MarkerName = Annotated[
-    str | None, Parameter(name="--step-marker", help="The ranges of this name, numbered or not, are the steps.")
+    str | None, Parameter(name="--step-marker", help="Ranges of this name, numbered or not, mark the steps.")
 ]
 Since = Annotated[
     str | None,
-    Parameter(name="--from", help="Judge from here: seconds after the first work, or 350ms, 40us."),
+    Parameter(name="--from", help="Start of the window: seconds after the first event, or 350ms, 40us."),
 ]
-Until = Annotated[str | None, Parameter(name="--to", help="Judge up to here, told as in --from.")]
+Until = Annotated[str | None, Parameter(name="--to", help="End of the window, in the same form.")]
 TracedRecipe = Annotated[
-    str | None, Parameter(name="--recipe", help="The recipe that was traced, where it is not beside the trace.")
+    str | None, Parameter(name="--recipe", help="The recipe that was traced, if it is not in the trace's folder.")
 ]
 
 

@@ -6,7 +6,7 @@ from autotune.commands.answer import Answer
 
 
 def doctor() -> Answer:
-    """Say what this machine has for tuning, and what is missing for what."""
+    """Show what this machine has for tuning, and what is missing."""
     from autotune.doctor.checks import DoctorDocument, examine
     from autotune.doctor.terminal import show_doctor
 

@@ -21,7 +21,7 @@ def estimate(
         ),
     ] = None,
     software: Annotated[
-        str | None, Parameter(help="A software release by its NeMo number, such as 26.04; else the latest known.")
+        str | None, Parameter(help="A software release by its NeMo number, such as 26.04; default the latest known.")
     ] = None,
     html: PageFile = None,
     force: Force = False,
@@ -30,7 +30,9 @@ def estimate(
     ] = False,
     pp_rank: Annotated[
         int | None,
-        Parameter(converter=whole, validator=Number(gte=0), help="Of --dry-run; default the one that needs most."),
+        Parameter(
+            converter=whole, validator=Number(gte=0), help="With --dry-run: the pipeline rank; default the hottest."
+        ),
     ] = None,
 ) -> Answer:
     """Predict a recipe's memory and step time by part, without running it."""

@@ -22,8 +22,8 @@ Force = Annotated[
     bool,
     Parameter(
         negative=(),
-        help="Replace a file that exists, and write a recipe that is not legal, with what it breaks on top. "
-        "What the command reads is never replaced.",
+        help="Overwrite an existing file, and export a recipe that is not legal or did not run, with the findings on "
+        "top. An input is never overwritten.",
     ),
 ]
 
@@ -35,21 +35,21 @@ def export(
         str,
         Parameter(help="yaml, megatron-lm, megatron-bridge, slurm or pytorchjob; a study also to mlflow or optuna."),
     ],
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
     for_version: Annotated[
         str | None,
         Parameter(
             name="--for",
-            help="The version of the tool, such as 0.16.1 or head; else the newest.",
+            help="Version of the target, such as 0.16.1 or head; default the newest.",
         ),
     ] = None,
     tracking: Annotated[
         str | None,
-        Parameter(help="Of mlflow: a folder, a database or a server; else MLFLOW_TRACKING_URI, else mlruns here."),
+        Parameter(help="With --to mlflow: a folder, database or server; default MLFLOW_TRACKING_URI, then ./mlruns."),
     ] = None,
     force: Force = False,
 ) -> Answer:
-    """Write a recipe in another tool's words, or a study as the runs of a tracker."""
+    """Export a recipe in another tool's format, or a study as runs of a tracker."""
     named = str(source)
     if to == "mlflow":
         return _tracked(named, tracking, force)
@@ -104,10 +104,10 @@ def _study_file(named: str, file: Output | None) -> Answer:
 
     if not Path(named).is_dir():
         raise BadInputError(
-            Problem(where=named, what="it is no study", hint="name the folder of one, with its journal")
+            Problem(where=named, what="it is not a study", hint="name the folder of one, with its journal")
         )
     if file is None:
-        raise BadInputError(Problem(where="--to optuna", what="it is a database, no text", hint="add -o study.db"))
+        raise BadInputError(Problem(where="--to optuna", what="it is a database, not text", hint="add -o study.db"))
     history = read_study(Path(named))
     file.make(lambda path: write_optuna(history, path))
     print(file.path)
@@ -121,13 +121,13 @@ def _warnings(named: str, found: Source, to: str, version: str | None, *, force:
     from trainer.errors import BadInputError, Problem
 
     broken = broken_for(found.recipe, target_named(to), version)
-    said = (*((f"NOT TRIED WITH SUCCESS: {found.failed}",) if found.failed else ()), *said_on_top(broken))
+    said = (*((f"DID NOT RUN: {found.failed}",) if found.failed else ()), *said_on_top(broken))
     if said and not force:
         problems = [
             Problem(where=", ".join(each.knobs) or each.rule, what=f"{each.message} [{each.rule}]", hint=each.hint)
             for each in broken
         ]
         what = found.failed or "not exported: the recipe is not legal there"
-        hint = "`moe-autotune check --fix` writes the nearest legal recipe; --force exports this one, with this on top"
+        hint = "`moe-autotune check --fix` writes the nearest legal recipe; --force exports this one with the findings"
         raise BadInputError(*problems, Problem(where=named, what=what, hint=hint))
     return said

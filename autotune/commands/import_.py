@@ -17,18 +17,18 @@ Count = Annotated[int | None, Parameter(converter=whole, validator=Number(gt=0))
 def import_(
     file: Annotated[str | Path, Parameter(help=FILE)],
     *,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
-    gpu: Annotated[str | None, Parameter(help="A GPU of the table, or cpu, where the file does not say.")] = None,
-    nodes: Annotated[Count, Parameter(help="Nodes; wins over what the file says.")] = None,
-    gpus_per_node: Annotated[Count, Parameter(help="GPUs of a node; wins over what the file says.")] = None,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
+    gpu: Annotated[str | None, Parameter(help="A GPU of the table, or cpu, if the file does not say.")] = None,
+    nodes: Annotated[Count, Parameter(help="Number of nodes; overrides the file.")] = None,
+    gpus_per_node: Annotated[Count, Parameter(help="GPUs per node; overrides the file.")] = None,
     set_: Annotated[
         list[str] | None,
         Parameter(name="--set", negative=(), help="NAME=VALUE: a variable of the script, or a field of the model."),
     ] = None,
-    name: Annotated[str | None, Parameter(help="The recipe's name; else the file's.")] = None,
+    name: Annotated[str | None, Parameter(help="The recipe's name; default the file's.")] = None,
     force: Force = False,
 ) -> Answer:
-    """Make a recipe of what you have: the file is read, nothing in it is executed."""
+    """Make a recipe from a launch script, arguments, a log or a configuration; nothing in it is executed."""
     from rich.console import Console
 
     from autotune.importing.account import document, header, show, yaml_of
@@ -51,7 +51,7 @@ def import_(
         target.write(text)
     show(console, found, name=Path(file).name)
     if target is not None:
-        console.print(f"{target.path}: look it over, then moe-autotune check {target.path}", soft_wrap=True)
+        console.print(f"{target.path}: review it, then run moe-autotune check {target.path}", soft_wrap=True)
     return Answer(document=document(found, text=text, file=None if target is None else str(target.path)))
 
 

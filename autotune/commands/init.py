@@ -18,8 +18,10 @@ def init(
         str, Parameter(help="A model preset, or the path of a Hugging Face config.json.")
     ] = "qwen3-30b-a3b",
     gpu: Annotated[str, Parameter(help="A GPU of the table, or cpu.")] = "h100",
-    gpus: Annotated[int, Parameter(converter=whole, validator=Number(gt=0, lte=2**20), help="GPUs in all.")] = 8,
-    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="A file; else stdout.")] = None,
+    gpus: Annotated[
+        int, Parameter(converter=whole, validator=Number(gt=0, lte=2**20), help="Total number of GPUs.")
+    ] = 8,
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
     force: Force = False,
 ) -> Answer:
     """Write a commented starter recipe: the first choice of `plan` for this model and cluster."""
@@ -28,7 +30,7 @@ def init(
     from autotune.output import text_at
 
     target = text_at(output, inputs=(), force=force)
-    with working("looking for the layout to start with"):
+    with working("looking for a layout to start with"):
         made = starter(model=model, gpu=gpu, gpus=gpus)
     if target is None:
         print(made.text, end="")

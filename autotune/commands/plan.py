@@ -19,7 +19,7 @@ def plan(
         Path | None, Parameter(name=("--output", "-o"), help="Write a choice to this file, as a recipe.")
     ] = None,
     choice: Annotated[
-        int, Parameter(converter=whole, validator=Number(gt=0), help="Which one -o writes; else the first.")
+        int, Parameter(converter=whole, validator=Number(gt=0), help="The choice that -o writes; default the first.")
     ] = 1,
     html: PageFile = None,
     force: Force = False,
@@ -35,7 +35,7 @@ def plan(
     page = page_at(html, inputs=[source_file(str(recipe))], force=force)
     file = text_at(output, inputs=[source_file(str(recipe))], force=force)
     given = load_recipe(str(recipe))
-    with working("every layout is estimated"):
+    with working("estimating layouts"):
         found = planned(given, top=max(top, choice if file else 1))
     if file is not None:
         file.write(chosen_text(found, choice))

@@ -17,7 +17,7 @@ def report(study: StudyFolder, *, gpu_hour_price: Price = None) -> Answer:
     from autotune.tuning.journal import read_study
     from autotune.tuning.study import held
 
-    with working("the report is written"):
+    with working("writing the report"):
         page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
     if held(Path(study)):  # its tuner writes the page after every burst: this one is as that one would be
         write_running(read_study(Path(study)), study_dir=Path(study), now=time.time())

@@ -26,31 +26,33 @@ def run(
     recipe: RecipeName,
     *,
     budget: Annotated[
-        int, Parameter(converter=whole, validator=Number(gt=0), help="Bursts to spend, repeats included.")
+        int, Parameter(converter=whole, validator=Number(gt=0), help="Maximum number of bursts, repeats included.")
     ] = 20,
     max_gpu_hours: Annotated[
-        float | None, Parameter(validator=Number(gt=0), help="GPU-hours that all bursts together may cost.")
+        float | None, Parameter(validator=Number(gt=0), help="Maximum GPU-hours of all bursts together.")
     ] = None,
     until: Annotated[
-        str | None, Parameter(help="HH:MM by which every burst has to end: 07:00, or 2026-11-23T07:00.")
+        str | None, Parameter(help="Deadline for the last burst: HH:MM, such as 07:00, or 2026-11-23T07:00.")
     ] = None,
     learn_from: Annotated[
         list[Path] | None,
-        Parameter(negative=(), help="Studies on GPUs of the same type, whose lessons are where this one starts."),
+        Parameter(negative=(), help="Start from what these studies on the same GPU type learned."),
     ] = None,
     study: Annotated[
-        Path | None, Parameter(help="The study's folder; else studies/NAME-N, the first N that is free.")
+        Path | None, Parameter(help="The study's folder; default studies/NAME-N with the first free N.")
     ] = None,
-    resume: Annotated[bool, Parameter(negative=(), help="Go on with a study that was interrupted.")] = False,
+    resume: Annotated[bool, Parameter(negative=(), help="Resume an interrupted study.")] = False,
     dry_run: Annotated[bool, Parameter(negative=(), help="Show what would be tried first; run nothing.")] = False,
     seed: Annotated[
         int | None,
-        Parameter(converter=whole, validator=Number(gte=0, lt=2**32), help="Of data, weights and search; else 1234."),
+        Parameter(
+            converter=whole, validator=Number(gte=0, lt=2**32), help="Seed of data, weights and search; default 1234."
+        ),
     ] = None,
     gpu_hour_price: Price = None,
     notify: Annotated[
         str | None,
-        Parameter(help="A shell command to run at the end, however it ends; else the recipe's tune.notify."),
+        Parameter(help="Shell command to run when the study ends, for any reason; default the recipe's tune.notify."),
     ] = None,
 ) -> Answer:
     """Tune a recipe: short bursts, a diagnosis of each, the fix that matches, until nothing more is
@@ -90,7 +92,7 @@ def moment_of(text: str | None) -> float | None:
         wanted = datetime.strptime(text, "%H:%M").time()
     except ValueError:
         hint = "write HH:MM, as in 07:00, or with its day, as in 2026-11-23T07:00"
-        raise BadInputError(Problem(where="--until", what=f"{text!r} is no time of the day", hint=hint)) from None
+        raise BadInputError(Problem(where="--until", what=f"{text!r} is not a time of day", hint=hint)) from None
     now = datetime.now()
     moment = datetime.combine(now.date(), wanted)
     return (moment if moment > now else moment + timedelta(days=1)).timestamp()
@@ -141,8 +143,8 @@ def _refuse_lessons() -> None:
     raise BadInputError(
         Problem(
             where="--learn-from",
-            what="a study that is resumed keeps the lessons it was begun with",
-            hint="leave --learn-from out, or begin a new study",
+            what="a resumed study keeps the lessons it started with",
+            hint="leave --learn-from out, or start a new study",
         )
     )
 

@@ -8,7 +8,7 @@ from autotune.commands.answer import Answer, StudyFolder
 
 
 def status(study: StudyFolder) -> Answer:
-    """Say where a study stands: what runs and why, the best so far, what it cost, when it should end."""
+    """Show the state of a study: what runs and why, the best so far, the cost, the expected end."""
     from autotune.status.terminal import show_standing
     from autotune.status.watching import look
 
@@ -18,7 +18,7 @@ def status(study: StudyFolder) -> Answer:
 
 
 def watch(study: StudyFolder) -> Answer:
-    """Follow a study that another shell runs, until it ends. Ctrl-C ends the watching, not the study."""
+    """Follow a study that runs in another shell until it ends. Ctrl-C stops watching, not the study."""
     from autotune.status.watching import follow
 
     return Answer(document=follow(Path(study)))

@@ -22,7 +22,7 @@ def studies(folder: Folder = Path("studies"), *, html: PageFile = None, force: F
     from autotune.studies.terminal import show_studies
 
     page = page_at(html, inputs=(), force=force)
-    with working("studies are read"):
+    with working("reading studies"):
         found = gathered(folder, now=time.time())
     if page is not None:
         from autotune.studies.page import studies_page

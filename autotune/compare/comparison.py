@@ -85,7 +85,7 @@ def _untraced(one: TraceReport, other: TraceReport, a_us: float | None, b_us: fl
 def _profiler_words(untraced: Untraced | None) -> Iterator[str]:
     if untraced is not None:
         costs = f"{gain(untraced.profiler_of_a)} in A, {gain(untraced.profiler_of_b)} in B"
-        yield f"traced steps against the median of those without the profiler: {costs}; the parts are of traced steps"
+        yield f"traced steps vs the median of those without the profiler: {costs}; the parts are of traced steps"
 
 
 def change(found: Comparison) -> tuple[str, str]:
@@ -138,12 +138,12 @@ def moved_parts(found: Comparison, *, least: float, least_inner: float = 0.0, ma
 
 def waiting_words(found: Comparison) -> str:
     """What ranks wait for each other in A and in B; empty where that is not known of both."""
-    said = (f"{duration(move.a_us)} → {duration(move.b_us)} a step" for move in found.of("waiting"))
+    said = (f"{duration(move.a_us)} → {duration(move.b_us)} per step" for move in found.of("waiting"))
     return next((f"the rank that waits longest for the others: {words}" for words in said), "")
 
 
 def verdict_words(diagnosis: Diagnosis) -> str:
-    """`wall host, up to 43.1 %`; the reason where there is no time to give back."""
+    """`wall host, up to 43.1 %`; the reason where there is not a time to give back."""
     finding = diagnosis.finding(diagnosis.wall)
     if finding is None or finding.recoverable_us <= 0:
         return f"wall {diagnosis.wall.value}: {diagnosis.because}"
@@ -252,18 +252,18 @@ def _notes(a: Analysis, b: Analysis, one: TraceReport, other: TraceReport) -> It
     if bool(one.steps) != bool(other.steps):
         without, steps = ("A", len(other.steps)) if not one.steps else ("B", len(one.steps))
         yield (
-            f"{without} has no marked steps: its whole trace is held against the average of the other's {steps}; "
+            f"{without} has no step markers: its whole trace is compared with the average of the other's {steps}; "
             "compare shares, and record with a schedule (prof.step()) to compare times"
         )
     elif not one.steps:
-        yield "neither has marked steps: whole traces are compared, whatever they hold"
+        yield "neither has marked steps: whole traces are compared"
     elif len(counted_steps(one)) != len(counted_steps(other)):
         yield f"A averages {len(counted_steps(one))} steps, B {len(counted_steps(other))}{_left_out(one, other)}"
     if len(a.traces) != len(b.traces):
-        yield f"A has {len(a.traces)} traces, B {len(b.traces)}: each is told by its slowest rank"
+        yield f"A has {len(a.traces)} traces, B {len(b.traces)}: each is represented by its slowest rank"
     places = ["GPUs" if trace.devices else "CPUs" for trace in (one, other)]
     if places[0] != places[1]:
-        yield f"A ran on {places[0]}, B on {places[1]}: compute and host mean other things on them"
+        yield f"A ran on {places[0]}, B on {places[1]}: compute and host time are not comparable between them"
     if one.format != other.format:
         yield f"A is a {one.format} trace, B {other.format}: what the host did is recorded differently"
     yield from _thin(("A", a), ("B", b))

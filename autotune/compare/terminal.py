@@ -56,9 +56,7 @@ def show_comparison(found: Comparison) -> None:
         say(console, waits, lead=" ")
     _print_communication(console, found, was)
     _print_kernels(console, found, was)
-    print_table(
-        console, "walls: what each could give back at most", ("<", "A", "B", "of A", "of B"), list(wall_rows(found))
-    )
+    print_table(console, "walls: recoverable time at most", ("<", "A", "B", "of A", "of B"), list(wall_rows(found)))
 
 
 def _row(words: str, move: Move, was: float, now: float) -> tuple[str, ...]:
@@ -77,7 +75,7 @@ def _print_communication(console: Console, found: Comparison, step_us: float) ->
         for move in found.of("communication")
         if max(move.a_us or 0.0, move.b_us or 0.0) >= SHOWN * step_us
     ]
-    print_table(console, "communication as it ran, hidden or exposed", ("<kind", "A", "B", "moved"), rows)
+    print_table(console, "communication, hidden and exposed", ("<kind", "A", "B", "moved"), rows)
 
 
 def _print_kernels(console: Console, found: Comparison, step_us: float) -> None:
@@ -86,4 +84,4 @@ def _print_kernels(console: Console, found: Comparison, step_us: float) -> None:
     rows = [
         (*(cell.replace(NONE, "not listed") for cell in _times(move)), short_name(move.name, room)) for move in moved
     ]
-    print_table(console, "kernels that moved most, a step", ("A", "B", "moved", "<kernel"), rows)
+    print_table(console, "kernels that moved most, per step", ("A", "B", "moved", "<kernel"), rows)

@@ -84,7 +84,7 @@
       return [state.data.lanes[lane].label, words(code), duration(us), `${(100 * us / whole).toFixed(1)} %`, count.toLocaleString("en")];
     });
     const drawn = document.createElement("table"), head = drawn.createTHead().insertRow();
-    ["lane", title, "time", "of the stretch", "events"].forEach((name, at) => {
+    ["lane", title, "time", "of the window", "events"].forEach((name, at) => {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.textContent = name;

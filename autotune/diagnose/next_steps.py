@@ -25,12 +25,12 @@ FIXES_SHOWN = 4  # in a terminal
 EXPLAIN = "moe-autotune diagnose --explain"
 # why no wall is named (`Diagnosis.doubt`), and what a further recording must hold to name one
 RECORD = {
-    "cut_short": "the trace again, to its end: let the profiler finish (stop() before the process ends), copy it whole",
+    "cut_short": "the whole trace: let the profiler finish (stop() before the process ends), copy the complete file",
     "low_coverage": "nothing more: name the unknown kernels above in analyzers/names/kernels.csv, one row each",
     "unattributed": "the host too (activities=[CPU, CUDA]; nsys: -t cuda,nvtx,osrt --cuda-graph-trace=node)",
-    "no_wall_is_larger": "every rank of the job in the same steps, to see which one is waited for and for what",
-    "nothing_stands_out": "a burst (`moe-autotune run`), whose measured and attainable FLOP/s judge compute",
-    "too_close": "more steps (10 are enough for most), so that the average is steadier than the lead",
+    "no_wall_is_larger": "every rank of the job in the same steps, to see which one the others wait for, and why",
+    "nothing_stands_out": "a burst (`moe-autotune run`): it has the measured and attainable FLOP/s that compute needs",
+    "too_close": "more steps (10 usually suffice), for a steadier average",
     "may_be_waiting": "every rank of the group that communicates, in the same steps",
     "may_be_the_hosts": "what the device waits for: torch.profiler with enable_cuda_sync_events=True",
     "another_stage": "one rank of every pipeline stage",
@@ -70,7 +70,7 @@ def next_steps(analysis: Analysis, situation: Situation | None = None) -> NextSt
     finding = _next_wall(analysis)
     doubt = _record(analysis.diagnosis)
     if finding is None:
-        return NextSteps(wall=None, said="No wall has time to give back that a fix could act on.", record=doubt)
+        return NextSteps(wall=None, said="No wall has time to recover that a fix acts on.", record=doubt)
     found = _fixes(analysis, finding, situation)
     nodes = nodes_needed(situation.recipe) if situation is not None and _does_not_fit(finding) else None
     return NextSteps(
@@ -124,7 +124,7 @@ def _said(
     analysis: Analysis, finding: WallFinding, found: Sequence[Advice], situation: Situation | None, nodes: int | None
 ) -> Iterator[str]:
     if _does_not_fit(finding):
-        yield "The run does not fit: first what costs least step time."
+        yield "The run does not fit. Fixes, least cost in step time first."
         if nodes is not None and situation is not None:
             yield nodes_words(situation.recipe, nodes)
     elif analysis.diagnosis.cause is not None and cure_of(analysis.diagnosis) is not NOTHING:
@@ -133,13 +133,13 @@ def _said(
     elif analysis.diagnosis.between:
         yield f"Fixes of {' and '.join(analysis.diagnosis.between)}, most to give back first."
     elif analysis.diagnosis.wall is Wall.UNDETERMINED:
-        yield f"No wall is named; {finding.wall} would be next, with {percent(finding.share)} of the step at most."
+        yield f"No wall is named; {finding.wall} would be next, with at most {percent(finding.share)} of the step."
     else:
-        yield f"Fixes of the wall {finding.wall}, most to give back first."
+        yield f"Fixes for the {finding.wall} wall, most recoverable time first."
     if not found:
-        yield "No fix that is known applies to it" + (" from this recipe." if situation else ".")
+        yield "No known fix applies" + (" from this recipe." if situation else ".")
     elif situation is None:
-        yield f"The recipe is not known (--recipe FILE): skip what is on already; {OPEN} is a size to choose."
+        yield f"The recipe is not known (--recipe FILE): skip what is already on; {OPEN} is a size to choose."
 
 
 def nodes_needed(recipe: Recipe) -> int | None:
@@ -153,7 +153,7 @@ def nodes_needed(recipe: Recipe) -> int | None:
 def nodes_words(recipe: Recipe, nodes: int) -> str:
     """That nothing fits on the nodes there are, and how many are needed."""
     has = counted(recipe.cluster.nodes, "node")
-    return f"By the estimate no legal setting fits on {has}; {nodes} are the fewest that do."
+    return f"By estimate no legal setting fits on {has}; at least {nodes} are needed."
 
 
 def _document(one: Advice) -> NextFix:
@@ -184,12 +184,17 @@ def flag_words(fix: NextFix) -> str:
     return ", ".join(part for part in (" ".join(fix["flags"]), without) if part)
 
 
+def _plain(text: str) -> str:
+    """Without the backticks that pages show as code."""
+    return text.replace("`", "")
+
+
 def show_next(console: Console, steps: NextSteps) -> None:
     console.print()
     say(console, "what to try next", style="bold")
-    say(console, steps.said)
+    say(console, _plain(steps.said))
     if steps.record:
-        say(console, steps.record, lead="to be sure, record: ")
+        say(console, _plain(steps.record), lead="to be sure, record: ")
     for number, fix in enumerate(steps.fixes[:FIXES_SHOWN], 1):
         title = ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part)
         say(console, title, lead=f" {number}. ")
@@ -198,4 +203,4 @@ def show_next(console: Console, steps: NextSteps) -> None:
     left = len(steps.fixes) - FIXES_SHOWN
     more = f"{left} more in --html and --json; " if left > 0 else ""
     if steps.fixes:
-        say(console, f"{more}`{EXPLAIN} {steps.fixes[0]['fix']}` tells all of a fix", style="dim")
+        say(console, f"{more}details of a fix: {EXPLAIN} {steps.fixes[0]['fix']}", style="dim")

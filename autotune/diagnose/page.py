@@ -116,7 +116,7 @@ SECTIONS = (
     ("steps", "Steps"),
     ("walls", "Walls"),
     ("next", "What to try next"),
-    ("lanes", "Event by event"),
+    ("lanes", "Timeline"),
     ("ranks", "Ranks"),
     ("memory", "Memory"),
     ("kernels", "Kernels"),
@@ -171,7 +171,7 @@ def _called(analysis: Analysis, trace: TraceReport) -> str:
 
 def _slowest_words(analysis: Analysis, trace: TraceReport) -> str:
     steps = len(trace.steps)
-    average = f"{duration(mean_step_us(trace))} {'a step on average' if steps else 'in all'}"
+    average = f"{duration(mean_step_us(trace))} {'per step on average' if steps else 'in all'}"
     worst = f", {duration(_worst(trace).duration_us)} in the worst, {_worst(trace).name}" if steps > 1 else ""
     return f"{_called(analysis, trace)}: {average}{worst}"
 
@@ -184,7 +184,7 @@ def _lanes_note(trace: TraceReport, found: Lanes) -> str:
     whole = f"{len(found):,} events in {len(found.lanes)} lanes"
     worst = "the worst step" if len(trace.steps) > 1 else "shown first"
     step_us, recorded = _worst(trace).duration_us, duration(found.duration_us)
-    length = recorded if recorded == duration(step_us) else f"{recorded} recorded, which stand for {duration(step_us)}"
+    length = recorded if recorded == duration(step_us) else f"{recorded} recorded, counted as {duration(step_us)}"
     return f"{printable(name)} of {_short(trace)}, {worst}, {length}: {whole}.{many}"
 
 

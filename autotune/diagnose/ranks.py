@@ -24,7 +24,7 @@ def rank_bars(analysis: Analysis) -> Markup | None:
     stacks = [_stack(rank, _idle_us(analysis, rank)) for rank in ranks]
     longest = max(stack.total for stack in stacks) or 1.0
     left = len(analysis.ranks) - len(ranks)
-    note = tag("p", f"The {len(ranks)} ranks with most time of their own; {left} more are not drawn.", class_="note")
+    note = tag("p", f"The {len(ranks)} ranks with most own time; {left} more are not drawn.", class_="note")
     bars = [bar(stack, longest=longest) for stack in stacks]
     return Markup("").join([legend(p for s in stacks for p in s.pieces), *bars, *([note] if left else [])])
 

@@ -25,7 +25,7 @@ def _time(option: str, text: str | None) -> float | None:
         return None
     found = TIME.fullmatch(text.strip())
     if found is None:
-        raise _problem(option, f"{text!r} is no time", "seconds after the trace's first work, or 350ms, 40us")
+        raise _problem(option, f"{text!r} is not a time", "seconds after the trace's first event, or 350ms, 40us")
     return float(found[1]) * SCALES[found[2]]
 
 

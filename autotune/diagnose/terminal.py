@@ -51,7 +51,7 @@ RANGES_SHOWN = 4
 RANKS_SHOWN = 6
 EVIDENCE_SHOWN = 3  # of each wall but the first
 NAME_COLUMNS = 40  # of a file's name
-LEFT_OF_IT = "What is left of the trace shows the following; it is no verdict."
+LEFT_OF_IT = "The rest of the trace shows the following; it is not a verdict."
 UNKNOWN_SHOWN = 3  # of the kernels no table row knows, the longest
 
 
@@ -85,9 +85,9 @@ def described(traces: Sequence[TraceReport]) -> str:
     ranks = counted(len(traces), "rank") if len(traces) > 1 else first.path.rsplit("/", 1)[-1]
     if mean_step_us(first) == 0:
         return f"{ranks}, {first.format}, no time"
-    kind = "marked step" if all(trace.steps_marked for trace in traces) else "range taken for a step"
-    marked = counted(steps, kind).replace("range taken for a steps", "ranges taken for steps")
-    marked = marked if steps else f"no marked steps: {stretch_words(first.stretch)} as one"
+    kind = "marked step" if all(trace.steps_marked for trace in traces) else "range used as step"
+    marked = counted(steps, kind).replace("range used as steps", "ranges used as steps")
+    marked = marked if steps else f"no step markers: {stretch_words(first.stretch)} as one"
     formats = " and ".join(sorted({trace.format for trace in traces}))
     where = "on CPUs" if not any(trace.devices for trace in traces) else "on GPUs"
     return f"{ranks}, {marked}, {formats}, {where}"
@@ -115,11 +115,11 @@ def rank_words(trace: TraceReport, traces: Sequence[TraceReport] = ()) -> str:
 
 
 def worth(analysis: Analysis) -> str:
-    """`up to 72.5 ms (31.0 %) of a step`: what the verdict's wall could give back, or what is lost to the cause of a
+    """`up to 72.5 ms (31.0 %) of the step`: what the verdict's wall could recover, or what is lost to the cause of a
     verdict without one; empty where neither is known, or no step."""
     diagnosis = analysis.diagnosis
     finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
-    whole = "a step" if any(trace.steps for trace in analysis.traces) else "the trace"
+    whole = "the step" if any(trace.steps for trace in analysis.traces) else "the trace"
     if finding is not None and finding.recoverable_us > 0:
         return f"up to {duration(finding.recoverable_us)} ({percent(finding.share)}) of {whole}"
     if finding is None and cause is not None and cause.lost_us > 0:
@@ -207,15 +207,16 @@ def _print_beside(console: Console, lead: str, text: str) -> None:
 
 
 def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
-    """Each wall with its evidence, the first with all of it; those with nothing to give back in a line each."""
+    """Each wall with its evidence, the first with all of it; those with nothing to recover in a line each."""
     walls = diagnosis.walls
     if diagnosis.cut_short and walls:
         console.print()
         say(console, LEFT_OF_IT, style="bold")
     for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
-            evidence = finding.evidence if index == 0 else finding.evidence[:EVIDENCE_SHOWN]
-            left = len(finding.evidence) - len(evidence)
+            more = [line for line in finding.evidence if line not in diagnosis.because]  # no figure twice
+            evidence = more if index == 0 else more[:EVIDENCE_SHOWN]
+            left = len(more) - len(evidence)
             console.print()
             say(console, f"{finding.wall.value}: {gives_back(finding)}", style="bold")
             for said in (*evidence, *([f"{left} more in --html and --json"] if left else [])):
@@ -228,10 +229,10 @@ def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def gives_back(finding: WallFinding) -> str:
-    """What a wall could give back at most, or why that is no time."""
+    """What a wall could give back at most, or why that is not a time."""
     if finding.recoverable_us > 0:
         return f"up to {duration(finding.recoverable_us)}, {percent(finding.share)} of the step"
-    return "the run does not fit" if finding.wall is Wall.MEMORY and finding.share >= 1.0 else "nothing to give back"
+    return "the run does not fit" if finding.wall is Wall.MEMORY and finding.share >= 1.0 else "nothing to recover"
 
 
 def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:
@@ -250,7 +251,7 @@ def _print_ranks(console: Console, ranks: Sequence[RankTime]) -> None:
         for rank in shown
     ]
     left = len(ranks) - len(shown)
-    title = f"ranks, most time of their own first{f' ({left} more not shown)' if left else ''}"
+    title = f"ranks, most own time first{f' ({left} more not shown)' if left else ''}"
     print_table(console, title, ("rank", "step", "own", "waits", "<late"), rows)
 
 
@@ -346,7 +347,7 @@ def notes(traces: Sequence[TraceReport], unknown_shown: int = UNKNOWN_SHOWN) -> 
     longest = sorted(unknown.items(), key=lambda item: (-item[1], item[0]))[:unknown_shown]
     timed = any(mean_step_us(trace) > 0 for trace in traces)
     return [
-        *([f"{percent(classified)} of the device time is in kernels we know"] if timed else []),
+        *([f"{percent(classified)} of device time is in known kernels"] if timed else []),
         *(f"unknown kernel {short_name(name, 64)}: {duration(us)}" for name, us in longest),
         *([f"{len(unknown) - len(longest)} more unknown kernels"] if len(unknown) > len(longest) else []),
         *_once(f"{lost.count} {lost.what} dropped: {lost.why}" for trace in traces for lost in trace.coverage.dropped),

@@ -182,10 +182,10 @@ def _slurm(machine: Machine) -> str | None:
 
 CHECKS: tuple[Check, ...] = (
     Check(what="CPU cores", needed_for="ranks and their threads", how="", look=_cpu),
-    Check(what="memory", needed_for="ranks; CPU bursts are held to the recipe's limit", how="", look=_memory),
+    Check(what="memory", needed_for="ranks; CPU bursts are limited to the recipe's memory", how="", look=_memory),
     Check(
         what="GPUs",
-        needed_for="bursts of recipes that name a GPU; CPU recipes do without",
+        needed_for="bursts of recipes that name a GPU; not needed for CPU recipes",
         how="install the NVIDIA driver so that `nvidia-smi` lists them, or run on a node that has them",
         look=_gpus,
     ),
@@ -204,7 +204,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         what="torch",
         needed_for="engine megatron",
-        how="pip install torch, in the build that fits the driver (pytorch.org/get-started)",
+        how="pip install torch, in the build for this driver (pytorch.org/get-started)",
         look=_torch,
     ),
     Check(
@@ -246,7 +246,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         what="Slurm",
-        needed_for="launcher slurm; launcher local does without",
+        needed_for="launcher slurm; not needed for launcher local",
         how="run on a login node of a Slurm cluster, with `sinfo` and `sbatch` on the path",
         look=_slurm,
     ),

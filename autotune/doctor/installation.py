@@ -29,7 +29,7 @@ def shadowed() -> str | None:
             f"moe-autotune in {home} cannot work with packages of another installation:",
             *(f"    {line}" for line in lines),
             "    → start it from a folder without a package of that name, take that folder off PYTHONPATH,",
-            "      or install moe-autotune into a virtual environment of its own",
+            "      or install moe-autotune into its own virtual environment",
         ]
     )
 

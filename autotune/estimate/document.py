@@ -74,7 +74,7 @@ class Estimate:
 
     @property
     def needs_gib(self) -> float:
-        """What must fit below the limit: the upper bound, and what a GPU holds beside the allocator."""
+        """What must fit below the limit: the upper bound, and what a GPU holds outside the allocator."""
         return self.memory.upper_gib + self.memory.outside_gib
 
     @property
@@ -134,12 +134,12 @@ def show_estimate(estimate: Estimate) -> None:
     console.print()
     console.print(_rank_table(estimate, _room(console, BESIDE_RANK, 2 * BAR)))
     console.print(_letters(estimate), style="dim")
-    peak = f"peak {gib(estimate.memory.peak_gib)}, {gib(estimate.memory.upper_gib)} at most"
+    peak = f"peak {gib(estimate.memory.peak_gib)}, upper bound {gib(estimate.memory.upper_gib)}"
     console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
     console.print(_time_table(estimate, bar))
     time = estimate.time
     rate = f"{significant(time.tokens_per_s_per_gpu, 4)} tokens/s/GPU, {significant(time.model_tflops_per_gpu)} TFLOPS"
-    console.print(f"time: {duration(time.step_s * 1e6)} a step, {rate}, ± {percent(time.spread, 0)}")
+    console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, ± {percent(time.spread, 0)}")
     console.print(calibration_words(estimate))
     for assumption in estimate.document["assumptions"]:
         console.print(f"note: {assumption}", style="dim")
@@ -148,12 +148,12 @@ def show_estimate(estimate: Estimate) -> None:
 def calibration_words(estimate: Estimate) -> str:
     """Median and 90th percentile of the errors against runs that were left out of the fit."""
     if estimate.recipe.hardware.is_cpu:
-        return "calibration: on GPU runs only; on a CPU trust a burst"
+        return "calibration: on GPU runs only; on a CPU measure with a burst"
     said = []
     memory, time = (estimate.document[part]["calibration"] for part in ("memory", "time"))
     for what, known in (("memory", memory), ("time", time)):
         errors = known["error_pct"]
-        said.append(f"{what} off by {errors['median']:g} %, one in ten by {errors['p90']:g} %, in {known['rows']} runs")
+        said.append(f"{what} error median {errors['median']:g} %, p90 {errors['p90']:g} %, {known['rows']} runs")
     return "calibration: " + "; ".join(said)
 
 
@@ -199,7 +199,7 @@ def _letters(estimate: Estimate) -> str:
 
 def _time_table(estimate: Estimate, bar: int) -> Table:
     parts, step = estimate.step_parts, estimate.time.step_s
-    table = Table("time of a step", _right("seconds"), _right("share"), "", box=None)
+    table = Table("step time", _right("seconds"), _right("share"), "", box=None)
     for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         if seconds / step >= SHOWN:
             share = seconds / max(parts.values())

@@ -41,7 +41,7 @@ def show_dry_run(found: DryRun) -> None:
             f"Megatron-Core refuses this layout, {rank}: {_said(found.refused)}", highlight=False, soft_wrap=True
         )
     elif found.stopped:
-        console.print(f"The dry run of {rank} cannot go on: {_said(found.stopped)}", highlight=False, soft_wrap=True)
+        console.print(f"The dry run of {rank} cannot continue: {_said(found.stopped)}", highlight=False, soft_wrap=True)
     else:
         took = f"{found.microbatches} micro batches, {found.seconds:.0f} s"
         console.print(f"Megatron-Core builds and steps {rank}: {took}", highlight=False, soft_wrap=True)

@@ -31,12 +31,12 @@ class Calibration(TypedDict):
 
 class Memory(TypedDict):
     """Predicted memory of the hottest rank. `fits` is by the upper bound and `may_fit` by the point, both with what a
-    GPU holds beside the allocator; both are true where no limit is known."""
+    GPU holds outside the allocator; both are true where no limit is known."""
 
     limit_gib: float | None
     peak_gib: float
     upper_gib: float
-    outside_gib: float  # what a GPU holds beside the allocator
+    outside_gib: float  # what a GPU holds outside the allocator
     fits: bool
     may_fit: bool
     hottest: dict[str, int]  # pp_rank: the pipeline rank that needs most
@@ -84,7 +84,7 @@ def show_memory(memory: Memory) -> None:
         if size >= SHOWN_GIB:
             table.add_row(part, f"{size:.3f}")
     console.print(table)
-    peak = f"estimated peak {gib(memory['peak_gib'])} a rank, {gib(memory['upper_gib'])} at worst"
+    peak = f"estimated peak {gib(memory['peak_gib'])}, upper bound {gib(memory['upper_gib'])}"
     console.print(f"{peak}, {against_limit(memory)}", highlight=False)
 
 

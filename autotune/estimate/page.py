@@ -23,14 +23,14 @@ def estimate_page(estimate: Estimate) -> str:
         "estimate.html.j2",
         name=recipe.name,
         figure=gib(estimate.needs_gib),
-        figure_note=f"at most a GPU, {estimate.verdict}",
+        figure_note=f"per GPU at most, {estimate.verdict}",
         facts={
             "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu} · {layout_words(recipe)}",
             "Settings": setting_words(recipe),
-            "Memory": f"peak {gib(estimate.memory.peak_gib)}, at most {gib(estimate.memory.upper_gib)} on pipeline "
-            f"rank {estimate.memory.hottest['pp_rank']}, and {gib(estimate.memory.outside_gib)} beside the allocator",
-            "Time": f"{duration(time.step_s * 1e6)} a step, {significant(time.tokens_per_s_per_gpu, 4)} tokens/s/GPU, "
-            f"{significant(time.model_tflops_per_gpu)} TFLOPS, ± {percent(time.spread, 0)}",
+            "Memory": f"peak {gib(estimate.memory.peak_gib)}, upper bound {gib(estimate.memory.upper_gib)} on pipeline "
+            f"rank {estimate.memory.hottest['pp_rank']}, and {gib(estimate.memory.outside_gib)} outside the allocator",
+            "Time": f"{duration(time.step_s * 1e6)} per step, {significant(time.tokens_per_s_per_gpu, 4)} "
+            f"tokens/s/GPU, {significant(time.model_tflops_per_gpu)} TFLOPS, ± {percent(time.spread, 0)}",
             "How sure": calibration_words(estimate).removeprefix("calibration: "),
         },
         memory_figure=_memory(estimate),

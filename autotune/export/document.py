@@ -19,7 +19,7 @@ class Exported(_Asked):
     to: str
     text: str
     file: str | None  # that -o wrote; null: stdout
-    warnings: tuple[str, ...]  # that stand on top of it: what it breaks, written by --force
+    warnings: tuple[str, ...]  # at its top: the findings, written by --force
 
 
 class Tracked(TypedDict):

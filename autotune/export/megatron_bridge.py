@@ -19,9 +19,9 @@ from trainer.command_line.megatron_lm.spelling import environment
 from trainer.recipe import Recipe
 
 HELD = (
-    "# It takes comm_overlap of the Bridge recipe away and says what that decides where it acts: communication",
-    "# buffers tuned by hand (tp_comm_overlap_cfg) and deferred embedding gradients go with it.",
-    "# checkpoint.ckpt_format is the one that goes with or without Megatron FSDP.",
+    "# comm_overlap of the Bridge recipe is removed and replaced by explicit settings: hand-tuned communication",
+    "# buffers (tp_comm_overlap_cfg) and deferred embedding gradients are removed with it.",
+    "# checkpoint.ckpt_format matches the use of Megatron FSDP.",
 )
 
 

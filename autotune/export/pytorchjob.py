@@ -102,13 +102,13 @@ def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]
     yield f"#   {IMAGE}: the container image, with the trainer and its folder as the working folder"
     yield "#   volumes of data and checkpoints; node selectors, tolerations and network devices (rdma) of your cluster"
     if any(is_inherited(name, value) and is_secret(name) for name, value in command.variables.items()):
-        yield f"#   {SECRET}: the Secret of your cluster that holds the passwords and keys named below"
+        yield f"#   {SECRET}: the Secret of your cluster with the passwords and keys named below"
     lines = () if recipe.trainer is None else recipe.trainer.setup
     yield from (
-        comment(f"Your own script prepares its shell by this, which is for the image to do: {line}") for line in lines
+        comment(f"Your own script sets up its shell with this; the image has to do it: {line}") for line in lines
     )
     if command.made_up:
-        yield "#   data, tokenizer, schedule: it trains 50 steps on made-up data"
+        yield "#   data, tokenizer, schedule: it trains 50 steps on mock data"
     yield from (comment(f"NOT EXPRESSED: {each}") for each in command.lost)
 
 

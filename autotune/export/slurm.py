@@ -65,16 +65,16 @@ def _resources(recipe: Recipe) -> Iterator[str]:
 
 def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
     yield "#"
-    yield "# What only you know, and sbatch takes beside this script or as a line above:"
+    yield "# Fill in, as options of sbatch or as #SBATCH lines above:"
     yield "#   --account=ACCOUNT --partition=PARTITION --time=HH:MM:SS, where your cluster asks for them"
-    yield "#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); else in the shell's own environment"
+    yield "#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); default the shell's environment"
     if made_up:
-        yield "#   data, tokenizer, schedule, checkpoints: it trains 50 steps on made-up data; what comes behind the"
-        yield "#     script's name is handed on, and the last word of a flag counts"
+        yield "#   data, tokenizer, schedule, checkpoints: it trains 50 steps on mock data; arguments after the"
+        yield "#     script's name are passed on, and the last value of a flag wins"
         yield "#   the folder of Megatron-LM: submit it from there"
     else:
-        yield "# The trainer's own command is as it was given, its data and checkpoints with it; submit it from where"
-        yield "# that command starts. What comes behind the script's name is handed on."
+        yield "# The trainer's own command is unchanged, its data and checkpoints included; submit it from the folder"
+        yield "# where that command starts. Arguments after the script's name are passed on."
     if recipe.cluster.nodes > 1:
         yield "#   NCCL_SOCKET_IFNAME, NCCL_IB_HCA: where NCCL does not find the network by itself"
 

@@ -112,7 +112,7 @@ def header(imported: Imported, *, name: str) -> str:
     found, environment = imported.found, imported.environment
     lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
     if found.launchers or found.headers:
-        lines.append("It was started by these words; burst.launcher starts the ranks of a burst:")
+        lines.append("It was launched with these arguments; burst.launcher starts the ranks of a burst:")
         lines += [f"  #SBATCH {' '.join(found.headers)}"] if found.headers else []
         lines += [f"  {shlex.join(each.words)}" for each in found.launchers]
     if environment.launcher or environment.secret:
@@ -140,12 +140,16 @@ def yaml_of(recipe: Recipe) -> str:
 
 def _parts(imported: Imported) -> Iterator[tuple[str, list[str]]]:
     found, environment = imported.found, imported.environment
-    yield "took", list(_took(imported))
-    yield "passes on", list(_passed(imported))
-    yield "keeps", [f"{each.words}: {each.why}" for each in found.kept]
+    yield "imported", list(_took(imported))
+    yield "passed on", list(_passed(imported))
+    yield "kept", [f"{each.words}: {each.why}" for each in found.kept]
     yield "CHANGED", _changes(imported)
-    secrets = [f"{' '.join(environment.secret)}: never written down, export it yourself"] if environment.secret else []
-    yield "leaves out", [*_launchers(imported), *secrets]
+    secrets = (
+        [f"{' '.join(environment.secret)}: a secret, never written to a file: export it yourself"]
+        if environment.secret
+        else []
+    )
+    yield "left out", [*_launchers(imported), *secrets]
     yield "note", list(found.notes)
 
 
@@ -173,9 +177,8 @@ def _passed(imported: Imported) -> Iterator[str]:
     if environment.trainer:
         yield f"{_counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
     if found.setup:
-        said = "each rank of a burst does it before the command, exports before the launch"
-        prepare = "prepares" if len(found.setup) == 1 else "prepare"
-        yield f"{_counted(len(found.setup), 'line')} that {prepare} the shell: {'; '.join(_cut(found.setup))} ({said})"
+        said = "each rank of a burst runs it before the command, exports before the launch"
+        yield f"{_counted(len(found.setup), 'line')} of shell setup: {'; '.join(_cut(found.setup))} ({said})"
 
 
 def _launchers(imported: Imported) -> Iterator[str]:
@@ -205,7 +208,7 @@ def _short(name: str, value: Any) -> str:
 
 def _changes(imported: Imported) -> list[str]:
     return [
-        f"{name} is {knob_value(now)} with the recipe's words, {knob_value(was)} in the file"
+        f"{name} is {knob_value(now)} by the recipe's flags, {knob_value(was)} in the file"
         for name, (was, now) in imported.changed.items()
     ]
 

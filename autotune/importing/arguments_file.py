@@ -30,7 +30,7 @@ def from_text(text: str, asked: Asked) -> Started:
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
-        raise refused(asked.file, f"it cannot be read as words: {str(error).lower()}", "check its quotes") from None
+        raise refused(asked.file, f"it cannot be split into words: {str(error).lower()}", "check its quotes") from None
     argv = [_filled(word, asked) for word in words]
     _refuse_open(argv, asked)
     return Started(program=PROGRAM, argv=tuple(argv), notes=_program_note())
@@ -98,7 +98,7 @@ def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) 
         flag = word.partition("=")[0] if word.startswith("--") else flag
         for match in () if flag in NOT_NEEDED else _OPEN.finditer(word):
             name = next((each for each in match.groups() if each), None)
-            hint = f"--set {name}=VALUE" if name else "write down what it comes to"
+            hint = f"--set {name}=VALUE" if name else "write its value"
             problems[match[0]] = Problem(
                 where=asked.file, what=f"{match[0]}: not set in a file of arguments", hint=hint
             )
@@ -107,7 +107,7 @@ def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) 
 
 
 def _program_note() -> tuple[str, ...]:
-    return (f"it names no program: {' '.join(PROGRAM)} was written down, change trainer.command if it is another",)
+    return (f"no program in it: {' '.join(PROGRAM)} is assumed, change trainer.command if it is another",)
 
 
 def read_yaml(text: str) -> Any:
@@ -115,7 +115,7 @@ def read_yaml(text: str) -> Any:
     whose aliases stand for more than can be read."""
     try:
         if values_in(yaml.compose(text, Loader=yaml.SafeLoader)) > MOST_VALUES:
-            raise TooMuchError("its aliases stand for more values than can be read")
+            raise TooMuchError("its aliases expand to more values than can be read")
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         return None

@@ -72,7 +72,7 @@ def _model(recipe: str | None, reading: Reading, asked: Asked) -> str | Mapping[
         return reading.model
     raise refused(
         asked.file,
-        f"it does not say which model: {recipe or 'no --recipe'} is named after none of the presets",
+        f"it does not say which model: {recipe or 'no --recipe'} matches no preset",
         f"--set model=NAME, one of {', '.join(list(presets())[:6])}, …",
     )
 
@@ -88,7 +88,7 @@ def from_config(data: Any, asked: Asked) -> Found:
         kept=_kept(reading),
         sizes=Sizes(),
         notes=(
-            "a configuration holds no command: bursts run our own model (engine megatron); import the launch line "
+            "a configuration has no command: bursts run our own model (engine megatron); import the launch line "
             "for yours",
         ),
     )

@@ -79,4 +79,4 @@ def check_given(asked: Asked, *texts: str) -> None:
         if not in_text and name not in Architecture.model_fields and name != "model" and "@" not in name:
             words = near(name, Architecture.model_fields)
             hint = f"did you mean {words[0]}?" if words else "name a variable of the script, or a field of the model"
-            raise refused(f"--set {name}", "nothing in the file is called so", hint)
+            raise refused(f"--set {name}", "nothing in the file has that name", hint)

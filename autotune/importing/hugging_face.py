@@ -15,5 +15,5 @@ def is_config(data: Any) -> bool:
 def from_config(data: Any, asked: Asked) -> Found:
     """The model; how it is trained is a recipe's default, which the user changes."""
     model = model_fields(data, where=asked.file)
-    note = "it says nothing of training: sequence length, batch, precision and layout are a recipe's defaults"
+    note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     return Found(what=f"a Hugging Face configuration ({data['model_type']})", model=model, notes=(note,))

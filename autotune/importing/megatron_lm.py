@@ -67,7 +67,7 @@ def from_log(text: str, asked: Asked) -> Found:
         kept=unread,
         sizes=Sizes(nodes=nodes, gpus_per_node=per_node, tasks=world, gpu=_gpu_in(text)),
         notes=(
-            "a log holds no command: bursts run our own model (engine megatron); import the script for yours",
+            "a log has no command: bursts run our own model (engine megatron); import the script for yours",
             *((f"{world} ranks are taken as {nodes} nodes of {per_node}: else give --gpus-per-node",) if nodes else ()),
         ),
     )
@@ -85,7 +85,7 @@ def _refuse_missing(reading: Reading, asked: Asked) -> None:
     if reading.missing:
         flags = ", ".join(reading.missing)
         raise refused(
-            asked.file, f"Megatron-LM's {flags} is in none of its arguments", "name the file that holds all of them"
+            asked.file, f"Megatron-LM's {flags} is in none of its arguments", "name the file that has all of them"
         )
     if "precision" in reading.unread:
         raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")

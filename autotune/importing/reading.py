@@ -28,9 +28,9 @@ def imported(asked: Asked) -> Imported:
         made = first if started is None else _agreed(first, started, asked)
         return replace(made, found=secrets.told(made.found))
     except RecursionError:
-        raise refused(asked.file, "it is nested too deeply to be read", "write it flatter") from None
+        raise refused(asked.file, "it is nested too deeply to be read", "flatten it") from None
     except TooMuchError as error:
-        raise refused(asked.file, str(error), "import what it comes to: a file of the arguments") from None
+        raise refused(asked.file, str(error), "import its arguments as a file") from None
 
 
 def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
@@ -48,7 +48,7 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
         texts = data if text.lstrip().startswith("{") else arguments_file.read_texts(text)
         return _command(arguments_file.from_yaml(texts, asked), asked, "a YAML file of Megatron-LM's arguments")
     if data is not None:
-        raise refused(asked.file, "a mapping of no kind that is known here", KNOWN)
+        raise refused(asked.file, "a mapping of an unknown kind", KNOWN)
     if _only_arguments(text):
         return _command(arguments_file.from_text(text, asked), asked, "a file of Megatron-LM's arguments")
     return _command(scripts.started(text, asked), asked, "a launch script")

@@ -250,11 +250,11 @@ def _file_of(gap: Gap, asked: Asked) -> str:
 
 def _hint(gap: Gap) -> str:
     if gap.name == ARGUMENTS:
-        return "--set '@=…' with the words that the script is started with, --set '@=' where there are none"
+        return "--set '@=…' with the arguments that the script is started with, --set '@=' where there are none"
     if gap.name.startswith("if@"):
         return f"--set {gap.name}=yes or --set {gap.name}=no"
     if gap.why == NOT_UNDERSTOOD:
-        return "write it in quotes, as bash wants it, or import a file of the arguments"
+        return "write it in quotes, as bash needs it, or import a file of the arguments"
     return f"--set {gap.name}=VALUE" if gap.has_own_name or gap.name.isdigit() else f"--set '{gap.name}=VALUE'"
 
 

@@ -19,7 +19,7 @@ def without(started: Started) -> Started:
     flags += [word.partition("=")[0] for each in words for word in each.values if _is_override(word)]
     told = [line for line in started.setup if masked(line, {}) != line]
     flags += [masked(line, {}) for line in told]
-    notes = [f"{flag} was left out: it holds a secret, which no file should; export it yourself" for flag in flags]
+    notes = [f"{flag} was left out: it is a secret; export it yourself" for flag in flags]
     return replace(
         started,
         argv=argv,

@@ -112,7 +112,7 @@ def _expected(recipe: Recipe) -> tuple[str, ...]:
     return (
         f"`moe-autotune plan`'s first choice: about {time.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
         f"{memory.peak_gib + memory.outside_gib:.0f} GiB of {recipe.memory_limit_gib:.0f}, "
-        f"at most {memory.upper_gib + memory.outside_gib:.0f}.",
+        f"upper bound {memory.upper_gib + memory.outside_gib:.0f}.",
     )
 
 

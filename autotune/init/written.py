@@ -19,7 +19,7 @@ cluster: {{gpu: {gpu}, nodes: {nodes}, gpus_per_node: {gpus_per_node}}}    # mem
 
 training:
   seq_length: {seq_length}
-  global_batch_size: {global_batch_size}    # decides convergence: never moved unless taken out of tune.freeze
+  global_batch_size: {global_batch_size}    # affects convergence: never changed unless removed from tune.freeze
   micro_batch_size: {micro_batch_size}
   precision: {precision}    # fp32 bf16 fp8_blockwise fp8_current fp8_delayed mxfp8 nvfp4
 
@@ -27,7 +27,7 @@ parallelism:    # tp pp cp ep etp vpp are accepted too
 {parallelism}
 knobs:    # anything else of Megatron's that is not at its default
 {knobs}
-burst:    # one short training run; the tuner makes many
+burst:    # one short training run; the tuner runs many
   engine: megatron    # megatron (real training), command (your own script: see `import`) or simulated
   launcher: {launcher}
   warmup_steps: 3
@@ -39,24 +39,24 @@ tune:
   freeze: [global_batch_size, seq_length]    # knobs that must stay as they are
   allow: training-equivalent    # or numerics-changing (FP8 and the like), or benchmark-only
   patience: 5    # proposals without a gain before the search stops
-  sampler: model    # of retune: model (what is learnt), or Optuna's tpe, gp, random
+  sampler: model    # of retune: model (what is learned), or Optuna's tpe, gp, random
 """
 # What a knob that a starter may hold is for; any other stands without a word
 WORDS = {
-    "use_distributed_optimizer": "optimizer state is divided over data parallel ranks",
-    "overlap_grad_reduce": "gradients are reduced beside the backward pass",
-    "overlap_param_gather": "parameters are gathered beside the forward pass",
-    "moe_grouped_gemm": "a rank's experts in one product",
+    "use_distributed_optimizer": "shard optimizer state over data-parallel ranks",
+    "overlap_grad_reduce": "overlap gradient reduction with backward",
+    "overlap_param_gather": "overlap parameter gathering with forward",
+    "moe_grouped_gemm": "all experts of a rank in one GEMM",
     "moe_router_dtype": "scores of many experts tie in 16 bits",
     "moe_token_dispatcher_type": "flex: DeepEP or HybridEP, which have to be installed; alltoall needs neither",
-    "overlap_moe_expert_parallel_comm": "dispatch and combine of one micro batch beside compute of another",
-    "overlap_p2p_comm": "send and receive between stages beside compute",
-    "pipeline_model_parallel_layout": "what a stage holds: E embedding, t a layer, m MTP, L loss",
+    "overlap_moe_expert_parallel_comm": "overlap EP communication of one micro batch with compute of another",
+    "overlap_p2p_comm": "overlap PP send/recv with compute",
+    "pipeline_model_parallel_layout": "layers of each stage: E embedding, t a layer, m MTP, L loss",
     "sequence_parallel": "MoE with TP needs it",
-    "recompute_granularity": "activations are computed again in backward: full costs most time and saves most memory",
-    "recompute_modules": "these activations are computed again in backward",
-    "cuda_graph_impl": "launches are recorded once and replayed",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "Megatron-LM demands it of TP or CP before Blackwell",
+    "recompute_granularity": "recompute activations in backward: full saves most memory and costs most time",
+    "recompute_modules": "modules whose activations are recomputed",
+    "cuda_graph_impl": "record launches once and replay them",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "Megatron-LM requires it with TP or CP before Blackwell",
 }
 
 

@@ -110,9 +110,9 @@
     if (!marks.length || figure.querySelector("[tabindex]")) return;
     let at = -1;
     const go = (next) => {
-      marks.forEach((mark) => mark.classList.remove("told"));
+      marks.forEach((mark) => mark.classList.remove("current"));
       at = Math.max(0, Math.min(next, marks.length - 1));
-      marks[at].classList.add("told");
+      marks[at].classList.add("current");
       tell(marks[at]);
     };
     figure.tabIndex = 0;
@@ -126,7 +126,7 @@
     figure.addEventListener("blur", () => {
       at = -1;
       tip.hidden = true;
-      marks.forEach((mark) => mark.classList.remove("told"));
+      marks.forEach((mark) => mark.classList.remove("current"));
     });
   });
 })();

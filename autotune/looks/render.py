@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 ROOMS = (
     "looks",
@@ -18,6 +19,7 @@ ROOMS = (
     "report",
     "studies",
 )  # folders with templates, searched in order
+CODE = re.compile(r"`([^`]+)`")
 
 
 def render(template: str, **values: Any) -> str:
@@ -27,6 +29,11 @@ def render(template: str, **values: Any) -> str:
     )
 
 
+def coded(text: str) -> Markup:
+    """Text in which `backticks` mark code, as code."""
+    return Markup(CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
 def script(name: str) -> Markup:
     """A script of ours, to stand in a page."""
     return Markup(_text(name))
@@ -34,13 +41,15 @@ def script(name: str) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=FunctionLoader(_text),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["coded"] = coded
+    return made
 
 
 def _text(name: str) -> str:

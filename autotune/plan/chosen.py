@@ -19,7 +19,7 @@ def chosen_text(plan: Plan, number: int) -> str:
     against = plan.recipe.diff(choice.recipe).items()
     lines = (
         f"Choice {number} of moe-autotune plan: about {significant(choice.tokens_per_s_per_gpu, 4)} tokens/s/GPU, "
-        f"peak {gib(choice.peak_gib)}, at most {gib(choice.needs_gib)}{'' if choice.fits else ': it does not fit'}",
+        f"peak {gib(choice.peak_gib)}, upper bound {gib(choice.needs_gib)}{'' if choice.fits else ': it does not fit'}",
         *(f"{name}: {knob_value(to)}, not {knob_value(here)}" for name, (here, to) in against),
     )
     return "".join(f"# {line}\n" for line in lines) + choice.recipe.to_yaml()

@@ -174,19 +174,17 @@ def show_plan(plan: Plan) -> None:
         console.print(f"note: {assumption}", style="dim")
     if not plan.fitting:
         console.print(unfit_words(plan), style="yellow")
-    against = f" in {gib(plan.limit_gib)} a rank" if plan.limit_gib is not None else f": {UNRANKED}"
-    console.print(f"{plan.found.legal.sum()} legal layouts, {plan.fitting} fit by the upper bound{against}")
+    against = f" in {gib(plan.limit_gib)} per rank" if plan.limit_gib is not None else f": {UNRANKED}"
+    console.print(f"{plan.found.legal.sum()} legal layouts, {plan.fitting} fit by upper bound{against}")
 
 
 def unfit_words(plan: Plan) -> str:
     """What it would take, where nothing fits."""
     each = plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
-        return f"nothing fits, and not with {MOST_GPUS:,} GPUs either: the least need is shown"
+        return f"nothing fits, not even on {MOST_GPUS:,} GPUs: the smallest peaks are shown"
     gpus = plan.fewest_nodes * each
-    return (
-        f"nothing fits on {plan.recipe.world_size:,} GPUs; by doublings {gpus:,} are the fewest on which something does"
-    )
+    return f"nothing fits on {plan.recipe.world_size:,} GPUs; it takes at least {gpus:,} (tried by doubling)"
 
 
 def _table(shown: Sequence[Choice]) -> Table:
@@ -214,7 +212,7 @@ def _first(plan: Plan) -> str:
     first = plan.choices[0]
     changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
     return (
-        f"\nfirst, against the recipe: {changes or 'nothing to change'}\n"
+        f"\nchoice 1 vs the recipe: {changes or 'nothing to change'}\n"
         f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU ± {first.spread:.0%}, "
-        f"peak {gib(first.peak_gib)}, at most {gib(first.needs_gib)} on pipeline rank {first.pp_rank}"
+        f"peak {gib(first.peak_gib)}, upper bound {gib(first.needs_gib)} on pipeline rank {first.pp_rank}"
     )

@@ -34,8 +34,8 @@ def plan_page(plan: Plan) -> str:
             "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu}, sequence "
             f"{recipe.training.seq_length:,}, global batch {recipe.training.global_batch_size:,}",
             "First choice": setting_words(first.recipe) if first else "",
-            "What decides": first.because if first else "",
-            "Looked at": f"{plan.found.legal.sum():,} legal layouts in {plan.found.estimated:,} estimates; "
+            "Why": first.because if first else "",
+            "Searched": f"{plan.found.legal.sum():,} legal layouts in {plan.found.estimated:,} estimates; "
             f"{plan.fitting:,} fit",
             "Too small": "" if plan.fitting else unfit_words(plan),
             "The recipe": "; ".join(f"illegal as it is: {finding.message}" for finding in plan.findings),
@@ -97,7 +97,7 @@ def _memory_axis(frame: _Frame, limit_gib: float | None) -> list[Markup]:
     ticks = [k * step for k in range(math.ceil(frame.low / step), math.floor(frame.high / step) + 1)]
     y = str(SCATTER_PX - 22)
     parts = [tag("text", f"{tick:g}", x=place(frame.x(tick)), y=y, class_="axis middle") for tick in ticks]
-    parts.append(tag("text", "GiB a GPU at most", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
+    parts.append(tag("text", "GiB per GPU, upper bound", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
     if limit_gib is not None:
         x = frame.x(limit_gib)
         parts.append(line(x, frame.axis.top, x, frame.axis.bottom, "limit"))

@@ -17,11 +17,10 @@ from trainer.recipe.knobs import KNOBS
 
 def path(material: Material) -> Section | None:
     said = (
-        "Every kept change. The wall found is the largest of the recipe it was made from; a fix may answer a smaller "
-        "one: its because says which. A predicted gain is what was believed before the burst, with its 90 % interval; "
-        "where nothing is believed, the fix's claim on a wall's recoverable time R, with T/(T−R)−1 over all walls it "
-        "claims to act on as its bound. Obtained is over the parent, "
-        "from all bursts of both, with the 95 % interval; judged gives the figures known when the verdict fell.",
+        "Every accepted change. The wall is the largest one of the parent recipe; a fix may answer a smaller one, "
+        "named in its reason. Predicted: the gain before the burst, with its 90 % interval; without an interval, the "
+        "fix's claim on the wall's recoverable time R, bounded by T/(T−R)−1. Obtained: the gain over the parent, from "
+        "all bursts of both, with its 95 % interval. Verdict: the figures at the time of the decision.",
     )
     records = tuple(_step(step, material.unit) for step in material.path)
     return Section(key="path", title="The accepted path", paragraphs=said, records=records)
@@ -37,8 +36,8 @@ def recipe(material: Material) -> Section | None:
         for knob, (a, b) in changed.items()
     )
     if not rows:
-        return Section(key="recipe", title="The tuned recipe", paragraphs=("It is the recipe as given.",))
-    said = (f"Base → tuned (trial {best.number}), whole: {numerics_of(changed)}. The recipe is in tuned_recipe.yaml.",)
+        return Section(key="recipe", title="The tuned recipe", paragraphs=("It is the base recipe.",))
+    said = (f"Base → tuned (trial {best.number}): {numerics_of(changed)}. The recipe is in tuned_recipe.yaml.",)
     columns = ("knob", "base", "tuned", "numerics", "set by")
     return Section(key="recipe", title="The tuned recipe", paragraphs=said, table=Table(columns=columns, rows=rows))
 
@@ -46,7 +45,7 @@ def recipe(material: Material) -> Section | None:
 def rejected(material: Material) -> Section | None:
     if not material.rejected:
         return None
-    said = ("Tried and not kept. A trial without a burst was refused by the rules before it cost one.",)
+    said = ("A trial without a burst was refused by the rules before it cost one.",)
     records = tuple(_rejected(trial, material.trial(trial.proposal.parent)) for trial in material.rejected)
     return Section(key="rejected", title="Tried and rejected", paragraphs=said, records=records)
 
@@ -68,20 +67,20 @@ def _step(step: PathStep, unit: str) -> Record:
     if wall is None:
         given = (
             ("result", obtained_text(step, unit)),
-            ("judged", trial.verdict_because),
+            ("verdict", trial.verdict_because),
             ("data", burst_folders(trial)),
         )
-        return Record(heading=f"{step.number} · the recipe as given · trial {trial.number}", facts=given)
+        return Record(heading=f"{step.number} · base recipe · trial {trial.number}", facts=given)
     facts = (
         ("wall found", str(wall)),
         ("evidence", "; ".join(wall.evidence)),
         ("seen in", wall.seen_in),
         ("change", changes_text(trial.changes)),
-        ("because", trial.proposal.because),
+        ("reason", trial.proposal.because),
         ("predicted", predicted_text(trial)),
         ("answered", before_and_after(step)),
         ("obtained", obtained_text(step, unit)),
-        ("judged", trial.verdict_because),
+        ("verdict", trial.verdict_because),
         ("data", burst_folders(trial)),
     )
     heading = f"{step.number} · {fix_title(trial)} · {trial.proposal.phase.value}, trial {trial.number}"
@@ -90,9 +89,9 @@ def _step(step: PathStep, unit: str) -> Record:
 
 def _rejected(trial: Trial, parent: Trial | None) -> Record:
     facts = (
-        ("reason", trial.verdict_because),
+        ("verdict", trial.verdict_because),
         ("change", changes_text(trial.changes)),
-        ("because", trial.proposal.because),
+        ("reason", trial.proposal.because),
         ("predicted", predicted_text(trial)),
         ("obtained", gain_with_interval(obtained(trial, parent))),
         ("data", burst_folders(trial)),

@@ -28,8 +28,8 @@ SCHEMA = 1
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The middle of the measured steps (median of the bursts' medians), and an interval that holds the median of
-    the steps with 95 % or more, whatever their distribution; `n` steps over all bursts of the trial."""
+    """The median of the measured steps (median of the bursts' medians), and its distribution-free interval of at least
+    95 %; `n` steps over all bursts of the trial."""
 
     median: float
     low: float
@@ -50,7 +50,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """All bursts of a trial together: peaks are the largest of any burst, losses those of the first, the cost is their
-    sum (null where an engine did not tell it)."""
+    sum (null where an engine did not report it)."""
 
     step_us: StepTime
     tokens_per_s_per_gpu: float
@@ -78,8 +78,8 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole of report.json. `reference` (also `base`) is what the speed-up is counted from: the recipe as given
-    where it runs, else of those made to fit the one that changes least of it; `best` is the one accepted last. They are
+    """The whole of report.json. `reference` (also `base`) is what the speed-up is counted from: the base recipe
+    where it runs, else the recipe that runs with the fewest changes; `best` is the last accepted one. They are
     null, and there is no speed-up, where nothing ran."""
 
     schema: int = SCHEMA
@@ -97,7 +97,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     saved_gpu_hours: tuple[float, float, float] | None = None  # of those by the speed-up: low, middle, high
     environment: dict[str, str]
     links: Links | None  # between the nodes, as measured before the first burst
-    unlike_production: list[Difference]  # of the best trial's bursts, where an engine tells it
+    unlike_production: list[Difference]  # of the best trial's bursts, where an engine reports it
     trials: list[TrialEntry]
 
 

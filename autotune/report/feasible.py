@@ -31,11 +31,11 @@ def _said(recipe: Recipe) -> Iterator[str]:
     nodes = nodes_needed(recipe)
     if nodes is not None:
         yield nodes_words(recipe, nodes)
-        yield "`moe-autotune plan` ranks the settings once cluster.nodes says so."
+        yield "Set cluster.nodes to that, and `moe-autotune plan` ranks the settings."
         return
     first = next(iter(choices(search(recipe), 1)), None)
     if first is not None and first.fits:
         yield (
-            f"By the estimate this fits, with {first.needs_gib:.1f} of {recipe.memory_limit_gib:.1f} GiB: "
+            f"By estimate this fits, with {first.needs_gib:.1f} of {recipe.memory_limit_gib:.1f} GiB: "
             f"{changes_text(recipe.diff(first.recipe))}. `moe-autotune plan` lists more."
         )

@@ -35,9 +35,7 @@ def throughput(material: Material) -> Markup:
     for trial in trials:
         parts += _throughput_mark(trial, material, axis, column[trial.number])
     parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
-    name = (
-        f"Throughput of {len(trials)} trials in tokens a second of one {material.unit}; the table below has the figures"
-    )
+    name = f"Throughput of {len(trials)} trials in tokens/s per {material.unit}; the table below has the figures"
     unit = tag("p", f"tokens/s/{material.unit} by trial", class_="unit")
     return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _mark_legend(trials)
 
@@ -53,7 +51,7 @@ def memory(material: Material) -> Markup:
         parts += _memory_column(trial, material, axis, (index + 0.5) / len(trials), 0.5 / len(trials))
     parts += numbers_below(len(trials), CHART_PX - 6, first=[str(trial.number) for trial in trials])
     name = f"Peak memory by rank of {len(trials)} trials against the limit; the table below has the figures"
-    unit = tag("p", "GiB a rank by trial", class_="unit")
+    unit = tag("p", "GiB per rank by trial", class_="unit")
     return unit + drawing(parts, height=CHART_PX, name=name, class_="chart") + _memory_legend()
 
 
@@ -98,7 +96,7 @@ def _mark_legend(trials: Sequence[Trial]) -> Markup:
     words = {
         "accepted": "accepted",
         "rejected": "rejected",
-        "inconclusive": "inside the noise",
+        "inconclusive": "within the noise",
         "noop": "no effect",
         "oom": "out of memory",
         "failed": "failed or refused",
@@ -109,7 +107,7 @@ def _mark_legend(trials: Sequence[Trial]) -> Markup:
 
 def _memory_legend() -> Markup:
     rows = [
-        ("accepted", "hottest rank; a stroke for every other rank"),
+        ("accepted", "hottest rank (strokes: the other ranks)"),
         ("noop", "predicted"),
         ("oom", "out of memory"),
     ]
@@ -133,7 +131,7 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
     before: float | None = None
     for (trial, rate), until in zip(kept, ends, strict=False):
         x, level = column[trial.number], axis.y(rate)
-        title = f"limit of noise: {percent(noise)} above {tokens_per_s(rate, unit=material.unit)}"
+        title = f"noise: {percent(noise)} above {tokens_per_s(rate, unit=material.unit)}"
         if before is not None:
             parts.append(line(x, before, x, level, "best"))
         parts += [

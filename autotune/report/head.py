@@ -49,7 +49,7 @@ def head_of(material: Material) -> Head:
         ("Software", _software(material)),
         ("Cost", _cost(history, document)),
         ("Saves", _saves(document, base)),
-        ("It would take", _needed(material, base)),
+        ("Needs", _needed(material, base)),
     )
     return Head(
         facts=tuple(fact for fact in facts if fact[1]),
@@ -66,7 +66,7 @@ def ran_on(recipe: Recipe) -> str:
     if recipe.burst.engine == "simulated":
         return f"{count} × {cluster.gpu}{nodes}, simulated: nothing was measured"
     if recipe.hardware.is_cpu:
-        return f"{counted(count, 'CPU rank')}{nodes}: says nothing of GPUs"
+        return f"{counted(count, 'CPU rank')}{nodes}: not comparable with GPUs"
     return f"{count} × {cluster.gpu}{nodes}"
 
 
@@ -103,7 +103,7 @@ def _software(material: Material) -> str:
 
 def _cost(history: History, document: Document) -> str:
     price = document.gpu_hour_price
-    money = f", {significant(price * history.gpu_hours)} at {price:g} an hour" if price is not None else ""
+    money = f", {significant(price * history.gpu_hours)} at {price:g} per hour" if price is not None else ""
     return f"{cost_in_words(history)}{money}"
 
 
@@ -112,13 +112,13 @@ def _saves(document: Document, recipe: Recipe) -> str:
     if planned is None or saved is None:
         return ""
     low, middle, high = saved
-    money = f", {significant(price * middle)} at {price:g} an hour" if price is not None else ""
+    money = f", {significant(price * middle)} at {price:g} per hour" if price is not None else ""
     by = ", by a simulation" if document.simulated else ""
     if middle <= 0:
-        return f"nothing of the planned {significant(planned)} GPU-hours"
+        return f"none of the planned {significant(planned)} GPU-hours"
     return (
         f"{significant(middle)} of the planned {significant(planned)} GPU-hours (95 % interval {significant(low)} to "
-        f"{significant(high)}){money}{by}; the study cost {significant(document.gpu_hours, 2)}"
+        f"{significant(high)}){money}{by}"
     )
 
 
@@ -130,7 +130,7 @@ def _needed(material: Material, recipe: Recipe) -> str:
     if section is None:
         return "a recipe that runs: no trial failed for memory, so more nodes will not help; the first failure is below"
     limit = f" of {gib(recipe.memory_limit_gib)}" if recipe.memory_limit_gib else ""
-    as_given = f"As given it needs about {gib(estimate_memory(recipe).peak_gib)} a rank{limit}."
+    as_given = f"The base recipe needs about {gib(estimate_memory(recipe).peak_gib)} per rank{limit}."
     return f"{section.paragraphs[0]} {as_given}"
 
 

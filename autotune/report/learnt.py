@@ -26,15 +26,15 @@ def learnt(material: Material) -> Section | None:
     )
     traced = sum(bool(each.ranks) for each in belief.time.measured)
     said = (
-        f"What {len(belief.time.measured)} recipes that ran ({traced} of them traced) say of this cluster, where they "
-        "say something: constants of the step-time estimate as the tables have them and as every prediction now uses "
-        "them, the furthest moved first. Constants that no burst has touched keep the tables' value.",
+        f"Constants of the step-time estimate, calibrated on {len(belief.time.measured)} recipes that ran ({traced} of "
+        "them traced): the tables' value, and the one that every prediction now uses. Largest change first; constants "
+        "that no burst measured keep the tables' value.",
     )
     columns = ("what", "unit", "tables", "this cluster", "90 % interval")
     if not rows:
         return None
     table = Table(columns=columns, rows=rows, numbers=(2, 3, 4))
-    return Section(key="learnt", title="What was learnt of this cluster", paragraphs=said, table=table)
+    return Section(key="learned", title="What was learned about this cluster", paragraphs=said, table=table)
 
 
 def _interval(low: float, high: float) -> str:

@@ -10,10 +10,10 @@ from policies.belief.probed import SOURCE
 from trainer.probe.links import Links
 
 SAID = (
-    "All-reduces of each rank with its like on the other nodes, all ranks of a node at once, measured before the first "
-    "burst."
+    "All-reduces of each rank with its peers on the other nodes, all ranks of a node at once, measured before the "
+    "first burst."
 )
-TAUGHT = "What is believed of the network starts here and not at the tables."
+TAUGHT = "The network model starts from these values instead of the tables."
 
 
 def links(material: Material) -> Section | None:
@@ -32,13 +32,13 @@ def links(material: Material) -> Section | None:
 def _rows(found: Links) -> tuple[tuple[str, ...], ...]:
     over = ", ".join(filter(None, found.interfaces))
     rows = {
-        "what a rank sends a second": f"{significant(found.bandwidth_gb_s, 3)} GB/s",
-        "in all-reduces of": f"{significant(found.message_mib, 3)} MiB",
-        "an all-reduce of 4 KiB": duration(found.latency_us),
-        "by": f"{found.backend} over {over}" if over else found.backend,
+        "bandwidth per rank": f"{significant(found.bandwidth_gb_s, 3)} GB/s",
+        "all-reduce size": f"{significant(found.message_mib, 3)} MiB",
+        "4 KiB all-reduce": duration(found.latency_us),
+        "backend": f"{found.backend} over {over}" if over else found.backend,
         "nodes": ", ".join(found.hosts),
-        "ranks of a node": str(found.ranks_per_node),
-        "clocks of the nodes apart": duration(1e6 * found.clocks_apart_s),
-        "until a file shows on every node": duration(1e6 * found.folder_lag_s),
+        "ranks per node": str(found.ranks_per_node),
+        "clock difference between nodes": duration(1e6 * found.clocks_apart_s),
+        "delay until a file is visible on every node": duration(1e6 * found.folder_lag_s),
     }
     return tuple(rows.items())

@@ -15,7 +15,7 @@ def markdown(material: Material) -> str:
     """The whole report in GitHub's markdown."""
     story = tell(material.history, material.document)
     head = head_of(material)
-    lines = [f"# {story.headline}", "", f"{story.figure_note}. {story.ended}.", ""]
+    lines = [f"# {story.headline}", "", f"{_sentence(story.figure_note)} {_sentence(story.ended)}", ""]
     lines += [*(f"- {name}: {_flat(text)}" for name, text in head.facts), ""]
     lines += [f"- **{question}.** {_flat(answer)}" for question, answer in story.sentences]
     lines += ["", *_taking(head)]
@@ -26,10 +26,14 @@ def markdown(material: Material) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def _taking(head: Head) -> Iterator[str]:
     """How to take the tuned recipe: the command, and what changes in the user's own."""
     if head.export:
-        yield f"- Take it, from the study's folder: `{head.export}`"
+        yield f"- Use it, from the study's folder: `{head.export}`"
     if head.flags:
         yield ""
         yield "```diff"

@@ -32,8 +32,8 @@ def steps(material: Material) -> Section | None:
         wall = wall_of(trial)
         rows.append((str(trial.number), duration(step_us), *(percent(shares[f]) for f in Family), str(wall)))
     said = (
-        "One bar a trial that left a trace: its average traced step on its slowest rank, divided without rest. "
-        "Traced steps carry the profiler's own cost; throughput is measured on other steps, without it.",
+        "One bar per traced trial: the average traced step of its slowest rank, partitioned completely. "
+        "Traced steps include the profiler's cost; throughput is measured on other steps, without it.",
     )
     words = ("compute", "recompute, copies", "exposed communication", "host", "bubble, sync", "unattributed")
     table = Table(
@@ -60,8 +60,8 @@ def throughput(material: Material) -> Section | None:
         )
     noise = noise_gain(material.trials)
     measured = (
-        "Median of the measured steps; the interval holds the median with 95 %. The shaded band above the best so "
-        f"far is the limit of noise: two bursts a side cannot tell a gain below {percent(noise)} from none."
+        "Median of the measured steps, with its 95 % interval. The shaded band above the best so far is the noise: "
+        f"with two bursts per side, a gain below {percent(noise)} cannot be distinguished from none."
     )
     said = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
     columns = ("trial", "fix", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
@@ -103,7 +103,7 @@ def losses(material: Material) -> Section | None:
     rows = tuple((str(step), f"{a:.4f}", f"{b:.4f}", percent(_apart(a, b), 2)) for step, (a, b) in enumerate(pairs))
     largest = max(_apart(a, b) for a, b in pairs)
     parted = disagreement(best, base)
-    verdict = f"They part: {parted}." if parted else "They agree within the tolerance for these changes."
+    verdict = f"They diverge: {parted}." if parted else "They agree within the tolerance for these changes."
     label = numerics_of(base.recipe.diff(best.recipe))
     said = (
         f"Loss of every step from the first, warm-up included, of trial {base.number} and trial {best.number}: "
@@ -133,35 +133,32 @@ def noise(material: Material) -> Section | None:
     )
     has_cpu = any(any(outcome.cpu_us) for trial in trials for outcome in trial.outcomes)
     said = [
-        "One noise, asked three questions.",
-        f"How far does a burst move? A burst counts as the median of its measured steps. From "
-        f"{counted(wall.repeats, 'repeat')} of bursts that ran the same recipe, that median moves by "
-        f"{percent(wall.deviation)} (one standard deviation, wall time"
+        "One noise, used three times.",
+        f"Between bursts: the median step of a burst varies by {percent(wall.deviation)} (one standard deviation, "
+        "wall-clock time"
         + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
-        + ". Without repeats the spread of the steps stands in.",
-        f"Which gain is one? From {percent(noise_gain(trials))} on, two bursts a side tell a gain from that noise: "
-        f"{math.log1p(noise_gain(trials)) / wall.deviation:.1f} standard deviations, because "
-        f"{counted(wall.freedom, 'repeat')}, the steps counted as one, are few to know them by. A smaller gain was "
-        "kept only where it held in every interleaved pair of further bursts; each verdict gives the noise of its own "
-        "comparison. Wall time decides; a verdict says so where CPU time did.",
-        f"Which idea is worth a burst? One that could give more than {percent(noise_band(trials))}: trying is cheaper "
-        "than believing, so the bar is half of how far repeats of one recipe lie apart "
-        f"({percent(FLOOR)} at least, {percent(WITHOUT_REPEATS)} without repeats).",
+        + f", measured on {counted(wall.repeats, 'repeat')} of the same recipe; without repeats, on the steps.",
+        f"For a verdict: with two bursts per side a gain counts from {percent(noise_gain(trials))} on, which is "
+        f"{math.log1p(noise_gain(trials)) / wall.deviation:.1f} standard deviations at "
+        f"{counted(wall.freedom, 'repeat')} (the steps count as one). A smaller gain was accepted only where every "
+        "interleaved pair of further bursts confirmed it; each verdict shows the noise of its own comparison. "
+        "Wall-clock time decides, unless the verdict names CPU time.",
+        f"For an idea: it is tried if it could gain more than {percent(noise_band(trials))}, half the spread between "
+        f"repeats of one recipe (at least {percent(FLOOR)}; {percent(WITHOUT_REPEATS)} without repeats), because a "
+        "burst costs less than a missed gain.",
     ]
     table = Table(
-        columns=("trial", "bursts", "medians apart", "median step of each burst"), rows=rows, numbers=(0, 1, 2)
+        columns=("trial", "bursts", "spread of medians", "median step of each burst"), rows=rows, numbers=(0, 1, 2)
     )
     return Section(key="noise", title="How noise was measured", paragraphs=tuple(said), table=table if rows else None)
 
 
 def unlike_production(material: Material) -> Section | None:
     rows = tuple((d.what, d.here, d.production, d.effect) for d in material.document.unlike_production)
-    said = (
-        "The bursts of the best trial beside a run of the command that its recipe exports to. Effects are estimates.",
-    )
-    table = Table(columns=("what", "in a burst", "in production", "what it does to the figures"), rows=rows)
+    said = ("The bursts of the best trial, compared with a run of its exported command. Effects are estimates.",)
+    table = Table(columns=("what", "in a burst", "in production", "effect on the figures"), rows=rows)
     return (
-        Section(key="production", title="Where a burst is not production", paragraphs=said, table=table)
+        Section(key="production", title="How a burst differs from production", paragraphs=said, table=table)
         if rows
         else None
     )
@@ -177,7 +174,7 @@ def environment(material: Material) -> Section | None:
     pairs = {**study.environment, **measured_on, "moe-autotune": study.version, "seed": str(study.seed)}
     pairs |= {"engine": f"{engine}: no figure was measured" if material.history.simulated else engine}
     rows = tuple(sorted((name, str(value)) for name, value in pairs.items()))
-    said = ("Where the bursts ran. Figures of another machine or version are not comparable with these.",)
+    said = ("Where the bursts ran. Figures from another machine or version are not comparable with these.",)
     return Section(
         key="environment", title="Environment", paragraphs=said, table=Table(columns=("what", "found"), rows=rows)
     )

@@ -83,7 +83,7 @@ def _figure(section: Section, material: Material) -> Markup | None:
 def _card(trial: Trial) -> TrialCard:
     wall = wall_of(trial)
     facts = (
-        ("because", trial.proposal.because),
+        ("reason", trial.proposal.because),
         ("change", changes_text(trial.changes)),
         ("predicted", predicted_text(trial)),
         ("verdict", f"{status_words(trial)}: {trial.verdict_because}"),

@@ -19,7 +19,7 @@ from autotune.report.document import Document, Measured, measured
 from autotune.report.walls import wall_of, walls_met, where_it_failed
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
-from autotune.tuning.lines import cost_in_words, rate_unit
+from autotune.tuning.lines import rate_unit
 from autotune.tuning.losses import disagreement
 from policies.trial import Status, Trial
 
@@ -70,10 +70,9 @@ def _figure_note(history: History, document: Document) -> str:
     if document.speedup is None or history.reference is None:
         return "no trial gave step times"
     low, high = document.speedup_ci or (None, None)
-    source = "simulated, not measured: " if history.simulated else ""
     given = history.reference.number == 0
-    what = "the recipe as given" if given else "the smallest change that ran"
-    over = f"{source}throughput over trial {history.reference.number}, {what}"
+    what = "the base recipe" if given else "the smallest change that ran"
+    over = f"throughput over trial {history.reference.number}, {what}"
     if document.best == document.base:
         return f"{over}: nothing beat it"
     return ", ".join(part for part in (over, interval(low, high), _bursts_behind(history)) if part)
@@ -89,7 +88,7 @@ def _bursts_behind(history: History) -> str:
 
 def _ended(history: History, document: Document) -> str:
     why = f": {history.ended.because}" if history.ended else ""
-    return f"{ENDED[document.status]}{why}; {cost_in_words(history)}{_lost(history)}"
+    return f"{ENDED[document.status]}{why}{_lost(history)}"
 
 
 def _lost(history: History) -> str:
@@ -99,7 +98,7 @@ def _lost(history: History) -> str:
     nodes = Counter(lost.failure.node for lost in history.lost if lost.failure.node)
     named = ", ".join(f"{node} {times} times" if times > 1 else node for node, times in nodes.most_common())
     where = f" (node {named})" if named else ""
-    return f", {counted(len(history.lost), 'burst')} lost to the machine{where} and run again"
+    return f", {counted(len(history.lost), 'burst')} lost to machine faults{where} and rerun"
 
 
 def _what_was_wrong(history: History) -> str:
@@ -110,29 +109,29 @@ def _what_was_wrong(history: History) -> str:
     said = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
     walls = walls_met([trial for trial in trials if trial.accepted])
     if walls:
-        said.append("Walls met on the way, each where it was largest: " + "; ".join(walls) + ".")
+        said.append("Walls on the way, each at its largest: " + "; ".join(walls) + ".")
     return " ".join(said) or "No trace named a wall."
 
 
 def _as_given(trial: Trial) -> str:
     failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
     if failure is None:
-        return "The recipe as given gave no step times."
+        return "The base recipe gave no step times."
     if trial.status is Status.OOM:
         limit = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
         where = where_it_failed(failure)
-        limited = f" (limit {gib(limit)} a rank)" if limit else ""
-        return f"The recipe as given does not fit: out of memory {where}{limited}.".replace("  ", " ")
-    return f"The recipe as given does not run ({failure.kind}: {failure.evidence})."
+        limited = f" (limit {gib(limit)} per rank)" if limit else ""
+        return f"The base recipe does not fit: out of memory {where}{limited}.".replace("  ", " ")
+    return f"The base recipe does not run ({failure.kind}: {failure.evidence})."
 
 
 def _what_was_changed(history: History) -> str:
     trials, best = history.trials, history.best
     if best is None:
-        return "Nothing that was tried made it run."
+        return "No recipe that was tried runs."
     changed = trials[0].recipe.diff(best.recipe)
     if not changed:
-        return "Nothing: no change beat the recipe as given."
+        return "Nothing: no change beat the base recipe."
     kept = sum(trial.accepted for trial in trials if trial.number != trials[0].number)
     return f"{changes_text(changed)}, in {counted(kept, 'accepted step')} out of {counted(len(trials), 'trial')}."
 
@@ -149,7 +148,7 @@ def _what_it_gave(history: History, document: Document, unit: str) -> str:
     rates = " → ".join(tokens_per_s(figures.tokens_per_s_per_gpu, unit=unit) for figures in (before, after))
     parts = [
         f"{speedup(document.speedup)} the throughput ({interval(low, high)}): {rates}",
-        f"a step from {duration(before.step_us.median)} to {duration(after.step_us.median)}",
+        f"step time {duration(before.step_us.median)} → {duration(after.step_us.median)}",
         _memory(before, after),
         _losses(best, base),
     ]
@@ -161,13 +160,13 @@ def _losses(best: Trial, base: Trial) -> str:
     if not all(any(outcome.loss for outcome in trial.outcomes) for trial in (best, base)):
         return ""
     parted = disagreement(best, base)
-    return f"the losses part: {parted}" if parted else "the losses agree"
+    return f"the losses diverge: {parted}" if parted else "the losses agree"
 
 
 def _memory(before: Measured, after: Measured) -> str:
     if not before.peak_gib or not after.peak_gib:
         return ""
-    return f"peak memory of the hottest rank from {gib(max(before.peak_gib))} to {gib(max(after.peak_gib))}"
+    return f"peak memory of the hottest rank {gib(max(before.peak_gib))} → {gib(max(after.peak_gib))}"
 
 
 def _what_is_left(history: History) -> str:

@@ -77,7 +77,7 @@ def where_it_failed(failure: Failure) -> str:
 
 def _out_of_memory(trial: Trial, failure: Failure) -> WallSeen:
     limit = next((outcome.limit_gib for outcome in trial.outcomes if outcome.limit_gib), None)
-    under = f"limit {gib(limit)} a rank" if limit else ""
+    under = f"limit {gib(limit)} per rank" if limit else ""
     evidence = tuple(said for said in (f"out of memory {where_it_failed(failure)}".strip(), failure.evidence) if said)
     return WallSeen(
         wall=Wall.MEMORY.value,

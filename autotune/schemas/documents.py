@@ -35,7 +35,7 @@ class Document:
 
 DOCUMENTS: dict[Name, Document] = {
     "report": Document(types=(Report,), said="report.json of a study", commands=("run", "report")),
-    "journal": Document(types=get_args(Event), said="a line of journal.jsonl, told apart by event"),
+    "journal": Document(types=get_args(Event), said="a line of journal.jsonl; event names its kind"),
     "outcome": Document(types=(Outcome,), said="outcome.json of a burst"),
     "dry-run": Document(types=(Preview,), said="what would be tried first", commands=("run --dry-run",)),
     "status": Document(types=(Standing,), said="where a study stands", commands=("status", "watch")),

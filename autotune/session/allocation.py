@@ -1,6 +1,6 @@
 """A study that runs in a Slurm job of its own: submitted, or found where it runs, and looked at from here.
 
-The tuner in the job does everything; here its log is shown. Ctrl-C ends it there, in order; where only this process or
+The tuner in the job does everything; here its log is shown. Ctrl-C stops it there, in order; where only this process or
 its terminal goes, the job goes on, and `--resume` looks at it again.
 """
 
@@ -48,9 +48,9 @@ class InAllocation:
             with closing(open_study(lambda event, history: None)):
                 pass  # the folder is made, or found to be a study that can go on; the job opens it again
             job = night.submit()
-            self._say(f"study {self.folder} in job {job}; Ctrl-C ends it")
+            self._say(f"study {self.folder} in job {job}; Ctrl-C stops it")
         else:
-            self._say(f"study {self.folder} in job {job}, which runs already; Ctrl-C ends it")
+            self._say(f"study {self.folder} in job {job}, which runs already; Ctrl-C stops it")
         self._look_on(Look(night=night, job=job, say=self._say))
         write_report(self.folder)
         return read_study(self.folder)
@@ -70,7 +70,7 @@ class InAllocation:
         if ended is None or cut_off:
             again = shlex.join(["moe-autotune", "run", self.given, "--study", str(self.folder), "--resume"])
             when = " before the study did" if ended is None else ""
-            self._say(f"job {look.job} ended {look.last.state or 'unseen'}{when}; go on with: {again}")
+            self._say(f"job {look.job} ended {look.last.state or 'unseen'}{when}; resume with: {again}")
 
     def argv(self) -> list[str]:
         """What the job runs: this command again, inside."""

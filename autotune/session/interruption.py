@@ -18,7 +18,7 @@ from trainer.launchers.slurm.allocation import why_told
 SIGNALS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "TERM",
-    signal.SIGHUP: "the closing of its terminal",
+    signal.SIGHUP: "its terminal closing",
 }
 ALL = (*SIGNALS, signal.SIGALRM)
 
@@ -59,7 +59,9 @@ class Interruption:
         """What the journal says of this end; `told` where it was no signal."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
-            return Ended(status="budget", because=f"the time is up: {datetime.fromtimestamp(self._until):%H:%M}")
+            return Ended(
+                status="budget", because=f"the deadline was reached: {datetime.fromtimestamp(self._until):%H:%M}"
+            )
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
         why = why_told(os.environ) if self._received == signal.SIGTERM else None
         said = f"ended by {by}" + (f": {why}" if why else "")

@@ -50,5 +50,5 @@ def notify(command: str, told: Mapping[str, str], *, wait_s: float = WAIT_S) -> 
     try:
         done = subprocess.run(["sh", "-c", command], env={**os.environ, **told}, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
-        return f"notify: the command had not ended after {wait_s:.0f} s and was ended"
-    return f"notify: the command ended with {done.returncode}" if done.returncode else None
+        return f"notify: the command ran longer than {wait_s:.0f} s and was killed"
+    return f"notify: the command exited with {done.returncode}" if done.returncode else None

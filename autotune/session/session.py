@@ -80,14 +80,14 @@ class Session:
         self._sum_up(study.journal.whole)
         self._say(f"report: {written}")
         if ended.status in RESUMABLE:
-            self._say(f"go on with: {resume_command(study.journal.whole, str(self.folder))}")
+            self._say(f"resume with: {resume_command(study.journal.whole, str(self.folder))}")
         self._notify(study.journal.whole, OF_ENDS.get(ended.status, DONE))
         return ended
 
     def _begin(self, study: Study, past: Iterable[Event]) -> None:
         self._say(f"study {study.folder}")
         if study.journal.torn_bytes:
-            self._say(f"the journal ended in a torn line of {study.journal.torn_bytes} bytes: cut off")
+            self._say(f"the journal's last line was incomplete ({study.journal.torn_bytes} bytes) and was removed")
         self.view.retell(past)
         limits = self.limits
         study.journal.append(
@@ -127,7 +127,7 @@ class Session:
         what = known.problems[0].what if known else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             if study.journal.whole.ended is None:
-                study.journal.append(Ended(status="interrupted", because=f"an error ended it: {masked(what)}"))
+                study.journal.append(Ended(status="interrupted", because=f"stopped by an error: {masked(what)}"))
                 write_report(study.folder)
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
 

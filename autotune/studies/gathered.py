@@ -53,7 +53,7 @@ class Unread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `studies --json`; studies in the order they began."""
+    """The document of `studies --json`; studies in the order they started."""
 
     schema: int = 1
     folder: str
@@ -81,8 +81,8 @@ def gathered(folder: Path, *, now: float) -> Found:
             continue
         rows.append((history.study.at if history.study else 0.0, _row(study, history, now), history))
     if not rows and not unread:
-        hint = "name the folder that studies lie in; `moe-autotune run` makes studies/"
-        raise BadInputError(Problem(where=str(folder), what="no study lies here", hint=hint))
+        hint = "name the folder with the studies; `moe-autotune run` makes studies/"
+        raise BadInputError(Problem(where=str(folder), what="no study here", hint=hint))
     rows.sort(key=lambda row: (row[0], row[1].folder))
     document = Gathered(folder=str(folder), studies=[row for _, row, _ in rows], unread=unread)
     return Found(document=document, histories=tuple(history for *_, history in rows))

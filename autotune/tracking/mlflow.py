@@ -76,7 +76,7 @@ def _make_room(client: Any, experiment: str, identity: str, again: bool) -> None
     if older and not again:
         study = next((run for run in older if PARENT not in run.data.tags), older[0]).info.run_id
         problem = f"this study is there already, as run {study}"
-        raise BadInputError(Problem(where="--to mlflow", what=problem, hint="--force writes it again in place of that"))
+        raise BadInputError(Problem(where="--to mlflow", what=problem, hint="--force replaces it"))
     for run in older:
         client.delete_run(run.info.run_id)
 

@@ -69,9 +69,9 @@ class Bench:
         if self.spent >= self.budget:
             return self.in_words
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
-            return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} GPU-hours are spent, a burst takes {hours:.2g}"
+            return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} GPU-hours are used, a burst takes {hours:.2g}"
         if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
-            return "the time is up"
+            return "the deadline was reached"
         return None
 
     @property
@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def in_words(self) -> str:
-        return f"{self.spent} of {self.budget} bursts are spent"
+        return f"{self.spent} of {self.budget} bursts are used"
 
     def enter(self, proposal: Proposal) -> int:
         """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is
@@ -199,7 +199,7 @@ class Bench:
         if lost >= LOST_IN_A_ROW:
             raise ToolError(
                 f"{lost} bursts in a row failed for reasons that are not the recipe's: {failure.evidence}",
-                hint="look at the burst's log/, mend the machine, then go on with --resume",
+                hint="look at the burst's log/, fix the machine, then continue with --resume",
             )
 
     def _analyzed(self, burst: BurstFinished) -> Analyzed:

@@ -38,7 +38,7 @@ class StudyStarted(_Event, frozen=True, kw_only=True, tag="study"):
 
 
 class TunerStarted(_Event, frozen=True, kw_only=True, tag="tuner"):
-    """A run of the tuner begins, or goes on with the study: what it may spend, and where it runs. `recipe` is what the
+    """A run of the tuner starts or resumes the study: what it may spend, and where it runs. `recipe` is what the
     command named, `until` seconds since the epoch."""
 
     recipe: str
@@ -101,7 +101,7 @@ class BurstStarted(_Event, frozen=True, kw_only=True, tag="burst_started"):
 
 
 class BurstFinished(_Event, frozen=True, kw_only=True, tag="burst_finished"):
-    """`seconds` is the whole burst by the tuner's clock, start-up included; `ranks` is how many GPUs it held."""
+    """`seconds` is the whole burst by the tuner's clock, start-up included; `ranks` is how many GPUs it used."""
 
     burst: int
     trial: int
@@ -144,7 +144,7 @@ class Judged(_Event, frozen=True, kw_only=True, tag="verdict"):
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
-    """A run of the tuner came to an end; a resumed study goes on after it."""
+    """A run of the tuner ended; a resumed study continues after it."""
 
     status: EndStatus
     because: str

@@ -80,7 +80,7 @@ def read_events(path: Path) -> tuple[list[Event], int]:
         raise BadInputError(
             Problem(
                 where=str(path.parent),
-                what=f"not a study: it holds no {JOURNAL}",
+                what=f"not a study: it has no {JOURNAL}",
                 hint="name a folder that `moe-autotune run` made",
             )
         )
@@ -105,7 +105,7 @@ def read_study(folder: Path) -> History:
         raise BadInputError(
             Problem(
                 where=str(folder / JOURNAL),
-                what="the journal has no first line: the study was stopped before it began",
+                what="the journal has no first line: the study was stopped before it started",
                 hint="delete the folder and start again",
             )
         )
@@ -156,7 +156,7 @@ class Journal:
                     where=str(self.path),
                     what=f"expected an event {kind.__struct_config__.tag!r} here, found "
                     f"{event.__struct_config__.tag!r}: another version wrote this study",
-                    hint="resume it with the version that began it, or start a new study",
+                    hint="resume it with the version that started it, or start a new study",
                 )
             )
         self.history.fold(event)

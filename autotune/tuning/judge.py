@@ -1,8 +1,8 @@
 """Is a candidate better than the best so far? Pure: trials in, a verdict with its reason out.
 
-Wall time decides. A gain is believed at once when it is far outside the noise; a smaller one asks for
+Wall-clock time decides. A gain is believed at once when it is far beyond the noise; a smaller one asks for
 interleaved repeats (best, candidate, best, candidate), and then has to hold in every pair. On a machine so
-busy that wall time says little, the CPU time of the ranks, which a neighbour moves far less, may decide
+busy that wall-clock time says little, the CPU time of the ranks, which a neighbour moves far less, may decide
 instead, and the verdict says so.
 """
 
@@ -79,7 +79,7 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
         once = len(candidate.outcomes) == 1 and measure_noise(trials, wall_cost).deviation > STEADY
         return Judgement(verdict=Verdict.ACCEPTED, because="the first recipe that runs", again=once)
     if parted := disagreement(candidate, against):
-        return Judgement(verdict=Verdict.REJECTED, because=f"claims to leave training as it was, but its {parted}")
+        return Judgement(verdict=Verdict.REJECTED, because=f"is labelled training-equivalent, but its {parted}")
     wall = _compare(candidate, against, trials, wall_cost)
     if wall is None:
         return Judgement(verdict=Verdict.REJECTED, because="the burst gave no step times")
@@ -93,7 +93,7 @@ def judge(candidate: Trial, *, against: Trial | None, trials: Sequence[Trial]) -
 
 
 def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[Trial]) -> Judgement | None:
-    """A gain inside the noise that was predicted: prediction and measurement together, each by its precision. None
+    """A gain within the noise that was predicted: prediction and measurement together, each by its precision. None
     where nothing was predicted with an interval, or where the two contradict each other: then neither supports the
     other. One that stays open is measured again at the end."""
     predicted = candidate.proposal.predicted
@@ -110,16 +110,16 @@ def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[
     together = f"{gain(math.expm1(mean))} ± {percent(math.expm1(NINETY * deviation))}"
     between = f"{gain(predicted.gain_low)} to {gain(predicted.gain_high)}"
     said = (
-        f"wall time {gain(math.expm1(wall.gain))}, predicted {gain(predicted.gain)} (90 %: {between}): "
+        f"wall-clock time {gain(math.expm1(wall.gain))}, predicted {gain(predicted.gain)} (90 %: {between}): "
         f"together {together}"
     )
     if wall.gain > 0 and mean > NINETY * deviation:
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"inside what was predicted: {said}")
-    return Judgement(verdict=Verdict.INCONCLUSIVE, because=f"a gain inside the noise is no gain: {said}")
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"within the prediction: {said}")
+    return Judgement(verdict=Verdict.INCONCLUSIVE, because=f"no gain beyond the noise: {said}")
 
 
 def noise_gain(trials: Sequence[Trial]) -> float:
-    """The smallest gain (fraction of throughput) that two bursts a side could tell from noise."""
+    """The smallest gain (fraction of throughput) that two bursts per side could tell from noise."""
     noise = measure_noise(trials, wall_cost)
     return math.expm1(noise.band(2, 2, _student(noise.freedom, FIRST_LOOK)))
 
@@ -147,25 +147,25 @@ def speedup(best: Trial, *, over: Trial, seed: int = 0, draws: int = 1000) -> Sp
 
 def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None) -> Judgement:
     bursts = sum(outcome.ok for outcome in candidate.outcomes)
-    said = f"wall time {wall}" + (f", CPU time {cpu}" if cpu else "")
+    said = f"wall-clock time {wall}" + (f", CPU time {cpu}" if cpu else "")
     if wall.clear and wall.pairs_agree:
-        how = "in interleaved repeats" if bursts > 1 else "far outside the noise"
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"wall time decides, {how}: {said}")
+        how = "in interleaved repeats" if bursts > 1 else "far beyond the noise"
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"decided by wall-clock time, {how}: {said}")
     if bursts > 1 and _cpu_decides(wall, cpu):
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"wall time is too noisy, CPU time decides: {said}")
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"wall-clock time is too noisy, decided by CPU time: {said}")
     if wall.gain <= 0 and not (cpu and cpu.clear and wall.gain > -wall.band):
         return Judgement(verdict=Verdict.REJECTED, because=f"no gain: {said}")
     hope = max(wall.gain / wall.band, cpu.gain / cpu.band if cpu else 0.0)
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
-        because=f"a gain inside the noise is no gain: {said}",
+        because=f"no gain beyond the noise: {said}",
         again=hope >= HOPE.get(bursts, math.inf),
     )
 
 
 def _cpu_decides(wall: Comparison, cpu: Comparison | None) -> bool:
-    """Where wall time says too little, also of its own pairs, the steadier measure does, if wall time does not object
-    on average."""
+    """Where wall-clock time says too little, also of its own pairs, the steadier measure does, if wall-clock time does
+    not object on average."""
     if cpu is None or wall.gain <= 0:
         return False
     return cpu.clear and cpu.pairs_agree and wall.band > NOISY * cpu.band

@@ -39,7 +39,7 @@ def line_of(event: Event, history: History) -> str | None:
 
 @line_of.register
 def _(event: StudyStarted, history: History) -> str:
-    return f"study {event.name} begun, seed {event.seed}"
+    return f"study {event.name} started, seed {event.seed}"
 
 
 @line_of.register
@@ -47,7 +47,7 @@ def _(event: TunerStarted, history: History) -> str | None:
     """Nothing at a study's begin, where the line before says it."""
     if not history.proposals:
         return None
-    return f"going on after {counted(len(history.finished), 'burst')} of {event.budget}"
+    return f"resuming after {counted(len(history.finished), 'burst')} of {event.budget}"
 
 
 @line_of.register
@@ -70,7 +70,7 @@ def _(event: Refused, history: History) -> str:
 
 @line_of.register
 def _(event: BurstStarted, history: History) -> str | None:
-    return f"  burst {event.burst}: trial {event.trial} once more" if event.purpose == "repeat" else None
+    return f"  burst {event.burst}: repeat of trial {event.trial}" if event.purpose == "repeat" else None
 
 
 @line_of.register
@@ -80,7 +80,7 @@ def _(event: BurstFinished, history: History) -> str:
 
 @line_of.register
 def _(event: BurstLost, history: History) -> str:
-    return f"  burst {event.burst} lost, not the recipe's doing: {failure_in_words(event.failure)}"
+    return f"  burst {event.burst} lost, not caused by the recipe: {failure_in_words(event.failure)}"
 
 
 @line_of.register
@@ -104,15 +104,17 @@ def _(event: Ended, history: History) -> str:
 
 
 def links_in_words(links: Links) -> str:
-    """`5 GB/s a rank, 31 us an all-reduce of 4 KiB (gloo over eth0, n1 and n2)`, and what is odd about the nodes."""
+    """`5 GB/s per rank, 31 us per 4 KiB all-reduce (gloo over eth0, n1 and n2)`, and what is odd about the nodes."""
     over = f" over {', '.join(links.interfaces)}" if any(links.interfaces) else ""
     rate, latency = significant(links.bandwidth_gb_s, 3), significant(links.latency_us, 3)
     where = f"{links.backend}{over}, {counted(links.nodes, 'node')}"
-    said = f"{rate} GB/s a rank, {latency} us an all-reduce of 4 KiB ({where})"
+    said = f"{rate} GB/s per rank, {latency} us per 4 KiB all-reduce ({where})"
     if links.clocks_apart_s > CLOCKS_APART_S:
-        said += f"; their clocks are {significant(links.clocks_apart_s, 2)} s apart: who failed first is told by them"
+        said += (
+            f"; their clocks are {significant(links.clocks_apart_s, 2)} s apart: the order of failures depends on them"
+        )
     if links.folder_lag_s > FOLDER_LAG_S:
-        said += f"; a file shows on the other nodes after {significant(links.folder_lag_s, 2)} s"
+        said += f"; a file appears on the other nodes after {significant(links.folder_lag_s, 2)} s"
     return said
 
 
@@ -120,7 +122,7 @@ def outcome_in_words(outcome: Outcome) -> str:
     """Step time, throughput and peak memory of a burst, or how it failed."""
     if outcome.failure is not None:
         return failure_in_words(outcome.failure)
-    parts = [f"{duration(median(outcome.step_us))} a step"] if outcome.step_us else []
+    parts = [f"{duration(median(outcome.step_us))} per step"] if outcome.step_us else []
     if outcome.tokens_per_s_per_gpu:
         parts.append(tokens_per_s(outcome.tokens_per_s_per_gpu))
     if outcome.peak_gib:

@@ -136,7 +136,7 @@ def summary(history: History, console: Console) -> None:
     console.print(f"cost: {cost_in_words(history)}", highlight=False, soft_wrap=True)
     console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False, soft_wrap=True)
     if history.simulated:
-        console.print("simulated: these figures are a model's, nothing was measured")
+        console.print("simulated: figures of a model, nothing was measured")
 
 
 def _interval(history: History) -> str:

@@ -214,11 +214,11 @@ class Loop:
         if found is None or self._beats_noise(found):
             return None
         bound = found.predicted.gain_bound
-        most = "nobody knows what the next could bring" if bound is None else f"the next could bring {percent(bound)}"
+        most = "the gain of the next is unknown" if bound is None else f"the next could gain {percent(bound)}"
         without = sum(trial.number > self.best.number for trial in trials)
         return (
-            f"{without} recipes in a row brought no gain (tune.patience), and {most}, where only more than "
-            f"{percent(noise_gain(trials))} is told from the noise"
+            f"{without} recipes in a row brought no gain (tune.patience), and {most}, within the noise "
+            f"(±{percent(noise_gain(trials))})"
         )
 
     def _end(self) -> Ended:
@@ -234,4 +234,4 @@ class Loop:
 
 def base_proposal(recipe: Recipe) -> Proposal:
     """Trial 0: the recipe as the user gave it."""
-    return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", because="the base recipe as given")
+    return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", because="the base recipe")

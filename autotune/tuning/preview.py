@@ -69,7 +69,7 @@ class Night:
 def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
     """Prints it for people, on one screen; the same as a document for programs."""
     findings, memory = findings_of(recipe), memory_document(recipe)
-    with working("every legal layout and setting is weighed"):
+    with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
     night = _night(path, budget)
     _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)
@@ -172,22 +172,22 @@ def _show(
     say(f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
     for finding in findings:
         say(finding)
-    say(f"estimated peak {gib(memory['peak_gib'])} a rank, {against_limit(memory)}")
-    say("\nThe path that is expected, by the estimate alone; nothing is run:")
+    say(f"estimated peak {gib(memory['peak_gib'])} per rank, {against_limit(memory)}")
+    say("\nThe expected path, by estimate only; nothing is run:")
     console.print(_table(path))
     for trial in path[1:2]:
         say(f"{trial.number}: {changes_text(path[0].recipe.diff(trial.recipe))}\n   why: {_because(trial)}")
     if night:
         hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
         cost = f"{counted(night.bursts, 'burst')} would take about {hours} h, {gpu_hours} GPU-hours"
-        say(f"\n{cost}, without the time to start ranks and build models")
+        say(f"\n{cost}, not counting startup of ranks and models")
 
 
 def _because(trial: Trial) -> str:
     """Without the ground it names, and without a burst that ran out: what was imagined is no study's."""
     because = trial.proposal.because.replace("ran out of memory", "does not fit by estimate")
     said, ground = because.rpartition("; ")[::2]
-    return f"{said}; from the tables alone" if ground.startswith("learnt from") else because
+    return f"{said}; from the tables only" if ground.startswith("learned from") else because
 
 
 def _table(path: Sequence[Trial]) -> Table:

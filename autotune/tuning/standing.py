@@ -24,11 +24,11 @@ from policies.trial import Phase
 State = Literal["running", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
 RATE = "rate"  # the row of the best recipe's throughput
-SIMULATED = "these figures are a model's, nothing was measured"
+SIMULATED = "figures of a model, nothing was measured"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The burst that runs; `since` is when it began, `usual_s` how long a burst of this study takes, all included."""
+    """The burst that runs; `since` is when it started, `usual_s` how long a burst of this study takes in total."""
 
     burst: int
     trial: int
@@ -61,7 +61,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `status --json`. `state` is `stopped` where no tuner holds the study and it has no last word, and
+    """The document of `status --json`. `state` is `stopped` where no tuner runs the study and it has not ended, and
     `unknown` where that cannot be found out."""
 
     schema: int = 1
@@ -121,7 +121,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None)
 
 
 def resume_command(history: History, folder: str) -> str:
-    """The command that goes on with a study, and gives it more where its bursts are spent."""
+    """The command that goes on with a study, and gives it more where its bursts are used."""
     tuner = history.tuner
     words = ["moe-autotune", "run", tuner.recipe if tuner else f"{folder}/recipe.yaml", "--study", folder, "--resume"]
     if tuner is not None:
@@ -246,8 +246,8 @@ def _state_words(standing: Standing, now: float) -> str:
         return f"{standing.status} at {said}: {standing.because}"
     if standing.state == "stopped":
         within = f" in burst {standing.running.burst}" if standing.running else ""
-        return f"not running any more: killed{within} after {said}, its last word"
-    return f"not known from here (the folder's locks cannot be read); its last word was at {said}{where}"
+        return f"not running: killed{within}; its last journal entry is from {said}"
+    return f"not known from here (the folder's locks cannot be read); its last journal entry is from {said}{where}"
 
 
 def _burst_words(standing: Standing, now: float) -> str:
@@ -263,14 +263,14 @@ def _burst_words(standing: Standing, now: float) -> str:
 def _trying_words(standing: Standing) -> str:
     trying = standing.trying
     if trying is None:
-        return "nothing yet: the next recipe is being chosen" if standing.state == "running" else ""
+        return "nothing yet: choosing the next recipe" if standing.state == "running" else ""
     changes = f": {first_changes(trying.changes)}" if trying.changes else ""
     return f"trial {trying.trial}, {trying.fix}{changes}"
 
 
 def _why_words(standing: Standing) -> str:
     if standing.running is not None and standing.running.purpose == "repeat":
-        return "measured once more, to be sure"
+        return "repeated, to be sure"
     return standing.trying.because if standing.trying else ""
 
 
@@ -278,6 +278,6 @@ def _end_words(standing: Standing, now: float) -> str:
     if standing.state != "running" or standing.budget is None:
         return ""
     if standing.ends_at is None:
-        return "not known before the first burst has ended"
+        return "not known until the first burst has ended"
     at = clock_words(standing.ends_at, now).rpartition(":")[0]
-    return f"about {at} if all that may be spent is spent, sooner where nothing is left to gain"
+    return f"about {at} if the whole budget is used, earlier if it converges"

@@ -87,7 +87,7 @@ def latest_folder(name: str, *, root: Path = STUDIES) -> Path:
             Problem(
                 where=str(root / f"{name}-*"),
                 what="there is no study of this recipe to resume",
-                hint="name its folder with --study, or leave --resume out to begin one",
+                hint="name its folder with --study, or leave --resume out to start one",
             )
         )
     return max(numbered, key=lambda path: int(path.name.removeprefix(f"{name}-")))
@@ -170,7 +170,7 @@ def _lock(folder: Path) -> int:
             Problem(
                 where=str(folder),
                 what=f"another moe-autotune is working on this study (process {holder})",
-                hint="wait for it or end it, then use --resume",
+                hint="wait for it or stop it, then use --resume",
             )
         ) from None
     os.ftruncate(fd, 0)
@@ -186,15 +186,15 @@ def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int
         problems.append(
             Problem(
                 where=str(folder),
-                what=f"the study was begun with another recipe ({moved or 'other settings'})",
-                hint=f"resume it with {folder / GIVEN}, or begin a new study with the new recipe",
+                what=f"the study was started with another recipe ({moved or 'other settings'})",
+                hint=f"resume it with {folder / GIVEN}, or start a new study with the new recipe",
             )
         )
     if seed is not None and seed != started.seed:
         problems.append(
             Problem(
                 where="--seed",
-                what=f"the study was begun with seed {started.seed}, not {seed}",
+                what=f"the study was started with seed {started.seed}, not {seed}",
                 hint="leave --seed out when resuming",
             )
         )
@@ -208,7 +208,7 @@ def _exists(folder: Path) -> BadInputError:
         Problem(
             where=str(folder),
             what="this study exists and is never overwritten" if is_study else "the folder exists and is not empty",
-            hint="add --resume to go on with it, or name another --study"
+            hint="add --resume to continue it, or name another --study"
             if is_study
             else "name a folder that does not exist yet with --study",
         )

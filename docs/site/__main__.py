@@ -1,4 +1,4 @@
-"""`python -m docs.site FOLDER`: builds the site and checks its links; 1 where one leads nowhere."""
+"""`python -m docs.site FOLDER`: builds the site and checks its links; 1 where one is a dead link."""
 
 from __future__ import annotations
 

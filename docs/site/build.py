@@ -24,7 +24,7 @@ SUMMARY = 160  # characters
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """`broken` are sentences: which link of which page leads nowhere."""
+    """`broken` are sentences: which link of which page is dead."""
 
     pages: int
     links: int
@@ -68,7 +68,7 @@ class _Resolver:
 
 
 def _broken(page: Page, texts: dict[str, Rendered], folder: Path) -> list[str]:
-    return [f"{link} leads nowhere" for link in texts[page.path].links if not _leads(page, link, texts, folder)]
+    return [f"{link} is a dead link" for link in texts[page.path].links if not _leads(page, link, texts, folder)]
 
 
 def _leads(page: Page, link: str, texts: dict[str, Rendered], folder: Path) -> bool:

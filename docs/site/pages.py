@@ -11,7 +11,6 @@ from docs.site.reference import commands, fixes, knobs, machines, outputs, recip
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ROOT / "docs"
-INCLUDED = re.compile(r"^<!-- README: (.+) -->$", re.MULTILINE)
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 # file, group; what is in no row stands at the end of "More"
@@ -20,12 +19,16 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("docs/index.md", "Begin"),
     ("docs/start.md", "Begin"),
     ("docs/first-night.md", "Begin"),
+    ("docs/launch-scripts.md", "Begin"),
     ("docs/many-nodes.md", "Begin"),
+    ("docs/gpus.md", "Begin"),
     ("docs/reading-a-report.md", "Read"),
     ("docs/reading-traces.md", "Read"),
+    ("docs/how-it-chooses.md", "Understand"),
     ("docs/estimates.md", "Understand"),
     ("docs/long-context.md", "Understand"),
     ("docs/glossary.md", "Understand"),
+    ("docs/simulated.md", "Extend"),
     ("docs/machines.md", "Extend"),
     ("CONTRIBUTING.md", "Extend"),
     ("README.md", "More"),
@@ -55,7 +58,7 @@ def every_page() -> list[Page]:
 
 
 def _written(name: str, group: str) -> Page:
-    text = INCLUDED.sub(lambda found: _section(found[1]), (ROOT / name).read_text(encoding="utf-8"))
+    text = (ROOT / name).read_text(encoding="utf-8")
     title = TITLE.search(text)
     return Page(
         path=Path(name).stem.lower() + ".html",
@@ -64,14 +67,3 @@ def _written(name: str, group: str) -> Page:
         group=group,
         source=name,
     )
-
-
-def _section(title: str) -> str:
-    """The text of a section of the README, its links as they are seen from docs/. KeyError where there is none."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL))
-    return re.sub(r"\]\((?!\w+://)([^)]+)\)", lambda found: f"]({_from_docs(found[1])})", sections[title]).strip()
-
-
-def _from_docs(link: str) -> str:
-    return f"../README.md{link}" if link.startswith("#") else f"../{link}"

@@ -86,7 +86,7 @@ class Posterior:
         return float(np.sqrt(2 * beyond))
 
     def means(self, candidates: Candidates) -> Floats:
-        """log seconds a step by the closed form at the learnt constants, without g: quick, for whole tables."""
+        """log seconds a step by estimate at the learnt constants, without g: quick, for whole tables."""
         return np.log(stages_of(candidates, constants=moved(self.theta)).step)
 
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:

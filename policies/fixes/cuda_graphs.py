@@ -1,4 +1,4 @@
-"""CUDA graphs: replay launches in place of issuing them.
+"""CUDA graphs: replay launches instead of issuing them.
 
 *What it is*: Transformer-Engine-scoped graphs, the narrowest scope first: `moe_router` with
 `moe_preprocess`, then with `attn`.

@@ -1,11 +1,11 @@
-"""Delayed weight gradients: leave work for the dispatch to hide under.
+"""Delayed weight gradients: keep compute for the dispatch to overlap with.
 
-*What it is*: `delay_wgrad_compute`: weight gradients are computed after their layer's communication was
+*What it is*: `delay_wgrad_compute`: weight gradients are computed after their layer's communication has
 started.
 
 *How it shows*: EP communication overlap is on and some dispatch is still exposed.
 
-*What it costs*: the inputs of the delayed GEMMs live a little longer.
+*What it costs*: the inputs of the delayed GEMMs are kept a little longer.
 
 *When it does not apply*: without EP communication overlap; on layers that are not Transformer Engine's.
 

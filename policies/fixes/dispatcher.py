@@ -2,7 +2,7 @@
 
 *What it is*: `moe_token_dispatcher_type`: alltoall, allgather, or flex with the backend deepep or hybridep.
 
-*How it shows*: EP dispatch and combine exposed, the slower the more nodes they cross.
+*How it shows*: EP dispatch and combine exposed, more so across nodes.
 
 *What it costs*: DeepEP takes 20 SMs; the packages must be installed; allgather sends every token
 everywhere.

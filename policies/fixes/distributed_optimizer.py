@@ -4,11 +4,11 @@
 
 *How it shows*: out of memory with optimizer state the largest part while data parallelism is above 1.
 
-*What it costs*: nothing to speak of: reduce-scatter and all-gather move what the all-reduce moved.
+*What it costs*: close to nothing: reduce-scatter and all-gather move the same bytes as the all-reduce.
 
 *When it does not apply*: one data-parallel replica, or it is on.
 
-*Source*: arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes a parameter in place of 18).
+*Source*: arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes per parameter instead of 18).
 """
 
 from policies.fix import Fix, KnobChanges, MemoryEffect
@@ -34,6 +34,6 @@ FIX = Fix(
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.3, note="12 bytes a parameter become 12/DP"),
+    memory=MemoryEffect(fraction=-0.3, note="12 bytes per parameter become 12/DP"),
     slowdown=0.01,
 )

@@ -2,7 +2,7 @@
 
 *What it is*: a smaller `optimizer_offload_fraction`, or no offload, where memory has room.
 
-*How it shows*: copies between host and device that nothing hides, the optimizer step on the host.
+*How it shows*: exposed copies between host and device, the optimizer step on the host.
 
 *What it costs*: the memory that offload saved.
 
@@ -40,7 +40,7 @@ FIX = Fix(
     claims=(Claim(wall=Wall.MEMORY, parts=COPIES, fraction=1.0, source="what is not offloaded is not copied"),),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.3, note="gives back what offload saved"),
+    memory=MemoryEffect(fraction=0.3, note="uses the memory that offload saved"),
     chance=0.9,
     proof=Proof(measure="copy", moves=-1),
 )

@@ -1,7 +1,7 @@
 """Drop recompute: keep the activations that memory has room for.
 
-*What it is*: the lightest rung of recompute that is predicted to fit: none, then selective, in place of
-what is on; where no rung fits, with a smaller micro batch to pay for it.
+*What it is*: the lightest recompute that is predicted to fit: none, then selective, instead of
+what is on; where none fits, with a smaller micro batch.
 
 *How it shows*: time inside recompute in the trace (the memory wall), with the hottest rank below its limit.
 
@@ -38,12 +38,12 @@ FIX = Fix(
             wall=Wall.MEMORY,
             parts=RECOMPUTE,
             fraction=1.0,
-            source="recomputed work disappears whole; what remains after a partial drop is seen in the next trace",
+            source="recomputed work disappears entirely; what remains after a partial drop shows in the next trace",
         ),
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.5, note="gives back what recompute saved"),
+    memory=MemoryEffect(fraction=0.5, note="uses the memory that recompute saved"),
     chance=0.9,
     proof=Proof(measure="recompute", moves=-1),
 )

@@ -1,4 +1,4 @@
-"""Expandable segments: let the allocator grow its blocks in place of adding new ones.
+"""Expandable segments: let the allocator grow its blocks instead of adding new ones.
 
 *What it is*: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (with CUDA graphs also
 `NCCL_GRAPH_REGISTER=0`).

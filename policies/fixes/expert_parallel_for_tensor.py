@@ -1,8 +1,8 @@
-"""Expert parallelism in place of expert tensor parallelism: whole experts on fewer ranks each.
+"""Expert parallelism instead of expert tensor parallelism: whole experts on fewer ranks each.
 
 *What it is*: `expert_tensor_parallel_size=1` with `expert_model_parallel_size` raised by the same factor.
 
-*How it shows*: TP collectives around the experts, grouped GEMMs narrower than they need be.
+*How it shows*: TP collectives around the experts, grouped GEMMs narrower than necessary.
 
 *What it costs*: nothing in weight memory (the product stays); more ranks take part in dispatch.
 
@@ -33,7 +33,7 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 
 FIX = Fix(
     name="expert_parallel_for_tensor",
-    title="expert parallelism in place of expert tensor parallelism",
+    title="expert parallelism instead of expert tensor parallelism",
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(

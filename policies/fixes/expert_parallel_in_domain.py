@@ -4,7 +4,7 @@
 
 *How it shows*: EP dispatch and combine exposed, with an EP group that spans domains.
 
-*What it costs*: more experts a rank, so weights, gradients and optimizer state grow.
+*What it costs*: more experts per rank, so weights, gradients and optimizer state grow.
 
 *When it does not apply*: the group is inside one domain already; on CPUs; or the experts do not fit.
 

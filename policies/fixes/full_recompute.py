@@ -1,8 +1,8 @@
-"""Full recompute: keep only each layer's input and compute the layer again in backward.
+"""Full recompute: keep only each layer's input and recompute the layer in backward.
 
 *What it is*: `recompute_granularity=full`, uniform, one layer at a time.
 
-*How it shows*: out of memory that selective recompute and smaller micro batches do not cure.
+*How it shows*: out of memory that selective recompute and smaller micro batches do not fix.
 
 *What it costs*: about a third more compute, and every EP dispatch of the forward runs a second time.
 
@@ -34,6 +34,6 @@ FIX = Fix(
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.5, note="activations fall to one layer input a layer"),
+    memory=MemoryEffect(fraction=-0.5, note="activations fall to one layer input per layer"),
     slowdown=0.33,
 )

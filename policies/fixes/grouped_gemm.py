@@ -8,7 +8,7 @@
 
 *When it does not apply*: it is on, or a rank has one expert.
 
-*Source*: arXiv 2603.07685 section 9.1 (first fix for low utilisation); GEMM M is about 128 tokens an expert
+*Source*: arXiv 2603.07685 section 9.1 (first fix for low utilisation); GEMM M is about 128 tokens per expert
 on DeepSeek-V3 (section 4.3.1).
 """
 
@@ -23,7 +23,7 @@ FIX = Fix(
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.COMPUTE, fraction=0.4, source="experts' GEMMs of 128 rows leave most of a GPU idle"),
-        Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.4, source="one launch in place of one an expert"),
+        Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.4, source="one launch instead of one per expert"),
     ),
     precondition=unless_on("moe_grouped_gemm", experts_only),
     changes=turn_on("moe_grouped_gemm"),

@@ -1,4 +1,4 @@
-"""Interleaved pipeline: several smaller stages a rank, and send/recv under compute.
+"""Interleaved pipeline: several smaller stages per rank, with send/recv overlapped.
 
 *What it is*: `virtual_pipeline_model_parallel_size` at 2 or 4 with `overlap_p2p_comm`.
 
@@ -39,7 +39,7 @@ FIX = Fix(
             wall=Wall.COMMUNICATION,
             parts=BUBBLE,
             fraction=0.5,
-            source="the bubble divides by VPP: at 2 chunks a rank half of it goes",
+            source="the bubble divides by VPP: with 2 chunks per rank half of it goes",
         ),
     ),
     precondition=_precondition,

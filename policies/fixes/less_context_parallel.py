@@ -8,7 +8,7 @@
 
 *When it does not apply*: CP is 1, or the activations do not fit.
 
-*Source*: arXiv 2603.07685 sections 6 and 9 (avoid CP below 4096 tokens a rank; disable CP below 8192).
+*Source*: arXiv 2603.07685 sections 6 and 9 (avoid CP below 4096 tokens per rank; disable CP below 8192).
 """
 
 from analyzers.diagnosis import Wall

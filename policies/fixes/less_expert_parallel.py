@@ -4,7 +4,7 @@
 
 *How it shows*: EP dispatch and combine exposed in the trace; ranks waiting for the one whose experts have most to do.
 
-*What it costs*: more experts a rank, so weights, gradients and optimizer state grow; expert gradients are
+*What it costs*: more experts per rank, so weights, gradients and optimizer state grow; expert gradients are
 reduced over more replicas.
 
 *When it does not apply*: EP is 1, or the experts of a rank do not fit.

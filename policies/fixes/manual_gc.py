@@ -23,7 +23,7 @@ RARE = 10  # steps from one collection to the next
 def _precondition(situation: Situation) -> str | None:
     interval = situation.knob("manual_gc_interval")
     if situation.knob("manual_gc") and (interval == 0 or interval >= RARE):
-        return "garbage is collected by hand, and rarely"
+        return "garbage collection is manual, and rare"
     return None
 
 

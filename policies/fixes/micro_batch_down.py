@@ -1,6 +1,6 @@
 """Smaller micro batch: fewer tokens in flight.
 
-*What it is*: `micro_batch_size` halved, down to 1; the global batch stays, so more micro batches a step.
+*What it is*: `micro_batch_size` halved, down to 1; the global batch stays, so more micro batches per step.
 
 *How it shows*: out of memory with activations the largest part; or a pipeline bubble with few micro
 batches.

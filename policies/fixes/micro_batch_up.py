@@ -1,6 +1,6 @@
 """Larger micro batch: fewer, larger kernels and collectives for the same global batch.
 
-*What it is*: `micro_batch_size` times 4 or 2, global batch unchanged, so fewer micro batches a step.
+*What it is*: `micro_batch_size` times 4 or 2, global batch unchanged, so fewer micro batches per step.
 
 *How it shows*: idle time waiting for launches (host), small grouped GEMMs below the attainable rate
 (compute), many small collectives.
@@ -41,7 +41,7 @@ FIX = Fix(
             wall=Wall.HOST,
             parts=LAUNCHES,
             fraction=0.6,
-            source="launches a step halve or quarter",
+            source="half or a quarter of the launches per step",
         ),
         Claim(wall=Wall.COMPUTE, fraction=0.3, source="grouped GEMMs grow with the tokens an expert gets"),
         Claim(

@@ -6,9 +6,9 @@ the first guess; when memory asks for it, doubled.
 *How it shows*: out of memory with activations of a long sequence the largest part; attention dominating
 compute.
 
-*What it costs*: key/value exchange in every attention; below 4096 tokens a rank it is not hidden.
+*What it costs*: key/value exchange in every attention; below 4096 tokens per rank it is exposed.
 
-*When it does not apply*: less than 8192 tokens a rank (TP with sequence parallel divides them as well).
+*When it does not apply*: less than 8192 tokens per rank (TP with sequence parallel divides them as well).
 
 *Source*: arXiv 2603.07685 sections 6 and 9 (keep seq/(CP x TP) at 4096 to 8192; CP from 8192 tokens).
 """
@@ -26,7 +26,7 @@ TOKENS_A_RANK = 4096
 def _precondition(situation: Situation) -> str | None:
     tokens = _tokens_a_rank(situation)
     if tokens < 2 * TOKENS_A_RANK:
-        return f"a rank holds {tokens} tokens of a sequence; CP pays from {2 * TOKENS_A_RANK}"
+        return f"a rank has {tokens} tokens of a sequence; CP pays from {2 * TOKENS_A_RANK}"
     return None if larger(situation.recipe, "cp") else "there are no more ranks for CP"
 
 

@@ -1,4 +1,4 @@
-"""More expert parallelism: fewer experts a rank.
+"""More expert parallelism: fewer experts per rank.
 
 *What it is*: `expert_model_parallel_size` doubled. It folds over the other ranks: data parallelism does not
 shrink.

@@ -3,9 +3,9 @@
 *What it is*: `tensor_model_parallel_size` doubled with sequence parallel; experts stay whole (ETP=1) where
 legal.
 
-*How it shows*: out of memory that sharding experts and stages does not cure.
+*How it shows*: out of memory that sharding experts and stages does not fix.
 
-*What it costs*: the most of all parallelism: two collectives a layer each way, inside the step's critical
+*What it costs*: the most of all parallelism: two collectives per layer each way, inside the step's critical
 path.
 
 *When it does not apply*: heads or ranks do not divide; it should stay inside the fast domain.

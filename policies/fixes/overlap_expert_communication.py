@@ -1,4 +1,4 @@
-"""EP communication under compute: one micro batch dispatches while another one computes.
+"""EP communication overlap: one micro batch dispatches while another one computes.
 
 *What it is*: `overlap_moe_expert_parallel_comm` (1F1B with the all-to-all of one micro batch under the
 other's attention and GEMMs).
@@ -35,7 +35,7 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 
 FIX = Fix(
     name="overlap_expert_communication",
-    title="EP communication under compute",
+    title="EP communication overlap",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(

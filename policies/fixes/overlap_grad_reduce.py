@@ -1,4 +1,4 @@
-"""Gradient reduction under the backward pass.
+"""Gradient reduction overlapped with backward.
 
 *What it is*: `overlap_grad_reduce`: buckets of gradients are reduced while backward still computes.
 
@@ -19,7 +19,7 @@ from policies.trial import Phase
 
 FIX = Fix(
     name="overlap_grad_reduce",
-    title="gradient reduction under backward",
+    title="gradient reduction overlap",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(

@@ -1,13 +1,13 @@
-"""Parameter gathering under the forward pass.
+"""Parameter gathering overlapped with forward.
 
 *What it is*: `overlap_param_gather`: with the distributed optimizer, parameters are gathered bucket by
 bucket as the next forward needs them.
 
 *How it shows*: DP all-gather exposed at the start of the step.
 
-*What it costs*: nothing in memory to speak of.
+*What it costs*: almost nothing in memory.
 
-*When it does not apply*: no distributed optimizer, or it is on. Megatron-Core asks for
+*When it does not apply*: no distributed optimizer, or it is on. Megatron-Core requires
 `overlap_grad_reduce` with it.
 
 *Source*: arXiv 2603.07685 section 9.1; megatron/core/distributed (overlap_param_gather needs the
@@ -27,14 +27,14 @@ def _without_sharding(situation: Situation) -> str | None:
 
 FIX = Fix(
     name="overlap_param_gather",
-    title="parameter gathering under forward",
+    title="parameter gathering overlap",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
             wall=Wall.COMMUNICATION,
             parts=DP,
             fraction=0.9,
-            source="it brings the gradient overlap with it: what is left is the first and last bucket",
+            source="it includes the gradient overlap: only the first and last bucket stay exposed",
         ),
     ),
     precondition=unless_on("overlap_param_gather", _without_sharding),

@@ -8,7 +8,7 @@
 
 *When it does not apply*: no distributed optimizer, no Transformer Engine, or it is on.
 
-*Source*: arXiv 2603.07685 section 4.1.6 (6 + 12/d to 6 + 8/d bytes a parameter; 10 to 12 of 32 GB on
+*Source*: arXiv 2603.07685 section 4.1.6 (6 + 12/d to 6 + 8/d bytes per parameter; 10 to 12 of 32 GB on
 DeepSeek-V3).
 """
 

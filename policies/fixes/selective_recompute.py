@@ -1,4 +1,4 @@
-"""Selective recompute: throw away the cheap activations of chosen modules and compute them again in backward.
+"""Selective recompute: drop cheap activations of some modules and recompute them in backward.
 
 *What it is*: `recompute_granularity=selective` with the lightest set of `recompute_modules` that brings the
 peak under the limit: attention first, then `moe_act`, then `layernorm`, the whole `moe` last.
@@ -7,8 +7,8 @@ peak under the limit: attention first, then `moe_act`, then `layernorm`, the who
 
 *What it costs*: 2 to 11 % of the step for one to three modules; savings of modules do not add up.
 
-*When it does not apply*: at that rung of recompute already, or full recompute is on (then `drop_recompute`
-comes down to it). Attention recompute is useless where attention is fused.
+*When it does not apply*: at that level of recompute already, or full recompute is on (then `drop_recompute`
+reduces it). Attention recompute is useless where attention is fused.
 
 *Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-activation-recompute (Moonlight-16B, matched
 A/B: moe_act +2.0 %, layernorm with moe_act +10.8 % step time); arXiv 2603.07685 table 4 (42.4 of 131 GB of

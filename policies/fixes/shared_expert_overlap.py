@@ -1,4 +1,4 @@
-"""Shared expert under dispatch.
+"""Shared expert overlapped with dispatch.
 
 *What it is*: `moe_shared_expert_overlap`: the shared expert computes while tokens are dispatched and
 combined.
@@ -31,7 +31,7 @@ def _elsewhere(situation: Situation) -> str | None:
 
 FIX = Fix(
     name="shared_expert_overlap",
-    title="the shared expert under dispatch",
+    title="shared expert overlap",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(

@@ -1,4 +1,4 @@
-"""TP communication under GEMMs.
+"""TP communication overlap.
 
 *What it is*: `tp_comm_overlap`: Transformer Engine's user buffers split the collectives around each GEMM.
 
@@ -25,7 +25,7 @@ def _elsewhere(situation: Situation) -> str | None:
 
 FIX = Fix(
     name="tensor_communication_overlap",
-    title="TP communication under GEMMs",
+    title="TP communication overlap",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.COMMUNICATION, parts=TP, fraction=0.5, source="collectives around GEMMs hide, others do not"),

@@ -2,10 +2,10 @@
 
 *What it is*: `threads_per_rank`, the threads a rank computes with on a CPU.
 
-*How it shows*: compute far below what the machine's cores can do, or ranks in each other's way on the same
+*How it shows*: compute far below what the machine's cores can do, or ranks contending for the same
 cores.
 
-*What it costs*: nothing, up to the cores there are; more threads than cores slow all ranks down.
+*What it costs*: nothing, up to the number of cores; more threads than cores slow all ranks down.
 
 *When it does not apply*: on GPUs, where ranks do not compute on the host.
 
@@ -30,7 +30,7 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 
 FIX = Fix(
     name="threads",
-    title="another number of threads a rank",
+    title="another number of threads per rank",
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.COMPUTE, fraction=0.5, source="two threads where one was: at most half of the compute time"),

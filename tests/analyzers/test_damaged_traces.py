@@ -136,9 +136,9 @@ def test_events_without_a_start_or_with_a_negative_duration_are_counted(tmp_path
         ("text.txt", b"hello", "neither a Kineto trace"),
         ("other.json", b'{"a": 1}', "neither a Kineto trace"),
         ("broken.json.gz", b"\x1f\x8b" + b"\x00" * 100, "neither a Kineto trace"),
-        ("nothing.json", b'{"traceEvents": []}', "holds no events"),
-        ("opened.json", b'{"schemaVersion": 1, "traceEvents": [', "holds no events"),
-        ("header.json", b'{"schemaVersion": 1, "deviceProp', "holds no events"),
+        ("nothing.json", b'{"traceEvents": []}', "has no events"),
+        ("opened.json", b'{"schemaVersion": 1, "traceEvents": [', "has no events"),
+        ("header.json", b'{"schemaVersion": 1, "deviceProp', "has no events"),
         ("damaged.sqlite", b"SQLite format 3\x00" + b"\x07" * 5000, "damaged SQLite"),
     ],
 )
@@ -154,7 +154,7 @@ def test_what_is_no_trace_is_refused_with_what_to_do(tmp_path: Path, name: str, 
 def test_a_path_that_does_not_exist_and_a_folder_without_traces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
         analyze([tmp_path / "none"])
-    with pytest.raises(TraceError, match="holds no traces"):
+    with pytest.raises(TraceError, match="has no traces"):
         analyze([tmp_path])
 
 

@@ -294,12 +294,12 @@ def test_a_window_where_nothing_was_recorded_changes_nothing(tmp_path: Path) -> 
 
 def test_the_diagnosis_says_how_many_were_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     analysis = _analyze(_excerpts(PAIR, 5), tmp_path)
-    said = "5 of 16 micro batches were recorded; what repeats is counted 4.667 times"
+    said = "5 of 16 micro batches were recorded; repeated windows count 4.667 times"
     show_analysis(analysis)
     assert said in " ".join(capsys.readouterr().out.split())
     page = diagnosis_page(analysis, "drawn")
     assert said in page
-    assert re.search(r"ms recorded, which stand for [\d.]+ ms: ", page)
+    assert re.search(r"ms recorded, counted as [\d.]+ ms: ", page)
     first = analysis.traces[0]
     assert (first.microbatches, first.microbatches_traced, said in first.warnings) == (16, 5, True)
     assert [window.times for window in first.repeated] == pytest.approx([14 / 3, 14 / 3])
@@ -308,7 +308,7 @@ def test_the_diagnosis_says_how_many_were_recorded(tmp_path: Path, capsys: pytes
 def test_micro_batches_of_which_none_repeats_are_said_to_be_some(tmp_path: Path) -> None:
     drawing = replace(PAIR[0], microbatches=3).drawing()
     drawing.header = {"microbatches": 16, "microbatches_traced": 3}
-    said = "3 of 16 micro batches were recorded, and nothing says which of them repeat: no figure counts more"
+    said = "3 of 16 micro batches were recorded, without the windows that repeat: no figure is scaled"
     assert said in _trace(drawing.write(tmp_path)).warnings
 
 

@@ -124,7 +124,7 @@ def test_idle_time_in_which_an_unrecorded_graph_may_have_run_is_unattributed(tmp
     host = {"host": lost_from - 100} if lost_from > 100 else {}
     breakdown = _breakdown(drawing, tmp_path)
     assert _causes(breakdown.steps[0]) == {**host, "unattributed": 1000 - lost_from}
-    assert any("does not hold" in warning for warning in breakdown.report().warnings)
+    assert any("are missing from the trace" in warning for warning in breakdown.report().warnings)
 
 
 def test_a_driver_call_inside_the_runtime_call_it_serves_is_no_lost_launch(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_only_steps_that_all_ranks_have_are_averaged(tmp_path: Path) -> None:
     _rank(0, 500).write(tmp_path)
     _rank(1, 900).step(3, 3000, 9000).write(tmp_path)
     diagnosis = analyze([tmp_path]).diagnosis
-    assert all("of 1.0 ms a step" in f.evidence[0] for f in diagnosis.walls if "ms a step" in f.evidence[0])
+    assert all("of 1.0 ms per step" in f.evidence[0] for f in diagnosis.walls if "ms per step" in f.evidence[0])
 
 
 def test_an_outcome_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_trace_without_steps_is_judged_as_one_and_says_so(tmp_path: Path) -> N
     drawing = Drawing().kernel(GEMM, 0, 100, launched=0)
     (trace,) = analyze([drawing.write(tmp_path)]).traces
     assert trace.steps == []
-    assert any("no steps are marked" in warning for warning in trace.warnings)
+    assert any("no step markers" in warning for warning in trace.warnings)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
@@ -162,7 +162,7 @@ def test_the_step_that_walls_see_is_the_slowest_ranks_in_each_step(tmp_path: Pat
     analysis = analyze([tmp_path])
     finding = analysis.diagnosis.finding(Wall.COMMUNICATION)
     assert finding is not None
-    assert "EP combine is exposed for 0.10 of 1.0 ms a step (10 %) on rank 0" in finding.evidence[0]
+    assert "EP combine is exposed for 0.10 of 1.0 ms per step (10 %) on rank 0" in finding.evidence[0]
     assert [rank.own_us for rank in analysis.ranks] == pytest.approx([2400 / 3, 1800 / 3])
 
 
@@ -203,7 +203,11 @@ LONG_AGO_US = 1.7e15  # on a clock that counts from 1970
     [
         (_alone(0), _alone(1, world_size=4), "this one has 4 ranks, that one 2"),
         (_alone(0, at_us=LONG_AGO_US), _alone(1, at_us=LONG_AGO_US + 7200e6), "they were recorded 2.0 hours apart"),
-        (_alone(None, world_size=None), _alone(None, world_size=None), "neither has a rank, and they exchange nothing"),
+        (
+            _alone(None, world_size=None),
+            _alone(None, world_size=None),
+            "neither has a rank, and they do not communicate",
+        ),
     ],
     ids=["sizes", "times", "strangers"],
 )

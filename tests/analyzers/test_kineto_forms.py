@@ -276,7 +276,7 @@ def test_kernels_of_a_graph_share_its_launch_and_nobody_is_accused_of_the_gaps_b
 def test_other_compressed_files_are_refused_with_how_to_unpack_them(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="compressed otherwise") as raised:
+    with pytest.raises(TraceError, match="other than gzip") as raised:
         analyze([path])
     assert says in raised.value.hint
 

@@ -96,7 +96,7 @@ def test_memory_reserved_and_never_allocated_is_fragmentation(tmp_path: Path) ->
     drawing.memory(30, 8 * GIB, address=3, allocated=46 * GIB, reserved=64 * GIB)
     use = _use(drawing, tmp_path)
     assert (use.reserved_gib, use.fragmentation_gib) == (64, 18)
-    assert "18.00 of the 64.00 GiB reserved are not allocated, even when most is" in _evidence(tmp_path)
+    assert "18.00 of the 64.00 GiB reserved are never allocated (fragmentation)" in _evidence(tmp_path)
 
 
 def _asked_again(drawing: Drawing, *, first: float = 100) -> Drawing:
@@ -111,7 +111,7 @@ def test_an_allocation_for_which_the_cache_was_given_back_is_a_retry(tmp_path: P
     use = _use(_asked_again(_step()), tmp_path)
     assert (use.allocator_retries, use.driver_allocations) == (1, 4)
     assert (
-        "rank 0 found no memory once with 79.00 of 80.00 GiB taken, and gave cached memory back to the driver to go on"
+        "rank 0 failed to allocate once with 79.00 of 80.00 GiB taken, and freed cached memory to retry"
     ) in _evidence(tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_calls_to_the_driver_are_counted_and_timed(tmp_path: Path) -> None:
     for k in range(7):
         drawing.call("cudaMalloc", 100 * k, 100 * k + 10).call("cudaFree", 100 * k + 20, 100 * k + 30)
     drawing.call("cudaMallocHost", 800, 850).write(tmp_path)
-    assert "14 cudaMalloc and cudaFree a step take 0.14 ms" in _evidence(tmp_path)
+    assert "14 cudaMalloc and cudaFree per step take 0.14 ms" in _evidence(tmp_path)
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_peak(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_what_nsys_warns_of_is_shown_for_the_processes_that_are_analysed(tmp_pat
     (timeline,) = read(write(tmp_path / "said.sqlite", tables))
     assert timeline.warnings == (
         "nsys: Not all CUDA events might have been collected.",
-        "nsys: 1 warnings of other things, in the table DIAGNOSTIC_EVENT",
+        "nsys: 1 other warnings, in table DIAGNOSTIC_EVENT",
     )
 
 

@@ -1,4 +1,4 @@
-"""Files that are no whole Nsight export, or are one in an awkward place: said, and never taken for something else."""
+"""Files that are not a complete Nsight export, or are one in an awkward place: said, and never taken for another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _kernels(path: Path) -> int:
 
 
 def test_an_export_that_stopped_after_the_strings_is_recognised(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no whole Nsight export"):
+    with pytest.raises(TraceError, match="not a complete Nsight export"):
         read(write(tmp_path / "partial.sqlite", {}))
 
 
@@ -53,7 +53,7 @@ def test_a_database_of_something_else_is_not_taken_for_an_export(tmp_path: Path)
     path = tmp_path / "study.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE trials (number INTEGER)")
-    with pytest.raises(TraceError, match="SQLite database of something else"):
+    with pytest.raises(TraceError, match="SQLite database, but not an Nsight Systems export"):
         read(path)
 
 

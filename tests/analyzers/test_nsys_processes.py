@@ -112,7 +112,7 @@ def test_processes_of_unknown_rank_are_the_ranks_of_one_job_in_their_order(tmp_p
     kernels = [kernel(0, 10, 1, process=PROCESS_B), kernel(0, 20, 1)]
     traces = analyze([write(tmp_path / "node.sqlite", {KERNELS: kernels})]).traces
     assert [(trace.rank, trace.span.busy_us) for trace in traces] == [(0, 20), (1, 10)]
-    assert all(any("rank is not in the trace" in said for said in trace.warnings) for trace in traces)
+    assert all(any("trace does not name its rank" in said for said in trace.warnings) for trace in traces)
 
 
 def test_two_exports_of_one_rank_are_refused(tmp_path: Path) -> None:

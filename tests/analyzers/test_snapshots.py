@@ -132,7 +132,7 @@ def test_a_snapshot_alone_says_nothing_of_time(tmp_path: Path) -> None:
     analysis = analyze([tmp_path])
     (report,) = analysis.traces
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
-    assert "says nothing of time" in analysis.diagnosis.because
+    assert "has no timing" in analysis.diagnosis.because
     assert (report.format, report.rank, report.steps) == ("snapshot", 3, [])
     assert report.memory is not None
 
@@ -161,7 +161,7 @@ def test_a_damaged_snapshot_beside_a_trace_is_told_and_the_trace_diagnosed(tmp_p
     path.write_bytes(path.read_bytes()[:-20])
     (report,) = analyze([tmp_path]).traces
     assert report.memory is None
-    assert any(warning.startswith("snapshot_0.pickle is no whole memory snapshot") for warning in report.warnings)
+    assert any(warning.startswith("snapshot_0.pickle is not a complete memory snapshot") for warning in report.warnings)
 
 
 def test_a_history_that_was_not_recorded_leaves_what_is_held(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_snapshot_never_runs_code(tmp_path: Path, protocol: int, call: str) ->
     }[call]
     path = tmp_path / "snapshot_0.pickle"
     path.write_bytes(pickle.dumps({"segments": [what], "device_traces": []}, protocol=protocol))
-    with pytest.raises(TraceError, match="holds data only"):
+    with pytest.raises(TraceError, match="has data only"):
         analyze([path])
     assert not made.exists()
     pickle.loads(path.read_bytes())

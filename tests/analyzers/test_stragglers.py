@@ -24,17 +24,16 @@ def test_unevenly_loaded_experts_are_named_with_what_balancing_gives_back(tmp_pa
     late = analysis.ranks[2]
     assert (late.late_to, late.late_in) == ("ep_combine", "experts")
     assert late.expert_compute_us > 1.6 * analysis.ranks[0].expert_compute_us
-    assert (
-        "rank 2 comes 2.3 ms late to EP combine in every step: it spends 4.7 ms in experts against 2.4 ms"
-        in _evidence(analysis)
+    assert "rank 2 arrives 2.3 ms late to EP combine in every step: it spends 4.7 ms in experts, 2.4 ms" in _evidence(
+        analysis
     )
     assert (
-        "the busiest rank's experts compute 1.6x what the mean rank's do (load imbalance): balancing them can give "
-        "back 32 % at most"
+        "the busiest rank's experts compute 1.6x what the mean rank's do (load imbalance): balancing them recovers "
+        "at most 32 %"
     ) in _evidence(analysis)
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
     assert "waiting for slower ranks" in analysis.diagnosis.because
-    assert "rank 2 comes 2.3 ms late" in analysis.diagnosis.because
+    assert "rank 2 arrives 2.3 ms late" in analysis.diagnosis.because
     assert {step.wall for trace in analysis.traces for step in trace.steps} == {Wall.UNDETERMINED}
 
 
@@ -78,8 +77,8 @@ def test_a_rank_late_in_one_step_only_is_late_on_average(tmp_path: Path) -> None
     compute = uneven(3)
     compute[1, 2] *= 2
     analysis = DrawnJob(compute_us=compute, groups=[range(3)]).analyze(tmp_path)
-    assert "rank 1 comes" in _evidence(analysis)
-    assert "a step on average" in _evidence(analysis)
+    assert "rank 1 arrives" in _evidence(analysis)
+    assert "per step on average" in _evidence(analysis)
 
 
 def test_experts_that_are_busiest_on_another_rank_in_each_step_are_imbalance_too(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_marker_of_ones_own_marks_the_steps_numbered_or_not(tmp_path: Path) ->
 def test_a_time_is_counted_from_the_first_work_of_the_device(tmp_path: Path) -> None:
     (trace,) = judged(tmp_path, looped(), Stretch(from_us=2990.0, to_us=5000.0)).traces
     assert (trace.span.start_us, trace.coverage.kernels) == (3010.0, 2)
-    with pytest.raises(TraceError, match=r"holds no work from 1 to 2 s"):
+    with pytest.raises(TraceError, match=r"has no work from 1 to 2 s"):
         judged(tmp_path, looped(), Stretch(from_us=1e6, to_us=2e6))
 
 
@@ -77,7 +77,7 @@ def test_ranges_that_repeat_are_taken_for_steps_and_that_is_said(tmp_path: Path,
     assert len(trace.steps) == 6
     assert all(step.duration_us == pytest.approx(980) for step in trace.steps)
     assert not trace.steps_marked
-    assert any("the 6 ranges 'lap' are taken for them" in warning for warning in trace.warnings)
+    assert any("the 6 ranges 'lap' are used as steps" in warning for warning in trace.warnings)
     assert analysis.diagnosis.wall is Wall.HOST
 
 

@@ -96,7 +96,7 @@ def test_a_trace_whose_process_is_killed_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert len(analyze(paths).traces) == 2
     monkeypatch.setattr("analyzers.analysis.read", lambda path: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(TraceError, match="ended from outside") as raised:
+    with pytest.raises(TraceError, match="was killed") as raised:
         analyze(paths)
     assert raised.value.path == paths[0]
     assert "memory" in raised.value.hint

@@ -53,7 +53,7 @@ def test_exposed_combine_is_named_with_its_figures_and_hidden_dispatch_as_hidden
     assert diagnosis.wall is Wall.COMMUNICATION
     assert finding.parts == {"ep_combine": 21_000.0, "ep_dispatch": 300.0}
     assert (
-        "EP combine is exposed for 21 of 140 ms a step (15 %): hiding it can give back 15 % at most"
+        "EP combine is exposed for 21 of 140 ms per step (15 %): hiding it recovers at most 15 %"
         in (finding.evidence[0])
     )
     assert "EP dispatch is hidden: 12 of its 12 ms run under compute" in finding.evidence[1]
@@ -123,7 +123,7 @@ def test_without_a_rate_compute_counts_what_shows_and_says_what_is_not_known() -
         Wall.COMPUTE,
     )
     assert finding.parts == {"memory_bound": 30_000.0, "short_kernels": 2_000.0}
-    assert "kernels bound by memory traffic take 30 of 140 ms a step (21 %): elementwise 30 ms" in finding.evidence
+    assert "memory-bound kernels take 30 of 140 ms per step (21 %): elementwise 30 ms" in finding.evidence
     assert "not known" in finding.evidence[-1]
 
 
@@ -138,8 +138,8 @@ def test_expert_products_are_told_by_number_and_time_and_the_others_by_format() 
         Wall.COMPUTE,
     )
     assert finding.evidence[-2:] == [
-        "experts: 1,200 grouped GEMM kernels a step of 38.2 µs (median), 48 of 140 ms a step (34 %)",
-        "other matrix products by format: bf16 30 ms, fp8 10 ms",
+        "experts: 1,200 grouped GEMM kernels per step of 38.2 µs (median), 48 of 140 ms per step (34 %)",
+        "other GEMMs by format: bf16 30 ms, fp8 10 ms",
     ]
 
 
@@ -160,9 +160,9 @@ def test_a_step_that_is_all_compute_has_the_compute_wall_whatever_its_rate() -> 
 @pytest.mark.parametrize(
     ("step", "because"),
     [
-        ({"host_us": 20_000.0, "classified": 0.5}, "in kernels we know"),
+        ({"host_us": 20_000.0, "classified": 0.5}, "in known kernels"),
         ({"host_us": 20_000.0, "unattributed_us": 30_000.0}, "cause that is not in the trace"),
-        ({"host_us": 4_000.0}, "no wall could give back more than 3 %"),
+        ({"host_us": 4_000.0}, "no wall has more to recover than 3 %"),
         ({"host_us": 20_000.0, "bubble_us": 30_000.0}, "the pipeline's bubble takes 21 %"),
         ({"bubble_us": 30_000.0, "compute_us": 110_000.0}, "the pipeline's bubble takes 21 %"),
         ({"host_us": 28_000.0, "bubble_us": 27_000.0}, "takes 19 % of the step, nearly as much as host (20 %)"),
@@ -215,7 +215,7 @@ def test_another_failure_without_traces_names_no_wall() -> None:
 
 def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figures() -> None:
     loading = _finding(_judge(host_us=30_000.0, host_by_activity={"data_loading": 20_000.0}), Wall.HOST)
-    assert loading.evidence[0].endswith("30 of 140 ms a step (21 %), mostly loading data (20 ms)")
+    assert loading.evidence[0].endswith("30 of 140 ms per step (21 %), mostly loading data (20 ms)")
     rate: dict[str, Any] = {
         "launch_rate_us": 25_000.0,
         "launches": 1240.0,
@@ -224,7 +224,9 @@ def test_the_hosts_largest_part_is_said_first_and_the_launch_rate_with_its_figur
     }
     launching = _finding(_judge(host_us=30_000.0, host_by_activity={"python": 30_000.0}, **rate), Wall.HOST)
     assert "mostly launching one after the other, every 14.2 µs (25 ms)" in launching.evidence[0]
-    assert any("1,240 launches a step, one every 14.2 µs, of kernels that run 2.1 µs" in e for e in launching.evidence)
+    assert any(
+        "1,240 launches per step, one every 14.2 µs, of kernels that run 2.1 µs" in e for e in launching.evidence
+    )
 
 
 def _job(*others: RankStep, late: Late | None = None, world_size: int | None = None, **step: Any) -> Job:
@@ -263,7 +265,7 @@ def test_a_wall_is_not_named_where_idle_time_of_no_shown_cause_could_make_the_ho
     assert _judge(recompute_us=28_000.0, host_us=20_000.0, sync_us=7_000.0).wall is Wall.MEMORY
     diagnosis = _judge(recompute_us=28_000.0, host_us=20_000.0, sync_us=9_000.0)
     assert diagnosis.wall is Wall.UNDETERMINED
-    assert "to the host's 14 % may belong 6 % in which the device is idle" in diagnosis.because
+    assert "6 % of idle time with work already launched may add to the host's 14 %" in diagnosis.because
 
 
 def test_communication_that_may_be_waiting_gives_way_to_a_wall_as_large() -> None:

@@ -204,7 +204,7 @@ def test_a_receive_beyond_its_shortest_like_is_the_bubble(tmp_path: Path) -> Non
     analysis = analyze([_stage(0, [(100, 500), (600, 610)]).write(tmp_path)])
     finding = _communication(analysis)
     assert finding.parts["pp"] == pytest.approx(20)
-    assert _said(analysis, "PP send-recv holds the device for 0.39 of 1.0 ms")
+    assert _said(analysis, "PP send/recv occupies the device for 0.39 of 1.0 ms")
     assert analysis.diagnosis.wall is Wall.UNDETERMINED
     assert "the pipeline's bubble takes 39 %" in analysis.diagnosis.because
     assert analysis.traces[0].steps[0].communication_by_kind["pp"].exposed_us == pytest.approx(410)

@@ -41,12 +41,12 @@ def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd
     assert not held(Path("s"))
     assert main(["status", "s"]) == 0
     told = capfd.readouterr().out
-    assert "not running any more: killed" in told
+    assert "not running: killed" in told
     assert "moe-autotune run base.yaml --study s --resume --budget 5000" in told
     assert main(["watch", "s"]) == 0
     watched = capfd.readouterr().out
     assert "[fit] trial 0: base" in watched
-    assert "not running any more" in watched
+    assert "not running" in watched
 
 
 def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
@@ -66,7 +66,12 @@ def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
     assert left == []
     assert standing.status == "converged"
     said = capsys.readouterr().out
-    for line in ("study cpu-moe begun", "[fit] trial 0: base", "[retune] trial 9: search", "converged: no fix is left"):
+    for line in (
+        "study cpu-moe started",
+        "[fit] trial 0: base",
+        "[retune] trial 9: search",
+        "converged: no fix is left",
+    ):
         assert said.count(line) == 1
 
 

@@ -87,5 +87,5 @@ def test_stand_ins_are_legal_recipes() -> None:
 
 
 def test_a_fixs_page_is_plain_text() -> None:
-    assert fix_page("cuda_graphs")[0] == "CUDA graphs: replay launches in place of issuing them."
+    assert fix_page("cuda_graphs")[0] == "CUDA graphs: replay launches instead of issuing them."
     assert not [paragraph for name in FIXES for paragraph in fix_page(name) if "*" in paragraph or "`" in paragraph]

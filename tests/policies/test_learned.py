@@ -110,7 +110,14 @@ def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[
 
 def test_the_words_say_the_wall_what_moves_how_surely_and_on_what_ground(walked: list[Trial]) -> None:
     because = walked[1].proposal.because
-    for said in ("% of the step", "expected:", "throughput (90 %:", "fits with", "next best", "learnt from 1 trial"):
+    for said in (
+        "% of the step",
+        "predicted:",
+        "throughput (90 %:",
+        "P(fits)",
+        "next candidate",
+        "learned from 1 trial",
+    ):
         assert said in because
 
 
@@ -143,7 +150,7 @@ def test_where_nothing_can_fit_nothing_is_proposed() -> None:
     small = base().model_copy(update={"cluster": base().cluster.model_copy(update={"memory_gib": 8.0})})
     given = trial(small, given=out_of_memory(small), verdict=Verdict.REJECTED)
     assert LearnedPolicy(small, 1).propose(given, Phase.FIT, [given]) is None
-    assert "such nodes are the fewest on which it fits" in LearnedPolicy(small, 1).why_stopped(given, [given])
+    assert "of these nodes" in LearnedPolicy(small, 1).why_stopped(given, [given])
 
 
 def test_where_no_plan_surely_fits_the_optimizer_is_offloaded() -> None:
@@ -198,6 +205,6 @@ def test_cpu_ranks_get_threads_for_the_cores_they_have_and_nothing_that_is_free_
 
 def test_why_it_stopped_says_what_was_left(walked: list[Trial]) -> None:
     said = LearnedPolicy(base(), 1).why_stopped(_best(walked), walked)
-    assert said.startswith("the next burst is expected to bring ")
-    assert float(said.split("bring ", 1)[1].removeprefix("less than ").split(" %")[0]) >= 0.01
+    assert said.startswith("the next burst is expected to gain ")
+    assert float(said.split("gain ", 1)[1].removeprefix("less than ").split(" %")[0]) >= 0.01
     assert "at most" not in said

@@ -59,7 +59,7 @@ def test_one_knob_moves_at_a_time_and_acts_on_the_wall() -> None:
         (knob,) = best.recipe.diff(found.recipe)
         assert wall in KNOBS[knob].walls
         assert found.phase is Phase.RETUNE
-        assert f"the estimate has no opinion on {knob}" in found.because
+        assert f"the estimate does not model {knob}" in found.because
         assert effect_of(knob).source in found.because
 
 

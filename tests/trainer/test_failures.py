@@ -183,7 +183,7 @@ def test_ranks_that_the_agent_ended_are_not_the_cause() -> None:
 def test_witnesses_alone_mean_the_silent_rank() -> None:
     found = failure(reported(0, 1.0, f"RuntimeError: {CLOSED}"), RankEvidence(rank=1, phase=BurstPhase.BACKWARD))
     assert (found.kind, found.rank, found.phase) == (FailureKind.CRASH, 1, BurstPhase.BACKWARD)
-    assert found.evidence.startswith("rank 0 says")
+    assert found.evidence.startswith("rank 0 reports")
 
 
 def test_witnesses_of_a_timeout_tell_of_a_hang_of_nobody_known() -> None:
@@ -263,7 +263,7 @@ def test_an_agent_that_failed_before_any_rank_arrived_is_explained_by_its_log() 
     found = failure(silent, launcher_code=1, launcher_log="no idea\n")
     assert (found.kind, found.evidence) == (
         FailureKind.INFRASTRUCTURE,
-        "what started the ranks exited with code 1: no idea",
+        "the launcher exited with code 1: no idea",
     )
 
 

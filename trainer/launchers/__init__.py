@@ -70,12 +70,12 @@ class Processes(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether what started the ranks still runs."""
+        """Whether the launcher still runs."""
         ...
 
     @property
     def code(self) -> int | None:
-        """How what started the ranks ended: its exit code, negative for a signal; None while it runs."""
+        """How the launcher ended: its exit code, negative for a signal; None while it runs."""
         ...
 
     @property

@@ -208,7 +208,7 @@ class LocalProcesses:
         left = end_all(lambda: with_mark(self.mark))
         if left:
             raise ToolError(
-                f"processes {', '.join(str(process.pid) for process in left)} do not end when killed",
-                hint="a driver or a file system holds them in the kernel: see `dmesg`, restart the node if they stay",
+                f"processes {', '.join(str(process.pid) for process in left)} do not exit when killed",
+                hint="a driver or a file system blocks them in the kernel: see `dmesg`, restart the node if they stay",
             )
         self.supervisor.wait()

@@ -78,7 +78,7 @@ class WarmRanks:
     def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
         """See `Ranks.run`. The deadline counts from when all ranks are up; starting has its own."""
         if self._ended:
-            raise RuntimeError("these ranks were ended: start others")
+            raise RuntimeError("these ranks were stopped: start new ones")
         watch = Watch(self.processes, burst_folder.resolve())
         kills_before = self.processes.sight.oom_kills()
         watch.clear()

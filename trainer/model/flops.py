@@ -1,6 +1,6 @@
 """Model FLOPs of a step, as Megatron's throughput line counts them.
 
-Six a weight of every matrix product a token meets (multiply and add, in the forward pass and twice in the backward
+Six a weight of every GEMM a token meets (multiply and add, in the forward pass and twice in the backward
 pass), plus attention over the positions it sees: half the sequence on average, or its window. No norms, no router,
 no recompute. Source: Megatron-LM `num_floating_point_operations`; held against the ratios of published TFLOPS to
 tokens/s. arXiv 2603.07685 counts the router too (DeepSeek-V3: +0.25 %).

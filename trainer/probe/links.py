@@ -6,10 +6,10 @@ import msgspec
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all-reduces of each rank with its like on the other nodes, all ranks of a node at once.
+    """Of all-reduces of each rank with its peers on the other nodes, all ranks of a node at once.
 
-    `bandwidth_gb_s` is what a rank sends a second (2·(n−1)/n of its data in the time of the best size), `latency_us` an
-    all-reduce of 4 KiB. `clocks_apart_s`: between the furthest two nodes, as nearly as the latency tells.
+    `bandwidth_gb_s` is what a rank sends per second (2·(n−1)/n of its data in the time of the best size), `latency_us`
+    that of a 4 KiB all-reduce. `clocks_apart_s`: between the furthest two nodes, to within the latency.
     `folder_lag_s`: until every node had seen what rank 0 wrote.
     """
 

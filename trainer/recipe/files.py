@@ -20,7 +20,7 @@ def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> byte
         if stat.S_ISDIR(mode):
             raise _refused(where, "it is a directory", instead)
         if not stat.S_ISREG(mode):
-            raise _refused(where, "it is no regular file", f"write it to a file and name that; {instead}")
+            raise _refused(where, "it is not a regular file", f"write it to a file and name that; {instead}")
         with path.open("rb") as file:  # what /proc and the like hold has no size before it is read
             content = file.read(most + 1)
     except FileNotFoundError:

@@ -90,14 +90,14 @@ def pipeline_stages(text: str) -> list[str]:
         plain = expanded
     plain = _REPEAT.sub(lambda m: _repeated(m[1], m[2]), plain)
     if strange := set(plain) - set("EtmL|"):
-        raise ValueError(f"{''.join(sorted(strange))!r} has no meaning in a pipeline layout: E, t, m, L, |, *n, ( )")
+        raise ValueError(f"{''.join(sorted(strange))!r} is not valid in a pipeline layout: E, t, m, L, |, *n, ( )")
     return plain.split("|") if plain else []
 
 
 def _repeated(text: str, digits: str) -> str:
     """ValueError for more letters than any model has layers."""
     if len(digits) > 5 or len(text) * int(digits) > MOST_LETTERS:
-        raise ValueError(f"*{digits} has no meaning in a pipeline layout: no model has so many layers")
+        raise ValueError(f"*{digits} is not valid in a pipeline layout: no model has so many layers")
     return text * int(digits)
 
 

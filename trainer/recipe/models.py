@@ -50,7 +50,7 @@ def parse_layer_freq(pattern: str) -> int | tuple[int, ...]:
     for term in pattern.replace(" ", "").split("+"):
         match = _TERM.fullmatch(term)
         if match is None:
-            raise ValueError(f"{pattern!r} is no layer pattern like [0]*3+[1]*58")
+            raise ValueError(f"{pattern!r} is not a layer pattern like [0]*3+[1]*58")
         flags += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
     return tuple(flags)
 

@@ -16,7 +16,7 @@ def name_problem(name: str) -> str | None:
     if not name.strip():
         return "the name is empty"
     if wrong := next((character for character in name if _is_wrong(character)), None):
-        return f"the name holds {json.dumps(wrong)[1:-1] if wrong not in SEPARATORS else wrong}"
+        return f"the name contains {json.dumps(wrong)[1:-1] if wrong not in SEPARATORS else wrong}"
     if name.startswith("."):
         return "the name begins with a dot"
     size = len(name.encode())

@@ -108,7 +108,7 @@ class TrainerSettings(Section):
     @classmethod
     def _version(cls, version: str | None) -> str | None:
         if version is not None and not re.fullmatch(r"(core_)?v?\d+(\.\d+)*|head|main|dev", version, re.IGNORECASE):
-            raise PydanticCustomError("trainer_version", "{version} is no version", {"version": repr(version)})
+            raise PydanticCustomError("trainer_version", "{version} is not a version", {"version": repr(version)})
         return version
 
 

@@ -59,7 +59,7 @@ def near(word: str, candidates: Iterable[str], *, most: int = 3) -> list[str]:
 
 
 def read_source(path_or_example: str) -> Source:
-    """BadInputError if there is no such file or example, or it is no YAML mapping with distinct keys."""
+    """BadInputError if there is no such file or example, or it is not YAML mapping with distinct keys."""
     file = source_file(path_or_example)
     return parse_source(_read_file(file), name=path_or_example if file == Path(path_or_example) else file.name)
 
@@ -76,11 +76,11 @@ def parse_source(text: str, *, name: str) -> Source:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if values_in(root) > MOST_VALUES:
-            raise _refused(name, "its aliases stand for more values than a recipe has", "write them out")
+            raise _refused(name, "its aliases expand to more values than a recipe has", "write them out")
         data = yaml.safe_load(text)
     except RecursionError:
-        what = "it is nested too deeply to be read, or an alias holds itself"
-        raise _refused(name, what, "write it flatter, without aliases") from None
+        what = "it is nested too deeply to be read, or an alias contains itself"
+        raise _refused(name, what, "flatten it, without aliases") from None
     except BadInputError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -90,7 +90,7 @@ def parse_source(text: str, *, name: str) -> Source:
     if root is None or data is None:
         raise _refused(name, "the file is empty", "start from `moe-autotune init`, or name a packaged example")
     if not isinstance(root, yaml.MappingNode):
-        raise _refused(name, "it holds no keys", "a recipe is a mapping: `model: …`, `cluster: …` and so on")
+        raise _refused(name, "it has no keys", "a recipe is a mapping: `model: …`, `cluster: …` and so on")
     lines: dict[KeyPath, int] = {}
     problems = _walk(root, (), lines, name)
     if problems:

@@ -115,7 +115,7 @@ def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
         if isinstance(value, str) and is_secret(str(name), value) and value != f"${{{name}}}":
             yield Problem(
                 where=source.where(("trainer", "env", name)),
-                what="it holds a secret, and a recipe is copied into journals, reports and exports",
+                what="it contains a secret, and a recipe is copied into journals, reports and exports",
                 hint=f"write {name}: ${{{name}}} and export {name} in the shell that starts the study",
             )
     command = trainer.get("command") if isinstance(trainer, dict) else None
@@ -123,7 +123,7 @@ def _secret_problems(source: Source, trainer: Any) -> Iterator[Problem]:
     for name in secrets_in(words):
         yield Problem(
             where=source.where(("trainer", "command")),
-            what=f"{name} holds a secret, and a recipe is copied into journals, reports and exports",
+            what=f"{name} contains a secret, and a recipe is copied into journals, reports and exports",
             hint="take it out of the command, and export the variable that the trainer reads it from",
         )
     setup = trainer.get("setup") if isinstance(trainer, dict) else None
@@ -171,7 +171,7 @@ def _unknown_hint(name: str, section: str, known: Iterable[str]) -> str:
     word = nearest(name, [*known, *ALIASES] if section == "parallelism" else known)
     if word:
         return f"did you mean {word}?"
-    return f"known here: {', '.join(known)}" if len(known) <= 20 else "see `moe-autotune init` for what there is"
+    return f"known keys: {', '.join(known)}" if len(known) <= 20 else "see `moe-autotune init` for all keys"
 
 
 def _schema_problems(
@@ -261,7 +261,7 @@ def _own_check(error: ErrorDetails, key: str, section: str, known: Known) -> tup
 
 
 def _recipe_name(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
-    return error["msg"], "write letters, digits, '-', '_' and '.': the study's folder is called after it"
+    return error["msg"], "write letters, digits, '-', '_' and '.': the study's folder is named after it"
 
 
 def _not_simulated(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
@@ -299,7 +299,7 @@ def _too_short(error: ErrorDetails, key: str, section: str, known: Known) -> tup
 
 
 def _too_many_ranks(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
-    return error["msg"], "no cluster has so many: write fewer nodes or gpus_per_node"
+    return error["msg"], "more than any cluster has: write fewer nodes or gpus_per_node"
 
 
 # What pydantic calls a thing -> what a YAML file calls it

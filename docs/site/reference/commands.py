@@ -17,7 +17,7 @@ def pages() -> Iterator[Page]:
     rows = [(f"[{name}]({name}.html)", _first(_doc(program[name]))) for name in names]
     said = (
         "# Commands\n\nEvery command takes `--json` (one JSON document on stdout, all else on stderr) and `--help`. "
-        "What they return is on [exit codes and JSON](../outputs.html).\n\n"
+        "For what they return see [exit codes and JSON](../outputs.html).\n\n"
     )
     yield Page(path="commands/index.html", title="Commands", markdown=said + table(("command", "does"), rows),
                group="Reference")  # fmt: skip

@@ -24,7 +24,7 @@ def _index() -> str:
     rows = [
         (f"[{fix.name}]({fix.name}.html)", fix.title, ", ".join(fix.phases), walls_of(fix)) for fix in FIXES.values()
     ]
-    said = f"The {len(FIXES)} known cures, one file each in `policies/fixes/`; a page is the file's docstring."
+    said = f"The {len(FIXES)} known fixes, one file each in `policies/fixes/`; a page is the file's docstring."
     return f"# Fixes\n\n{said}\n\n" + table(("fix", "what", "phases", "walls"), rows)
 
 
@@ -33,11 +33,11 @@ def _page(fix: Fix) -> str:
     claims = "; ".join(_claim(claim) for claim in fix.claims)
     rows = (
         ("phases", ", ".join(fix.phases)),
-        ("claims", claims or "nothing: it makes a recipe fit"),
+        ("recovers", claims or "no time: it makes a recipe fit"),
         ("memory", f"{percent(fix.memory.fraction, 0)} of the peak: {fix.memory.note}" if fix.memory.note else ""),
-        ("slows by", percent(fix.slowdown, 0) + ", where it is used to save memory" if fix.slowdown else ""),
-        ("has paid", f"{percent(fix.chance, 0)} of the times its wall stood"),
-        ("proof", f"in the next trace: {fix.proof.measure}" if fix.proof else "the built model's own word"),
+        ("slowdown", percent(fix.slowdown, 0) + ", where it is used to save memory" if fix.slowdown else ""),
+        ("paid off", f"in {percent(fix.chance, 0)} of the cases with its wall"),
+        ("proof", f"in the next trace: {fix.proof.measure}" if fix.proof else "the setting of the built model"),
     )
     return f"# {fix.name}: {fix.title}\n\n{heading}\n{text}\n\n{facts(rows)}\n"
 

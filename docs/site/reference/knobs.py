@@ -14,7 +14,7 @@ SECTIONS = {
     "parallelism": "written under `parallelism:`",
     "knobs": "written under `knobs:`",
 }
-DEFAULTS = {"megatron": "as Megatron has it where it is not written", "ours": "ours, where it is not written"}
+DEFAULTS = {"megatron": "Megatron's default", "ours": "our default"}
 WALLS = ("memory", "communication", "host", "compute")
 
 
@@ -57,7 +57,7 @@ def _page(knob: Knob) -> str:
         ("numerics", knob.numerics),
         ("note", knob.note),
     )
-    beside = "\n\n## Rules that speak of it\n\n" + "\n".join(rules) if rules else ""
+    beside = "\n\n## Rules about it\n\n" + "\n".join(rules) if rules else ""
     return f"# {knob.name}\n\n{facts(rows)}{beside}\n"
 
 

@@ -28,7 +28,7 @@ def pages() -> Iterator[Page]:
     parts = [
         "# Exit codes and JSON\n\n## Exit codes\n\n", codes,
         '\n\n## JSON\n\nEvery document has `"schema": 1`. Within a schema fields are added, never renamed or dropped. '
-        "Units are in the names; `null` is what is not known. A command that fails prints the document `error`. "
+        "Units are in the names; `null` means not known. A command that fails prints the document `error`. "
         "`moe-autotune schema NAME` prints the JSON Schema of a document.\n\n",
         table(("document", "is", "JSON Schema"), rows), "\n",
     ]  # fmt: skip

@@ -21,16 +21,16 @@ from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, Trainer
 
 # key, its type, what it is for
 SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
-    ("recipe", Recipe, "The whole file. Only `model` and `cluster` are needed; what is not written has its default."),
+    ("recipe", Recipe, "The whole file. Only `model` and `cluster` are required; everything else has a default."),
     ("cluster", Cluster, "The GPUs."),
     ("training", Training, "Batch, sequence and precision."),
-    ("parallelism", Parallelism, "The layout; `tp`, `pp`, `cp`, `ep`, `etp` and `vpp` are taken too."),
+    ("parallelism", Parallelism, "The layout; `tp`, `pp`, `cp`, `ep`, `etp` and `vpp` are accepted too."),
     ("burst", BurstSettings, "How a recipe is run to be measured."),
     ("burst.launcher.slurm", SlurmSettings, "Settings of launcher slurm."),
     ("burst.launcher", HostsSettings, "Launcher hosts, over ssh: the hosts and its settings side by side."),
     ("trainer", TrainerSettings, "Your own trainer, of `burst.engine: command`."),
-    ("tune", TuneSettings, "What the tuner may do, and what it is for."),
-    ("model", Architecture, "Megatron-Core's own fields, where `model` is no preset and no `config.json`."),
+    ("tune", TuneSettings, "What the tuner may change, and what it optimizes."),
+    ("model", Architecture, "Megatron-Core's own fields, where `model` is neither a preset nor a `config.json`."),
 )
 
 

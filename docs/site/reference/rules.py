@@ -21,13 +21,13 @@ def pages() -> Iterator[Page]:
 
 def _index() -> str:
     parts = [
-        f"# Rules\n\nThe {len(RULES)} rules that `moe-autotune check` holds against a recipe; `check --explain RULE` "
-        "tells one of them.\n"
+        f"# Rules\n\nThe {len(RULES)} rules that `moe-autotune check` checks; `check --explain RULE` prints one of "
+        "these pages.\n"
     ]
     for kind, (_, meaning) in KINDS.items():
         of_kind = [rule for rule in RULES if rule.kind.value == kind]
         rows = [(f"[{rule.id}]({rule.id}.html)", _plain(rule_document(rule)["because"])) for rule in of_kind]
-        parts.append(f"\n## {kind}: {meaning}\n\n" + table(("rule", "says of a recipe that breaks it"), rows) + "\n")
+        parts.append(f"\n## {kind}: {meaning}\n\n" + table(("rule", "message where it is violated"), rows) + "\n")
     return "".join(parts)
 
 
@@ -37,12 +37,12 @@ def _page(rule: Rule) -> str:
     rows = (
         ("kind", f"{told['kind']}: {meaning}"),
         ("what to do", told["hint"]),
-        ("knobs", _knobs(told["knobs"]) or "none: it is about the model or the cluster"),
-        ("said by", _said_by(rule)),
+        ("knobs", _knobs(told["knobs"]) or "none: it depends on the model or the cluster"),
+        ("applies to", _said_by(rule)),
         ("releases", told["versions"]),
         ("source", told["source"]),
         ("compared", "; ".join(told["compared"])),
-        ("breaks it", _example(told["breaking"])),
+        ("violates", _example(told["breaking"])),
         ("passes", _example(told["passing"])),
     )
     return f"# {rule.id}\n\n{_plain(told['because'])}\n\n{facts((name, _plain(text)) for name, text in rows)}\n"

@@ -12,8 +12,8 @@ from policies.fixes import FIXES
 def pages() -> Iterator[Page]:
     modules = {module.WALL.value: (module.__doc__ or "").strip() for module in walls()}
     rows = [(f"[{name}]({name}.html)", text.partition("\n")[0]) for name, text in modules.items()]
-    said = "# Walls\n\nWhat a step's time is lost to: one file each in `analyzers/walls/`.\n\n"
-    index = said + table(("wall", "what it stands for"), rows)
+    said = "# Walls\n\nWhat a step's time is lost to, one file each in `analyzers/walls/`.\n\n"
+    index = said + table(("wall", "is"), rows)
     yield Page(path="walls/index.html", title="Walls", markdown=index, group="Reference")
     for name, text in modules.items():
         yield Page(path=f"walls/{name}.html", title=name, markdown=_page(name, text), group="Reference", listed=False)
@@ -26,4 +26,4 @@ def _page(name: str, text: str) -> str:
         if name in fix.walls
     ]
     heading, _, rest = text.partition("\n")
-    return f"# {name}\n\n{heading}\n{rest}\n\n## Fixes that answer it\n\n{table(('fix', 'what', 'phases'), answers)}\n"
+    return f"# {name}\n\n{heading}\n{rest}\n\n## Fixes\n\n{table(('fix', 'what', 'phases'), answers)}\n"

@@ -23,7 +23,7 @@ def test_every_rule_has_a_page_with_both_examples(rule: object, capsys: pytest.C
     assert main(["check", "--explain", name]) == 0
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
-    for part in (name, "it says", "what to do", "said by", "releases", "source", "breaks it", "passes"):
+    for part in (name, "message", "what to do", "applies to", "releases", "source", "violates", "passes"):
         assert part in said
     assert not re.search(r"\{\w+\}", said)
 
@@ -44,7 +44,7 @@ def test_a_rule_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.
     assert main(["check", "--explain", "ep-overlap-mpt"]) == 2
     assert "did you mean ep-overlap-mtp" in capsys.readouterr().err
     assert main(["check", "--explain", "qqqq"]) == 2
-    assert "check --rules` names them all" in capsys.readouterr().err
+    assert "check --rules` lists them all" in capsys.readouterr().err
 
 
 def test_a_check_of_nothing_says_what_it_wants(capsys: pytest.CaptureFixture[str]) -> None:

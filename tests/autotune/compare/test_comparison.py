@@ -67,7 +67,7 @@ def test_a_trace_without_steps_is_compared_by_shares() -> None:
     found = compared(with_traces(RECOMPUTING, steps=[]), LARGER_BATCH)
     assert not found.times_compare
     assert "the shares compare, the times do not" in headline(found)
-    assert any(note.startswith("A has no marked steps") for note in found.notes)
+    assert any(note.startswith("A has no step markers") for note in found.notes)
     shares = [abs(move.moved_share) for move in found.moved]
     assert shares == sorted(shares, reverse=True)
 
@@ -115,7 +115,7 @@ def test_what_ranks_wait_for_each_other_is_compared_too(capsys: pytest.CaptureFi
     found = compared(waiting(RECOMPUTING, 24e3), waiting(LARGER_BATCH, 3e3))
     (move,) = found.of("waiting")
     assert (move.a_us, move.b_us, move.moved_us) == (24e3, 3e3, -21e3)
-    assert "the rank that waits longest for the others: 24.0 ms → 3.00 ms a step" in printed(found, capsys)
+    assert "the rank that waits longest for the others: 24.0 ms → 3.00 ms per step" in printed(found, capsys)
 
 
 def test_two_trials_of_a_study_are_named_by_their_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_two_trials_are_compared_by_their_measured_steps_and_the_profilers_cost_
     assert text.startswith(
         "−39.2 %, step 1.66 s → 1.01 s without the profiler; traced step 2.02 s → 1.23 s, −39.2 %: mostly"
     )
-    assert "traced steps against the median of those without the profiler: +21.8 % in A, +21.8 % in B" in text
+    assert "traced steps vs the median of those without the profiler: +21.8 % in A, +21.8 % in B" in text
     found = compared(RECOMPUTING, LARGER_BATCH, steps_us=(1.0e6, 2.0e6))
     assert change(found)[0] == "+100.0 %"
     assert compared(RECOMPUTING, LARGER_BATCH, steps_us=(1.0e6, None)).untraced is None

@@ -50,9 +50,9 @@ def test_a_diagnosis_ends_in_what_to_try_next(tmp_path: Path, capsys: pytest.Cap
     assert main(["diagnose", str(host_bound(tmp_path))]) == 0
     text = capsys.readouterr().out
     end = " ".join(text[text.index("what to try next") :].split())
-    assert "Fixes of the wall host, most to give back first. The recipe is not known (--recipe FILE)" in end
+    assert "Fixes for the host wall, most recoverable time first. The recipe is not known (--recipe FILE)" in end
     assert "--cuda-graph-impl transformer_engine" in end
-    assert "`moe-autotune diagnose --explain" in end
+    assert "details of a fix: moe-autotune diagnose --explain" in end
 
 
 def test_the_document_names_fixes_with_flags_costs_and_pages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_where_no_wall_is_named_the_next_one_and_what_to_record_are_told() -> No
     diagnosis = msgspec.structs.replace(drawn.diagnosis, wall=Wall.UNDETERMINED, doubt="too_close")
     found = next_steps(msgspec.structs.replace(drawn, diagnosis=diagnosis))
     assert found.wall is Wall.MEMORY
-    assert found.said.startswith("No wall is named; memory would be next, with 31.0 % of the step at most.")
+    assert found.said.startswith("No wall is named; memory would be next, with at most 31.0 % of the step.")
     assert found.record == RECORD["too_close"]
     assert found.fixes[0]["fix"] == "drop_recompute"
 
@@ -113,7 +113,7 @@ def test_what_fits_on_no_setting_is_told_the_nodes_it_needs() -> None:
     found = next_steps(analysis, situation)
     assert found.nodes_needed is not None
     assert found.nodes_needed > 2
-    assert f"no legal setting fits on 2 nodes; {found.nodes_needed} are the fewest that do." in found.said
+    assert f"no legal setting fits on 2 nodes; at least {found.nodes_needed} are needed." in found.said
     enough, situation = out_of_memory(nodes=found.nodes_needed)
     assert next_steps(enough, situation).nodes_needed is None
 
@@ -125,7 +125,7 @@ def test_a_report_in_which_nothing_ran_says_what_would(tmp_path: Path) -> None:
 
 def test_a_fix_is_explained_and_a_wrong_name_meets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "--explain", "cuda_graphs"]) == 0
-    assert capsys.readouterr().out.startswith("CUDA graphs: replay launches in place of issuing them.")
+    assert capsys.readouterr().out.startswith("CUDA graphs: replay launches instead of issuing them.")
     assert main(["diagnose", "--explain", "cuda_graph"]) == 2
     assert "did you mean cuda_graphs" in capsys.readouterr().err
 
@@ -152,7 +152,7 @@ def ran_out_of_memory(recipe: Recipe) -> list[Event]:
     ("model", "says"),
     [
         ("deepseek-v3", "no legal setting fits on 2 nodes; "),
-        ("qwen3-30b-a3b", "By the estimate this fits, with "),
+        ("qwen3-30b-a3b", "By estimate this fits, with "),
     ],
 )
 def test_a_report_of_a_study_that_ran_out_of_memory_says_what_would_fit(tmp_path: Path, model: str, says: str) -> None:

@@ -34,7 +34,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_verdict_stands_first(capsys: pytest.CaptureFixture[str]) -> None:
     show_analysis(RECOMPUTING)
     lines = printed(capsys).splitlines()
-    assert lines[0] == "wall: memory, up to 556 ms (31.0 %) of a step"
+    assert lines[0] == "wall: memory, up to 556 ms (31.0 %) of the step"
     assert lines[1] == "memory leads host by 15.0% of the step"
 
 
@@ -95,7 +95,7 @@ def test_walls_with_nothing_to_give_back_take_a_line(capsys: pytest.CaptureFixtu
     none = msgspec.structs.replace(RECOMPUTING.diagnosis.walls[0], recoverable_us=0.0, share=0.0, evidence=["all well"])
     diagnosis = msgspec.structs.replace(RECOMPUTING.diagnosis, walls=[none])
     show_analysis(Analysis(diagnosis=diagnosis, traces=RECOMPUTING.traces))
-    assert "memory: nothing to give back: all well" in printed(capsys)
+    assert "memory: nothing to recover: all well" in printed(capsys)
 
 
 def test_a_run_that_does_not_fit_has_no_time_to_give_back(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,14 +219,14 @@ def test_memory_near_its_limit_may_not_fit(capsys: pytest.CaptureFixture[str]) -
     show_memory({**memory, "limit_gib": None})
     said = [line for line in printed(capsys).splitlines() if line.startswith("estimated")]
     assert said == [
-        "estimated peak 79.9 GiB a rank, 95.0 GiB at worst, limit 80.0 GiB: may not fit",
-        "estimated peak 79.9 GiB a rank, 95.0 GiB at worst, no limit known",
+        "estimated peak 79.9 GiB, upper bound 95.0 GiB, limit 80.0 GiB: may not fit",
+        "estimated peak 79.9 GiB, upper bound 95.0 GiB, no limit known",
     ]
 
 
 def test_a_recipe_without_findings_is_said_to_be_legal(capsys: pytest.CaptureFixture[str]) -> None:
     show_findings([])
-    assert printed(capsys) == "no rule is broken\n"
+    assert printed(capsys) == "no rule is violated\n"
 
 
 def test_the_predicted_memory_follows_the_findings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,6 @@ def test_the_command_judges_the_stretch_that_it_is_asked_for(tmp_path: Path, cap
     assert [step["duration_us"] for step in trace["steps"]] == [2000]
     assert "lanes-data" in (tmp_path / "d.html").read_text()
     assert main(["diagnose", path, "--from", "5ms"]) == 0
-    assert "no marked steps: the trace from 5.00 ms as one" in " ".join(capfd.readouterr().out.split())
+    assert "no step markers: the trace from 5.00 ms as one" in " ".join(capfd.readouterr().out.split())
     assert main(["diagnose", path, "--range", "loops"]) == 2
     assert "has no range 'loops'" in capfd.readouterr().err

@@ -79,7 +79,7 @@ def test_a_hybrid_model_is_refused_before_anything_is_built(tmp_path: Path, capf
     [
         ("import os; os.kill(os.getpid(), 9)", ["SIGKILL", "out of memory"]),
         ("raise ModuleNotFoundError('No module named megatron')", ["No module named megatron", "doctor"]),
-        ("import os; os.abort()", ["SIGABRT", "says nothing about the layout"]),
+        ("import os; os.abort()", ["SIGABRT", "does not affect the layout"]),
     ],
 )
 def test_a_dry_run_that_dies_is_a_message(

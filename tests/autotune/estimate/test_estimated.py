@@ -55,7 +55,7 @@ def test_people_see_memory_by_part_and_rank_time_by_part_and_what_it_rests_on(
 ) -> None:
     assert main(["estimate", small]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("memory of the hottest rank", "pipeline rank", "limit", "time of a step", "calibration:", "note:"):
+    for words in ("memory of the hottest rank", "pipeline rank", "limit", "step time", "calibration:", "note:"):
         assert words in said
 
 

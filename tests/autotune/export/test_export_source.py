@@ -118,4 +118,4 @@ def test_a_trial_that_did_not_run_is_exported_with_force_only(capfd: pytest.Capt
     assert "trial 0 did not run: oom in" in capfd.readouterr().err
     assert main(["export", "study/0", "--to", "yaml", "--force", "--json"]) == 0
     (warning,) = json.loads(capfd.readouterr().out)["warnings"]
-    assert warning.startswith("NOT TRIED WITH SUCCESS: trial 0 did not run")
+    assert warning.startswith("DID NOT RUN: trial 0 did not run")

@@ -20,7 +20,7 @@ QWEN = {"name": "qwen", "model": "qwen3-30b-a3b", "cluster": {"gpu": "h100", "no
 def test_what_an_override_cannot_say_is_named_with_the_reason() -> None:
     text = export(Recipe.model_validate(QWEN).replace({"cpu_affinity": "spread"}), "megatron-bridge")
     assert "# NOT EXPRESSED: cpu_affinity: spread (no path in Bridge's configuration)" in text
-    assert "# It takes comm_overlap of the Bridge recipe away" in text
+    assert "# comm_overlap of the Bridge recipe is removed" in text
     assert "48 layers of 2048 (GPT)" in text
 
 

@@ -56,7 +56,7 @@ CASES = {
         layout=(2, 8, 2, 1, 1),
         batch=(256, 1),
         given={"@": "-t 2 -n 2 --fork-x 1"},
-        asks=("--set '@=…' with the words that the script is started with, --set '@=' where there are none",),
+        asks=("--set '@=…' with the arguments that the script is started with, --set '@=' where there are none",),
         last=("--fork-x", "1"),
     ),
     "calls_inner.sbatch": Case(

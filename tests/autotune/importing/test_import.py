@@ -168,7 +168,7 @@ def test_a_variable_of_a_file_that_the_script_reads_is_asked_for_there_and_can_b
     trainer = imported(Asked(file=str(file), gpu="h100", given={"DATA_ROOT": "/d"})).recipe.trainer
     assert trainer is not None
     assert trainer.command[-1] == "/d/tok"
-    with pytest.raises(BadInputError, match="nothing in the file is called so"):
+    with pytest.raises(BadInputError, match="nothing in the file has that name"):
         imported(Asked(file=str(file), gpu="h100", given={"OTHER_ROOT": "/d"}))
 
 
@@ -192,7 +192,7 @@ def test_what_a_script_does_not_say_is_asked_for() -> None:
         imported(Asked(file=asked.file, gpu="h100", given=given))
     with pytest.raises(BadInputError, match="--nodes N"):
         imported(Asked(file=str(LAUNCH / "zoo.yaml"), gpu="h100", given={"EP": "8"}))
-    with pytest.raises(BadInputError, match="nothing in the file is called so"):
+    with pytest.raises(BadInputError, match="nothing in the file has that name"):
         imported(Asked(file=asked.file, gpu="h100", given={"NOT_IN_IT": "1", **asked.given}))
 
 
@@ -289,7 +289,7 @@ def test_a_log_is_a_recipe_without_a_command() -> None:
     assert (recipe.trainer, recipe.burst.engine, recipe.world_size) == (None, "megatron", 2)
     assert recipe.architecture.vocab_size == 512
     assert recipe.parallelism.expert_model_parallel_size == 2
-    assert any("a log holds no command" in note for note in made.found.notes)
+    assert any("a log has no command" in note for note in made.found.notes)
 
 
 def test_words_that_a_recipe_would_not_say_again_stay_in_the_command() -> None:
@@ -310,7 +310,7 @@ def test_what_the_recipes_words_would_alter_is_said_aloud(tmp_path: Path) -> Non
     assert dict(made.changed) == {"fp8": ("hybrid", "e4m3")}
     assert made.recipe.cluster.nodes == 1
     assert main(["import", str(file), "--gpu", "b200", "-o", str(target)]) == 0
-    assert "# CHANGED: fp8 is e4m3 with the recipe's words, hybrid in the file" in target.read_text()
+    assert "# CHANGED: fp8 is e4m3 by the recipe's flags, hybrid in the file" in target.read_text()
 
 
 def test_json_says_what_was_taken_passed_on_and_left_out(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_file_that_exists_is_replaced_with_force_only(tmp_path: Path) -> None:
     [
         ("echo hello\n", "no command in it starts a training program"),
         ("python train.py --epochs 3 --model resnet\n", "takes no arguments that Megatron-LM or Megatron-Bridge know"),
-        ("a: 1\nb: 2\n", "a mapping of no kind that is known here"),
+        ("a: 1\nb: 2\n", "a mapping of an unknown kind"),
         ('{"model_type": "resnet"}', "model_type 'resnet' is not known"),
         ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 4\n", "--num-attention-heads, --seq-length"),
         (
@@ -402,7 +402,7 @@ def test_what_prepares_the_shell_is_said_carried_and_found_again(
     script.write_text(PREPARED)
     assert main(["import", str(script), "-o", str(target)]) == 0
     said = " ".join(capfd.readouterr().out.split())
-    assert "3 lines that prepare the shell: module load cuda; source ~/venv/bin/activate; conda activate moe" in said
+    assert "3 lines of shell setup: module load cuda; source ~/venv/bin/activate; conda activate moe" in said
     recipe = load_recipe(str(target))
     assert recipe.trainer is not None
     assert recipe.cluster.nodes == 2
@@ -423,8 +423,8 @@ def test_options_that_the_script_takes_are_asked_for_by_what_it_is_started_with(
     script.write_text(text)
     assert main(["import", str(script), "-o", str(target)]) == 2
     said = " ".join(capfd.readouterr().err.split())
-    assert "$H: the script takes it from its own options (--hidden)" in said
-    assert "--set '@=…' with the words that the script is started with" in said
+    assert "$H: the script reads it from its own options (--hidden)" in said
+    assert "--set '@=…' with the arguments that the script is started with" in said
     assert main(["import", str(script), "-o", str(target), "--set", "@=--hidden 512"]) == 0
     assert load_recipe(str(target)).architecture.hidden_size == 512
 

@@ -49,7 +49,7 @@ def test_no_secret_reaches_the_recipe_its_header_or_the_account(
     assert trainer.command[-4:] == ("--eod-token", "3", "--tokenizer-key", "k")
     notes = json.loads(said.out)["notes"]
     left = ["--wandb-api-key", "--api-key", "--fork-token", "--hub-token"]
-    assert [note.split()[0] for note in notes if "left out: it holds a secret" in note] == left
+    assert [note.split()[0] for note in notes if "left out: it is a secret" in note] == left
 
 
 NOTED = f"""#!/bin/bash

@@ -82,5 +82,5 @@ def test_a_dry_run_on_a_terminal_is_not_silent(tmp_path: Path) -> None:
         said += part
     document, _ = run.communicate()
     assert run.returncode == 0
-    assert b"every legal layout and setting is weighed, " in said
+    assert b"ranking legal layouts and settings, " in said
     assert document.startswith(b'{"schema":1')

@@ -88,7 +88,7 @@ DIVERGED = Failure(
 )
 
 STEPS: tuple[Step, ...] = (
-    Step(fix="base", phase=Phase.FIT, because="the base recipe as given", failure=OOM),
+    Step(fix="base", phase=Phase.FIT, because="the base recipe", failure=OOM),
     Step(
         fix="full_recompute",
         phase=Phase.FIT,
@@ -104,7 +104,7 @@ STEPS: tuple[Step, ...] = (
         fix="drop_recompute",
         phase=Phase.PROFILE,
         changes=SELECTIVE,
-        because="forward work is done again in backward for 31 % of the step (515 of 1660 ms); selective recompute "
+        because="recompute for 31 % of the step (515 of 1660 ms); selective recompute "
         "claims 480 ms of it: 35.0 % expected, at most 45.0 %; memory: 0.85 of 1.00 GiB from trial 1's 0.66 GiB",
         step_ms=1270,
         peaks=(0.84, 0.88),
@@ -197,7 +197,7 @@ def events(steps: tuple[Step, ...] = STEPS, *, ended: bool = True) -> list[Event
         told.append(event)
         history.fold(event)
     if ended:
-        told.append(Ended(at=900.0, status="converged", because="no fix is left whose bound beats the noise"))
+        told.append(Ended(at=900.0, status="converged", because="no fix is left whose bound is above the noise"))
     return told
 
 

@@ -46,7 +46,7 @@ def test_it_says_when_what_where_and_with_which_software(head: Head) -> None:
     facts = dict(head.facts)
     assert facts["When"] == "1970-01-01 00:00 UTC, 15 min"
     assert "experts, top-" in facts["Model"]
-    assert facts["Ran on"] == "2 CPU ranks, 1 node of 2: says nothing of GPUs"
+    assert facts["Ran on"] == "2 CPU ranks, 1 node of 2: not comparable with GPUs"
     assert facts["Batch"].endswith("tokens, fp32")
     assert "megatron-core 0.16.1, torch 2.13.0+cpu, moe-autotune 0.1.0" in facts["Software"]
     assert facts["Cost"] == "12 bursts, 0.21 rank-hours"
@@ -55,8 +55,8 @@ def test_it_says_when_what_where_and_with_which_software(head: Head) -> None:
 def test_a_price_of_the_run_or_of_the_report_is_money() -> None:
     told = events()
     of_the_run = [told[0], TunerStarted(recipe="x", budget=20, gpu_hour_price=2.0), *told[1:]]
-    assert dict(head_of(material(of_the_run)).facts)["Cost"].endswith(", 0.416 at 2 an hour")
-    assert dict(head_of(material(of_the_run, price=4.0)).facts)["Cost"].endswith(", 0.832 at 4 an hour")
+    assert dict(head_of(material(of_the_run)).facts)["Cost"].endswith(", 0.416 at 2 per hour")
+    assert dict(head_of(material(of_the_run, price=4.0)).facts)["Cost"].endswith(", 0.832 at 4 per hour")
 
 
 def test_what_the_tuned_recipe_saves_is_counted_on_the_training_it_is_for() -> None:
@@ -67,7 +67,7 @@ def test_what_the_tuned_recipe_saves_is_counted_on_the_training_it_is_for() -> N
     assert low <= middle <= high
     said = dict(head_of(made).facts)["Saves"]
     assert "of the planned 1,000 GPU-hours" in said
-    assert "at 3 an hour" in said
+    assert "at 3 per hour" in said
 
 
 def test_every_accepted_change_names_its_wall_with_its_milliseconds_before_and_after(head: Head) -> None:
@@ -126,7 +126,7 @@ def test_an_infeasible_study_says_what_it_would_take(tmp_path: Path, monkeypatch
     (tmp_path / "base.yaml").write_text(tight)
     assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 1
     text = (tmp_path / "s" / "report.md").read_text()
-    needed = next(line for line in text.splitlines() if line.startswith("- It would take: "))
-    assert "no legal setting fits on 2 nodes; 32 are the fewest that do" in needed
-    assert "a rank of 79.2 GiB" in needed
+    needed = next(line for line in text.splitlines() if line.startswith("- Needs: "))
+    assert "no legal setting fits on 2 nodes; at least 32 are needed" in needed
+    assert "per rank of 79.2 GiB" in needed
     assert "Throughput of" not in (tmp_path / "s" / "report.html").read_text()

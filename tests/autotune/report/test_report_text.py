@@ -28,7 +28,7 @@ def test_the_story_says_what_was_wrong_changed_gained_and_left(material: Materia
     story = tell(material.history, material.document)
     answers = dict(story.sentences)
     assert story.figure == "1.83×"
-    assert "out of memory in backward on rank 1 (limit 1.00 GiB a rank)" in answers["What was wrong"]
+    assert "out of memory in backward on rank 1 (limit 1.00 GiB per rank)" in answers["What was wrong"]
     assert "memory 31.0 % of the step" in answers["What was wrong"]
     assert "micro_batch_size 1 → 4" in answers["What was changed"]
     assert "616.3 tokens/s/rank → 1,130 tokens/s/rank" in answers["What it gave"]
@@ -58,9 +58,9 @@ def test_every_trial_is_on_the_path_or_among_the_rejected(material: Material) ->
 
 def test_rejected_ideas_carry_their_reason(material: Material) -> None:
     rejected = next(section for section in sections_of(material) if section.key == "rejected")
-    reasons = {record.heading.split(" · ")[0]: dict(record.facts)["reason"] for record in rejected.records}
+    reasons = {record.heading.split(" · ")[0]: dict(record.facts)["verdict"] for record in rejected.records}
     assert "no gain" in reasons["trial 4"]
-    assert "inside the noise" in reasons["trial 5"]
+    assert "beyond the noise" in reasons["trial 5"]
     assert "not a multiple" in reasons["trial 9"]
     assert all(reasons.values())
 
@@ -97,7 +97,7 @@ def test_the_report_says_where_a_burst_is_not_production() -> None:
     ]
     history = History(drawn)
     text = markdown(material_of(history, document_of(history)))
-    assert "## Where a burst is not production" in text
+    assert "## How a burst differs from production" in text
     assert "| data | mock | read | none seen |" in text
     assert "production" not in markdown(material_of(History(events()), document_of(History(events()))))
 
@@ -110,8 +110,8 @@ def test_links_that_were_measured_are_a_table_and_a_probe_that_failed_is_said() 
     assert document_of(found).links == links(5.0)
     text = markdown(material_of(found, document_of(found)))
     assert "## Links between the nodes" in text
-    assert "| what a rank sends a second | 5.00 GB/s |" in text
-    assert "| by | nccl over ib0 |" in text
+    assert "| bandwidth per rank | 5.00 GB/s |" in text
+    assert "| backend | nccl over ib0 |" in text
     assert "They could not be measured: infrastructure: node n2: it is gone." in markdown(
         material_of(failed, document_of(failed))
     )

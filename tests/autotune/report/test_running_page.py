@@ -27,7 +27,7 @@ def running(folder: Path, count: int = 30) -> str:
 def test_the_page_says_first_where_the_study_stands(tmp_path: Path) -> None:
     text = running(tmp_path / "s")
     assert "<title>running: cpu-moe: " in text
-    for said in ("running since", "of 20", "its wall", "cost", "bursts, ", "read", "sooner where nothing is left"):
+    for said in ("running since", "of 20", "its wall", "cost", "bursts, ", "read", "earlier if it converges"):
         assert said in text
     assert "How it ended" not in text
     assert "location.reload()" in text

@@ -51,8 +51,8 @@ def test_what_is_not_known_is_an_empty_text() -> None:
 
 
 def test_a_command_that_fails_or_hangs_is_said_and_harms_nothing() -> None:
-    assert notify("exit 3", {}) == "notify: the command ended with 3"
-    assert "had not ended" in (notify("sleep 5", {}, wait_s=0.01) or "")
+    assert notify("exit 3", {}) == "notify: the command exited with 3"
+    assert "ran longer than" in (notify("sleep 5", {}, wait_s=0.01) or "")
     assert notify("true", {}) is None
 
 
@@ -74,9 +74,9 @@ def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
     assert main(["run", "base.yaml", "--study", "s", "--until", "07:00"]) == 0
     ended = read_study(Path("s")).ended
     assert ended is not None
-    assert (ended.status, ended.because[:15]) == ("budget", "the time is up:")
+    assert (ended.status, ended.because[:15]) == ("budget", "the deadline was reached:")
     assert told()[:2] == ["budget", "0"]
-    assert "go on with: moe-autotune run base.yaml --study s --resume" in capsys.readouterr().out
+    assert "resume with: moe-autotune run base.yaml --study s --resume" in capsys.readouterr().out
     assert Path("s/report.html").exists()
 
 
@@ -89,7 +89,7 @@ def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -
     assert told()[:2] == ["interrupted", "2"]
     ended = read_study(Path("s")).ended
     assert ended is not None
-    assert ended.because == "an error ended it: no space left on device"
+    assert ended.because == "stopped by an error: no space left on device"
 
 
 def test_the_handlers_of_before_come_back() -> None:

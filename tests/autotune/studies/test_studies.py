@@ -62,7 +62,7 @@ def test_a_folder_without_studies_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["studies"]) == 2
-    assert "no study lies here" in capsys.readouterr().err
+    assert "no study here" in capsys.readouterr().err
 
 
 def test_the_page_links_to_each_report_from_where_it_lies(folder: Path) -> None:
@@ -87,4 +87,4 @@ def test_a_browser_draws_the_page(folder: Path, tmp_path: Path) -> None:
     page.write_text(studies_page(gathered(folder, now=0.0), beside=tmp_path))
     drawn = document_of(page, tmp_path / "profile")
     assert "data-error" not in drawn
-    assert "What each gave" in drawn
+    assert "Speed-up of each study" in drawn

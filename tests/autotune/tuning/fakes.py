@@ -101,7 +101,7 @@ class FakePolicy:
             parent=given.number,
             phase=Phase.FIT,
             fix="planted",
-            because="near the recipe as given",
+            because="near the base recipe",
         )
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:

@@ -89,11 +89,11 @@ def test_wall_time_decides_and_the_verdict_says_so() -> None:
     faster = trial_of(outcome_of(70_000), number=1, bursts=(3,))
     said = judge(faster, against=best, trials=[best, faster])
     assert said.verdict is Verdict.ACCEPTED
-    assert said.because.startswith("wall time decides, far outside the noise: wall time +4")
+    assert said.because.startswith("decided by wall-clock time, far beyond the noise: wall-clock time +4")
 
 
 def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None:
-    """Wall time of bursts is scattered by neighbours; CPU time of the ranks is not, and shows 20 %."""
+    """Wall-clock time of bursts is scattered by neighbours; CPU time of the ranks is not, and shows 20 %."""
 
     def busy(wall: float, cpu: float) -> Outcome:
         return outcome_of(wall, cpu_us=[cpu] * 8)
@@ -102,11 +102,11 @@ def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None
     candidate = trial_of(busy(99_000, 800), busy(95_000, 801), number=1, bursts=(3, 5))
     said = judge(candidate, against=best, trials=[best, candidate])
     assert said.verdict is Verdict.ACCEPTED
-    assert said.because.startswith("wall time is too noisy, CPU time decides")
+    assert said.because.startswith("wall-clock time is too noisy, decided by CPU time")
 
 
 def test_a_predicted_gain_that_cpu_time_does_not_show_stays_open_on_cpus() -> None:
-    """The best was measured while a neighbour was busy: the gain of wall time is the neighbour's."""
+    """The best was measured while a neighbour was busy: the gain of wall-clock time is the neighbour's."""
     best = trial_of(outcome_of(200_000, cpu_us=[1000.0] * 8), outcome_of(120_000, cpu_us=[1002.0] * 8))
     predicted = Prediction(gain=0.1, gain_low=0.02, gain_high=0.2)
 
@@ -132,7 +132,7 @@ def test_a_prediction_that_the_measurement_contradicts_does_not_support_it() -> 
     near = said(Prediction(gain=0.04, gain_low=0.03, gain_high=0.05))
     far = said(Prediction(gain=0.6, gain_low=0.5, gain_high=0.7))
     assert near.verdict is Verdict.ACCEPTED
-    assert "inside what was predicted" in near.because
+    assert "within the prediction" in near.because
     assert far.verdict is Verdict.INCONCLUSIVE
     assert "together" not in far.because
 
@@ -148,7 +148,7 @@ def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -
     candidate = trial_of(*(here for _, here in pairs), number=1, bursts=(2, 4, 6))
     said = judge(candidate, against=best, trials=[best, candidate])
     assert said.verdict is Verdict.ACCEPTED, said.because
-    assert said.because.startswith("wall time is too noisy, CPU time decides")
+    assert said.because.startswith("wall-clock time is too noisy, decided by CPU time")
 
 
 def test_cpu_time_decides_nothing_where_wall_time_is_longer_on_average() -> None:
@@ -158,7 +158,7 @@ def test_cpu_time_decides_nothing_where_wall_time_is_longer_on_average() -> None
 
 
 def test_less_cpu_time_alone_is_no_gain() -> None:
-    """Fewer threads take less CPU time and longer: wall time has the last word."""
+    """Fewer threads take less CPU time and longer: wall-clock time has the last word."""
     best = trial_of(outcome_of(100_000, cpu_us=[2000.0] * 8), outcome_of(100_100, cpu_us=[2001.0] * 8))
     lazy = trial_of(outcome_of(120_000, cpu_us=[1000.0] * 8), number=1, bursts=(3,))
     assert judge(lazy, against=best, trials=[best, lazy]).verdict is Verdict.REJECTED

@@ -23,7 +23,7 @@ burst: {{engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}}
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a recipe, a study of it, and one that learnt from that study."""
+    """A folder with a recipe, a study of it, and one that learned from that study."""
     folder = tmp_path_factory.mktemp("taught")
     for gpu in ("h200", "b200"):
         (folder / f"{gpu}.yaml").write_text(RECIPE.format(gpu=gpu))
@@ -58,7 +58,7 @@ def test_a_study_that_learnt_goes_on_without_the_one_it_learnt_from(taught: Path
         (
             "h200.yaml",
             ["--study", "second", "--resume", "--learn-from", "first"],
-            "keeps the lessons it was begun with",
+            "keeps the lessons it started with",
         ),
     ],
     ids=["other GPUs", "no study", "resumed"],

@@ -54,10 +54,11 @@ def test_a_probe_that_failed_is_told_and_teaches_nothing() -> None:
 def test_clocks_and_a_folder_that_lag_are_worth_a_word() -> None:
     usual = links(5.0)
     words = links_in_words(usual)
-    assert words == "5.00 GB/s a rank, 25.0 us an all-reduce of 4 KiB (nccl over ib0, 2 nodes)"
+    assert words == "5.00 GB/s per rank, 25.0 us per 4 KiB all-reduce (nccl over ib0, 2 nodes)"
     odd = links_in_words(msgspec.structs.replace(usual, clocks_apart_s=2.0, folder_lag_s=9.0))
     assert odd.endswith(
-        "their clocks are 2.0 s apart: who failed first is told by them; a file shows on the other nodes after 9.0 s"
+        "their clocks are 2.0 s apart: the order of failures depends on them; "
+        "a file appears on the other nodes after 9.0 s"
     )
 
 

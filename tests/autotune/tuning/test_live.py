@@ -43,9 +43,9 @@ def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
     loop_in(tmp_path, rule=micro_batches, ideas=IDEAS, listener=PlainView(console=out).show).run()
     lines = untimed(said(out)).splitlines()
     for line in (
-        "study fake begun, seed 1234",
+        "study fake started, seed 1234",
         "[fit] trial 0: base",
-        "  why: the base recipe as given",
+        "  why: the base recipe",
         "  wall: host: planted",
         "  accepted: the first recipe that runs",
         "[profile] trial 2: planted: micro_batch_size 1 → 4",
@@ -53,8 +53,8 @@ def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
         "converged: the list is at its end",
     ):
         assert line in lines
-    assert any(line.startswith("  burst 1: 100 ms a step, ") for line in lines)
-    assert any(line.startswith("  rejected: no gain: wall time ") for line in lines)
+    assert any(line.startswith("  burst 1: 100 ms per step, ") for line in lines)
+    assert any(line.startswith("  rejected: no gain: wall-clock time ") for line in lines)
     assert any(line.startswith("  not run: config: ") for line in lines)
 
 
@@ -65,7 +65,7 @@ def test_a_resumed_study_shows_its_history_before_anything_runs(tmp_path: Path) 
     view.retell(events_of(tmp_path))
     out.print(view.panel())
     log, panel = said(out)[: said(out).rindex("╭")], said(out)[said(out).rindex("╭") :]
-    assert "burst 1: 100 ms a step" in log
+    assert "burst 1: 100 ms per step" in log
     assert "trial 1 (planted), 4." in panel
     assert "nothing runs yet" not in panel
 

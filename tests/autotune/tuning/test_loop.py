@@ -56,7 +56,7 @@ def test_a_clear_gain_is_accepted_at_once_and_a_loss_is_rejected(tmp_path: Path)
     base, slower, faster = trials_in(tmp_path)
     assert [slower.verdict, faster.verdict] == [Verdict.REJECTED, Verdict.ACCEPTED]
     assert faster.changes == {"micro_batch_size": (1, 4)}
-    assert "wall time decides, far outside the noise" in faster.verdict_because
+    assert "decided by wall-clock time, far beyond the noise" in faster.verdict_because
     assert read_study(tmp_path).best == faster
     assert read_study(tmp_path).reference == base
 
@@ -311,7 +311,7 @@ def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None
     engine = FakeEngine(micro_batches)
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], until=12.0).run()
     assert 1 <= len(engine.ran) < 5
-    assert (ended.status, ended.because) == ("budget", "the time is up")
+    assert (ended.status, ended.because) == ("budget", "the deadline was reached")
 
 
 def test_what_was_left_open_is_looked_at_again_when_nothing_else_is_left(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_gain_that_was_predicted_is_accepted_on_one_burst(tmp_path: Path) -> N
     loop_in(tmp_path, rule=close, ideas=[Idea(changes={"micro_batch_size": 4}, predicted=predicted)], budget=2).run()
     _, candidate = trials_in(tmp_path)
     assert candidate.accepted
-    assert "inside what was predicted" in candidate.verdict_because
+    assert "within the prediction" in candidate.verdict_because
 
 
 SMALL_GAIN = Prediction(gain=0.02, gain_low=-0.01, gain_high=0.05, fits_probability=1.0)

@@ -49,7 +49,7 @@ def test_a_running_study_says_phase_burst_what_runs_and_why_the_best_the_cost_an
 def test_between_two_trials_nothing_is_said_to_be_tried() -> None:
     standing = standing_of(cut(Judged), folder="s", now=NOW, held=True)
     assert standing.trying is None
-    assert said(standing)["trying"] == "nothing yet: the next recipe is being chosen"
+    assert said(standing)["trying"] == "nothing yet: choosing the next recipe"
 
 
 def test_of_many_changes_the_first_are_said() -> None:
@@ -65,7 +65,7 @@ def test_a_study_whose_tuner_is_gone_says_when_it_last_spoke_and_how_to_go_on() 
     standing = standing_of(cut(BurstStarted), folder="s", now=NOW, held=False)
     rows = said(standing)
     assert standing.state == "stopped"
-    assert rows["state"].startswith("not running any more: killed in burst 12 after ")
+    assert rows["state"].startswith("not running: killed in burst 12 after ")
     assert rows["resume"] == "moe-autotune run base.yaml --study s --resume --budget 20"
     assert "ends" not in rows
 
@@ -82,7 +82,7 @@ def test_a_study_that_spent_its_bursts_is_resumed_with_more_of_them() -> None:
     told = clocked(events(ended=False))
     told[1] = msgspec.structs.replace(told[1], budget=12)
     standing = standing_of(
-        History([*told, Ended(status="budget", because="12 of 12 bursts are spent")]), folder="s", now=NOW, held=False
+        History([*told, Ended(status="budget", because="12 of 12 bursts are used")]), folder="s", now=NOW, held=False
     )
     assert standing.resume is not None
     assert standing.resume.endswith("--budget 24")

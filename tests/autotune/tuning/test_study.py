@@ -76,9 +76,9 @@ def test_a_study_goes_on_with_the_recipe_and_seed_it_was_begun_with(tmp_path: Pa
     resumed = resume(tmp_path / "s")
     assert (resumed.recipe, resumed.seed) == (base_recipe(), 7)
     resumed.close()
-    with pytest.raises(BadInputError, match=r"begun with another recipe.*micro_batch_size 1 → 2"):
+    with pytest.raises(BadInputError, match=r"started with another recipe.*micro_batch_size 1 → 2"):
         resume(tmp_path / "s", base_recipe(micro_batch_size=2))
-    with pytest.raises(BadInputError, match="begun with seed 7, not 8"):
+    with pytest.raises(BadInputError, match="started with seed 7, not 8"):
         resume(tmp_path / "s", seed=8)
 
 

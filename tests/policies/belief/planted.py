@@ -1,4 +1,4 @@
-"""Clusters whose constants are known: evidence made by the closed forms at planted factors."""
+"""Clusters whose constants are known: evidence made by estimates at planted factors."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def whats(recipe: Any, *, transformer_engine: bool, apex: bool = True) -> set[st
 
 
 def test_the_outcome_says_what_is_not_as_in_production() -> None:
-    always = {"load of the experts", "data", "between two steps", "beside training"}
+    always = {"load of the experts", "data", "between two steps", "besides training"}
     assert whats(on_gpus(), transformer_engine=True) == always
     assert whats(on_gpus(), transformer_engine=False) == always | {"layers"}
     assert "gradient accumulation of the output layer" in whats(on_gpus(), transformer_engine=True, apex=False)

@@ -35,7 +35,7 @@ CASES = {
         kind=FailureKind.CRASH,
         phase=BurstPhase.BACKWARD,
         rank=1,
-        evidence="rank 1 was ended by SIGKILL in backward",
+        evidence="rank 1 was killed by SIGKILL in backward",
     ),
     "a rank is killed, its peer ignores TERM, both have children of their own": Case(
         acts={
@@ -45,7 +45,7 @@ CASES = {
         kind=FailureKind.CRASH,
         phase=BurstPhase.FORWARD,
         rank=1,
-        evidence="rank 1 was ended by SIGSEGV in forward",
+        evidence="rank 1 was killed by SIGSEGV in forward",
     ),
     "a rank leaves with code 0": Case(
         acts={0: [FORWARD, ["hang"]], 1: [["phase", "optimizer"], ["say", "bye"], ["leave", 0]]},
@@ -89,14 +89,14 @@ CASES = {
         kind=FailureKind.INFRASTRUCTURE,
         phase=BurstPhase.FORWARD,
         rank=None,
-        evidence="what started the ranks was ended by SIGKILL",
+        evidence="the launcher was killed by SIGKILL",
     ),
     "the supervisor is killed": Case(
         acts={0: [FORWARD, ["grandchild", "kept"], ["kill_above", 2]], 1: [FORWARD, ["hang"]]},
         kind=FailureKind.INFRASTRUCTURE,
         phase=BurstPhase.FORWARD,
         rank=None,
-        evidence="what started the ranks was ended by SIGKILL",
+        evidence="the launcher was killed by SIGKILL",
     ),
     "everybody is told to end": Case(
         acts={rank: [FORWARD, ["kill", "SIGTERM"]] for rank in range(2)},

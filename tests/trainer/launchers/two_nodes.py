@@ -100,7 +100,7 @@ FAULTS = {
         kind=FailureKind.CRASH,
         rank=3,
         phase=BurstPhase.BACKWARD,
-        evidence="rank 3 was ended by SIGKILL in backward",
+        evidence="rank 3 was killed by SIGKILL in backward",
     ),
     "a rank of the second node hangs, its stacks say where": Case(
         acts={3: [BACKWARD, ["hang"]]},
@@ -120,7 +120,7 @@ FAULTS = {
     "the agent of the second node is killed": Case(
         acts={2: [FORWARD, ["kill_above", 1]], 0: [["hang"]]},
         kind=FailureKind.INFRASTRUCTURE,
-        evidence="what started the ranks was ended by SIGKILL",
+        evidence="the launcher was killed by SIGKILL",
         avoids=1,
     ),
 }

@@ -86,8 +86,8 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
     [
         ("", "the file is empty", "moe-autotune init"),
         ("# only a comment\n", "the file is empty", "moe-autotune init"),
-        ("just words", "it holds no keys", "mapping"),
-        ("- a\n- b\n", "it holds no keys", "mapping"),
+        ("just words", "it has no keys", "mapping"),
+        ("- a\n- b\n", "it has no keys", "mapping"),
         ("cluster: {gpu: cpu}\n", "missing", "preset"),
         ("model: qwen3-30b-a3b\n", "missing", "cluster: {gpu"),
         ("model: 7\ncluster: {gpu: cpu}\n", "expected", "write"),
@@ -158,9 +158,9 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [*a{n - 1}, *a{n - 1}
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (GOOD + BOMB, "aliases stand for more values"),
-        (GOOD + MERGED, "aliases stand for more values"),
-        ("model: &m\n  inner: *m\ncluster: {gpu: h100}\n", "nested too deeply to be read, or an alias holds itself"),
+        (GOOD + BOMB, "aliases expand to more values"),
+        (GOOD + MERGED, "aliases expand to more values"),
+        ("model: &m\n  inner: *m\ncluster: {gpu: h100}\n", "nested too deeply to be read, or an alias contains itself"),
         ("model: " + "[" * 5000 + "]" * 5000 + "\n", "nested too deeply"),
         (GOOD + "#" * 2**20, "larger than 1 MiB"),
     ],
@@ -173,7 +173,7 @@ def test_text_that_would_be_read_without_end_is_refused(tmp_path: Path, text: st
 def test_what_is_no_regular_file_is_refused_before_a_byte_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     for named in (tmp_path / "pipe.yaml", Path("/dev/zero"), Path("/dev/null")):
-        with pytest.raises(BadInputError, match="it is no regular file"):
+        with pytest.raises(BadInputError, match="it is not a regular file"):
             load_recipe(str(named))
 
 
@@ -182,7 +182,7 @@ def test_files_that_a_recipe_names_are_regular_ones_too(tmp_path: Path, key: str
     for name in ("pipe", "pipe.json"):
         os.mkfifo(tmp_path / name)
     (found,) = problems(tmp_path, key % "pipe" + "\ncluster: {gpu: h100}\n")
-    assert "it is no regular file" in found.what
+    assert "it is not a regular file" in found.what
     assert "pipe" in found.where
 
 
@@ -195,7 +195,7 @@ def test_a_trainers_version_that_is_none_is_refused_where_it_stands(tmp_path: Pa
             load_recipe(str(file))
         (problem,) = refused.value.problems
         assert problem.where == f"{file}:5 trainer.version"
-        assert problem.what == "'banana' is no version"
+        assert problem.what == "'banana' is not a version"
         assert "0.16.1" in problem.hint
     file.write_text(text.replace("KIND", "custom").replace("banana", "core_v0.17.0"))
     assert load_recipe(str(file)).trainer is not None

@@ -1,4 +1,4 @@
-"""A recipe's name: the study's folder is called after it, so it is a name of one folder and nothing else."""
+"""A recipe's name: the study's folder is named after it, so it is a name of one folder and nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_name_that_is_no_name_of_a_folder_is_refused(name: str) -> None:
     assert problem.where == "r.yaml:1 name"
     assert REFUSED[name] in problem.what
     assert problem.what.isprintable()
-    assert "study's folder is called after it" in problem.hint
+    assert "study's folder is named after it" in problem.hint
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -49,7 +49,7 @@ def test_layer_patterns_are_read(text: str, flags: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "[2]", "[0]*3*4", "__import__('os')", "[0]*-1", "[1]+all"])
 def test_anything_else_is_no_layer_pattern(text: str) -> None:
-    with pytest.raises(ValueError, match="no layer pattern"):
+    with pytest.raises(ValueError, match="not a layer pattern"):
         parse_layer_freq(text)
 
 

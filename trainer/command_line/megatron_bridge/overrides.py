@@ -206,4 +206,4 @@ def _knobs_unsaid(recipe: Recipe, version: Version) -> Iterator[Unsaid]:
             "average_in_collective",
             "reuse_grad_buf_for_mxfp8_param_ag",
         ):
-            yield Unsaid(what=knob.name, value=value, why="Bridge sets it to false beside Megatron FSDP")
+            yield Unsaid(what=knob.name, value=value, why="Bridge sets it to false with Megatron FSDP")

@@ -35,7 +35,7 @@ def _finding(each: Unsaid, version: str) -> Finding:
     return Finding(
         rule=NOT_EXPRESSED,
         kind=FindingKind.WARNING,
-        message=f"Megatron-Bridge {version} cannot be told {each.what}: {each.why}",
+        message=f"Megatron-Bridge {version} has no setting for {each.what}: {each.why}",
         hint="it trains with the value of the Bridge recipe: set it there, or change the recipe",
         knobs=(each.what,),
         source="src/megatron/bridge/training/config.py of each release",

@@ -30,9 +30,7 @@ def version_of(text: str | None) -> Version:
             return found
     known = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
     raise BadInputError(
-        Problem(
-            where=f"--for {text}", what="no release of Megatron-Bridge that is known", hint=f"one from {known}, or head"
-        )
+        Problem(where=f"--for {text}", what="not a known release of Megatron-Bridge", hint=f"one from {known}, or head")
     )
 
 

@@ -97,10 +97,10 @@ def pattern(text: str) -> int | tuple[int, ...]:
     if re.fullmatch(r"-?\d+", plain):
         return int(plain)
     if not _PATTERN.fullmatch(plain):
-        raise ValueError(f"{text!r} is no layer pattern like [0]*3+[1]*58")
+        raise ValueError(f"{text!r} is not a layer pattern like [0]*3+[1]*58")
     found, end = _sum(plain, 0)
     if end != len(plain):
-        raise ValueError(f"{text!r} is no layer pattern like [0]*3+[1]*58")
+        raise ValueError(f"{text!r} is not a layer pattern like [0]*3+[1]*58")
     return tuple(found)
 
 
@@ -128,11 +128,11 @@ def _group(text: str, at: int) -> tuple[list[int], int]:
     if text[at : at + 1] == "(":
         found, at = _sum(text, at + 1)
         if text[at : at + 1] != ")":
-            raise ValueError(f"{text!r} is no layer pattern: a bracket is not closed")
+            raise ValueError(f"{text!r} is not a layer pattern: a bracket is not closed")
         return found, at + 1
     listed = re.compile(r"\[(\d+(?:,\d+)*),?\]").match(text, at)
     if listed is None:
-        raise ValueError(f"{text!r} is no layer pattern like [0]*3+[1]*58")
+        raise ValueError(f"{text!r} is not a layer pattern like [0]*3+[1]*58")
     return [int(word) for word in listed[1].split(",")], listed.end()
 
 

@@ -72,29 +72,29 @@ _ROWS = (
     _Row(
         asked=lambda recipe: bool(recipe.knob("use_megatron_fsdp")),
         words=lambda recipe: ("--ckpt-format", "fsdp_dtensor"),
-        because="Megatron FSDP takes no other format, whatever is saved",
+        because="Megatron FSDP supports no other format",
     ),
     _Row(
         asked=lambda recipe: bool(recipe.knob("overlap_param_gather_with_optimizer_step")),
         words=lambda recipe: ("--ckpt-format", "torch"),
-        because="overlap_param_gather_with_optimizer_step takes no distributed checkpoint, whatever is saved",
+        because="overlap_param_gather_with_optimizer_step supports no distributed checkpoint",
     ),
     _Row(
         asked=whole_iteration,
         words=lambda recipe: ("--no-check-for-nan-in-loss-and-grad",),
-        because="a graph of the whole iteration cannot wait for the host to look at the loss",
+        because="a graph of the whole iteration cannot wait for the host to check the loss",
     ),
     _Row(
         asked=_local_graphs_of_experts,
         until="0.18",
         words=lambda recipe: ("--moe-pad-experts-for-cuda-graph-inference",),
-        because="before 0.18 the parser demands it of local graphs with expert parallelism; it acts in decoding only",
+        because="before 0.18 the parser requires it with local graphs with expert parallelism; used in decoding only",
     ),
     _Row(
         asked=_masks_itself,
         demanded=False,
         words=lambda recipe: ("--no-create-attention-mask-in-dataloader",),
-        because="the kernels mask by themselves, and a dense mask takes sequence times sequence bytes of host memory",
+        because="the kernels apply the mask; a dense one takes sequence times sequence bytes of host memory",
     ),
 )
 
@@ -112,7 +112,7 @@ _DEMANDED = (
     _Variable(
         name=CONNECTIONS,
         asked=one_connection,
-        because="Megatron-LM demands it of TP or CP before Blackwell",
+        because="Megatron-LM requires it with TP or CP before Blackwell",
     ),
     _Variable(
         name="NVTE_CPU_OFFLOAD_V1",

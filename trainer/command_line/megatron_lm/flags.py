@@ -62,7 +62,7 @@ def flags_of(field: str) -> tuple[Flag, ...]:
 def version_of(text: str | None) -> str:
     """A version as `--for` names it ("0.16.1", "core_v0.17.0", "v0.18", "head"); None is the newest.
 
-    BadInputError for what is no version, or older than the table.
+    BadInputError for what is not a version, or older than the table.
     """
     if text is None:
         return HEAD

@@ -17,7 +17,7 @@ from trainer.recipe.architecture import Architecture
 
 Test = Callable[[Architecture], bool]
 
-OF_THE_TOKENIZER = "the tokenizer says it"
+OF_THE_TOKENIZER = "the tokenizer defines it"
 OTHER_CONSTANT = "with latent attention Megatron-LM has no flag for it and takes {default}"
 
 

@@ -44,7 +44,7 @@ def _finding(spelling: Spelling, version: str) -> Finding:
     return Finding(
         rule=NO_SUCH_FLAG if refused else NOT_EXPRESSED,
         kind=FindingKind.ERROR if refused else FindingKind.WARNING,
-        message=f"Megatron-LM {version} cannot be told {spelling.name}: {spelling.why_not}",
+        message=f"Megatron-LM {version} has no flag for {spelling.name}: {spelling.why_not}",
         hint="export for a version that has the flag, or set it as that version has it"
         if refused
         else "it trains with its own value: change the code, or the recipe",

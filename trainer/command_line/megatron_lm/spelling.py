@@ -36,8 +36,8 @@ class Spelling:
     wanted: Words = ()
 
 
-AT_DEFAULT = "at Megatron-LM's default or said by another flag"
-INERT = "without effect beside the other knobs"
+AT_DEFAULT = "at Megatron-LM's default or set by another flag"
+INERT = "without effect with the other knobs"
 NO_FLAG = "it has no flag"
 
 PRECISIONS: dict[str, Words] = {

@@ -104,7 +104,7 @@ def _in_python(text: str) -> str:
 
 
 def _value(node: ast.AST) -> int:
-    """ValueError for anything that is no whole-number arithmetic."""
+    """ValueError for anything that is not integer arithmetic."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return int(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -120,4 +120,4 @@ def _value(node: ast.AST) -> int:
         return OPERATORS[type(node.op)](_value(node.left), _value(node.right))
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in OPERATORS:
         return OPERATORS[type(node.ops[0])](_value(node.left), _value(node.comparators[0]))
-    raise ValueError("no whole-number arithmetic")
+    raise ValueError("not integer arithmetic")

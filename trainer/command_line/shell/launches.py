@@ -84,7 +84,7 @@ def _exec(reading: Reading, words: Words, node: Node) -> None:
 
 def _external(reading: Reading, words: Words, own: Own, node: Node) -> None:
     if remote := behind_ssh(words):
-        told = f"{words[0].text} starts it on other machines: a recipe says how many, --nodes N and --gpus-per-node N"
+        told = f"{words[0].text} starts it on other machines: give their number with --nodes N and --gpus-per-node N"
         reading.note(reading.line(node), told)
         text = " ".join(word.text for word in remote)
         inner = reading.inner(own, line=reading.line(node), remote=True)

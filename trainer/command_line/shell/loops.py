@@ -127,4 +127,4 @@ def own_options(node: Node) -> str:
     patterns = [text_of(each) for item in inside(node, "case_item") for each in item.children_by_field_name("value")]
     named = [pattern for pattern in dict.fromkeys(patterns) if pattern.strip("*\"'")]
     shown = " ".join(named[:MOST_SHOWN]) + (" …" if len(named) > MOST_SHOWN else "")
-    return "the script takes it from its own options" + (f" ({shown})" if shown else "")
+    return "the script reads it from its own options" + (f" ({shown})" if shown else "")

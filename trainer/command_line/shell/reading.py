@@ -18,7 +18,7 @@ from trainer.command_line.shell.state import ReadBeside, Reading
 from trainer.command_line.shell.statements import STATEMENTS
 from trainer.command_line.shell.words import plain
 
-NO_ARGUMENTS = "what the script is started with ($@) is not known: taken as nothing"
+NO_ARGUMENTS = "the script's arguments ($@) are not known: taken as empty"
 
 
 def read_script(

@@ -83,9 +83,9 @@ class Scope:
     def assign(self, name: str, value: Variable) -> None:
         """A gap that is the whole value is asked for by this variable's name from now on."""
         if sum(len(piece.text) for pieces in value.values for piece in pieces) > MOST_LETTERS:
-            raise TooMuchError(f"${name} would hold more than {MOST_LETTERS} letters")
+            raise TooMuchError(f"${name} would have more than {MOST_LETTERS} letters")
         if sum(map(len, value.values)) > MOST_PIECES:
-            raise TooMuchError(f"${name} would be put together from more than {MOST_PIECES} parts")
+            raise TooMuchError(f"${name} would be made of more than {MOST_PIECES} parts")
         if not value.is_array:
             value = Variable(values=tuple(map(merged, value.values)))
         only = value.values[0] if not value.is_array and len(value.values) == 1 else ()
@@ -296,7 +296,7 @@ class Scope:
         if match and text is not None:
             found = transformed(text, match["rest"], pattern=self._known_pattern, word=self._known_word)
         if found is None:
-            yield self._gap(node, text_of(node), "it takes apart what is not known" if match else NOT_UNDERSTOOD)
+            yield self._gap(node, text_of(node), "it splits a value that is not known" if match else NOT_UNDERSTOOD)
         else:
             yield from [Piece(text=found)] if quoted else split_pieces((Piece(text=found),))
 

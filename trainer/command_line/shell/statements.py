@@ -89,7 +89,7 @@ def _inheriting(reading: Reading, pieces: Pieces, name: str, node: Node) -> Piec
         return tuple(piece for piece in pieces if piece.inherits != name)
     if reading.scope.get(name) is None:
         reading.note(
-            reading.line(node), f"${name} is what it was before the script: ${{{name}}} in the environment, else empty"
+            reading.line(node), f"${name} is what it was before the script: ${{{name}}} in the environment, or empty"
         )
     return tuple(Piece(text="", inherits=name) if itself(piece) else piece for piece in pieces)
 

@@ -145,5 +145,7 @@ def _job(burst: Burst) -> Job:
 def trainer_of(recipe: Recipe) -> TrainerSettings:
     """ToolError if the recipe names no trainer."""
     if recipe.trainer is None:
-        raise ToolError("engine command runs the recipe's trainer, and it names none", hint="write trainer.command")
+        raise ToolError(
+            "engine command runs the recipe's trainer, and the recipe has none", hint="write trainer.command"
+        )
     return recipe.trainer

@@ -63,7 +63,7 @@ class Stuck:
         apart = [rank for rank, last in self.late.items() if last is not None and last.waits]
         behind = [rank for rank in self.late if rank not in apart]
         if behind:
-            said += f", to which {_ranks(behind)} did not come"
+            said += f", which {_ranks(behind)} did not reach"
         for rank in apart[:MOST_SHOWN]:
             last = self.late[rank]
             said += f", while rank {rank} is in {last.name} there" if last else ""

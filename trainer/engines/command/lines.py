@@ -89,7 +89,7 @@ def _problem(name: str, text: str) -> Problem | None:
     try:
         groups = re.compile(text).groupindex
     except re.error as error:
-        return Problem(where=where, what=f"is no regular expression: {error}", hint="Python's re syntax")
+        return Problem(where=where, what=f"is not a regular expression: {error}", hint="Python's re syntax")
     wanted = {"iteration": ("iteration",), "memory": ("rank", "allocated")}.get(name, (name,))
     missing = [group for group in wanted if group not in groups]
     if name == "iteration" and not {"ms", "s"} & groups.keys():

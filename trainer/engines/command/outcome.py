@@ -161,5 +161,5 @@ def _warnings(reading: Reading, followed: Followed) -> list[str]:
     if skipped := sum(each.skipped for each in reading.iterations.values()):
         found.append(f"the trainer skipped {skipped} of {len(reading.iterations)} iterations")
     if followed.lingered:
-        found.append("the trainer had done its iterations and did not end: it was ended")
+        found.append("the trainer finished its iterations and did not exit: it was killed")
     return found

@@ -78,10 +78,10 @@ class NotPrepared:
     def error(self) -> ToolError:
         unknown = "a login shell may know it: write '#!/bin/bash -l' as the first line of trainer.setup; "
         return ToolError(
-            masked(f"{self._told}; no rank got further, and nothing was learnt of the recipe"),
+            masked(f"{self._told}; no rank got further, and nothing was learned about the recipe"),
             hint=(unknown if self.code == _NOT_FOUND else "")
-            + "mend the line, or write `|| true` behind it if it may fail, and start a new study; "
-            "if the machine is to blame, mend it and go on with --resume",
+            + "fix the line, or add `|| true` to it if it may fail, and start a new study; "
+            "if the machine is at fault, fix it and continue with --resume",
         )
 
     @property

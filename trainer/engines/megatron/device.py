@@ -90,9 +90,7 @@ class GpuDevice:
         import torch
 
         if local_rank >= torch.cuda.device_count():
-            raise ValueError(
-                f"local rank {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}"
-            )
+            raise ValueError(f"local rank {local_rank} has no GPU: this machine has {torch.cuda.device_count()}")
         torch.cuda.set_device(local_rank)
         self.name = f"cuda:{local_rank}"
 

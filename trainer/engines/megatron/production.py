@@ -40,7 +40,7 @@ _ROWS = (
             what="layers",
             here="Megatron-Core's local layers, nothing fused: Transformer Engine cannot be used on this machine",
             production="Transformer Engine's, with fused kernels",
-            effect="slower and with larger activations: figures compare with each other, not with production",
+            effect="slower and with larger activations: figures are comparable with each other, not with production",
         ),
     ),
     _Row(
@@ -56,18 +56,18 @@ _ROWS = (
         of=lambda recipe, here: here.transformer_engine and not here.apex,
         difference=Difference(
             what="gradient accumulation of the output layer",
-            here="a kernel of its own: apex is not installed",
+            here="a separate kernel: apex is not installed",
             production="fused into the product that computes the gradient",
-            effect="one more pass over the output layer's gradient a micro batch",
+            effect="one more pass over the output layer's gradient per micro batch",
         ),
     ),
     _Row(
         of=lambda recipe, here: is_moe(recipe) and not recipe.knob("moe_router_force_load_balancing"),
         difference=Difference(
             what="load of the experts",
-            here="as an untrained router deals out mock sequences",
-            production="as the trained router deals out the data",
-            effect="time and memory of the fullest expert's rank, either way",
+            here="as an untrained router routes mock sequences",
+            production="as the trained router routes the data",
+            effect="time and memory of the most loaded expert's rank, either way",
         ),
     ),
     _Row(
@@ -81,17 +81,17 @@ _ROWS = (
     _Row(
         difference=Difference(
             what="between two steps",
-            here="a barrier and a synchronisation, so that each step has a time of its own",
+            here="a barrier and a synchronisation, so that each step is timed alone",
             production="none; small reductions of flags, of the gradient norm and of the loss instead",
             effect="well below 1 % of a step of 100 ms or more, either way",
         ),
     ),
     _Row(
         difference=Difference(
-            what="beside training",
+            what="besides training",
             here="no checkpoint, evaluation or log; learning rate 3e-4 from the first step",
-            production="as the command says",
-            effect="none on a step; over hours throughput is lower by what they take",
+            production="as in the command",
+            effect="none on a step; over hours they lower throughput",
         ),
     ),
 )

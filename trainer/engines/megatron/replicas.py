@@ -32,7 +32,7 @@ def find_divergence(chunks: list[Any]) -> str | None:
             for group in groups:
                 difference = _spread(torch, parameter, group)
                 if difference and worst is None:
-                    worst = f"{name} (chunk {index}) differs by {difference:.3g} between ranks that must hold the same"
+                    worst = f"{name} (chunk {index}) differs by {difference:.3g} between ranks that must be equal"
     return worst
 
 

@@ -51,7 +51,7 @@ STAND_INS = (
         knob="cuda_graph_impl", runs="none", why="graphs are captured on a GPU", unlike=lambda value: value != "none"
     ),
     StandIn(knob="cross_entropy_fusion_impl", runs="native", why=NO_TRANSFORMER_ENGINE, unlike=lambda v: v != "native"),
-    StandIn(knob="use_megatron_fsdp", runs=False, why="the model stands in Megatron's DDP"),
+    StandIn(knob="use_megatron_fsdp", runs=False, why="the model is wrapped in Megatron's DDP"),
     StandIn(knob="optimizer_cpu_offload", runs=False, why=OTHER_MEMORY),
     StandIn(knob="cpu_offloading", runs=False, why=OTHER_MEMORY),
     StandIn(knob="fine_grained_activation_offloading", runs=False, why=OTHER_MEMORY),
@@ -74,8 +74,8 @@ STAND_INS = (
 )
 CANNOT_KNOW = (
     "which activations fused kernels keep: layers are Megatron-Core's local ones, with attention as a flash kernel's",
-    "the load of the fullest expert: every expert gets its even share",
-    "the allocator's slack, CUDA context, NCCL buffers, workspaces of matrix products",
+    "the load of the most loaded expert: every expert gets its even share",
+    "the allocator's slack, CUDA context, NCCL buffers, workspaces of GEMMs",
     "time: tensors have no data",
 )
 

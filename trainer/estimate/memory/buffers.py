@@ -26,7 +26,7 @@ def buffer_bytes(candidates: Candidates, held: HeldParameters) -> Floats:
 
 
 def _workspaces(candidates: Candidates) -> Floats:
-    """Of the matrix products: Transformer Engine's one, one a stream of its grouped products and of its
+    """Of the GEMMs: Transformer Engine's one, one a stream of its grouped products and of its
     communication overlap, and torch's own."""
     grouped = candidates.on("moe_grouped_gemm") * constant("grouped_gemm_streams")
     overlapped = candidates.on("tp_comm_overlap") * constant("userbuffer_streams")

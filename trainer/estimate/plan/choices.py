@@ -165,7 +165,7 @@ def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> st
     slower = {name: (parts[name] - first[name]) / step for name in parts}
     largest = sorted(slower, key=lambda name: -slower[name])[:NAMED]
     named = [f"{STEP_PARTS[name]} {slower[name]:+.1%}" for name in largest if slower[name] > NOTABLE]
-    return ", ".join(named) or "as fast within what an estimate can tell"
+    return ", ".join(named) or "as fast within the estimate's accuracy"
 
 
 def missing(found: Search, shown: list[Choice]) -> list[Missing]:
@@ -215,7 +215,7 @@ def _slower(found: Search, places: Flags, fitting: Integers) -> str:
     best = rows[[scored.figures.tokens[rows].argmax()]]
     rate = scored.figures.tokens[best[0]] / first.tokens_per_s_per_gpu[0] - 1
     if rate > -NOTABLE:
-        return "as fast as the first within what an estimate can tell"
+        return "as fast as the first within the estimate's accuracy"
     parts = _step_parts(time_of(scored.candidates.take(best)), 0)
     return f"{-rate:.0%} slower: {_reason(parts, _step_parts(first, 0))}"
 

@@ -24,7 +24,7 @@ class Familiar:
     def words(self) -> str:
         """`TP2 PP8 VPP4 EP64`: what is not one."""
         named = [f"{name.upper()}{size}" for name, size in zip(SIZES, self.sizes, strict=True) if size > 1]
-        return " ".join(named) or "one of each"
+        return " ".join(named) or "TP1 PP1 EP1"
 
 
 def familiar_to(recipe: Recipe) -> list[Familiar]:

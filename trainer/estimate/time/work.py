@@ -1,6 +1,6 @@
 """What one layer computes for one micro batch on one rank, in seconds of device time and of host time.
 
-Device work is matrix products (at a share of the peak), attention (at measured rates), and work that is bound by
+Device work is GEMMs (at a share of the peak), attention (at measured rates), and work that is bound by
 memory (bytes over the HBM rate): norms, residuals, permutation, activations, and in FP8 and FP4 quantization. Host
 time is what launching it all costs. Forward and backward are told apart; recompute repeats parts of forward.
 

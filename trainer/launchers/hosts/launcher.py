@@ -114,5 +114,5 @@ def hosts_launcher(recipe: Recipe, home: Path) -> HostsLauncher:
     """As the recipe asks for it."""
     settings = hosts_settings(recipe.burst.launcher)
     if settings is None:
-        raise ToolError("launcher hosts is not told which", hint="write burst.launcher: {hosts: [n1, n2]}")
+        raise ToolError("launcher hosts has no list of hosts", hint="write burst.launcher: {hosts: [n1, n2]}")
     return HostsLauncher(settings=settings, home=home)

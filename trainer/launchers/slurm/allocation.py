@@ -31,7 +31,7 @@ def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
 def refuse_over(job: str) -> None:
     """OverError where nothing can be started in it any more."""
     if why := over(job):
-        raise OverError(why, hint="ask for another allocation, then go on with --resume")
+        raise OverError(why, hint="ask for another allocation, then continue with --resume")
 
 
 def why_told(environ: Mapping[str, str]) -> str | None:

@@ -75,7 +75,7 @@ class SlurmCarrier:
                 self._state = (clients.job_record(job) or {}).get("JobState", self._state)
         words = f"job {job} is suspended" if self._state == states.SUSPENDED else None
         if words != self._suspension:
-            self.say(words or f"job {job} goes on")
+            self.say(words or f"job {job} continues")
             self._suspension = words
         return words
 
@@ -151,5 +151,5 @@ class SlurmCarrier:
         if left and clients.cancel(self.name, gone_s=0.0):
             raise ToolError(
                 f"Slurm does not end {', '.join(left)}",
-                hint="see `squeue`; a process held in the kernel keeps its node until the node is restarted",
+                hint="see `squeue`; a process blocked in the kernel keeps its node until the node is restarted",
             )

@@ -69,7 +69,7 @@ ROWS = (
         id="delta-net-frequency",
         knobs=(),
         broken=lambda recipe: _is_delta_net(recipe) and recipe.architecture.linear_attention_freq is None,
-        message="gated_delta_net without linear_attention_freq: which layers keep full attention is not said",
+        message="gated_delta_net without linear_attention_freq: which layers keep full attention is not set",
         hint="write model.linear_attention_freq (4: every fourth layer)",
         source="transformer_config.py:1480; 0.16.1 :946",
         breaking=example(model={"experimental_attention_variant": "gated_delta_net"}),

@@ -33,7 +33,7 @@ ROWS = (
         id="batch-divides",
         knobs=("global_batch_size", "micro_batch_size"),
         broken=_batch_broken,
-        message="global batch {global_batch_size} is no multiple of micro batch {micro_batch_size} · DP {dp}",
+        message="global batch {global_batch_size} is not a multiple of micro batch {micro_batch_size} · DP {dp}",
         nearest=batch,
         source="megatron/core/num_microbatches_calculator.py:382",
         breaking=example(micro_batch_size=3),
@@ -43,7 +43,7 @@ ROWS = (
         id="sequence-over-cp",
         knobs=(CP, "seq_length"),
         broken=lambda recipe: not _cuts(recipe, layout_of(recipe).cp),
-        message="sequence {seq_length} is no multiple of 2·CP {cp}",
+        message="sequence {seq_length} is not a multiple of 2·CP {cp}",
         nearest=size_where(CP, _cuts),
         source="megatron/training/arguments.py:1337; src/megatron/bridge/training/config.py:1576",
         breaking=example(seq_length=4098, context_parallel_size=2),
@@ -53,7 +53,7 @@ ROWS = (
         id="sequence-over-tp",
         knobs=(TP, "seq_length"),
         broken=all_of(on("sequence_parallel"), lambda recipe: not _sequence_shares(recipe, layout_of(recipe).tp)),
-        message="with sequence parallel, sequence {seq_length} / CP {cp} is no multiple of TP {tp}",
+        message="with sequence parallel, sequence {seq_length} / CP {cp} is not a multiple of TP {tp}",
         nearest=size_where(TP, _sequence_shares),
         source="megatron/core/tensor_parallel/mappings.py: the first dimension is split over TP",
         breaking=example(
@@ -69,8 +69,8 @@ ROWS = (
             among("cp_comm_type", "a2a"),
             lambda recipe: not _attention_shares(recipe, layout_of(recipe).cp),
         ),
-        message="cp_comm_type a2a deals {num_attention_heads} heads and {num_query_groups} query groups over TP {tp} "
-        "and CP {cp}: they do not come out whole",
+        message="cp_comm_type a2a splits {num_attention_heads} heads and {num_query_groups} query groups over TP {tp} "
+        "and CP {cp}: they do not divide evenly",
         nearest=fixed(cp_comm_type="p2p"),
         source="Transformer Engine, attention/dot_product_attention/context_parallel.py: heads and groups divide by CP",
         breaking=example(model={"num_query_groups": 2}, context_parallel_size=4, cp_comm_type="a2a"),

@@ -43,7 +43,7 @@ ROWS = (
             negated(among(CONNECTIONS, 1)),
         ),
         message="TP or CP on Hopper with CUDA_DEVICE_MAX_CONNECTIONS {CUDA_DEVICE_MAX_CONNECTIONS}: Megatron-LM "
-        "refuses all but 1, which keeps communication in its place beside compute",
+        "refuses all but 1, which keeps the launch order that overlaps communication with compute",
         nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=1),
         source="megatron/training/arguments.py:1478",
         breaking=example(context_parallel_size=2, CUDA_DEVICE_MAX_CONNECTIONS=8),
@@ -55,8 +55,8 @@ ROWS = (
         binds=MEGATRON_LM,
         knobs=(CONNECTIONS, OVERLAP),
         broken=all_of(_wants_one, any_of(_ep_overlap, on("use_megatron_fsdp"))),
-        message="TP {tp} or CP {cp} on Hopper wants one device connection, EP communication overlap and Megatron FSDP "
-        "want several: no value of CUDA_DEVICE_MAX_CONNECTIONS suits both",
+        message="TP {tp} or CP {cp} on Hopper needs one device connection, EP communication overlap and Megatron FSDP "
+        "need several: no value of CUDA_DEVICE_MAX_CONNECTIONS suits both",
         hint="measure with 1 and with 32 and keep the faster one",
         source="megatron/training/arguments.py:1458, :1468",
         breaking=example(

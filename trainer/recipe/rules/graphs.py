@@ -169,7 +169,7 @@ ROWS = (
         id="graph-full-recompute",
         knobs=(IMPL, SCOPE, "recompute_granularity"),
         broken=all_of(has_graphs, negated(_iteration_alone), among("recompute_granularity", "full")),
-        message="full recompute with graphs of parts of a layer: only a graph of the whole iteration can hold it",
+        message="full recompute with graphs of parts of a layer: only a graph of the whole iteration can capture it",
         nearest=NO_GRAPHS,
         source="transformer_config.py:2858",
         breaking=example(**graphs(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)),

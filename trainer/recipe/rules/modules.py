@@ -50,7 +50,7 @@ ROWS = (
         broken=all_of(on(MODULES), negated(_selective)),
         message="recompute_modules {recompute_modules} do nothing: recompute_granularity is {recompute_granularity}",
         nearest=fixed(recompute_granularity="selective", recompute_method=None, recompute_num_layers=None),
-        source="transformer_config.py: read only when selective; four published recipes carry them in vain",
+        source="transformer_config.py: read only when selective; four published recipes set them without effect",
         breaking=example(recompute_modules=("layernorm",)),
         passing=example(recompute_modules=("layernorm",), recompute_granularity="selective"),
     ),
@@ -112,7 +112,7 @@ ROWS = (
         broken=all_of(recomputed("mlp"), negated(has_dense_layers)),
         message="mlp is recomputed in a model without dense layers: it covers those only",
         nearest=without(MODULES, "mlp"),
-        source="megatron/core/transformer/transformer_layer.py: recompute_mlp acts on MLP that is no MoE layer",
+        source="megatron/core/transformer/transformer_layer.py: recompute_mlp acts on MLP that is not an MoE layer",
         breaking=example(
             model={"moe_layer_freq": 1}, recompute_granularity="selective", recompute_modules=("mlp", "layernorm")
         ),

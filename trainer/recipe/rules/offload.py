@@ -264,8 +264,7 @@ ROWS = (
         broken=all_of(
             on(FINE), among("cuda_graph_impl", "local"), negated(lists("cuda_graph_scope", "full_iteration"))
         ),
-        message="fine-grained offload beside local graphs of layers: Megatron-Core 0.18 refuses it whatever is "
-        "offloaded",
+        message="fine-grained offload with local graphs of layers: Megatron-Core 0.18 refuses it whatever is offloaded",
         nearest=fixed(cuda_graph_impl="transformer_engine"),
         source="megatron-core 0.18.0 transformer_config.py:2352; 0.19.0 takes the experts' activations",
         versions="0.18",

@@ -277,8 +277,8 @@ ROWS = (
         id="dispatch-backward-alone",
         knobs=(BACKWARD, OVERLAP, "delay_wgrad_compute"),
         broken=all_of(on(BACKWARD), any_of(on(OVERLAP), on("delay_wgrad_compute"))),
-        message="overlap_dispatch_backward_with_experts_wgrad beside EP communication overlap or delay_wgrad_compute: "
-        "they are two ways to the same end",
+        message="overlap_dispatch_backward_with_experts_wgrad with EP communication overlap or delay_wgrad_compute: "
+        "they are alternatives",
         nearest=fixed(overlap_dispatch_backward_with_experts_wgrad=False),
         source="transformer_config.py:3086",
         versions="0.18 and later",

@@ -157,7 +157,7 @@ ROWS = (
         binds=MEGATRON_LM,
         knobs=(VPP,),
         broken=among(VPP, 1),
-        message="VPP 1 is no interleaving: Megatron-LM sets it to null",
+        message="VPP 1 is not interleaved: Megatron-LM sets it to null",
         nearest=fixed(virtual_pipeline_model_parallel_size=None),
         source="megatron/training/arguments.py:847",
         breaking=example(virtual_pipeline_model_parallel_size=1),
@@ -170,7 +170,7 @@ ROWS = (
         refuses=MEGATRON_LM,
         knobs=(VPP, PP, "overlap_p2p_comm"),
         broken=all_of(_interleaved, among(PP, 2), off("overlap_p2p_comm")),
-        message="interleaving over PP 2 without overlap_p2p_comm: Megatron-LM wants more than two stages then; "
+        message="interleaving over PP 2 without overlap_p2p_comm: Megatron-LM needs more than two stages then; "
         "Megatron-Bridge switches the overlap on",
         nearest=fixed(overlap_p2p_comm=True),
         source="megatron/training/arguments.py:1008",
@@ -184,7 +184,7 @@ ROWS = (
         knobs=(VPP, PP, "overlap_p2p_comm"),
         broken=all_of(_interleaved, above_one(PP), negated(among(PP, 2)), off("overlap_p2p_comm")),
         message="chunks without overlap_p2p_comm: bursts and exports wait for every send between stages; "
-        "the launchers overlap it unless told otherwise",
+        "the launchers overlap it by default",
         nearest=fixed(overlap_p2p_comm=True),
         source="megatron/training/arguments.py:2234 (0.16.1), --no-overlap-p2p-communication",
         breaking=example(
@@ -201,7 +201,7 @@ ROWS = (
         id="interleaving-filled",
         knobs=("micro_batch_size", VPP, GROUP),
         broken=_schedule_broken,
-        message="{num_microbatches} micro batches do not fill the interleaved schedule of PP {pp}: they must make "
+        message="{num_microbatches} micro batches do not fill the interleaved schedule of PP {pp}: they must form "
         "groups of at least PP, the last one too",
         nearest=_fill,
         source="megatron/core/pipeline_parallel/schedules.py:1161",

@@ -149,7 +149,7 @@ ROWS = (
         knobs=BF16_ENDS,
         broken=all_of(on("first_last_layers_bf16"), fp8, _bf16_ends_broken),
         message="more bf16 layers at an end ({num_layers_at_start_in_bf16}, {num_layers_at_end_in_bf16}) than a "
-        "pipeline stage holds",
+        "pipeline stage has",
         nearest=_bf16_ends,
         source="transformer_config.py:1544",
         breaking=example(first_last_layers_bf16=True, precision="fp8_current", num_layers_at_start_in_bf16=9),

@@ -52,7 +52,7 @@ ROWS = (
         refuses=MEGATRON_LM,
         knobs=(LAYOUT, VPP),
         broken=all_of(_hybrid, any_of(on(LAYOUT), on(VPP))),
-        message="Megatron-LM takes neither a pipeline layout nor VPP beside a hybrid model's layer pattern: the "
+        message="Megatron-LM takes neither a pipeline layout nor VPP with a hybrid model's layer pattern: the "
         "pattern's own | separators split the pipeline there",
         nearest=fixed(pipeline_model_parallel_layout=None, virtual_pipeline_model_parallel_size=None),
         source="megatron/training/arguments.py of 0.17.0 :662 to :682, of 0.19.0 :805 to :829",
@@ -85,7 +85,7 @@ ROWS = (
         id="layout-text",
         knobs=(LAYOUT,),
         broken=all_of(on(LAYOUT), _layout_text_broken),
-        message="layout {pipeline_model_parallel_layout} is not: one E first, {num_layers} t, then the "
+        message="layout {pipeline_model_parallel_layout} must have: one E first, {num_layers} t, then the "
         "{mtp_num_layers} m of the model, one L last",
         nearest=fixed(pipeline_model_parallel_layout=None),
         source="pipeline_parallel_layer_layout.py:97",
@@ -96,7 +96,7 @@ ROWS = (
         id="layout-stages",
         knobs=(LAYOUT, PP),
         broken=all_of(_readable_layout, lambda recipe: _stages(recipe) % layout_of(recipe).pp != 0),
-        message="the layout's stages are no multiple of PP {pp}",
+        message="the layout's stages are not a multiple of PP {pp}",
         nearest=fixed(pipeline_model_parallel_layout=None),
         source="megatron/training/arguments.py:946",
         breaking=example(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et*4|t*3|tL"),
@@ -128,7 +128,7 @@ ROWS = (
         id="layout-mtp",
         knobs=(LAYOUT, PP),
         broken=all_of(_readable_layout, _mtp_misplaced),
-        message="the layout's MTP layers must lie in one stage, the last one of a pipeline rank, and not on the first "
+        message="the layout's MTP layers must be in one stage, the last one of a pipeline rank, and not on the first "
         "rank of an interleaved pipeline",
         nearest=fixed(pipeline_model_parallel_layout=None),
         source="megatron/core/transformer/pipeline_parallel_layer_layout.py:125, :131, :134; "

@@ -56,7 +56,7 @@ ROWS = (
         id="paged-stash-modules",
         knobs=(STASH, MODULES),
         broken=all_of(on(STASH), on(FINE), lists(MODULES, *EXPERT_MODULES)),
-        message="expert activations are offloaded ({offload_modules}) that the paged stash holds already",
+        message="expert activations are offloaded ({offload_modules}) that the paged stash keeps already",
         nearest=without(MODULES, *EXPERT_MODULES),
         source="transformer_config.py:2223",
         versions="0.18 and later",
@@ -72,7 +72,7 @@ ROWS = (
                 _cut_experts, on("moe_apply_probs_on_input"), all_of(on(FINE), lists(MODULES, "expert_fc1", "moe_act"))
             ),
         ),
-        message="the fused grouped MLP takes no ETP {etp}, no offload of expert_fc1 or moe_act and no "
+        message="the fused grouped MLP supports neither ETP {etp}, nor offload of expert_fc1 or moe_act, nor "
         "moe_apply_probs_on_input",
         nearest=fixed(use_transformer_engine_op_fuser=False),
         source="megatron/core/transformer/moe/experts.py:290",

@@ -35,7 +35,7 @@ ROWS = (
         id="world-attention-grid",
         knobs=(TP, PP, CP),
         broken=lambda recipe: not grid_fits(recipe),
-        message="{world} ranks are no multiple of TP {tp} · PP {pp} · CP {cp}",
+        message="{world} ranks are not a multiple of TP {tp} · PP {pp} · CP {cp}",
         nearest=grid,
         hint="change the number of nodes or GPUs",
         source="megatron/core/parallel_state.py:823",
@@ -48,8 +48,8 @@ ROWS = (
         id="world-expert-grid",
         knobs=(EP, ETP, PP),
         broken=_expert_grid_broken,
-        message="{world} ranks are no multiple of ETP {etp} · EP {ep} · PP {pp}: experts fold over the ranks of TP, CP "
-        "and DP, never over those of PP",
+        message="{world} ranks are not a multiple of ETP {etp} · EP {ep} · PP {pp}: experts fold over the ranks of TP, "
+        "CP and DP, never over those of PP",
         nearest=expert_grid,
         hint="change the number of nodes or GPUs",
         source="megatron/core/parallel_state.py:883",
@@ -60,7 +60,7 @@ ROWS = (
         id="single-expert-replicas",
         knobs=(EP, ETP, TP),
         broken=all_of(is_moe, _single_replicas),
-        message="with EP 1 and ETP {etp} beside TP {tp} the replicas of an expert train apart without an error: "
+        message="with EP 1 and ETP {etp} and TP {tp} the replicas of an expert diverge without an error: "
         "Megatron-Core reduces their gradients over the wrong group",
         nearest=lambda recipe: {ETP: layout_of(recipe).tp},
         source="measured with megatron-core 0.16.1: losses 5.577 and 5.655 on two ranks after three steps",

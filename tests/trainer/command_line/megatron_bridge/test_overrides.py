@@ -128,7 +128,7 @@ def test_variables_are_set_in_the_shell_and_taken_out_of_the_bridge_recipe_where
 def test_a_release_that_is_none_is_refused() -> None:
     assert version_of("0.3.1") == (0, 3, 1)
     assert version_of(None) == version_of("head") == NEW
-    with pytest.raises(BadInputError, match="no release of Megatron-Bridge"):
+    with pytest.raises(BadInputError, match="not a known release of Megatron-Bridge"):
         version_of("0.1")
 
 

@@ -200,9 +200,7 @@ def test_arguments_of_the_script_that_nobody_knows_are_said() -> None:
     for word in ('"$@"', "$*", '"${@:2}"'):
         script = read_script(f"go {word} end\n")
         assert [each.text for each in script.commands[0].words] == ["go", "end"]
-        assert script.notes_in_order() == [
-            "line 1: what the script is started with ($@) is not known: taken as nothing"
-        ]
+        assert script.notes_in_order() == ["line 1: the script's arguments ($@) are not known: taken as empty"]
 
 
 def test_tests_of_two_files_on_one_line_are_decided_apart() -> None:
@@ -284,7 +282,7 @@ def test_what_a_script_takes_from_its_own_options_is_asked_for_by_what_it_is_sta
     (command,) = read_script(PARSES).commands
     gaps = [gap for word in command.words for gap in word.gaps]
     assert [(gap.name, gap.text) for gap in gaps] == [("@", "$TP"), ("@", "$DATA")]
-    assert gaps[0].why == "the script takes it from its own options (--tp --data)"
+    assert gaps[0].why == "the script reads it from its own options (--tp --data)"
     (command,) = read_script(PARSES, given={"@": "--data '/my data' --tp 4"}).commands
     assert [word.text for word in command.words[-4:]] == [
         "--tensor-model-parallel-size",

@@ -69,7 +69,7 @@ def test_two_real_ranks_tell_who_did_not_come_to_which_collective(tmp_path: Path
             rank.wait()
     assert found is not None
     assert found == (
-        "flight recorder: rank 0 in all_gather (collective 2 of group default_pg), to which rank 1 did not come",
+        "flight recorder: rank 0 in all_gather (collective 2 of group default_pg), which rank 1 did not reach",
         1,
     )
 
@@ -100,7 +100,7 @@ def test_a_rank_in_another_collective_of_the_group_is_told_apart_from_one_that_d
     left(tmp_path, 1, entry(7, "all_to_all"), entry(8, "_all_gather_base", state="started"))
     left(tmp_path, 2, entry(7, "all_to_all"))
     said, rank = told(read_flights(tmp_path, 3)) or ("", None)
-    assert "rank 0 in all_to_all (collective 8 of group ep), to which rank 2 did not come" in said
+    assert "rank 0 in all_to_all (collective 8 of group ep), which rank 2 did not reach" in said
     assert "while rank 1 is in _all_gather_base there" in said
     assert rank == 2
 

@@ -66,7 +66,7 @@ def test_a_pattern_of_the_users_own_replaces_ours_and_may_tell_seconds() -> None
     ("patterns", "said"),
     [
         ({"iteration": r"step (\d+)"}, "has no group (?P<iteration>…) and (?P<ms>…)"),
-        ({"loss": "("}, "is no regular expression"),
+        ({"loss": "("}, "is not a regular expression"),
         ({"lossy": "x"}, "no such line"),
     ],
 )

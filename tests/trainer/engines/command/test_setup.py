@@ -78,7 +78,7 @@ def test_a_line_that_fails_is_told_and_is_no_recipes_failure(tmp_path: Path) -> 
         ToolError, match=r"trainer.setup: `module load cuda` ended with 127: .*module: .*not found"
     ) as it:
         run(tmp_path, {}, setup=["true", "module load cuda"])
-    assert "nothing was learnt of the recipe" in str(it.value)
+    assert "nothing was learned about the recipe" in str(it.value)
     assert "#!/bin/bash -l" in str(it.value)
     assert not list((tmp_path / "engine/jobs").glob("*/*"))
     assert "module: command not found" in (tmp_path / "0001/log/rank0.log").read_text()
@@ -151,7 +151,7 @@ def test_a_line_that_does_not_end_is_named(tmp_path: Path) -> None:
     assert seen(tmp_path, *lines, deaths={1: -15}) is None
     killed = seen(tmp_path, *lines, deaths={1: -9})
     assert killed is not None
-    assert "was ended by SIGKILL" in killed.failure().evidence
+    assert "was killed by SIGKILL" in killed.failure().evidence
 
 
 def test_a_login_shell_is_one_in_a_burst_and_in_an_export(tmp_path: Path) -> None:

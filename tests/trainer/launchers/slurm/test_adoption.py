@@ -95,7 +95,7 @@ def test_a_job_that_ended_without_its_tuner_tells_how(reachable: Cluster, tmp_pa
         ranks = WarmRanks(processes=processes, once=True)
         failure = ranks.take_up(tmp_path / "0001", deadline_s=PATIENCE_S).failure
     assert failure is not None
-    assert "rank 3 was ended by SIGSEGV in backward" in failure.evidence
+    assert "rank 3 was killed by SIGSEGV in backward" in failure.evidence
 
 
 def test_a_job_that_waits_is_adopted_in_the_queue_and_can_be_taken_back(reachable: Cluster, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     said, _ = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 130, said
     assert "burst 1: " in said
-    assert "go on with: moe-autotune run" in said
+    assert "resume with: moe-autotune run" in said
     assert named("moe-autotune-") == []
     ended = read_study(tmp_path / "study").ended
     assert ended is not None
@@ -115,7 +115,7 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
     reachable.run("scancel", "--signal=KILL", "--batch", job)
     said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
-    assert "before the study did; go on with: moe-autotune run" in said
+    assert "before the study did; resume with: moe-autotune run" in said
     assert (tmp_path / "study/report.html").exists()
 
 
@@ -127,7 +127,7 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
     with reachable.preempted():
         said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
-    assert re.search(r"job \d+ ended PREEMPTED( before the study did)?; go on with: moe-autotune run", said)
+    assert re.search(r"job \d+ ended PREEMPTED( before the study did)?; resume with: moe-autotune run", said)
     before = read_study(tmp_path / "study").finished
     again = tuner(tmp_path, "--resume", budget=len(before) + 1)
     said, _ = again.communicate(timeout=PATIENCE_S)
@@ -148,7 +148,7 @@ def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
     said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
     assert re.search(rf"interrupted: ended by TERM: job {job}: its time ends at \d\d:\d\d:\d\d", said)
-    assert "go on with: moe-autotune run" in said
+    assert "resume with: moe-autotune run" in said
 
 
 @pytest.mark.slurm
