@@ -49,6 +49,7 @@ GARBAGE = "garbage_collection"  # of what a host does
 # Deviation of a burst of CPU ranks that neighbours stretch e-fold, and of less with the root: 22 recorded studies with
 # repeats, stretched 1.1-fold to 16-fold
 UNSURE = 0.35
+ALONE = 0.05  # and where no neighbour shows; repeats of quiet studies lay 0.07 to 0.1 apart, their stretch included
 
 
 def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
@@ -87,9 +88,10 @@ def _deviation(trial: Trial) -> float:
     whole bursts of CPU ranks, the more differently the busier it is."""
     ran = [outcome for outcome in trial.outcomes if outcome.ok]
     errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
-    if trial.recipe.hardware.is_cpu:
-        errors += [UNSURE * math.sqrt(math.log(_stretched(outcome, _communicating(trial)))) for outcome in ran]
-    return max(errors)
+    if not trial.recipe.hardware.is_cpu:
+        return max(errors)
+    errors += [UNSURE * math.sqrt(math.log(_stretched(outcome, _communicating(trial)))) for outcome in ran]
+    return math.hypot(max(errors), ALONE)
 
 
 def _stretched(outcome: Outcome, communicating: float) -> float:
