@@ -24,10 +24,11 @@ from policies.gate import measured_limit
 from policies.noise import throughput
 from policies.phases import plan_of
 from policies.policy import Policy
-from policies.prospects import NO_OPINION, ROOM, SURE, Doubt, Prospect, lost, pairs, prospects
+from policies.prospects import NO_OPINION, ROOM, SURE, Doubt, Move, Prospect, asked_of_fits, lost, pairs, prospects
 from policies.reasons import because_of_fit, because_of_prospect
 from policies.retune import propose_retune, told, walls_worth_it
 from policies.search import MODEL, suggest
+from policies.space import moves
 from policies.trial import Phase, Prediction, Proposal, Status, Trial
 from policies.untold import propose_untold
 from policies.view import View, view_of
@@ -56,14 +57,23 @@ class LearnedPolicy:
         self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
         self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
+        self._moves: tuple[str, list[Move]] | None = None
         self._space: Search | None = None
 
     def _prospects(self, view: View, best: Recipe | None, belief: Belief) -> Iterator[Prospect]:
         """None asks for more threads of a rank than it is known to have cores for."""
         self._space = self._space or search(self._base, room=ROOM)
         space = carrying(self._space, self._base, best, belief, least=WORTH) if best else self._space
-        found = prospects(space, best, belief, view.tried, _doubts(view.trials), view.refusals)
+        near = self._near(best) if best else []
+        doubts, asked = _doubts(view.trials), asked_of_fits(view.trials)
+        found = prospects(space, best, belief, view.tried, near, doubts, view.refusals, asked=asked)
         return (each for each in found if _has_cores(view, each.recipe))
+
+    def _near(self, best: Recipe) -> list[Move]:
+        """The single moves around a recipe, kept while it is the best."""
+        if self._moves is None or self._moves[0] != best.digest():
+            self._moves = best.digest(), list(moves(best))
+        return self._moves[1]
 
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
         """The next recipe of this phase; None when the phase has nothing that is worth a burst."""
@@ -169,7 +179,8 @@ class LearnedPolicy:
 
     def _searched(self, view: View, belief: Belief) -> Prospect | None:
         """The best of the pairs of moves around the best, asked of an Optuna study that is told every trial."""
-        found = pairs(view.best.recipe, belief, view.tried, least=WORTH, refusals=view.refusals)
+        best, asked = view.best.recipe, asked_of_fits(view.trials)
+        found = pairs(best, belief, view.tried, self._near(best), least=WORTH, asked=asked, refusals=view.refusals)
         found = [each for each in found if _has_cores(view, each.prospect.recipe)]
         if not found:
             return None

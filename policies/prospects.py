@@ -18,10 +18,11 @@ from scipy.stats import norm
 
 from policies.belief.alike import features
 from policies.belief.belief import Belief
-from policies.belief.time import INTERVAL
+from policies.belief.time import INTERVAL, Foreseen
 from policies.legality import Refusal, derive
 from policies.refusals import Refused
-from policies.space import CURRENT, Axis, moves
+from policies.space import CURRENT, Axis
+from policies.trial import Status, Trial
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search
@@ -29,16 +30,19 @@ from trainer.recipe import Recipe
 
 ROOM = 1.2  # times the limit by the upper bound: beyond, a recipe hardly ever fits
 SHORT_LIST = 400  # rows of the space that get an interval
-LIKELY = 0.5  # P(fits) below which a row is not short-listed while others are
+LIKELY = 0.5  # P(fits) asked while no proposal has run out of memory
+WARIER = 0.2  # of the chance to run out that is left by each that has: 0.5, then 0.9, 0.98 are asked
 SURE = 0.9  # P(fits) asked of a burst before anything has run
 FEW = 12  # single moves whose pairs are looked at
 HOPE = 0.25  # of what two bursts differ by: a gain that is expected to be less is hardly ever told from none
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
+Move = tuple[Axis, str, Recipe]  # along an axis, its option, and what it makes
 Doubt = Mapping[str, Any]  # knob -> value that only a failed recipe has had
-# Switched on wherever they are legal on GPUs: no estimate sees them, and they cost nothing
+# Switched on wherever they are legal on GPUs: they cost nothing
 FREE: tuple[dict[str, object], ...] = (
+    {"cpu_affinity": "spread"},
     {"delay_wgrad_compute": True},
     {"moe_shared_expert_overlap": True},
     {"manual_gc": True, "manual_gc_interval": 100},
@@ -54,9 +58,9 @@ def lost(noise: float, *, expected: float, most: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
-    """`gain` is the expected log of throughput over the best's, None while nothing runs; `deviation` is that of the log
-    step, `noise` what a busy machine adds to two bursts that are compared, `worth` the expected improvement in log
-    throughput, and candidates are ranked by `score`."""
+    """`gain` is the expected log of throughput over the best's, None while nothing runs; `log_step` is of seconds then,
+    else over the best's. `deviation` is that of the log step, `noise` what a busy machine adds to two bursts that are
+    compared, `worth` the expected improvement in log throughput, and candidates are ranked by `score`."""
 
     recipe: Recipe
     log_step: float
@@ -101,23 +105,27 @@ def prospects(
     best: Recipe | None,
     belief: Belief,
     tried: Container[str],
+    near: Sequence[Move] = (),
     doubts: Sequence[Doubt] = (),
     refusals: Sequence[Refused] = (),
+    *,
+    asked: float = LIKELY,
 ) -> Iterator[Prospect]:
     """The best first; none that was tried or is known to be refused, no frozen knob moved, all legal. `best` is None
-    while nothing runs; `doubts` are of recipes that failed for other reasons than memory."""
-    table = found.finals.candidates.take(_short_list(found, belief, doubts, refusals))
-    near = [recipe for *_, recipe in _told_apart(best, belief)] if best else []
-    now = _now(belief, best) if best else None
-    groups = [(table, _scores(table, now, belief, doubts))]
-    if near:
-        beside = tabulate(near)
-        groups.append((beside, _scores(beside, now, belief, doubts)))
+    while nothing runs, `near` are the single moves around it; `doubts` are of recipes that failed for other reasons
+    than memory, `asked` is P(fits) at least."""
+    table = found.finals.candidates.take(_short_list(found, belief, asked, doubts, refusals))
+    around = [recipe for *_, recipe in _told_apart(best, near, belief)] if best else []
+    now = belief.time.foreseen(tabulate([best])) if best else None
+    groups = [(table, _scores(table, now, belief, asked, doubts))]
+    if around:
+        beside = tabulate(around)
+        groups.append((beside, _scores(beside, now, belief, asked, doubts)))
     score = np.concatenate([scores.score for _, scores in groups])
     seen: set[str] = set()
     for at in np.argsort(-score, kind="stable"):
         group, row = (0, int(at)) if at < table.count else (1, int(at) - table.count)
-        recipe = near[row] if group else _written(found, table, row, doubts)
+        recipe = around[row] if group else _written(found, table, row, doubts)
         if recipe is None or recipe.digest() in seen or recipe.digest() in tried:
             continue
         if any(each.meets(recipe) for each in refusals):
@@ -150,16 +158,18 @@ def pairs(
     best: Recipe,
     belief: Belief,
     tried: Container[str],
+    near: Sequence[Move],
     *,
     least: float,
+    asked: float = LIKELY,
     refusals: Sequence[Refused] = (),
 ) -> list[Pair]:
     """Of the FEW most promising single moves along the axes all pairs that are worth `least`, the best first."""
-    single = [move for move in _told_apart(best, belief) if not any(each.meets(move[-1]) for each in refusals)]
+    single = [move for move in _told_apart(best, near, belief) if not any(each.meets(move[-1]) for each in refusals)]
     if len(single) < 2:
         return []
-    now = _now(belief, best)
-    worth = _scores(tabulate([recipe for *_, recipe in single]), now, belief).worth
+    now = belief.time.foreseen(tabulate([best]))
+    worth = _scores(tabulate([recipe for *_, recipe in single]), now, belief, asked).worth
     few = [single[at] for at in np.argsort(-worth, kind="stable")[:FEW]]
     both = [
         ((one, other), (label, second), derived)
@@ -171,7 +181,7 @@ def pairs(
     ]
     if not both:
         return []
-    scores = _scores(tabulate([recipe for *_, recipe in both]), now, belief)
+    scores = _scores(tabulate([recipe for *_, recipe in both]), now, belief, asked)
     found = [
         Pair(axes=axes, options=options, prospect=_prospect(recipe, scores, row, runs=True))
         for row, (axes, options, recipe) in enumerate(both)
@@ -180,10 +190,9 @@ def pairs(
     return sorted(kept, key=lambda one: -one.prospect.worth)
 
 
-def _told_apart(best: Recipe, belief: Belief) -> list[tuple[Axis, str, Recipe]]:
+def _told_apart(best: Recipe, single: Sequence[Move], belief: Belief) -> list[Move]:
     """The single moves that the belief tells from the best at all: what neither the closed forms nor likeness see would
     seem worth as much as the best is unsure."""
-    single = list(moves(best))
     if not single:
         return []
     table = tabulate([best, *(recipe for *_, recipe in single)])
@@ -205,6 +214,13 @@ def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prosp
     )
 
 
+def asked_of_fits(trials: Sequence[Trial]) -> float:
+    """P(fits) that a burst needs: more the more proposals have run out of memory, of which the belief was too sure."""
+    ran_out = sum(trial.status is Status.OOM and trial.proposal.parent is not None for trial in trials)
+    asked: float = 1 - (1 - LIKELY) * WARIER**ran_out
+    return asked
+
+
 def _trust(table: Candidates, doubts: Sequence[Doubt]) -> Floats:
     """[N], less the more of a failed recipe's doubtful knobs a row shares: one of them is why it failed."""
     trust = np.ones(table.count)
@@ -214,13 +230,15 @@ def _trust(table: Candidates, doubts: Sequence[Doubt]) -> Floats:
     return trust
 
 
-def _short_list(found: Search, belief: Belief, doubts: Sequence[Doubt], refusals: Sequence[Refused] = ()) -> Integers:
+def _short_list(
+    found: Search, belief: Belief, asked: float, doubts: Sequence[Doubt], refusals: Sequence[Refused] = ()
+) -> Integers:
     """Rows of the finals that nothing learnt speaks against: the fastest that are likely to fit, the likeliest where
     none is."""
     table = found.finals.candidates
     means, fits = belief.time.means(table) - np.log(_trust(table, doubts)), belief.memory.fits(table)
     open_ones = ~_refused(table, refusals)
-    likely = np.flatnonzero((fits >= LIKELY) & open_ones)
+    likely = np.flatnonzero((fits >= asked) & open_ones)
     if not len(likely):
         return np.argsort(np.where(open_ones, -fits, np.inf), kind="stable")[:SHORT_LIST]
     return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
@@ -237,34 +255,23 @@ def _refused(table: Candidates, refusals: Sequence[Refused]) -> Any:
     return found
 
 
-def _now(belief: Belief, best: Recipe) -> float:
-    """log seconds a step that the best is believed to take."""
-    log_step, _ = belief.time.predict(tabulate([best]))
-    return float(log_step[0])
-
-
-def _scores(table: Candidates, now: float | None, belief: Belief, doubts: Sequence[Doubt] = ()) -> _Scores:
-    """`now` is the best's log step, None while nothing runs."""
-    log_step, deviation = belief.time.predict(table)
-    fits = belief.memory.fits(table)
+def _scores(
+    table: Candidates, now: Foreseen | None, belief: Belief, asked: float, doubts: Sequence[Doubt] = ()
+) -> _Scores:
+    """`now` is the best, None while nothing runs."""
+    fits, noise = belief.memory.fits(table), belief.time.noise
     if now is None:  # what fits surely first, the fastest of it; else the likeliest
+        log_step, deviation = belief.time.predict(table)
         unsure = np.where(fits >= SURE, 0.0, np.log(np.maximum(fits, 1e-12)) - 100.0)
-        nothing = np.zeros_like(log_step)
+        nothing, score = np.zeros_like(log_step), unsure - log_step + np.log(_trust(table, doubts))
         return _Scores(
-            log_step=log_step,
-            deviation=deviation,
-            gain=nothing,
-            fits=fits,
-            worth=nothing,
-            score=unsure - log_step + np.log(_trust(table, doubts)),
-            noise=belief.time.noise,
+            log_step=log_step, deviation=deviation, gain=nothing, fits=fits, worth=nothing, score=score, noise=noise
         )
-    gain = now - log_step
-    z = gain / deviation
-    worth = (deviation * norm.pdf(z) + gain * norm.cdf(z)) * fits**CAUTION * _trust(table, doubts)
-    return _Scores(
-        log_step=log_step, deviation=deviation, gain=gain, fits=fits, worth=worth, score=worth, noise=belief.time.noise
-    )
+    over, deviation = belief.time.over(belief.time.foreseen(table), now)
+    z = -over / deviation
+    chance = np.where(fits >= asked, fits**CAUTION, 0.0)
+    worth = deviation * (norm.pdf(z) + z * norm.cdf(z)) * chance * _trust(table, doubts)
+    return _Scores(log_step=over, deviation=deviation, gain=-over, fits=fits, worth=worth, score=worth, noise=noise)
 
 
 def _written(found: Search, table: Candidates, row: int, doubts: Sequence[Doubt]) -> Recipe | None:

@@ -19,12 +19,12 @@ SIZES = (
     "micro_batch_size",
     "threads_per_rank",
 )
-# log likeness that is lost where a setting differs
+# log likeness that is lost where a setting differs, by what single moves left on simulated clusters (no unseen ones)
 SETTINGS = {
-    "recompute_granularity": 0.15,
-    "recompute_modules": 0.10,
+    "recompute_granularity": 0.05,
+    "recompute_modules": 0.05,
     "moe_token_dispatcher_type": 0.15,
-    "moe_flex_dispatcher_backend": 0.15,
+    "moe_flex_dispatcher_backend": 0.25,
     "overlap_moe_expert_parallel_comm": 0.20,
     "cuda_graph_impl": 0.15,
     "cuda_graph_scope": 0.08,
@@ -32,12 +32,12 @@ SETTINGS = {
     "moe_shared_expert_overlap": 0.03,
     "manual_gc": 0.03,
     "moe_grouped_gemm": 0.20,
-    "overlap_grad_reduce": 0.10,
-    "overlap_param_gather": 0.05,
+    "overlap_grad_reduce": 0.05,
+    "overlap_param_gather": 0.01,
     "use_distributed_optimizer": 0.05,
-    "moe_permute_fusion": 0.10,
-    "moe_router_fusion": 0.05,
-    "tp_comm_overlap": 0.10,
+    "moe_permute_fusion": 0.02,
+    "moe_router_fusion": 0.01,
+    "tp_comm_overlap": 0.20,
     "precision": 0.30,
 }
 WEIGHT = 3.0  # recipes that a prior amplitude counts for
@@ -71,14 +71,29 @@ class Process:
     noise: Floats
     amplitude: float  # its standard deviation where nothing was seen
 
-    def at(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """(mean, variance), [N] each."""
+    def at(self, where: Floats) -> tuple[Floats, Floats]:
+        """(mean, variance) at `features` [N, K], [N] each."""
+        return self._told(self._cross(where), 1.0)
+
+    def over(self, there: Floats, here: Floats) -> tuple[Floats, Floats]:
+        """The same of how far it lies above where it is `here`, at one row."""
+        return self._told(self._cross(there) - self._cross(here), 2 * (1 - likeness(there, here)[:, 0]))
+
+    def _cross(self, where: Floats) -> Floats:
+        """Covariances with what was seen, [N, M]."""
         if not len(self.residual):
-            return np.zeros(candidates.count), np.full(candidates.count, self.amplitude**2)
+            return np.zeros((len(where), 0))
+        return self.amplitude**2 * likeness(where, self.seen)
+
+    def _told(self, cross: Floats, before: Floats | float) -> tuple[Floats, Floats]:
+        """From covariances with what was seen, [N, M], and the variance before, in amplitudes."""
+        variance = np.broadcast_to(self.amplitude**2 * before, len(cross))
+        if not len(self.residual):
+            return np.zeros(len(cross)), variance
         known = cho_factor(covariance(likeness(self.seen, self.seen), self.amplitude, self.noise))
-        cross = self.amplitude**2 * likeness(features(candidates), self.seen)
-        variance = self.amplitude**2 - np.einsum("nm,mn->n", cross, cho_solve(known, cross.T))
-        return cross @ cho_solve(known, self.residual), variance
+        return cross @ cho_solve(known, self.residual), variance - np.einsum(
+            "nm,mn->n", cross, cho_solve(known, cross.T)
+        )
 
 
 def process_of(residual: Floats, seen: Floats, noise: Floats, *, prior: float) -> Process:

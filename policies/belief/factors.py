@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from trainer.estimate.time.constants import Constants, constants
+from trainer.recipe.hardware import Hardware
 from trainer.recipe.tables import read_table
 
 EDGE = 1e-4  # how near to 0 or 1 a share on the logit scale starts
@@ -34,6 +35,10 @@ class Factor:
     spread: float
     scale: Scale
     words: str
+
+    def acts_on(self, hardware: Hardware) -> bool:
+        """CPU ranks have constants of their own, which no GPU's step reads."""
+        return hardware.is_cpu or not all(name.startswith("cpu_") for name in self.constants)
 
 
 @cache

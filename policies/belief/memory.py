@@ -78,7 +78,7 @@ class MemoryBelief:
         peaks = _peaks(parts, self.mean)
         rows, hottest = np.arange(candidates.count), peaks.argmax(axis=1)
         outside = table.outside_gib * (1 + self.mean[-1])
-        error, variance = self.residual.at(candidates)
+        error, variance = self.residual.at(features(candidates))
         variance = np.maximum(variance, NOISE**2)
         peak = peaks[rows, hottest] * np.exp(error)
         need = peak + outside
@@ -89,7 +89,7 @@ class MemoryBelief:
     def peaks(self, candidates: Candidates) -> Floats:
         """GiB of torch's allocator on the hottest rank, [N]."""
         table = memory_of(candidates)
-        error, _ = self.residual.at(candidates)
+        error, _ = self.residual.at(features(candidates))
         peaks: Floats = _peaks(_grouped(candidates, table), self.mean).max(axis=1) * np.exp(error)
         return peaks
 

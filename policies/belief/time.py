@@ -10,7 +10,7 @@ Laplace's. Shapes: N candidates, F factors, M measurements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +64,15 @@ def of_tables() -> Prior:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """What the closed form says of N candidates: log seconds a step, [N], their slopes by θ, [N, F], and `features`."""
+
+    mean: Floats
+    slopes: Floats
+    where: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
 class Posterior:
     """θ of every factor, [F], and what they leave of every measured step."""
 
@@ -91,16 +100,32 @@ class Posterior:
 
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
         """(mean, standard deviation) of log seconds a step, [N] each."""
-        mean = self.means(candidates)
+        found = self.foreseen(candidates)
+        left, unsure = self.residual.at(found.where)
+        return found.mean + left, self._deviation(found.slopes, unsure)
+
+    def over(self, those: Foreseen, one: Foreseen) -> tuple[Floats, Floats]:
+        """The same of log seconds a step over those of `one`, a single row: what is unknown of both alike falls out."""
+        left, unsure = self.residual.over(those.where, one.where)
+        return those.mean - one.mean + left, self._deviation(those.slopes - one.slopes, unsure)
+
+    def foreseen(self, candidates: Candidates) -> Foreseen:
+        """By the closed form at the learnt constants."""
 
         def told(constants: Constants) -> Floats:
             logs: Floats = np.log(stages_of(candidates, constants=constants).step)
             return logs
 
-        slopes = _slopes(told, factors(), self.mean, mean)
-        variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes)
-        left, unsure = self.residual.at(candidates)
-        return mean + left, np.sqrt(np.maximum(variance + unsure, LEAST**2))
+        mean = told(moved(self.theta))
+        acting = [at for at, factor in enumerate(factors()) if factor.acts_on(candidates.base.hardware)]
+        slopes = np.zeros((candidates.count, len(factors())))
+        slopes[:, acting] = _slopes(told, [factors()[at] for at in acting], self.theta, mean)
+        return Foreseen(mean=mean, slopes=slopes, where=features(candidates))
+
+    def _deviation(self, slopes: Floats, unsure: Floats) -> Floats:
+        variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes) + unsure
+        deviation: Floats = np.sqrt(np.maximum(variance, LEAST**2))
+        return deviation
 
 
 def _noise(measured: Sequence[Evidence]) -> Floats:
@@ -134,20 +159,24 @@ def learnt(evidence: Sequence[Evidence], prior: Prior | None = None) -> Posterio
 def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
     """The most likely θ and its covariance. Factors that no burst has touched keep what they had."""
     mean, spreads = prior.mean.copy(), np.diag(prior.spread**2)
-    first = _slopes(form.told, factors(), mean, form.told(moved(_named(factors(), mean))))
-    places = np.flatnonzero(np.abs(first).max(axis=0) > TOUCHED)
+    before, hardware = _named(factors(), mean), form.candidates.base.hardware
+    there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
+    first = _slopes(form.told, [factors()[at] for at in there], before, form.told(moved(before)))
+    touched = np.abs(first).max(axis=0) > TOUCHED
+    first, places = first[:, touched], there[touched]
     acting = [factors()[place] for place in places]
     start, spread = prior.mean[places], prior.spread[places]
 
+    def near(at: Floats) -> dict[str, float]:
+        return _named(acting, np.clip(at, start - FAR * spread, start + FAR * spread))
+
     def off(at: Floats) -> Floats:
-        near = np.clip(at, start - FAR * spread, start + FAR * spread)
-        return np.concatenate([form.told(moved(_named(acting, near))) - form.observed, (at - start) / spread])
+        return np.concatenate([form.told(moved(near(at))) - form.observed, (at - start) / spread])
 
     def slopes_at(at: Floats) -> Floats:
-        slopes = first[:, places]
+        slopes = first
         if (at != start).any():
-            near = np.clip(at, start - FAR * spread, start + FAR * spread)
-            slopes = _slopes(form.told, acting, near, form.told(moved(_named(acting, near))))
+            slopes = _slopes(form.told, acting, near(at), form.told(moved(near(at))))
         return np.concatenate([slopes, np.diag(1 / spread)])
 
     found = least_squares(
@@ -182,14 +211,12 @@ def _robust(count: int) -> Callable[[Floats], Floats]:
     return loss
 
 
-def _slopes(told: Callable[[Constants], Floats], acting: Sequence[Factor], at: Floats, now: Floats) -> Floats:
-    """Derivatives of what is told by each factor, [.., F]."""
-    columns = []
-    for place in range(len(acting)):
-        there = at.copy()
-        there[place] += STEP
-        columns.append((told(moved(_named(acting, there))) - now) / STEP)
-    return np.stack(columns, axis=-1)
+def _slopes(
+    told: Callable[[Constants], Floats], acting: Sequence[Factor], theta: Mapping[str, float], now: Floats
+) -> Floats:
+    """Derivatives of what is told by each factor, [.., F], where all are at `theta`."""
+    there = ({**theta, factor.name: theta[factor.name] + STEP} for factor in acting)
+    return np.stack([(told(moved(each)) - now) / STEP for each in there], axis=-1)
 
 
 class _Form:

@@ -12,6 +12,7 @@ import pytest
 from analyzers import analyze
 from policies.learned import LearnedPolicy
 from policies.phases import PHASES
+from policies.prospects import LIKELY, asked_of_fits
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from tests.policies.drawn import cpu_recipe, out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
@@ -208,3 +209,11 @@ def test_why_it_stopped_says_what_was_left(walked: list[Trial]) -> None:
     assert said.startswith("the next burst is expected to gain ")
     assert float(said.split("gain ", 1)[1].removeprefix("less than ").split(" %")[0]) >= 0.01
     assert "at most" not in said
+
+
+def test_the_more_proposals_have_run_out_of_memory_the_surer_the_next_must_be() -> None:
+    """The recipe as given is nobody's proposal: that it ran out says nothing of how sure the belief was."""
+    given = trial(base(), given=out_of_memory(base()))
+    proposed = [trial(base(), number=number, parent=given, given=out_of_memory(base())) for number in (1, 2)]
+    asked = [asked_of_fits([given, *proposed[:count]]) for count in range(3)]
+    assert asked == pytest.approx([LIKELY, 0.9, 0.98])

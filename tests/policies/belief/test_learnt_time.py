@@ -107,3 +107,24 @@ def test_whatever_a_trace_says_something_finite_is_believed(logs: list[float]) -
     mean, deviation = predicted(wild)
     assert math.isfinite(mean)
     assert 0 < deviation < math.inf
+
+
+def test_a_recipe_is_told_from_another_more_surely_than_either_from_the_clock() -> None:
+    found = learnt(evidence(RECIPES[:2], CLUSTERS["slow network"]))
+    one, other = (found.foreseen(tabulate([recipe])) for recipe in (RECIPES[0], OTHER))
+    (at_one, sure_one), (at_other, sure_other) = (
+        (float(told[0]) for told in found.predict(tabulate([recipe]))) for recipe in (RECIPES[0], OTHER)
+    )
+    over, deviation = (float(told[0]) for told in found.over(other, one))
+    assert over == pytest.approx(at_other - at_one)
+    assert deviation < math.hypot(sure_one, sure_other)
+    assert float(found.over(one, one)[0][0]) == 0.0
+
+
+def test_what_no_burst_has_touched_makes_two_recipes_alike_no_less_sure() -> None:
+    """Before any burst the whole step is unknown; a switch that hardly moves it is told apart all the same."""
+    found = learnt([])
+    switched = OTHER.replace({"moe_router_fusion": not OTHER.knob("moe_router_fusion")})
+    _, alone = found.predict(tabulate([switched]))
+    _, beside = found.over(found.foreseen(tabulate([switched])), found.foreseen(tabulate([OTHER])))
+    assert float(beside[0]) < 0.2 * float(alone[0])
