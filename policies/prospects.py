@@ -138,7 +138,9 @@ def prospects(
 
 def prospect_of(recipe: Recipe, best: Recipe, belief: Belief) -> Prospect:
     """What is believed of one recipe beside the best."""
-    return _prospect(recipe, _scores(tabulate([recipe]), _now(belief, best), belief), 0, runs=True)
+    return _prospect(
+        recipe, _scores(tabulate([recipe]), belief.time.foreseen(tabulate([best])), belief, LIKELY), 0, runs=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

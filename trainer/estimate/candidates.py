@@ -53,8 +53,6 @@ class Stages:
     exists: Flags
     dense: Floats  # decoder layers without experts
     moe: Floats
-    dense_last: Floats  # of them, those of the rank's last chunk
-    moe_last: Floats
     mtp: Floats  # multi-token-prediction layers, of the model's last kind; in the rank's last chunk
     embeds: Flags  # the first rank holds the token embedding
     heads: Flags  # the last rank holds the output head and the loss
@@ -240,18 +238,14 @@ def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
     mtp = np.zeros(shape)
     for row, split in enumerate(splits):
         mtp[row, : len(split)] = mtp_layers_of_ranks(recipes[row])
-    last = np.array([len(split[0]) - 1 for split in splits])
     ends = [_rank_of_last_layer(split) for split in splits]
     numbers = np.broadcast_to(np.arange(shape[1])[None, :], shape)
     heads = numbers == sizes - 1
     norms = numbers == np.array(ends)[:, None] if model.mtp_num_layers else heads
-    every = np.arange(len(splits))
     return Stages(
         exists=numbers < sizes,
         dense=chunks.dense.sum(axis=2),
         moe=chunks.moe.sum(axis=2),
-        dense_last=chunks.dense[every, :, last],
-        moe_last=chunks.moe[every, :, last],
         mtp=mtp,
         embeds=numbers == 0,
         heads=heads,

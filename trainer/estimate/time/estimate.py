@@ -131,7 +131,7 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     dp, dp_exposed = data_parallel_s(candidates, values, held, backward=longest)
     optimizer = optimizer_s(candidates, values, held)
     fixed = values["cpu_step_ms" if candidates.base.hardware.is_cpu else "host_step_ms"] * 1e-3
-    bubble = bubble + values["chunks_uneven"] * _unevenness(candidates, stage, mean) * busy.max(axis=1)
+    bubble = bubble + values["chunks_uneven"] * _chunks_wait(candidates, stage, dense, moe) * candidates.microbatches
     gc = collections_s(candidates, values)
     work = longest + bubble + dp_exposed + optimizer + fixed + gc
     once = {"pp": pp, "pp_exposed": pp_exposed, "pp_bubble": bubble}
@@ -226,17 +226,33 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
     return parts | {"busy": np.broadcast_to(busy, (candidates.count, busy.shape[1]))}
 
 
-def _unevenness(candidates: Candidates, stage: dict[str, Floats], mean: Floats) -> Floats:
-    """How far the last chunk, with the head, is longer than the mean chunk, in mean chunks, times doublings of PP: the
-    chunks of an interleaved schedule wait for each other."""
-    held = candidates.stages
-    layers = held.dense + held.moe + held.mtp
-    last = held.dense_last + held.moe_last + held.mtp
-    ends = stage["head"] + stage["loss"]
-    chunk = ((stage["busy"] - ends) * last / np.maximum(layers, 1.0) + ends) * held.heads
-    over = chunk.max(axis=1) * candidates.vpp / np.maximum(mean, 1e-12) - 1
-    result: Floats = np.clip(over, 0.0, 3.0) * np.log2(candidates.pp) / 4 * (candidates.vpp > 1)
-    return result
+def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerTime, moe: LayerTime) -> Floats:
+    """Seconds a micro batch that an interleaved pipeline loses where chunks differ, [N]: for as many micro batches as
+    there are ranks all of them are in the same chunk, which takes as long as on its slowest rank."""
+    held, chunks = candidates.stages, candidates.chunks
+    waits = np.zeros(candidates.count)
+    rows = np.flatnonzero(np.broadcast_to(candidates.vpp > 1, (candidates.count,)))
+    if not len(rows):
+        return waits
+    each_dense, each_moe = (np.broadcast_to(layer.device, (candidates.count,))[rows][:, None] for layer in (dense, moe))
+    splits = np.broadcast_to(chunks.of_row, (candidates.count,))[rows]
+
+    def of_rows(values: Floats) -> Floats:
+        return np.broadcast_to(values, (candidates.count, values.shape[1]))[rows]
+
+    ends, busy = of_rows(stage["head"] + stage["loss"]), of_rows(stage["busy"])
+    mtp_moe = float(candidates.base.architecture.moe_layers[-1])
+    mtp = of_rows(held.mtp) * (mtp_moe * each_moe + (1 - mtp_moe) * each_dense)
+    layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + mtp
+    rate = (busy - ends) / np.maximum(layers, 1e-12)  # the host's share included
+    last = np.broadcast_to(candidates.vpp, (candidates.count,))[rows] - 1
+    longest = np.zeros(len(rows))
+    for chunk in range(chunks.moe.shape[2]):
+        held_here = chunks.moe[splits, :, chunk] * each_moe + chunks.dense[splits, :, chunk] * each_dense
+        at_end = np.where((last == chunk)[:, None], mtp * rate + ends, 0.0)
+        longest += (held_here * rate + at_end).max(axis=1)
+    waits[rows] = np.maximum(longest - busy.max(axis=1), 0.0)
+    return waits
 
 
 def _head(candidates: Candidates, values: Constants) -> Floats:

@@ -80,9 +80,26 @@ def test_full_recompute_costs_about_a_forward_pass() -> None:
 
 def test_interleaving_shrinks_the_bubble() -> None:
     stages: dict[str, Any] = {"pipeline_model_parallel_size": 4, "global_batch_size": 128}
-    plain = estimate_time(recipe_of(**stages)).by_part["pp_bubble_s"]
-    chunks = estimate_time(recipe_of(**stages, virtual_pipeline_model_parallel_size=3)).by_part["pp_bubble_s"]
+    recipes = recipe_of(**stages), recipe_of(**stages, virtual_pipeline_model_parallel_size=3)
+    even = {"chunks_uneven": 0.0}  # the head makes one chunk longer than the others
+    plain, chunks = (time_of(one(recipe), constants=even).by_part["pp_bubble_s"][0] for recipe in recipes)
     assert chunks == pytest.approx(plain / 3)
+
+
+def test_chunks_of_an_interleaved_pipeline_wait_for_the_longest_of_every_round() -> None:
+    """Both ranks hold 24 layers: as 18 and 6 beside 6 and 18 they take as long as 36, as 12 and 12 as long as 24."""
+    stages: dict[str, Any] = {"pipeline_model_parallel_size": 2, "global_batch_size": 1024}
+
+    def step_and_wait_s(layout: str) -> tuple[float, float]:
+        split = one(recipe_of(**stages, pipeline_model_parallel_layout=layout))
+        waited, not_waited = (time_of(split, constants={"chunks_uneven": ratio}).step_s[0] for ratio in (1.0, 0.0))
+        return float(not_waited), float(waited - not_waited)
+
+    even_step_s, even_wait_s = step_and_wait_s("Et*12|t*12|t*12|t*12L")
+    uneven_step_s, uneven_wait_s = step_and_wait_s("Et*18|t*6|t*6|t*18L")
+    assert uneven_step_s == pytest.approx(even_step_s, rel=0.05)
+    assert even_wait_s < 0.1 * even_step_s
+    assert uneven_wait_s == pytest.approx(even_wait_s + even_step_s / 2, rel=0.2)
 
 
 def test_expert_parallel_across_nodes_exposes_more_than_inside_one() -> None:
