@@ -6,7 +6,9 @@ Beside each other: the policy as it is, Optuna's tpe, gp and random samplers (fr
 memory gate, without traces) and `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
 is the true throughput of what `export` would write then, *best* the best known: `plan`'s finals, random recipes, hill
 climbing and whatever a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the
-median |log| of predicted over true throughput, `in bound` the share of true gains below the bound that was given;
+median |log| of predicted over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true
+gains below the bound that was given, `90 %` the share inside the interval. `refused` is the share of recipes of the
+ranked space that fit and were believed not to after 1, 3 and 10 trials, `died` of those believed to fit that do not.
 `bursts to 97%` is a median over all studies, "never" where most do not come there.
 """
 
@@ -98,7 +100,7 @@ def main() -> None:
     best = {result.scenario.name: result.best for result in results}
     studies = [study for result in results for study in result.studies]
     kept = read_today(DATA / "policy_today.csv", chosen)
-    _print(Console(width=170), results, kept, options.budget)
+    _print(Console(width=200), results, kept, options.budget)
     rates = {name: found.tokens_per_s_per_gpu for name, found in best.items()}
     if options.csv:
         write_studies(options.csv, studies, rates, options.budget)

@@ -17,6 +17,7 @@ AFTER = (1, 3, 5, 10, 20)  # bursts
 GOAL = 0.95  # of the best known
 NEAR = 0.97  # of it: what bursts are counted to
 LOW = 0.10  # quantile
+EARLY = (3, 4)  # trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,11 @@ class Row:
     cluster_hours: float  # the same in hours of the whole cluster
     foretold: int
     error: float  # median |log| of predicted over true throughput; nan without predictions
+    early: float  # the same of the third and fourth trial
     covered: float  # share of true gains within their bound
+    inside: float  # within their 90 % interval
+    refused: float  # share of the recipes that fit
+    died: float  # share of the recipes admitted
     cpu_s: float  # a study
 
 
@@ -60,6 +65,7 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
     hours = [(study.hours_to(GOAL * best[study.scenario]), study.world) for study in studies]
     arrived = [(spent, spent / world) for spent, world in hours if spent < math.inf]
     foretold = [told for study in studies for told in study.foretold]
+    counts = [count for study in studies for count in study.fitting]
     return Row(
         name=name,
         scenarios=len(studies),
@@ -72,15 +78,27 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
         hours=float(np.median([spent for spent, _ in arrived])) if arrived else math.nan,
         cluster_hours=float(np.median([spent for _, spent in arrived])) if arrived else math.nan,
         foretold=len(foretold),
-        error=float(np.median([abs(told.error) for told in foretold])) if foretold else math.nan,
+        error=_error(foretold),
+        early=_error([told for told in foretold if told.trial in EARLY]),
         covered=_covered(foretold),
+        inside=_share(told.inside for told in foretold if told.low is not None),
+        refused=sum(each.refused for each in counts) / max(sum(each.fit for each in counts), 1) if counts else math.nan,
+        died=sum(each.died for each in counts) / max(sum(each.admitted for each in counts), 1) if counts else math.nan,
         cpu_s=float(np.mean([study.cpu_s for study in studies])),
     )
 
 
+def _error(foretold: Sequence[Foretold]) -> float:
+    return float(np.median([abs(told.error) for told in foretold])) if foretold else math.nan
+
+
 def _covered(foretold: Sequence[Foretold]) -> float:
-    bounded = [told.covered for told in foretold if told.bound is not None]
-    return float(np.mean(bounded)) if bounded else math.nan
+    return _share(told.covered for told in foretold if told.bound is not None)
+
+
+def _share(held: Iterable[bool]) -> float:
+    every = list(held)
+    return float(np.mean(every)) if every else math.nan
 
 
 def table_of(rows: Sequence[Row], title: str) -> Table:
@@ -94,7 +112,11 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
         "GPU-h",
         "h",
         "error",
+        "3-4",
         "in bound",
+        "90 %",
+        "refused",
+        "died",
         "CPU s",
     )
     columns = [Column(str(name), justify="right", no_wrap=True) for name in (*shown, *last)]
@@ -111,7 +133,11 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
             _number(row.hours, "{:,.1f}"),
             _number(row.cluster_hours, "{:.2f}"),
             _number(row.error, "{:.3f}"),
+            _number(row.early, "{:.3f}"),
             _number(row.covered, "{:.0%}"),
+            _number(row.inside, "{:.0%}"),
+            _number(row.refused, "{:.1%}"),
+            _number(row.died, "{:.1%}"),
             f"{row.cpu_s:.1f}",
         )
     return table

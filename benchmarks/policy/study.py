@@ -17,11 +17,14 @@ class Paid:
 
 @dataclass(frozen=True, kw_only=True)
 class Foretold:
-    """A gain over the parent (fractions of throughput): predicted, its bound where one was given, and the true one."""
+    """A gain over the parent (fractions of throughput): predicted, its bound where one was given, and the true one.
+    `low` is of the 90 % interval, whose other end the bound is; `trial` is the one that was foretold."""
 
     gain: float
     bound: float | None
     true: float
+    low: float | None = None
+    trial: int | None = None
 
     @property
     def error(self) -> float:
@@ -31,6 +34,22 @@ class Foretold:
     @property
     def covered(self) -> bool:
         return self.bound is not None and self.true <= self.bound
+
+    @property
+    def inside(self) -> bool:
+        """Of the interval."""
+        return self.covered and self.low is not None and self.low <= self.true
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """Recipes of the space that a study ranks: how many fit, and of them were refused by what it believed; how many
+    were admitted, and of them run out of memory."""
+
+    fit: int
+    refused: int
+    admitted: int
+    died: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +62,7 @@ class Study:
     start: float
     paid: tuple[Paid, ...]
     foretold: tuple[Foretold, ...] = ()
+    fitting: tuple[Fitting, ...] = ()
     ended: str = ""
     cpu_s: float = 0.0
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from benchmarks.policy.best import simulation_digest
 from benchmarks.policy.scenarios import Scenario
-from benchmarks.policy.study import Foretold, Paid, Study
+from benchmarks.policy.study import Fitting, Foretold, Paid, Study
 
-COLUMNS = ("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "foretold", "ended", "cpu_s")
+COLUMNS = (
+    *("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "foretold", "fitting"),
+    *("ended", "cpu_s"),
+)
+
+TOLD = tuple(field.name for field in fields(Foretold))
+COUNTED = tuple(field.name for field in fields(Fitting))
 
 
 def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study]) -> None:
-    """One row a scenario; `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true]."""
+    """One row a scenario; `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true,
+    low, trial], `fitting` of [fit, refused, admitted, died]."""
     digests = {scenario.name: scenario.recipe.digest() for scenario in chosen}
     with table.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -24,7 +31,8 @@ def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study
         for study in studies:
             paid = [[round(burst.gpu_hours, 3), int(burst.oom), round(burst.tuned, 2)] for burst in study.paid]
             told = [[_short(value) for value in asdict(each).values()] for each in study.foretold]
-            figures = [study.contender, study.world, round(study.start, 2), json.dumps(paid), json.dumps(told)]
+            fitting = [list(asdict(each).values()) for each in study.fitting]
+            figures = [study.contender, study.world, round(study.start, 2), *map(json.dumps, (paid, told, fitting))]
             key = [study.scenario, digests[study.scenario], simulation_digest()]
             writer.writerow([*key, *figures, study.ended, round(study.cpu_s, 1)])
 
@@ -41,7 +49,8 @@ def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
 
 def _study(row: dict[str, str]) -> Study:
     paid = [Paid(gpu_hours=hours, oom=bool(oom), tuned=tuned) for hours, oom, tuned in json.loads(row["paid"])]
-    told = [Foretold(gain=gain, bound=bound, true=true) for gain, bound, true in json.loads(row["foretold"])]
+    told = [Foretold(**dict(zip(TOLD, each, strict=False))) for each in json.loads(row["foretold"])]
+    fitting = [Fitting(**dict(zip(COUNTED, each, strict=True))) for each in json.loads(row.get("fitting") or "[]")]
     return Study(
         contender=f"{row['contender']} kept",
         scenario=row["scenario"],
@@ -49,6 +58,7 @@ def _study(row: dict[str, str]) -> Study:
         start=float(row["start"]),
         paid=tuple(paid),
         foretold=tuple(told),
+        fitting=tuple(fitting),
         ended=row["ended"],
         cpu_s=float(row["cpu_s"]),
     )

@@ -14,6 +14,7 @@ from autotune.tuning.events import BurstStarted, Event
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.loop import Loop
+from benchmarks.policy.fitting import fitting_of
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.study import Foretold, Paid, Study
 from policies.learned import LearnedPolicy
@@ -32,7 +33,9 @@ def policy(ground: Ground, budget: int) -> Study:
     started = time.process_time()
     with TemporaryDirectory(prefix="policy-") as folder:
         ended, events = run_policy(ground, Path(folder) / "study", budget)
+    spent = time.process_time() - started
     start, *paid = _paid(ground, events)
+    history = History(events)
     recipe = ground.scenario.recipe
     return Study(
         contender="policy",
@@ -40,9 +43,10 @@ def policy(ground: Ground, budget: int) -> Study:
         world=recipe.world_size,
         start=start.tuned,
         paid=tuple(paid[:budget]),
-        foretold=tuple(_foretold(ground, History(events).attempted)),
+        foretold=tuple(_foretold(ground, history.attempted)),
+        fitting=tuple(fitting_of(ground.scenario, history.trials)),
         ended=ended,
-        cpu_s=time.process_time() - started,
+        cpu_s=spent,
     )
 
 
@@ -105,4 +109,10 @@ def _foretold(ground: Ground, trials: dict[int, Trial]) -> Iterator[Foretold]:
         parent, predicted = trial.proposal.parent, trial.proposal.predicted
         before = ground.truth(trials[parent].recipe) if parent is not None else 0.0
         if predicted.gain is not None and before and after:
-            yield Foretold(gain=predicted.gain, bound=predicted.gain_bound, true=after / before - 1)
+            yield Foretold(
+                gain=predicted.gain,
+                bound=predicted.gain_bound,
+                true=after / before - 1,
+                low=predicted.gain_low,
+                trial=trial.number,
+            )

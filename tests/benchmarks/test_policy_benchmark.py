@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from benchmarks.policy.best import Effort, read_best, write_best
 from benchmarks.policy.figures import rows_of
 from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import drawn_machine, scenarios
-from benchmarks.policy.study import Foretold, Paid, Study
+from benchmarks.policy.study import Fitting, Foretold, Paid, Study
 from benchmarks.policy.today import read_today, write_today
 from trainer.recipe.load_machine import packaged_machines
 from trainer.recipe.rules import check
@@ -77,6 +78,10 @@ def test_the_best_known_and_the_kept_figures_come_back_from_their_tables(results
     write_today(tmp_path / "today.csv", chosen, kept)
     read = read_today(tmp_path / "today.csv", chosen)
     assert [one.ooms for one in read] == [one.ooms for one in kept]
+    assert [one.fitting for one in read] == [one.fitting for one in kept]
+    assert [told.trial for one in read for told in one.foretold] == [
+        told.trial for one in kept for told in one.foretold
+    ]
     assert [one.tuned_after(2) for one in read] == pytest.approx([one.tuned_after(2) for one in kept], rel=1e-3)
 
 
@@ -117,3 +122,11 @@ def test_a_prediction_is_judged_by_its_error_and_its_bound() -> None:
     assert told.error == pytest.approx(0)
     assert told.covered
     assert not Foretold(gain=0.1, bound=0.15, true=0.3).covered
+    assert Foretold(gain=0.2, bound=0.25, true=0.2, low=0.1).inside
+    assert not Foretold(gain=0.2, bound=0.25, true=0.05, low=0.1).inside
+
+
+def test_what_was_refused_is_counted_of_what_fits_and_what_ran_out_of_what_was_admitted() -> None:
+    counted = (Fitting(fit=40, refused=2, admitted=40, died=2), Fitting(fit=40, refused=0, admitted=60, died=0))
+    (row,) = rows_of([replace(study(50, 100), fitting=counted)], {"one": 100.0}, 20)
+    assert (row.refused, row.died) == (2 / 80, 2 / 100)

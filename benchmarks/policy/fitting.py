@@ -1,0 +1,52 @@
+"""How well a study tells what fits: recipes drawn from the space that it ranks, held against the truth.
+
+Asked after some of its trials, by what it believed then. Refused is what is less likely to fit than the next burst is
+asked to be. None of these recipes counts towards the best known.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from benchmarks.policy.scenarios import Scenario
+from benchmarks.policy.study import Fitting
+from policies.learned import LearnedPolicy
+from policies.prospects import ROOM, asked_of_fits
+from policies.trial import Trial
+from trainer.engines.simulated import true_throughput
+from trainer.estimate.candidates import Flags
+from trainer.estimate.plan.choices import broken, written_out
+from trainer.estimate.plan.search import search
+
+AFTER = (1, 3, 10)  # trials
+DRAWN = 60  # recipes
+
+
+def fitting_of(scenario: Scenario, trials: Sequence[Trial]) -> Iterator[Fitting]:
+    """After each number of trials that the study came to, the base's not counted."""
+    found = search(scenario.recipe, room=ROOM)
+    count = found.finals.candidates.count
+    dice = random.Random(f"fitting {scenario.name}")
+    drawn = sorted(dice.sample(range(count), min(DRAWN, count)))
+    table = found.finals.candidates.take(np.array(drawn, dtype=np.int64))
+    recipes = [written_out(table.recipe(row)) for row in range(table.count)]
+    legal = np.array([not broken(recipe, found.standing) for recipe in recipes], dtype=bool)
+    fits = np.array([true_throughput(recipe, scenario.machine) is not None for recipe in recipes], dtype=bool)
+    policy = LearnedPolicy(scenario.recipe, scenario.seed)
+    for after in AFTER:
+        known = trials[: after + 1]
+        if len(known) == after + 1:
+            admitted = policy.belief(known).memory.fits(table) >= asked_of_fits(known)
+            yield _counted(fits[legal], admitted[legal])
+
+
+def _counted(fits: Flags, admitted: Flags) -> Fitting:
+    return Fitting(
+        fit=int(fits.sum()),
+        refused=int((fits & ~admitted).sum()),
+        admitted=int(admitted.sum()),
+        died=int((admitted & ~fits).sum()),
+    )
