@@ -112,6 +112,12 @@ class Candidates:
         """A knob that is a list has the word."""
         return self.where(name, lambda value: word in (value or ()))
 
+    @cached_property
+    def whole_iteration(self) -> Flags:
+        """The whole iteration is captured in a CUDA graph; `local` with that scope is how 0.16.1 says it."""
+        local = self.among("cuda_graph_impl", "local") & self.lists("cuda_graph_scope", "full_iteration")
+        return self.among("cuda_graph_impl", "full_iteration") | local
+
     # --- sizes -------------------------------------------------------------------------------------------
     @cached_property
     def tp(self) -> Floats:

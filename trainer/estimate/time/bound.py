@@ -40,7 +40,7 @@ TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     | {
         "tensor parallel": lambda c: c.tp > 1,
         "EP overlap": lambda c: c.on("overlap_moe_expert_parallel_comm"),
-        "whole-iteration CUDA graphs": lambda c: c.among("cuda_graph_impl", "full_iteration"),
+        "whole-iteration CUDA graphs": lambda c: c.whole_iteration,
         "natural routing": lambda c: ~c.on("moe_router_force_load_balancing") & (c.ep > 1),
     }
 )

@@ -66,7 +66,7 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     ep = one_way * (4.0 + 2.0 * dispatches) + notify * (1.0 + dispatches)
     overlapped = candidates.on("overlap_moe_expert_parallel_comm") & bool(is_moe)
     ep = ep * np.where(overlapped, values["ep_slowed"], 1.0)
-    captured = candidates.among("cuda_graph_impl", "full_iteration")
+    captured = candidates.whole_iteration
     most = np.where(captured, values["ep_hidden_captured"], values["ep_hidden"])
     hidden = np.minimum(most * ep, values["ep_reach"] * compute)
     ep_exposed = np.where(overlapped, ep - hidden, ep)
@@ -119,7 +119,7 @@ def _notify(candidates: Candidates, values: Constants) -> Floats:
     host for its result. Backward reuses it."""
     ranks = candidates.ep * candidates.etp
     one = np.where(ranks <= domain_of(candidates), *latencies_s(candidates.base.hardware, values, "notify_us"))
-    whole = candidates.among("cuda_graph_impl", "full_iteration")
+    whole = candidates.whole_iteration
     return np.where(ranks > 1, one * np.where(whole, PREPROCESS_CAPTURED, 1.0), 0.0)
 
 

@@ -267,7 +267,7 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
         seconds = seconds + (routed + constants["host_expert_us"] * held) * padded
     slow = constants["host_grace"] if hardware.name.startswith("gb") else 1.0
     unbound = np.where(candidates.among("cpu_affinity", "none"), 1.0 + constants["host_unbound"], 1.0)
-    whole = np.where(candidates.among("cuda_graph_impl", "full_iteration"), constants["host_captured"], 1.0)
+    whole = np.where(candidates.whole_iteration, constants["host_captured"], 1.0)
     again = 1 + _launched_again(candidates, constants)
     halves = np.where(candidates.on("overlap_moe_expert_parallel_comm"), 1 + constants["host_overlap"], 1.0)
     result: Floats = seconds * slow * unbound * whole * again * halves * constants[f"overhead.{release.name}"] * 1e-6

@@ -102,6 +102,14 @@ def test_chunks_of_an_interleaved_pipeline_wait_for_the_longest_of_every_round()
     assert uneven_wait_s == pytest.approx(even_wait_s + even_step_s / 2, rel=0.2)
 
 
+def test_a_graph_of_the_whole_iteration_is_told_alike_in_both_spellings() -> None:
+    """Megatron-Core 0.16.1 says `local` with that scope, 0.18 and later have a word of their own."""
+    newer = recipe_of(cuda_graph_impl="full_iteration")
+    older = recipe_of(cuda_graph_impl="local", cuda_graph_scope=("full_iteration",))
+    assert step_s(older) == pytest.approx(step_s(newer))
+    assert step_s(newer) < step_s(recipe_of())
+
+
 def test_expert_parallel_across_nodes_exposes_more_than_inside_one() -> None:
     inside, across = recipe_of(), recipe_of(expert_model_parallel_size=32)
     assert estimate_time(across).by_part["ep_exposed_s"] > 2 * estimate_time(inside).by_part["ep_exposed_s"]
