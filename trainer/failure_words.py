@@ -66,6 +66,7 @@ CAUSES = (
     Words(_CONFIG, r"^(AssertionError|NotImplementedError|ValidationError)\b", "Megatron-Core's checks", _INIT),
     Words(_CONFIG, r"^\S+: error: ", "Python's argparse", _INIT),
     Words(_CONFIG, r"^(ValueError|TypeError)\b", "Megatron-Core's TransformerConfig.__post_init__", _INIT),
+    Words(_CONFIG, r"\bOverridesError: ", "Megatron-Bridge omegaconf_utils.py: Hydra refuses an override", _SETUP),
     Words(_CONFIG, r"^RuntimeError: .*\bdivisible by\b", "Megatron-Core parallel_state.py", _INIT),
 )
 

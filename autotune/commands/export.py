@@ -62,7 +62,7 @@ def export(
         return _study_file(named, file)
     target, found = target_named(to), source_at(named)
     warnings = _warnings(named, found, to, for_version, force=force)
-    context = Context(version=for_version, provenance=found.provenance, warnings=warnings)
+    context = Context(version=for_version, provenance=found.provenance, warnings=warnings, bursts=found.bursts)
     text = target.render(found.recipe, context)
     if file is None:
         print(text, end="" if text.endswith("\n") else "\n")

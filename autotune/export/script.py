@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.export.target import Context
 from autotune.looks.quantities import knob_value
@@ -20,6 +21,7 @@ from trainer.command_line.megatron_bridge import versions as bridge_versions
 from trainer.command_line.megatron_lm import beside, flags, model, spelling
 from trainer.command_line.megatron_lm.words import recipe_words, with_recipe
 from trainer.command_line.variables import export_line, variables
+from trainer.engines.command.kinds.megatron_bridge import has_overlap
 from trainer.recipe import Recipe
 
 # A run that ends by itself: what a recipe does not decide and pretrain_gpt.py wants said
@@ -51,7 +53,7 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
             argv=("python", "-u", *program, *words, *made_up), variables=variables(recipe), lost=lost, made_up=True
         )
     named = context.version or recipe.trainer.version
-    argv, lost = _PLACED[recipe.trainer.kind](recipe, recipe.trainer.command, named)
+    argv, lost = _PLACED[recipe.trainer.kind](recipe, recipe.trainer.command, named, context.bursts)
     return Command(argv=argv, variables=variables(recipe), lost=lost)
 
 
@@ -122,15 +124,16 @@ def _lost(recipe: Recipe, version: str) -> Argv:
     return tuple(f"{each.name} ({each.why_not})" for each in spelled if each.lost)
 
 
-def _megatron_lm(recipe: Recipe, command: Argv, named: str | None) -> tuple[Argv, Argv]:
+def _megatron_lm(recipe: Recipe, command: Argv, named: str | None, _: Path | None) -> tuple[Argv, Argv]:
     version = flags.version_of(named)
     return with_recipe(command, recipe, version), _lost(recipe, version)
 
 
-def _megatron_bridge(recipe: Recipe, command: Argv, named: str | None) -> tuple[Argv, Argv]:
+def _megatron_bridge(recipe: Recipe, command: Argv, named: str | None, bursts: Path | None) -> tuple[Argv, Argv]:
     version = bridge_versions.version_of(named)
     lost = (f"{each.what}: {knob_value(each.value)} ({each.why})" for each in bridge.unsaid(recipe, version))
-    return bridge_command.with_recipe(command, recipe, version), tuple(lost)
+    overlap = bursts is None or has_overlap(bursts)
+    return bridge_command.with_recipe(command, recipe, version, overlap=overlap), tuple(lost)
 
 
 _PLACED = {"megatron-lm": _megatron_lm, "megatron-bridge": _megatron_bridge, "custom": _megatron_lm}

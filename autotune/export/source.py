@@ -13,7 +13,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.judge import speedup
 from autotune.tuning.lines import failure_in_words
-from autotune.tuning.study import originals
+from autotune.tuning.study import BURSTS, originals
 from policies.trial import Status, Trial
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe, load_recipe
@@ -27,6 +27,7 @@ class Source:
     recipe: Recipe
     provenance: Provenance
     failed: str | None = None
+    bursts: Path | None = None  # the folder of the study's
 
 
 def read_for(named: str) -> tuple[Path, ...]:
@@ -74,6 +75,7 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
             date=None if started is None else datetime.fromtimestamp(started.at, tz=UTC).date().isoformat(),
             versions={name: environment[name] for name in PACKAGES if name in environment},
         ),
+        bursts=Path(study) / BURSTS,
         failed=f"trial {trial.number} did not run: {failure_in_words(failure)}" if bad else None,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from trainer.recipe import Recipe
 
@@ -41,11 +42,12 @@ class Provenance:
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """What a target is told beside the recipe: the version of the tool it writes for (None: the newest that it knows),
-    where the recipe came from, and what whoever starts it has to know first."""
+    where the recipe came from, what whoever starts it has to know first, and the folder of its study's bursts."""
 
     version: str | None = None
     provenance: Provenance | None = None
     warnings: tuple[str, ...] = ()
+    bursts: Path | None = None
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -75,6 +75,12 @@ SAID_IN_SETUP = [
     (FailureKind.CONFIG, BurstPhase.INIT, "RuntimeError: world_size (2) is not divisible by 4"),
     (FailureKind.CONFIG, BurstPhase.INIT, "pretrain_gpt.py: error: unrecognized arguments: --no-such-flag"),
     (
+        FailureKind.CONFIG,
+        BurstPhase.INIT,
+        "megatron.bridge.training.utils.omegaconf_utils.OverridesError: Failed to parse Hydra overrides: Could not "
+        "override 'comm_overlap.overlap_p2p_comm'.",
+    ),
+    (
         FailureKind.IMPORT,
         BurstPhase.START,
         "python: can't open file '/x/y.py': [Errno 2] No such file or directory",

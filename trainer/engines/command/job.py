@@ -12,6 +12,7 @@ from trainer.burst import Burst
 from trainer.command_line.variables import expanded, is_inherited, names_itself, variables
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.kinds import KINDS, Asked
+from trainer.engines.command.kinds.asked import COMMAND, WRITTEN
 from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
 from trainer.engines.command.setup import script_of, start_of
 from trainer.engines.command.traced import traced_ranks
@@ -34,7 +35,7 @@ class Job:
 
     @property
     def written(self) -> Path:
-        return self.folder / "trainer"
+        return self.folder / WRITTEN
 
     @property
     def ranks_folder(self) -> Path:
@@ -61,7 +62,7 @@ class Job:
             folder=self.written,
         )
         argv = KINDS[self.trainer.kind](asked)
-        text = self.folder / "command.txt"
+        text = self.folder / COMMAND
         text.write_text(masked(shlex.join(argv)) + "\n")
         prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
         return (*self._start(), *prefix, *argv)

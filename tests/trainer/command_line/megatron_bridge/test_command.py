@@ -31,6 +31,13 @@ def test_a_knob_of_comm_overlap_is_written_inside_it_while_the_rest_is_its_own()
     assert "comm_overlap=null" not in words
 
 
+def test_a_knob_is_written_where_it_acts_where_the_bridge_recipe_has_no_comm_overlap() -> None:
+    words = with_recipe(LINE, recipe(overlap_grad_reduce=True, overlap_p2p_comm=False), overlap=False)
+    assert "ddp.overlap_grad_reduce=true" in words
+    assert {"model.overlap_p2p_comm=false", "model.batch_p2p_comm=false"} <= set(words)
+    assert not [word for word in words if "comm_overlap" in word or "overlap_param_gather" in word]
+
+
 def test_comm_overlap_is_taken_away_where_all_of_it_is_mentioned() -> None:
     words = with_recipe(LINE, recipe(**dict.fromkeys(OF_OVERLAP, False)))
     assert "comm_overlap=null" in words

@@ -16,7 +16,7 @@ from trainer.recipe import Recipe, load_recipe
 MINE = ["python", "-u", "pretrain_gpt.py", "--data-path", "/data/a b", "--save", "/ckpt", "--lr", "-1e-4", "--my-flag"]
 
 
-def argv(recipe: Recipe, **trainer: Any) -> list[str]:
+def argv(recipe: Recipe, folder: Path = Path("/burst/trainer"), **trainer: Any) -> list[str]:
     data = recipe.model_dump(mode="json")
     data["burst"] |= {"engine": "command", "machine": None}
     data["trainer"] = {"command": MINE, "env": {}, **trainer}
@@ -27,7 +27,7 @@ def argv(recipe: Recipe, **trainer: Any) -> list[str]:
         trainer=mine.trainer,
         bounds=bounds_of(mine),
         ranks=traced_ranks(mine),
-        folder=Path("/burst/trainer"),
+        folder=folder,
     )
     return list(KINDS[mine.trainer.kind](asked))
 
@@ -93,3 +93,30 @@ def test_first_and_last_stage_and_the_expert_groups_are_traced() -> None:
     assert deep.world_size - stage in ranks
     assert len(ranks) <= MOST
     assert 17 in traced_ranks(deep, watched=(17,))
+
+
+BRIDGE = {"kind": "megatron-bridge", "command": ["python", "run.py"]}
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ({}, "comm_overlap.overlap_grad_reduce=true"),
+        ({"0001": ("run.py", "comm_overlap: null")}, "ddp.overlap_grad_reduce=true"),
+        ({"0001": ("run.py", "comm_overlap:\n  tp_comm_overlap: true")}, "comm_overlap.overlap_grad_reduce=true"),
+        ({"0001": ("run.py comm_overlap=null", "comm_overlap: null")}, "comm_overlap.overlap_grad_reduce=true"),
+        (
+            {"0001": ("run.py comm_overlap=null", "comm_overlap: null"), "0002": ("run.py", "comm_overlap: null")},
+            "ddp.overlap_grad_reduce=true",
+        ),
+    ],
+)
+def test_overlap_is_written_where_the_bridge_recipe_of_earlier_bursts_has_it(
+    left: dict[str, tuple[str, str]], said: str, tmp_path: Path
+) -> None:
+    for burst, (command, configuration) in left.items():
+        (tmp_path / burst / "trainer").mkdir(parents=True)
+        (tmp_path / burst / "command.txt").write_text(f"python {command}\n")
+        (tmp_path / burst / "trainer/configuration.yaml").write_text(f"{configuration}\nmodel:\n  x: 1\n")
+    words = argv(cpu_recipe().replace({"overlap_grad_reduce": True}), tmp_path / "0003/trainer", **BRIDGE)
+    assert [word for word in words if "overlap_grad_reduce" in word] == [said]

@@ -10,6 +10,8 @@ from trainer.engines.command.bounds import Bounds
 from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
 
+COMMAND, WRITTEN = "command.txt", "trainer"  # of a burst's folder: what a rank runs, and what the trainer writes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:

@@ -5,19 +5,34 @@ Source: megatron/bridge/training/config.py 0.3.1.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
-from trainer.command_line.megatron_bridge.command import with_recipe
+from trainer.command_line.megatron_bridge.command import OVERLAP, with_recipe
 from trainer.command_line.megatron_bridge.hydra import literal
 from trainer.command_line.megatron_bridge.versions import version_of
-from trainer.engines.command.kinds.asked import Asked
+from trainer.engines.command.kinds.asked import COMMAND, WRITTEN, Asked
 
 CONFIGURATION = "configuration.yaml"  # what Bridge ends with, in its own folder
+_TAKEN_AWAY, _HAS_NONE = f"{OVERLAP}=null", f"{OVERLAP}: null"
 
 
 def argv(asked: Asked) -> tuple[str, ...]:
-    command = with_recipe(asked.trainer.command, asked.recipe, version_of(asked.trainer.version))
-    return (*command, *_of_the_burst(asked))
+    version = version_of(asked.trainer.version)
+    overlap = has_overlap(asked.folder.parent.parent)
+    return (*with_recipe(asked.trainer.command, asked.recipe, version, overlap=overlap), *_of_the_burst(asked))
+
+
+def has_overlap(bursts: Path) -> bool:
+    """Whether the Bridge recipe has a `comm_overlap`, by the first burst that left Bridge's configuration without
+    having taken it away; True where none did."""
+    for configuration in sorted(bursts.glob(f"*/{WRITTEN}/{CONFIGURATION}")):
+        command = configuration.parent.parent / COMMAND
+        if not command.exists() or _TAKEN_AWAY in shlex.split(command.read_text()):
+            continue
+        return _HAS_NONE not in configuration.read_text(errors="replace").splitlines()
+    return True
 
 
 def _of_the_burst(asked: Asked) -> Iterator[str]:
