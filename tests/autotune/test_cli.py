@@ -290,7 +290,7 @@ def test_gpu_hours_end_a_study(recipe: Path) -> None:
     assert main(["run", str(recipe), "--max-gpu-hours", "0.01", "--study", "s"]) == 0
     ended = read_study(Path("s")).ended
     assert ended is not None
-    assert "0.01 GPU-hours are spent" in ended.because
+    assert "0.01 GPU-hours are used" in ended.because
 
 
 def test_a_recipe_nothing_can_make_fit_ends_with_1(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_a_full_disk_ends_with_2_and_the_study_goes_on_once_there_is_room(
     assert main(words) == 2
     said = capsys.readouterr().err
     assert "no space left on device" in said
-    assert "→ make room" in said
+    assert "→ free some space" in said
     finished = len(read_study(small_disk / "s").finished)
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
     assert main([*words[:3], str(finished + 2), *words[4:], "--resume"]) == 0

@@ -107,7 +107,7 @@ def test_every_command_that_writes_a_file_tells_of_force(command: str, capsys: p
 
 def test_what_lies_in_a_folder_of_inputs_is_kept_but_pages_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "a", "--html", "a/rank0.json", "--force"]) == 2
-    assert "lies in a, which this command reads" in capsys.readouterr().err
+    assert "it is inside a, which this command reads" in capsys.readouterr().err
     for _ in range(2):
         assert main(["diagnose", "a", "--html", "a/page.html"]) == 0
 
@@ -208,7 +208,7 @@ def test_a_full_disk_leaves_what_was_there(
     before = {file.name: file.read_bytes() for file in full_disk.iterdir()}
     assert main([*WORDS[case], str(full_disk / name), "--force"]) == 2
     said = capsys.readouterr().err
-    assert f"{full_disk / name}: it cannot be written: No space left on device\n    → make room" in said
+    assert f"{full_disk / name}: it cannot be written: No space left on device\n    → free some space" in said
     assert {file.name: file.read_bytes() for file in full_disk.iterdir()} == before
 
 

@@ -238,12 +238,12 @@ def test_the_headline_says_what_a_verdict_without_a_wall_comes_to(capsys: pytest
     analysis = msgspec.structs.replace(drawn, diagnosis=diagnosis)
     page = diagnosis_page(analysis, "study", next_steps(analysis))
     assert '<span class="figure">imbalance: experts of rank 2</span>' in page
-    assert "300 ms (30.0 %) of a step" in page
+    assert "300 ms (30.0 %) of the step" in page
     assert "<li>rank 2 is waited for 400 ms a step, all of it for experts</li>" in page
     assert "undetermined" not in page[page.index("<body") : page.index('id="walls"')]
     show_analysis(analysis)
     said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("imbalance: experts of rank 2, 300 ms (30.0 %) of a step (no wall) drawn - rank 2 is")
+    assert said.startswith("imbalance: experts of rank 2, 300 ms (30.0 %) of the step (no wall) drawn - rank 2 is")
 
 
 def many_events(number: int, *, names: int = 50) -> Lanes:

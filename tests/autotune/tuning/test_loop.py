@@ -304,7 +304,7 @@ def test_no_burst_is_begun_that_would_cost_more_gpu_hours_than_there_are(
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], max_gpu_hours=hours).run()
     assert len(engine.ran) == bursts
     assert ended.status == ("budget" if bursts < 5 else "converged")
-    assert "GPU-hours are spent" in ended.because or bursts == 5
+    assert "GPU-hours are used" in ended.because or bursts == 5
 
 
 def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_study_whose_tuner_is_gone_says_when_it_last_spoke_and_how_to_go_on() 
     standing = standing_of(cut(BurstStarted), folder="s", now=NOW, held=False)
     rows = said(standing)
     assert standing.state == "stopped"
-    assert rows["state"].startswith("not running: killed in burst 12 after ")
+    assert rows["state"].startswith("not running: killed in burst 12; its last journal entry is from ")
     assert rows["resume"] == "moe-autotune run base.yaml --study s --resume --budget 20"
     assert "ends" not in rows
 
