@@ -111,7 +111,7 @@ def not_prepared(
         elif ended is None or ended == -signal.SIGTERM:
             continue  # on its way when it was ended
         else:
-            how = f"ended with {ended}" if ended >= 0 else f"was ended by {signal.Signals(-ended).name}"
+            how = f"ended with {ended}" if ended >= 0 else f"was killed by {signal.Signals(-ended).name}"
             ending = how + _last_words(outputs(rank))
         others = _DONE in states.values()
         return NotPrepared(rank=rank, line=lines[int(number)], code=ended, ending=ending, others=others)

@@ -16,11 +16,12 @@ from trainer.errors import ToolError
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
 from trainer.launchers.slurm import clients, states
-from trainer.launchers.slurm.allocation import over, refuse_over
+from trainer.launchers.slurm.allocation import ending, over, refuse_over
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
 _ASK_S = 10.0  # between two questions for the state of an allocation
 _SHORT_S = 3.0  # a wait that is not worth a word
+_SETTLES_S = 20.0  # until a job whose step was cancelled says why
 _NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 
 
@@ -116,11 +117,15 @@ class SlurmCarrier:
         """By the state of a job of its own; in an allocation that is over by that, where no node failed; else by the
         lines that Slurm prints."""
         log = self.log
-        if self.job is not None and not states.tells_of_a_node(log) and (why := over(self.job)):
-            return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
+        if self.job is not None and not states.tells_of_a_node(log):
+            why = ending(self.job) if states.tells_of_an_end(log) else over(self.job)
+            if why:
+                return Failure(kind=FailureKind.INTERRUPTED, evidence=why)
         if held := self._held:
             return Failure(kind=FailureKind.INFRASTRUCTURE, evidence=held)
-        queue, told = self._last_state, states.told_by_log(log)
+        told = states.told_by_log(log)
+        cancelled = told is not None and told[0].kind is FailureKind.INTERRUPTED and not by_us
+        queue = self._last_state(cancelled=cancelled)
         accounts = (states.told_by_queue(queue) if queue else None, told[0] if told else None)
         news = (each for each in accounts if each and not (by_us and each.kind is FailureKind.INTERRUPTED))
         return next(news, None)
@@ -132,12 +137,17 @@ class SlurmCarrier:
         record = clients.job_record(job) if job else None
         return f"Slurm suspended job {job}" if record and states.was_suspended(record, self._began) else None
 
-    @property
-    def _last_state(self) -> Queue | None:
-        """Of a job of its own: asked again, for ranks that are warned end before the job does."""
-        queue = self._queue
-        record = clients.job_record(queue.job) if queue is not None and not states.told_by_queue(queue) else None
-        return msgspec.structs.replace(queue, state=states.settled(record)) if queue and record else queue
+    def _last_state(self, *, cancelled: bool) -> Queue | None:
+        """Of a job of its own: asked again, for ranks that are warned end before the job does; until it has ended,
+        where its state is to say who cancelled it."""
+        give_up = time.monotonic() + (_SETTLES_S if cancelled else 0.0)
+        while (queue := self._queue) is not None and not states.told_by_queue(queue):
+            if record := clients.job_record(queue.job):
+                queue = msgspec.structs.replace(queue, state=states.settled(record, cut_off=cancelled))
+            if queue.state not in states.RUNNING or time.monotonic() >= give_up:
+                break
+            time.sleep(clients.POLL_S)
+        return queue
 
     def at_fault(self, hosts: Sequence[str]) -> str | None:
         told = states.told_by_log(self.log)

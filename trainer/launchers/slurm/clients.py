@@ -16,7 +16,7 @@ from trainer.launchers.slurm.states import refusal
 
 CLIENT_S = 20.0
 _GONE_S = 60.0  # KillWait (30 s by default) and the epilogue
-_POLL_S = 0.5
+POLL_S = 0.5
 
 Run = Callable[[Sequence[str]], str | None]
 
@@ -112,7 +112,7 @@ def cancel(prefix: str, *, ask: Run = run, gone_s: float = _GONE_S) -> list[str]
     while (left := named(prefix, ask=ask)) and time.monotonic() < give_up:
         ended += [each for each in left if each not in ended]
         ask(["scancel", *left])
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
     return ended
 
 

@@ -97,14 +97,18 @@ REFUSED = re.compile(
 # an inner step waits for the resources that another step of the allocation holds
 STEP_WAITS = re.compile(r"Job \d+ step creation (?:temporarily|still) disabled, retrying \((?P<reason>[^)]*)\)")
 
+# what srun prints where the job around it is being ended
+_ENDING = re.compile(r"Job/step already completing or completed")
+
 _OVER = {"PREEMPTED": "it is preempted", "TIMEOUT": "its time limit has passed"}
 
 
-def settled(record: Mapping[str, str]) -> str:
+def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
     """The job's state, or what it will be: a job that is told to make room for another one (GraceTime) still runs, and
-    ends FAILED where its ranks heed that; one that is ending tells its time limit as a reason."""
+    ends FAILED, or COMPLETED if its ranks were `cut_off`, where they heed that; one that is ending tells its time limit
+    as a reason."""
     state = record.get("JobState", "")
-    if record.get("PreemptTime", "None") not in ("None", "Unknown") and state != "COMPLETED":
+    if record.get("PreemptTime", "None") not in ("None", "Unknown") and (cut_off or state != "COMPLETED"):
         return "PREEMPTED"
     return "TIMEOUT" if record.get("Reason") == "TimeLimit" else state
 
@@ -113,6 +117,11 @@ def over(record: Mapping[str, str]) -> str | None:
     """Why nothing can be started in an allocation any more, in words; None while something can."""
     state = settled(record)
     return None if state in ("", *PENDING, *RUNNING) else _OVER.get(state, f"it ended {state}")
+
+
+def tells_of_an_end(log: str) -> bool:
+    """Whether the allocation is being ended by Slurm's lines, whatever its state is called so far."""
+    return _ENDING.search(log) is not None
 
 
 def was_suspended(record: Mapping[str, str], since: datetime) -> bool:

@@ -52,7 +52,7 @@ def backward_step(what: str | None) -> None:
 def main() -> None:
     acts = json.loads(sys.argv[1])
     for name in acts.get("tell", ()):
-        print(f"told {RANK} {name}={os.environ.get(name)}", flush=True)
+        os.write(1, f"told {RANK} {name}={os.environ.get(name)}\n".encode())  # whole: ranks may share the file
     if "refuse" in acts:
         raise AssertionError(acts["refuse"])
     last, step_s = int(value("--exit-interval")), acts.get("step_s", 0.0)

@@ -16,6 +16,7 @@ from trainer.launchers.slurm.states import (
     over,
     refusal,
     settled,
+    tells_of_an_end,
     told_by_log,
     told_by_queue,
     was_suspended,
@@ -149,3 +150,16 @@ def test_a_job_was_suspended_where_it_is_or_its_last_time_was_since() -> None:
     assert was_suspended({"JobState": "RUNNING", "SuspendTime": "2026-11-22T12:00:00"}, since)
     assert not was_suspended({"JobState": "RUNNING", "SuspendTime": "2026-11-22T11:59:59"}, since)
     assert not was_suspended({"JobState": "RUNNING", "SuspendTime": "None"}, since)
+
+
+def test_a_job_that_made_room_and_ended_well_was_preempted_where_its_ranks_were_cut_off() -> None:
+    record = {"JobState": "COMPLETED", "PreemptTime": "2026-11-22T13:50:58", "Reason": "None"}
+    assert settled(record) == "COMPLETED"
+    assert settled(record, cut_off=True) == "PREEMPTED"
+    assert settled(record | {"PreemptTime": "None"}, cut_off=True) == "COMPLETED"
+
+
+def test_an_allocation_that_takes_no_step_any_more_is_being_ended() -> None:
+    said = "srun: error: Unable to create step for job 7: Job/step already completing or completed"
+    assert tells_of_an_end(said)
+    assert not tells_of_an_end("srun: error: Unable to create step for job 7: Requested nodes are busy")
