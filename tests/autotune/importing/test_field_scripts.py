@@ -62,7 +62,7 @@ CASES = {
     "calls_inner.sbatch": Case(
         layout=(4, 8, 1, 2, 8),
         batch=(512, 1),
-        setup=("source /opt/venvs/mcore/bin/activate", "cd /work/Megatron-LM"),
+        setup=("source /opt/venvs/mcore/bin/activate", "cd /opt/Megatron-LM"),
         last=("--train-iters", "10"),
     ),
     "case_and_eval.sh": Case(

@@ -17,7 +17,7 @@ from trainer.launchers.slurm import clients, states
 WARNED_S = 120  # before the time of a job that we submit is over the tuner in it is told
 _EARLY_S = 65.0  # that Slurm may tell it before, by sbatch(1)
 _SOON_S = 5.0  # for an answer when all may be killed any moment
-_SETTLES_S = 20.0  # until a job that is ending says why
+SETTLES_S = 20.0  # until a job that is ending, or whose step was cancelled, says why
 
 
 def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
@@ -32,7 +32,7 @@ def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
 
 def ending(job: str) -> str:
     """Why a job is over that Slurm is ending: its state says so only once its last step is gone."""
-    give_up = time.monotonic() + _SETTLES_S
+    give_up = time.monotonic() + SETTLES_S
     while not (why := over(job)) and time.monotonic() < give_up:
         time.sleep(clients.POLL_S)
     return why or f"job {job}, which the tuner ran in, is over: Slurm is ending it"

@@ -16,12 +16,11 @@ from trainer.errors import ToolError
 from trainer.launchers.mailbox import agent_log, tail
 from trainer.launchers.nodes import folder
 from trainer.launchers.slurm import clients, states
-from trainer.launchers.slurm.allocation import ending, over, refuse_over
+from trainer.launchers.slurm.allocation import SETTLES_S, ending, over, refuse_over
 from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
 _ASK_S = 10.0  # between two questions for the state of an allocation
 _SHORT_S = 3.0  # a wait that is not worth a word
-_SETTLES_S = 20.0  # until a job whose step was cancelled says why
 _NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 
 
@@ -140,7 +139,7 @@ class SlurmCarrier:
     def _last_state(self, *, cancelled: bool) -> Queue | None:
         """Of a job of its own: asked again, for ranks that are warned end before the job does; until it has ended,
         where its state is to say who cancelled it."""
-        give_up = time.monotonic() + (_SETTLES_S if cancelled else 0.0)
+        give_up = time.monotonic() + (SETTLES_S if cancelled else 0.0)
         while (queue := self._queue) is not None and not states.told_by_queue(queue):
             if record := clients.job_record(queue.job):
                 queue = msgspec.structs.replace(queue, state=states.settled(record, cut_off=cancelled))

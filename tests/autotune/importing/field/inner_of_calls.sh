@@ -4,7 +4,7 @@ export MASTER_ADDR=$1
 export MASTER_PORT=${2:-29500}
 NODE_RANK=$SLURM_NODEID
 source /opt/venvs/mcore/bin/activate
-cd /work/Megatron-LM
+cd /opt/Megatron-LM
 ARGS="--num-layers 28 --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 11264"
 ARGS="$ARGS --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-layer-freq ([0]+[1]*27)"
 ARGS+=" --moe-shared-expert-intermediate-size 2816 --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
