@@ -24,7 +24,7 @@ def over(job: str, *, ask: clients.Run = clients.run) -> str | None:
     """Why it is over, in words; None while it runs, and where Slurm does not answer."""
     record = clients.job_record(job, ask=ask)
     if record is not None:
-        why = states.over(record)
+        why = states.over(record, datetime.now())
     else:
         why = "Slurm knows it no longer" if clients.is_gone(job, ask=ask) else None
     return why and f"job {job}, which the tuner ran in, is over: {why}"
@@ -50,5 +50,6 @@ def why_told(environ: Mapping[str, str]) -> str | None:
     record = clients.job_record(job, ask=partial(clients.run, timeout_s=_SOON_S)) if job else None
     if record is None:
         return None
-    why = states.over(record) or states.ends_soon(record, datetime.now(), WARNED_S + _EARLY_S)
+    now = datetime.now()
+    why = states.over(record, now) or states.ends_soon(record, now, WARNED_S + _EARLY_S)
     return why and f"job {job}: {why}"

@@ -113,9 +113,13 @@ def settled(record: Mapping[str, str], *, cut_off: bool = False) -> str:
     return "TIMEOUT" if record.get("Reason") == "TimeLimit" else state
 
 
-def over(record: Mapping[str, str]) -> str | None:
-    """Why nothing can be started in an allocation any more, in words; None while something can."""
+def over(record: Mapping[str, str], now: datetime) -> str | None:
+    """Why nothing can be started in an allocation any more, in words; None while something can. Slurm takes no step
+    after its end, and ends those that run at its next look, half a minute later."""
     state = settled(record)
+    end = _moment(record.get("EndTime", ""))
+    if state == "RUNNING" and end is not None and end <= now:
+        state = "TIMEOUT"
     return None if state in ("", *PENDING, *RUNNING) else _OVER.get(state, f"it ended {state}")
 
 

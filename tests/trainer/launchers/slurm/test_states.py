@@ -128,12 +128,15 @@ def test_a_job_waits_for_ever_for_what_is_not_there_and_not_for_resources() -> N
         ("JobState=NODE_FAIL Reason=NodeDown", "NODE_FAIL", "it ended NODE_FAIL"),
         ("JobState=OUT_OF_MEMORY Reason=OutOfMemory", "OUT_OF_MEMORY", "it ended OUT_OF_MEMORY"),
         ("JobState=SUSPENDED Reason=None", "SUSPENDED", None),
+        ("JobState=RUNNING Reason=None EndTime=2026-11-22T11:38:31", "RUNNING", "its time limit has passed"),
+        ("JobState=RUNNING Reason=None EndTime=2026-11-22T11:38:32", "RUNNING", None),
+        ("JobState=COMPLETING Reason=None EndTime=2026-11-22T11:38:31", "COMPLETING", None),
         ("Reason=None", "", None),
     ],
 )
 def test_a_job_that_is_over_says_why_though_its_state_does_not(words: str, state: str, why: str | None) -> None:
     record = fields_of(f"JobId=7 {words}")
-    assert (settled(record), over(record)) == (state, why)
+    assert (settled(record), over(record, datetime(2026, 11, 22, 11, 38, 31))) == (state, why)
 
 
 def test_the_end_of_a_jobs_time_is_told_where_it_is_near() -> None:
