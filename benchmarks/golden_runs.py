@@ -46,7 +46,6 @@ class GoldenRun:
     attention masks of Megatron-LM's data loader are taken off."""
 
     case: str  # a test case, whatever its platform and environment
-    suite: str
     platform: str
     recipe: Recipe | None
     left_out: str
@@ -66,7 +65,6 @@ def golden_runs(path: Path) -> Iterator[GoldenRun]:
             beside = 0.0 if left_out else _smaller_workspaces(row["platform"], flags) - _masks(flags)
             yield GoldenRun(
                 case=row["test_case"].removesuffix("_1node").removesuffix("_dp_last"),
-                suite=row["test_suite"],
                 platform=row["platform"],
                 recipe=None if left_out else _recipe(row, flags),
                 left_out=left_out,

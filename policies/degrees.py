@@ -7,14 +7,11 @@ layers with PP, the expert tensor degree with EP).
 
 from __future__ import annotations
 
-from typing import Any
-
+from policies.fix import KnobChanges
 from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 from trainer.recipe.rules.nearest import LAYOUT, UNEVEN, VPP, no_uneven
-
-KnobChanges = dict[str, Any]
 
 DEGREES = {
     "tp": "tensor_model_parallel_size",

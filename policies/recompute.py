@@ -7,11 +7,8 @@ Source: Megatron-Bridge, skills/nemo-mbridge-perf-moe-optimization-workflow (rec
 
 from __future__ import annotations
 
-from typing import Any
-
+from policies.fix import KnobChanges
 from trainer.recipe import Recipe
-
-KnobChanges = dict[str, Any]
 
 NONE: KnobChanges = {
     "recompute_granularity": None,

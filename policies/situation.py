@@ -61,13 +61,6 @@ class Situation:
         return max(self.outcome.peak_gib)
 
     @property
-    def headroom(self) -> float | None:
-        """Free share of the limit on the hottest rank, 0..1; None when either is unknown."""
-        if self.peak_gib is None or not self.limit_gib:
-            return None
-        return max(0.0, 1.0 - self.peak_gib / self.limit_gib)
-
-    @property
     def step_us(self) -> float:
         """The traced step that the walls are shares of; 0 without a trace."""
         findings = self.analysis.diagnosis.walls if self.analysis else []

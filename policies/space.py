@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from policies import degrees
+from policies.fix import KnobChanges
 from policies.fixes.cuda_graphs import graph_changes
 from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
 from policies.legality import Refusal, derive
@@ -21,7 +21,6 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import layout_of
 
-KnobChanges = dict[str, Any]
 CURRENT = "as it is"
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from policies.fix import KnobChanges
 from policies.situation import Situation
-
-KnobChanges = dict[str, Any]
 
 
 def turn_on(knob: str, **also: Any) -> Callable[[Situation], list[KnobChanges]]:
@@ -32,6 +31,14 @@ def gpu_only(situation: Situation) -> str | None:
 
 def experts_only(situation: Situation) -> str | None:
     return None if situation.is_moe else "the model has no experts"
+
+
+def gpu_experts_only(situation: Situation) -> str | None:
+    return gpu_only(situation) or experts_only(situation)
+
+
+def pipelines_only(situation: Situation) -> str | None:
+    return "PP is 1" if situation.knob("pipeline_model_parallel_size") == 1 else None
 
 
 def expert_parallel_only(situation: Situation) -> str | None:

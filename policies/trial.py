@@ -13,13 +13,11 @@ from statistics import NormalDist
 from typing import Any
 
 from analyzers.diagnosis import Analysis
-from trainer.burst import BurstPhase, Outcome
+from trainer.burst import BurstPhase, FailureKind, Outcome
 from trainer.recipe import Recipe
 
 Changes = dict[str, tuple[Any, Any]]  # knob -> (from, to)
 NINETY = 1.645  # standard deviations of a 90 % interval
-
-
 AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)
 
 
@@ -35,6 +33,13 @@ class Status(StrEnum):
     OOM = "oom"
     FAILED = "failed"
     NOOP = "noop"
+
+
+def status_of(outcome: Outcome) -> Status:
+    """What one outcome says of its trial, before anything is known of its effect."""
+    if outcome.failure is None:
+        return Status.OK
+    return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED
 
 
 class Verdict(StrEnum):

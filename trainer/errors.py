@@ -26,6 +26,11 @@ class BadInputError(ValueError):
         super().__init__("\n".join(str(p) for p in problems))
 
 
+def refused(where: str, what: str, hint: str) -> BadInputError:
+    """The error of one problem, to be raised."""
+    return BadInputError(Problem(where=where, what=what, hint=hint))
+
+
 class ToolError(RuntimeError):
     """An engine, launcher or external tool could not do its work at all (exit code 3)."""
 

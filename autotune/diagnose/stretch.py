@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from analyzers.diagnosis import Stretch
-from trainer.errors import BadInputError, Problem
+from trainer.errors import refused
 
 SCALES = {"": 1e6, "s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0}  # microseconds in one; a bare number is seconds
 TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|)")
@@ -15,7 +15,7 @@ def stretch_of(*, range_name: str | None, step_marker: str | None, since: str | 
     """Raises BadInputError for a time that is none, or one that ends before it begins."""
     from_us, to_us = _time("--from", since), _time("--to", until)
     if from_us is not None and to_us is not None and to_us <= from_us:
-        raise _problem("--to", f"{until} is not after --from {since}", "give the later time to --to")
+        raise refused("--to", f"{until} is not after --from {since}", "give the later time to --to")
     return Stretch(range=range_name, step_marker=step_marker, from_us=from_us, to_us=to_us)
 
 
@@ -25,9 +25,5 @@ def _time(option: str, text: str | None) -> float | None:
         return None
     found = TIME.fullmatch(text.strip())
     if found is None:
-        raise _problem(option, f"{text!r} is not a time", "seconds after the trace's first event, or 350ms, 40us")
+        raise refused(option, f"{text!r} is not a time", "seconds after the trace's first event, or 350ms, 40us")
     return float(found[1]) * SCALES[found[2]]
-
-
-def _problem(where: str, what: str, hint: str) -> BadInputError:
-    return BadInputError(Problem(where=where, what=what, hint=hint))

@@ -24,7 +24,7 @@ from autotune.tuning.study import originals
 from policies.situation import Situation, situation_of
 from policies.trial import Trial
 from trainer.burst import Outcome, read_burst
-from trainer.errors import BadInputError, Problem
+from trainer.errors import refused
 
 
 def analysis_of(
@@ -37,7 +37,7 @@ def analysis_of(
         TraceError: nothing there can be read as a trace.
     """
     if not paths:
-        raise _problem("diagnose", "no trace is named", "name trace files or their folder")
+        raise refused("diagnose", "no trace is named", "name trace files or their folder")
     if len(paths) == 1:
         return analysis_at(paths[0], stretch, told, kept)
     return analyze([_traces_at(path) for path in paths], stretch, told, kept)
@@ -61,11 +61,11 @@ def analysis_at(path: Path, stretch: Stretch = WHOLE, told: Told = silent, kept:
     if (folder / TRACE_FOLDER).is_dir() or (trial.ran_out and (folder / OUTCOME).is_file()):
         return analyze([folder], stretch, told, kept)
     if stretch != WHOLE:
-        raise _problem(str(path), f"the traces of trial {trial.number} are gone", "a stretch is read from them")
+        raise refused(str(path), f"the traces of trial {trial.number} are gone", "a stretch is read from them")
     if trial.analysis is None:
         failure = next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
         why = f"it failed ({failure.kind.value})" if failure else "its traces are gone"
-        raise _problem(str(path), f"trial {trial.number} has no analysis: {why}", "name a trial that was traced")
+        raise refused(str(path), f"trial {trial.number} has no analysis: {why}", "name a trial that was traced")
     return trial.analysis
 
 
@@ -128,19 +128,15 @@ def trial_at(path: Path) -> Trial | None:
     events, _ = read_events(path.parent / JOURNAL)
     attempted = History(events).attempted
     if int(path.name) not in attempted:
-        raise _problem(str(path), f"the study has no trial {int(path.name)}", f"it has {_numbers(list(attempted))}")
+        raise refused(str(path), f"the study has no trial {int(path.name)}", f"it has {_numbers(list(attempted))}")
     return attempted[int(path.name)]
 
 
 def _not_a_study(path: Path) -> Path:
     if (path / JOURNAL).is_file():
-        raise _problem(str(path), "is a whole study, not one job", f"name one of its trials, such as {path / '0'}")
+        raise refused(str(path), "is a whole study, not one job", f"name one of its trials, such as {path / '0'}")
     return path
 
 
 def _numbers(numbers: Sequence[int]) -> str:
     return f"trials {min(numbers)} to {max(numbers)}" if numbers else "no trial yet"
-
-
-def _problem(where: str, what: str, hint: str) -> BadInputError:
-    return BadInputError(Problem(where=where, what=what, hint=hint))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autotune.importing.recipe import Imported
 from autotune.looks.quantities import knob_value
-from autotune.looks.recipes import layout_words
+from autotune.looks.recipes import layout_words, model_words
 from autotune.looks.wrapping import listed, say
 from trainer.recipe import Recipe
 from trainer.recipe.dump import yaml_text
@@ -155,7 +155,7 @@ def _parts(imported: Imported) -> Iterator[tuple[str, list[str]]]:
 
 def _took(imported: Imported) -> Iterator[str]:
     recipe, environment = imported.recipe, imported.environment
-    yield _model(recipe)
+    yield f"model {model_words(recipe)}"
     cluster = recipe.cluster
     nodes = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
     yield f"{layout_words(recipe)}, on {nodes} of {cluster.gpus_per_node} {cluster.gpu}"
@@ -188,13 +188,6 @@ def _launchers(imported: Imported) -> Iterator[str]:
         yield f"{', '.join(names)}: kept as a comment, burst.launcher starts the ranks"
     if imported.environment.launcher:
         yield f"{' '.join(imported.environment.launcher)}: the launcher's"
-
-
-def _model(recipe: Recipe) -> str:
-    model = recipe.architecture
-    name = f"{recipe.model}: " if isinstance(recipe.model, str) else ""
-    experts = f", {model.num_moe_experts} experts, top-{model.moe_router_topk}" if model.num_moe_experts else ""
-    return f"model {name}{model.num_layers} layers, hidden size {model.hidden_size}{experts}"
 
 
 def _moved(recipe: Recipe) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from autotune.importing.found import Asked, Started, refused
+from autotune.importing.found import Asked, Started
 from autotune.importing.scripts import NOT_NEEDED
 from trainer.command_line.shell import TooMuchError
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe.aliases import values_in
 
 ARGUMENTS = "MODEL_ARGS"

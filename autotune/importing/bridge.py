@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.importing.found import Asked, Found, Kept, Started, refused
+from autotune.importing.found import Asked, Found, Kept, Started
 from trainer.command_line.launchers import Sizes
 from trainer.command_line.megatron_bridge.read import (
     OVERRIDE,
@@ -15,6 +15,7 @@ from trainer.command_line.megatron_bridge.read import (
     read_config,
     read_overrides,
 )
+from trainer.errors import refused
 from trainer.recipe.models import presets
 
 SECTIONS = frozenset({"model", "train", "optimizer", "ddp", "dataset"})  # of a ConfigContainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.importing.found import refused
+from trainer.errors import refused
 from trainer.recipe.files import bytes_of
 
 MOST_MIB = 64

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trainer.command_line.launchers import Peeled, Sizes
 from trainer.command_line.shell import Gap
-from trainer.errors import BadInputError, Problem
+from trainer.errors import refused
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.source import near
 
@@ -66,10 +66,6 @@ class Found:
     headers: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def refused(where: str, what: str, hint: str) -> BadInputError:
-    return BadInputError(Problem(where=where, what=what, hint=hint))
 
 
 def check_given(asked: Asked, *texts: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from autotune.importing.found import Asked, Found, Kept, Started, refused
+from autotune.importing.found import Asked, Found, Kept, Started
 from trainer.command_line.launchers import Sizes
 from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.command_line.megatron_lm.log import logged_values
 from trainer.command_line.megatron_lm.read import Reading, read, read_values
+from trainer.errors import refused
 from trainer.recipe.hardware import known_hardware
 
 SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size

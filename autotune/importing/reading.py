@@ -11,12 +11,13 @@ from typing import Any
 
 from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts, secrets
 from autotune.importing.files import text_of
-from autotune.importing.found import Asked, Found, Started, check_given, refused
+from autotune.importing.found import Asked, Found, Started, check_given
 from autotune.importing.recipe import Imported, built, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
 from trainer.command_line.megatron_lm.words import with_recipe
 from trainer.command_line.shell import TooMuchError
+from trainer.errors import refused
 
 
 def imported(asked: Asked) -> Imported:

@@ -11,9 +11,9 @@ import yaml
 
 from autotune.importing.checkout import version_beside
 from autotune.importing.environment import Environment, sorted_out
-from autotune.importing.found import Asked, Found, refused
+from autotune.importing.found import Asked, Found
 from trainer.command_line.megatron_lm.model import model_words
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware

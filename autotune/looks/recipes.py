@@ -6,6 +6,14 @@ from trainer.estimate.plan.familiar import Familiar
 from trainer.recipe import Recipe
 
 
+def model_words(recipe: Recipe) -> str:
+    """`qwen3-30b-a3b: 48 layers, hidden size 2048, 128 experts, top-8`."""
+    model = recipe.architecture
+    name = f"{recipe.model}: " if isinstance(recipe.model, str) else ""
+    experts = f", {model.num_moe_experts} experts, top-{model.moe_router_topk}" if model.num_moe_experts else ""
+    return f"{name}{model.num_layers} layers, hidden size {model.hidden_size}{experts}"
+
+
 def layout_words(recipe: Recipe) -> str:
     """`TP2 PP8 VPP4 EP64 · DP64 · MBS 1`."""
     now = Familiar.own(recipe).words

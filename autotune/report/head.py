@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from autotune.export.difference import WordChange, word_changes
 from autotune.looks.quantities import counted, first_changes, gib, significant
+from autotune.looks.recipes import model_words
 from autotune.looks.tables import Table
 from autotune.report.answers import before_and_after
 from autotune.report.document import Document
@@ -43,7 +44,7 @@ def head_of(material: Material) -> Head:
     best = history.best
     facts = (
         ("When", _when(history)),
-        ("Model", _model(base)),
+        ("Model", model_words(base)),
         ("Ran on", ran_on(base)),
         ("Batch", _batch(base)),
         ("Software", _software(material)),
@@ -77,13 +78,6 @@ def _base(history: History) -> Recipe | None:
 def _when(history: History) -> str:
     begun = history.study.at if history.study else 0.0
     return f"{datetime.fromtimestamp(begun, tz=UTC):%Y-%m-%d %H:%M} UTC, {span_words(history.said_at - begun)}"
-
-
-def _model(recipe: Recipe) -> str:
-    model = recipe.architecture
-    named = f"{recipe.model}: " if isinstance(recipe.model, str) else ""
-    experts = f", {model.num_moe_experts} experts, top-{model.moe_router_topk}" if model.num_moe_experts else ""
-    return f"{named}{model.num_layers} layers, hidden size {model.hidden_size}{experts}"
 
 
 def _batch(recipe: Recipe) -> str:

@@ -28,17 +28,10 @@ from autotune.tuning.events import (
 )
 from policies.belief.lesson import Lesson
 from policies.belief.probed import lesson_of_links
-from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
+from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, status_of
 from trainer.burst import FailureKind, Outcome
 from trainer.probe.links import Links
 from trainer.recipe import Recipe
-
-
-def status_of(outcome: Outcome) -> Status:
-    """What one outcome says of its trial, before anything is known of its effect."""
-    if outcome.failure is None:
-        return Status.OK
-    return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED
 
 
 class History:

@@ -13,7 +13,6 @@ from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
 Options = Mapping[str, Mapping[str, Any]]
-PRECISION = ("bf16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
 
 
 @dataclass(frozen=True, kw_only=True)

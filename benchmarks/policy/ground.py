@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from autotune.tuning.history import status_of
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.study import Paid, Study
 from policies.gate import MemoryGate
-from policies.trial import Phase, Proposal, Trial
+from policies.trial import Phase, Proposal, Trial, status_of
 from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine, true_throughput
 from trainer.estimate.plan.choices import broken, written_out

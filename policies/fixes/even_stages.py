@@ -16,11 +16,8 @@ from analyzers.diagnosis import Wall
 from policies.degrees import laid_evenly
 from policies.fix import STAGES, Claim, Fix, KnobChanges, MemoryEffect
 from policies.situation import Situation
+from policies.switch import pipelines_only
 from policies.trial import Phase
-
-
-def _precondition(situation: Situation) -> str | None:
-    return "PP is 1" if situation.knob("pipeline_model_parallel_size") == 1 else None
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
@@ -40,7 +37,7 @@ FIX = Fix(
             source="the step is as long as its slowest stage: whole layers can even out part of the difference",
         ),
     ),
-    precondition=_precondition,
+    precondition=pipelines_only,
     changes=_changes,
     memory=MemoryEffect(fraction=0.05, note="weights and activations move with the layers"),
     chance=0.5,

@@ -16,11 +16,8 @@ from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_pp
 from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect, Proof
 from policies.situation import Situation
+from policies.switch import pipelines_only
 from policies.trial import Phase
-
-
-def _precondition(situation: Situation) -> str | None:
-    return "PP is 1" if situation.knob("pipeline_model_parallel_size") == 1 else None
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
@@ -40,7 +37,7 @@ FIX = Fix(
             source="fewer stages: the bubble (PP-1)/micro batches falls, at PP=1 to nothing",
         ),
     ),
-    precondition=_precondition,
+    precondition=pipelines_only,
     changes=_changes,
     memory=MemoryEffect(fraction=0.5, note="weights and optimizer grow as PP shrinks"),
     chance=0.6,

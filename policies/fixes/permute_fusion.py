@@ -14,14 +14,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
-from policies.situation import Situation
-from policies.switch import experts_only, gpu_only, turn_on, unless_on
+from policies.switch import gpu_experts_only, turn_on, unless_on
 from policies.trial import Phase
-
-
-def _elsewhere(situation: Situation) -> str | None:
-    return gpu_only(situation) or experts_only(situation)
-
 
 FIX = Fix(
     name="permute_fusion",
@@ -31,7 +25,7 @@ FIX = Fix(
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.2, source="+7.1 % on the host-bound GB200 baseline"),
         Claim(wall=Wall.COMPUTE, fraction=0.1, source="permutation is part of 9 % of a layer's time"),
     ),
-    precondition=unless_on("moe_permute_fusion", _elsewhere),
+    precondition=unless_on("moe_permute_fusion", gpu_experts_only),
     changes=turn_on("moe_permute_fusion"),
     memory=MemoryEffect(fraction=0.0, note="fewer intermediates"),
     chance=0.7,

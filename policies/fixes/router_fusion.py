@@ -13,14 +13,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
-from policies.situation import Situation
-from policies.switch import experts_only, gpu_only, turn_on, unless_on
+from policies.switch import gpu_experts_only, turn_on, unless_on
 from policies.trial import Phase
-
-
-def _elsewhere(situation: Situation) -> str | None:
-    return gpu_only(situation) or experts_only(situation)
-
 
 FIX = Fix(
     name="router_fusion",
@@ -30,7 +24,7 @@ FIX = Fix(
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.1, source="+2.0 % on the host-bound GB200 baseline"),
         Claim(wall=Wall.COMPUTE, fraction=0.05, source="72 kernels become 31"),
     ),
-    precondition=unless_on("moe_router_fusion", _elsewhere),
+    precondition=unless_on("moe_router_fusion", gpu_experts_only),
     changes=turn_on("moe_router_fusion"),
     memory=MemoryEffect(fraction=0.0, note="fewer intermediates"),
     chance=0.6,

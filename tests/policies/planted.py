@@ -9,8 +9,8 @@ from analyzers import analyze
 from policies.noise import throughput
 from policies.phases import PHASES
 from policies.policy import Policy
-from policies.trial import Phase, Proposal, Status, Trial, Verdict
-from trainer.burst import Burst, FailureKind, Outcome
+from policies.trial import Phase, Proposal, Trial, Verdict, status_of
+from trainer.burst import Burst
 from trainer.engines.simulated import Machine, SimulatedEngine
 from trainer.recipe import Recipe
 
@@ -62,7 +62,7 @@ class Run:
             changes=parent.recipe.diff(proposal.recipe) if parent else {},
             bursts=(number,),
             outcomes=(outcome,),
-            status=_status(outcome),
+            status=status_of(outcome),
             analysis=analyze([folder]) if outcome.ok else None,
         )
         self.trials.append(replace(trial, verdict=self._verdict(trial)))
@@ -79,9 +79,3 @@ def on_machine(recipe: Recipe, machine: Machine) -> Recipe:
     """The recipe, its bursts simulated on this machine."""
     burst = recipe.burst.model_copy(update={"engine": "simulated", "machine": machine})
     return recipe.model_copy(update={"burst": burst})
-
-
-def _status(outcome: Outcome) -> Status:
-    if outcome.failure is None:
-        return Status.OK
-    return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED

@@ -18,7 +18,6 @@ class Constant:
     low: float | None
     high: float | None
     unit: str
-    fixed_by: str
 
 
 def read_constants(table: str, *, package: str) -> dict[str, Constant]:
@@ -31,7 +30,6 @@ def read_constants(table: str, *, package: str) -> dict[str, Constant]:
             low=float(row["low"]) if row["low"] else None,
             high=float(row["high"]) if row["high"] else None,
             unit=row["unit"],
-            fixed_by=row["fixed_by"],
         )
         for row in read_table(table, package=package)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, refused
 
 
 def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> bytes:
@@ -18,9 +18,9 @@ def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> byte
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise _refused(where, "it is a directory", instead)
+            raise refused(where, "it is a directory", instead)
         if not stat.S_ISREG(mode):
-            raise _refused(where, "it is not a regular file", f"write it to a file and name that; {instead}")
+            raise refused(where, "it is not a regular file", f"write it to a file and name that; {instead}")
         with path.open("rb") as file:  # what /proc and the like hold has no size before it is read
             content = file.read(most + 1)
     except FileNotFoundError:
@@ -29,9 +29,9 @@ def bytes_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> byte
         if isinstance(error, BadInputError):
             raise
         why = getattr(error, "strerror", None) or error
-        raise _refused(where, f"it cannot be read: {why}", "check the path and its permissions") from None
+        raise refused(where, f"it cannot be read: {why}", "check the path and its permissions") from None
     if len(content) > most:
-        raise _refused(where, f"it is larger than {most_mib} MiB", instead)
+        raise refused(where, f"it is larger than {most_mib} MiB", instead)
     return content
 
 
@@ -40,11 +40,7 @@ def text_of(path: Path, *, where: str, instead: str, most_mib: int = 1) -> str:
     try:
         text = bytes_of(path, where=where, instead=instead, most_mib=most_mib).decode("utf-8")
     except UnicodeDecodeError:
-        raise _refused(where, "it is not text", instead) from None
+        raise refused(where, "it is not text", instead) from None
     if "\0" in text:
-        raise _refused(where, "it is not text", instead)
+        raise refused(where, "it is not text", instead)
     return text
-
-
-def _refused(where: str, what: str, hint: str) -> BadInputError:
-    return BadInputError(Problem(where=where, what=what, hint=hint))

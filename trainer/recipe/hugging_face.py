@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, refused
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.files import text_of
 from trainer.recipe.source import nearest
@@ -46,7 +46,7 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
     kind = str(config.get("model_type"))
     if kind not in model_types():
         likely = nearest(kind, model_types())
-        raise _refused(
+        raise refused(
             where,
             f"model_type {kind!r} is not known",
             f"{f'did you mean {likely}? ' if likely else ''}There are {', '.join(model_types())}; "
@@ -60,7 +60,7 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
     said = {name: value for name, value in known.items() if value is not None}
     lacking = [name for name, field in Architecture.model_fields.items() if field.is_required() and name not in said]
     if lacking:
-        raise _refused(where, f"it does not say {', '.join(lacking)}", "name the whole config.json of the model")
+        raise refused(where, f"it does not say {', '.join(lacking)}", "name the whole config.json of the model")
     return said
 
 
@@ -70,17 +70,17 @@ def read_config(path: Path, *, where: str) -> Config:
     try:
         data = json.loads(text_of(path, where=f"{where} {path}", instead=instead, most_mib=MOST_MIB))
     except FileNotFoundError:
-        raise _refused(
+        raise refused(
             where, f"no file {path}", "check the path; in a recipe it is meant from the recipe's folder"
         ) from None
     except RecursionError:
-        raise _refused(where, f"{path} is nested too deeply to be read", instead) from None
+        raise refused(where, f"{path} is nested too deeply to be read", instead) from None
     except BadInputError:
         raise
     except ValueError as error:
-        raise _refused(where, f"{path} cannot be read: {error}", instead) from None
+        raise refused(where, f"{path} cannot be read: {error}", instead) from None
     if not is_hugging_face(data):
-        raise _refused(where, f"{path} has no model_type", instead)
+        raise refused(where, f"{path} has no model_type", instead)
     return dict(data)
 
 
@@ -161,7 +161,3 @@ _FORMS: dict[str, Callable[[Any, Config], Any]] = {
     "rope": _rope,
     "no_rope": _no_rope,
 }
-
-
-def _refused(where: str, what: str, hint: str) -> BadInputError:
-    return BadInputError(Problem(where=where, what=what, hint=hint))

@@ -12,8 +12,6 @@ from trainer.recipe.machine import Machine
 from trainer.recipe.source import nearest, parse_source
 from trainer.recipe.validation import validated
 
-AS_PUBLISHED = "as-published"
-
 
 @cache
 def packaged_machines() -> tuple[str, ...]:

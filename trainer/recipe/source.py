@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from trainer.errors import BadInputError, Problem
+from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe.aliases import values_in
 from trainer.recipe.files import text_of
 
@@ -76,21 +76,21 @@ def parse_source(text: str, *, name: str) -> Source:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if values_in(root) > MOST_VALUES:
-            raise _refused(name, "its aliases expand to more values than a recipe has", "write them out")
+            raise refused(name, "its aliases expand to more values than a recipe has", "write them out")
         data = yaml.safe_load(text)
     except RecursionError:
         what = "it is nested too deeply to be read, or an alias contains itself"
-        raise _refused(name, what, "flatten it, without aliases") from None
+        raise refused(name, what, "flatten it, without aliases") from None
     except BadInputError:
         raise
     except yaml.MarkedYAMLError as error:
-        raise _refused(*_yaml_problem(name, error)) from None
+        raise refused(*_yaml_problem(name, error)) from None
     except (yaml.YAMLError, ValueError) as error:  # a character YAML forbids; a date that is none
-        raise _refused(name, f"it is not YAML: {error}", "a recipe is a YAML file: see `moe-autotune init`") from None
+        raise refused(name, f"it is not YAML: {error}", "a recipe is a YAML file: see `moe-autotune init`") from None
     if root is None or data is None:
-        raise _refused(name, "the file is empty", "start from `moe-autotune init`, or name a packaged example")
+        raise refused(name, "the file is empty", "start from `moe-autotune init`, or name a packaged example")
     if not isinstance(root, yaml.MappingNode):
-        raise _refused(name, "it has no keys", "a recipe is a mapping: `model: …`, `cluster: …` and so on")
+        raise refused(name, "it has no keys", "a recipe is a mapping: `model: …`, `cluster: …` and so on")
     lines: dict[KeyPath, int] = {}
     problems = _walk(root, (), lines, name)
     if problems:
@@ -110,7 +110,7 @@ def _read_file(path: Path) -> str:
     try:
         return text_of(path, where=name, instead=instead)
     except FileNotFoundError:
-        raise _refused(name, "no such file or packaged example", _missing_hint(path)) from None
+        raise refused(name, "no such file or packaged example", _missing_hint(path)) from None
 
 
 def _missing_hint(path: Path) -> str:
@@ -154,7 +154,3 @@ def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) 
             lines[(*path, index)] = value.start_mark.line + 1
             problems += _walk(value, (*path, index), lines, name)
     return problems
-
-
-def _refused(where: str, what: str, hint: str) -> BadInputError:
-    return BadInputError(Problem(where=where, what=what, hint=hint))

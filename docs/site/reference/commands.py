@@ -8,8 +8,6 @@ from typing import Any
 from autotune.cli import app
 from docs.site.page import Page, code, table
 
-HIDDEN = ("--help", "--version", "-h")
-
 
 def pages() -> Iterator[Page]:
     program = app()

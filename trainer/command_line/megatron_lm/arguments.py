@@ -28,7 +28,6 @@ class Argument:
     values: str
     kind: str  # true or false of a switch, else int, float, text, pair or pattern
     default: Any
-    depends_on_version: bool
 
     def value(self, words: Sequence[str]) -> Any:
         """What these words mean. ValueError where the parser would refuse them."""
@@ -150,7 +149,6 @@ def _argument(row: dict[str, str]) -> Argument:
         values=row["values"],
         kind=row["kind"],
         default=json.loads(row["default"]),
-        depends_on_version=bool(row["default_0_16_1"]),
     )
 
 

@@ -24,7 +24,6 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     process_group: tuple[str, str] = ("", "")
     profiling_name: str = ""
     collective_seq_id: int = 0
-    p2p_seq_id: int = 0
     is_p2p: bool = False
     state: str = ""
     retired: bool = False
