@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from autotune.tuning.environment import installed
+
 TOOL_TIMEOUT_S = 10.0
 GIB = 2**30
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # v2, v1
@@ -74,7 +76,7 @@ def this_machine() -> Machine:
     return Machine(
         run=_run,
         read=_read,
-        version=_version,
+        version=installed,
         has_module=lambda name: find_spec(name) is not None,
         cores=lambda: len(os.sched_getaffinity(0)),
     )
@@ -274,11 +276,4 @@ def _read(path: str) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
         return None

@@ -11,12 +11,12 @@ PACKAGES = ("moe-autotune", "torch", "megatron-core", "transformer-engine", "opt
 
 def version() -> str:
     """This program's version, as installed."""
-    return _installed("moe-autotune") or "unknown"
+    return installed("moe-autotune") or "unknown"
 
 
 def environment() -> dict[str, str]:
     """Name → version of what decides a measurement, and the host; absent packages are left out."""
-    versions = {name: found for name in PACKAGES if (found := _installed(name))}
+    versions = {name: found for name in PACKAGES if (found := installed(name))}
     return {
         **versions,
         "python": platform.python_version(),
@@ -26,7 +26,8 @@ def environment() -> dict[str, str]:
     }
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """A package's version; None where it is not there."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

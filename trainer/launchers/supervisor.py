@@ -13,26 +13,32 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer.launchers.mailbox import die_with_parent, write_whole
 from trainer.launchers.processes import AGENT, Process, descendants, end_all
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
-_LOOK_S = 0.1  # how soon it is seen that the tuner is gone; a child's end and SIGTERM wake at once
+AWAITED = {signal.SIGTERM, signal.SIGCHLD}
+LOOK_S = 0.1  # how soon it is seen that the tuner is gone; a child's end and SIGTERM wake at once
 
 
 def main(owner: int, control: Path, command: list[str]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    adopt_orphans()
     if os.getppid() != owner:
         return
     agent = start(command)
     code = wait(agent, owner)
-    end_all(_family)
+    end_all(family)
     if code is not None:
         write_whole(exit_path(control), str(code).encode())
+
+
+def adopt_orphans() -> None:
+    """From here on whatever is orphaned below becomes a child of this process, which waits for its signals itself."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
 
 
 def exit_path(control: Path) -> Path:
@@ -48,7 +54,7 @@ def start(command: list[str]) -> int:
         return pid
     try:
         os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)  # a mask survives exec
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)  # a mask survives exec
         die_with_parent(me)
         os.execvpe(command[0], command, {**os.environ, AGENT: str(os.getpid())})
     except OSError:
@@ -57,10 +63,11 @@ def start(command: list[str]) -> int:
         os._exit(127)
 
 
-def wait(agent: int, owner: int) -> int | None:
-    """The agent's exit code once it has ended; None if it is to be ended."""
+def wait(agent: int, owner: int, look: Callable[[], object] = lambda: None) -> int | None:
+    """The agent's exit code once it has ended; None if it is to be ended. At every look `look` is called too."""
     while os.getppid() == owner:
-        received = signal.sigtimedwait(_AWAITED, _LOOK_S)
+        received = signal.sigtimedwait(AWAITED, LOOK_S)
+        look()
         exited = reap()
         if agent in exited:
             return exited[agent]
@@ -82,7 +89,7 @@ def reap() -> dict[int, int]:
         exited[pid] = os.waitstatus_to_exitcode(status)
 
 
-def _family() -> list[Process]:
+def family() -> list[Process]:
     """What is left below this process, once its dead are out of the way."""
     reap()
     return descendants(os.getpid())

@@ -11,7 +11,6 @@ has no lease but a time of its own.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -26,9 +25,9 @@ from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.network import address_of, address_towards, free_port, interface_with
 from trainer.launchers.oom_kills import oom_kills
-from trainer.launchers.processes import OWNER, Process, descendants, end_all, owner_text, sweep, this_process
+from trainer.launchers.processes import OWNER, end_all, owner_text, sweep, this_process
 from trainer.launchers.sight import SightHere
-from trainer.launchers.supervisor import reap, start
+from trainer.launchers.supervisor import AWAITED, adopt_orphans, family, reap, start
 
 UNSEEN_WORDS = re.compile(r"moe-autotune: node (?P<node>\S+) does not see (?P<path>.+)")
 UNSEEN = 79  # exit code of a keeper that does not see the control folder
@@ -39,14 +38,11 @@ _NOTES_S = 0.1  # at the control folder
 LEASE_S = 30.0  # without a sign of the tuner's side
 _STOPPED_S = 5.0  # between two looks at the lease: this process was stopped itself, and perhaps the tuner with it
 _OTHERS_S = 3.0  # after another node's agent failed: time for our ranks to say what they saw
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def main(control: Path, token: str, number: int, name: str) -> int:
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    adopt_orphans()
     asked = _await_start(control, token)
     if asked is None:
         print(unseen(name, control), file=sys.stderr, flush=True)
@@ -164,7 +160,7 @@ class Keeper:
         code = self._wait(agent)
         at_s = self._looked_at_s
         self._look()
-        end_all(self._family)
+        end_all(family)
         self._count_kills()
         folder.write(folder.node_end_path(self.control, self.number), folder.Ended(code=code, at_s=at_s))
 
@@ -172,7 +168,7 @@ class Keeper:
         """The agent's exit code if it ended by itself."""
         notes_at = 0.0
         while os.getppid() == self.parent:
-            received = signal.sigtimedwait(_AWAITED, _LOOK_S)
+            received = signal.sigtimedwait(AWAITED, _LOOK_S)
             self._look()
             exited = reap()
             for pid in exited.keys() & self._beside.keys():
@@ -186,10 +182,6 @@ class Keeper:
                 if self._is_told_to_end():
                     return None
         return None
-
-    def _family(self) -> list[Process]:
-        reap()
-        return descendants(os.getpid())
 
     @property
     def _ranks(self) -> range:

@@ -9,7 +9,6 @@ finds it. If this process is killed itself, the kernel kills the command, and th
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -21,34 +20,30 @@ from pathlib import Path
 
 from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
-from trainer.launchers.processes import Process, descendants, end_all
-from trainer.launchers.supervisor import exit_path, reap, start
+from trainer.launchers.processes import end_all
+from trainer.launchers.supervisor import AWAITED, LOOK_S, adopt_orphans, exit_path, family, reap, start, wait
 
 POLITE_S = 8.0  # for the keepers to end everything on their nodes, and for the command to see it
 _RENEW_S = 1.0
 _LAST_WORDS_S = 80.0
 STAYS, GOES = "stays", "goes"
-_LOOK_S = 0.1
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def main(owner: int, control: Path, last_words: list[str], stays: bool, command: list[str]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    adopt_orphans()
     if os.getppid() != owner:
         return
     lease = Lease(control)
     lease.renew()
     agent = start(command)
-    code = _wait(agent, owner, lease)
+    code = wait(agent, owner, lease.renew)
     if stays and os.getppid() != owner:
-        end_all(_family)
+        end_all(family)
         return
     write_whole(folder.stop_path(control), b"")
     if code is None and folder.came_path(control, 0).exists():
         _let_end(agent)
-    end_all(_family)
+    end_all(family)
     if last_words:
         subprocess.run(last_words, timeout=_LAST_WORDS_S, check=False)
     if code is not None:
@@ -88,28 +83,10 @@ class Lease:
             print(f"the lease cannot be renewed: {error}", flush=True)
 
 
-def _wait(agent: int, owner: int, lease: Lease) -> int | None:
-    """The command's exit code once it has ended; None if it is to be ended."""
-    while os.getppid() == owner:
-        received = signal.sigtimedwait(_AWAITED, _LOOK_S)
-        lease.renew()
-        exited = reap()
-        if agent in exited:
-            return exited[agent]
-        if received is not None and received.si_signo == signal.SIGTERM:
-            return None
-    return None
-
-
 def _let_end(agent: int) -> None:
     give_up = time.monotonic() + POLITE_S
     while agent not in reap() and time.monotonic() < give_up:
-        signal.sigtimedwait(_AWAITED, _LOOK_S)
-
-
-def _family() -> list[Process]:
-    reap()
-    return descendants(os.getpid())
+        signal.sigtimedwait(AWAITED, LOOK_S)
 
 
 if __name__ == "__main__":
