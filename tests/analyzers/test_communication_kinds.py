@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.diagnosis import Partition
 from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, MAIN, Drawing
+from tests.analyzers.taken_apart import step_of
 
 GROUPED_GEMM = "_grouped_gemm_kernel"
 ATTENTION = "void flash::flash_fwd_kernel<Traits>(flash::Flash_fwd_params)"
@@ -28,14 +28,8 @@ EXPERTS = "EXPERT_MODEL_PARALLEL_GROUP"
 COMMUNICATION_STREAM, OTHER_STREAM = 20, 30
 
 
-def _step(drawing: Drawing, folder: Path) -> Partition:
-    (timeline,) = read(drawing.write(folder))
-    (step,) = break_down(timeline).steps
-    return step
-
-
 def _kinds(drawing: Drawing, folder: Path) -> dict[str, float]:
-    return {kind: time.busy_us for kind, time in _step(drawing, folder).communication_by_kind.items()}
+    return {kind: time.busy_us for kind, time in step_of(drawing, folder).communication_by_kind.items()}
 
 
 def _in_a_row(

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from analyzers.diagnosis import KernelTime
 from analyzers.intervals import window
-from analyzers.one_rank.breakdown import Breakdown, break_down
-from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, Drawing
+from tests.analyzers.taken_apart import breakdown_of
 
 BF16 = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"
 FP8 = "nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT"
@@ -22,21 +21,16 @@ FLASH = "void flash::flash_fwd_kernel<Traits>(flash::Flash_fwd_params)"
 SECRET = "my_secret_kernel"
 
 
-def _breakdown(drawing: Drawing, folder: Path) -> Breakdown:
-    (timeline,) = read(drawing.write(folder))
-    return break_down(timeline)
-
-
 def test_products_are_told_by_precision_and_only_products(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, 100).kernel(BF16, 0, 30, launched=0).kernel(FP8, 20, 60, launched=0, stream=8)
     drawing.kernel(ADD, 60, 80, launched=0).kernel(FLASH, 50, 60, launched=0, stream=8)
-    (step,) = _breakdown(drawing, tmp_path).steps
+    (step,) = breakdown_of(drawing, tmp_path).steps
     assert step.compute_by_class == {"attention": 10, "gemm": 50, "elementwise": 20}
     assert step.gemm_by_precision == {"bf16": 30, "fp8": 20}
 
 
 def test_a_product_whose_name_does_not_say_has_unknown_precision(tmp_path: Path) -> None:
-    (step,) = _breakdown(Drawing().step(1, 0, 100).kernel("triton_mm", 0, 30, launched=0), tmp_path).steps
+    (step,) = breakdown_of(Drawing().step(1, 0, 100).kernel("triton_mm", 0, 30, launched=0), tmp_path).steps
     assert step.gemm_by_precision == {"unknown": 30}
 
 
@@ -61,7 +55,7 @@ def test_what_a_kernel_is_launched_in_can_make_it_another_class(
 ) -> None:
     drawing = Drawing().step(1, 0, 100).kernel(kernel, 50, 80, launched=5, thread=BACKWARD)
     (drawing.range if where == "range" else drawing.operator)(name, 0, 10, thread=BACKWARD)
-    (step,) = _breakdown(drawing, tmp_path).steps
+    (step,) = breakdown_of(drawing, tmp_path).steps
     assert step.compute_by_class == {compute_class: 30}
 
 
@@ -69,7 +63,7 @@ def test_the_longest_kernels_are_told_with_what_they_are(tmp_path: Path) -> None
     drawing = Drawing().step(1, 0, 500).range("recompute", 100, 110).kernel(BF16, 0, 30, launched=0)
     drawing.kernel(BF16, 200, 240, launched=150).kernel(BF16, 300, 320, launched=105)
     drawing.kernel(DISPATCH, 0, 100, launched=0, stream=8).kernel(SECRET, 400, 401, launched=390)
-    assert _breakdown(drawing, tmp_path).report().kernels == [
+    assert breakdown_of(drawing, tmp_path).report().kernels == [
         KernelTime(name=DISPATCH, compute_class="communication", kind="ep_dispatch", count=1, total_us=100),
         KernelTime(name=BF16, compute_class="gemm", precision="bf16", count=2, total_us=70),
         KernelTime(name=BF16, compute_class="recompute", precision="bf16", count=1, total_us=20),
@@ -83,7 +77,7 @@ def test_of_many_kernels_forty_and_some_of_every_class_are_told(tmp_path: Path) 
         drawing.kernel(f"nvjet_tst_{k}x8_64x16_1x4_h_bz_TNT", 100 * k, 100 * k + 50 + k, launched=0)
     for k in range(7):
         drawing.kernel(f"{SECRET}_{k}", 7000 + 10 * k, 7001 + 10 * k, launched=0)
-    kernels = _breakdown(drawing, tmp_path).report().kernels
+    kernels = breakdown_of(drawing, tmp_path).report().kernels
     assert [k.compute_class for k in kernels] == ["gemm"] * 40 + ["other"] * 5
     assert [k.total_us for k in kernels] == sorted((k.total_us for k in kernels), reverse=True)
 
@@ -91,7 +85,7 @@ def test_of_many_kernels_forty_and_some_of_every_class_are_told(tmp_path: Path) 
 def test_what_no_row_explains_is_said_with_the_largest_first(tmp_path: Path) -> None:
     drawing = Drawing().step(1, 0, 100).kernel(BF16, 0, 60, launched=0).kernel(SECRET, 60, 90, launched=0)
     drawing.kernel(f"{SECRET}_2", 90, 100, launched=0)
-    coverage = _breakdown(drawing, tmp_path).report().coverage
+    coverage = breakdown_of(drawing, tmp_path).report().coverage
     assert coverage.device_time_classified == pytest.approx(0.6)
     assert [(unknown.name, unknown.total_us) for unknown in coverage.kernels_unknown] == [
         (SECRET, 30),
@@ -116,7 +110,7 @@ def test_classes_add_up_to_compute_and_precisions_to_products_in_any_window(
     for k, (name, begin, took, launched) in enumerate(kernels):
         drawing.kernel(name, begin + 1000, begin + 1000 + took, launched=launched, stream=k % 4)
     with tempfile.TemporaryDirectory() as folder:
-        work = _breakdown(drawing, Path(folder)).work
+        work = breakdown_of(drawing, Path(folder)).work
     (one,) = [window(start + 1000.0, start + 1000.0 + duration)]
 
     def inside(parts: object) -> float:

@@ -6,21 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.diagnosis import Partition
 from analyzers.errors import TraceError
-from analyzers.one_rank.breakdown import Breakdown, break_down
-from analyzers.readers import read
 from tests.analyzers.drawing import BACKWARD, GLOO_THREAD, Drawing
-
-
-def _breakdown(drawing: Drawing, folder: Path) -> Breakdown:
-    (timeline,) = read(drawing.write(folder))
-    return break_down(timeline)
-
-
-def _step(drawing: Drawing, folder: Path) -> Partition:
-    (step,) = _breakdown(drawing, folder).steps
-    return step
+from tests.analyzers.taken_apart import breakdown_of, step_of
 
 
 def _drawing() -> Drawing:
@@ -37,14 +25,14 @@ def _drawing() -> Drawing:
 
 
 def test_a_wait_for_a_collective_is_exposed_communication_of_its_launch_range(tmp_path: Path) -> None:
-    step = _step(_drawing(), tmp_path)
+    step = step_of(_drawing(), tmp_path)
     assert {k: t.exposed_us for k, t in step.communication_by_kind.items()} == {"ep_dispatch": 140}
     assert step.compute_us == 140 + 160 + 40 + 280
     assert step.idle_by_cause.host_us == step.idle_us == 1000 - step.compute_us - 140
 
 
 def test_operators_take_the_class_of_the_range_around_them(tmp_path: Path) -> None:
-    classes = _step(_drawing(), tmp_path).compute_by_class
+    classes = step_of(_drawing(), tmp_path).compute_by_class
     assert classes == {"attention": 140, "grouped_gemm": 160, "elementwise": 40, "gemm": 280}
 
 
@@ -52,7 +40,7 @@ def test_communication_under_an_operator_is_hidden(tmp_path: Path) -> None:
     drawing = _drawing().range("gradient_sync", 900, 920, thread=BACKWARD)
     drawing.operator("c10d::allreduce_coalesced_", 905, 910, thread=BACKWARD)
     drawing.range("gloo:all_reduce", 915, 990, thread=GLOO_THREAD).operator("aten::add_", 915, 980)
-    dp = _step(drawing, tmp_path).communication_by_kind["dp"]
+    dp = step_of(drawing, tmp_path).communication_by_kind["dp"]
     assert (dp.busy_us, dp.exposed_us) == (75, 10)
 
 
@@ -60,7 +48,7 @@ def test_an_all_to_all_from_nowhere_in_particular_stays_an_all_to_all(tmp_path: 
     drawing = Drawing(on_cpu=True).step(1, 0, 100).operator("aten::mm", 0, 50)
     drawing.operator("c10d::alltoall_base_", 50, 55).range("gloo:all_to_all", 60, 90, thread=GLOO_THREAD)
     drawing.operator("c10d::allreduce_", 90, 92).range("gloo:all_reduce", 93, 99, thread=GLOO_THREAD)
-    kinds = _step(drawing, tmp_path).communication_by_kind
+    kinds = step_of(drawing, tmp_path).communication_by_kind
     assert {k: t.exposed_us for k, t in kinds.items()} == {"all_to_all": 30, "other": 6}
 
 
@@ -68,32 +56,32 @@ def test_a_reduce_scatter_that_gloo_does_by_reducing_all_belongs_where_it_was_la
     drawing = Drawing(on_cpu=True).step(1, 0, 200).operator("aten::mm", 0, 50).range("combine", 50, 70)
     drawing.operator("c10d::_reduce_scatter_base_", 55, 60).range("gloo:all_reduce", 62, 90, thread=GLOO_THREAD)
     drawing.operator("c10d::allreduce_", 100, 102).range("gloo:all_reduce", 103, 109, thread=GLOO_THREAD)
-    kinds = _step(drawing, tmp_path).communication_by_kind
+    kinds = step_of(drawing, tmp_path).communication_by_kind
     assert {k: t.exposed_us for k, t in kinds.items()} == {"ep_combine": 28, "other": 6}
 
 
 def test_garbage_collection_is_the_hosts(tmp_path: Path) -> None:
-    breakdown = _breakdown(_drawing().range("gc", 930, 970), tmp_path)
+    breakdown = breakdown_of(_drawing().range("gc", 930, 970), tmp_path)
     assert breakdown.measure(breakdown.host["garbage_collection"]) == [40]
 
 
 def test_waiting_for_a_pipeline_receive_is_a_bubble_also_while_its_send_is_pending(tmp_path: Path) -> None:
     drawing = Drawing(on_cpu=True).step(1, 0, 200).operator("aten::mm", 0, 50).operator("aten::mm", 150, 200)
     drawing.range("gloo:send", 60, 140).range("gloo:recv", 70, 140)
-    step = _step(drawing, tmp_path)
+    step = step_of(drawing, tmp_path)
     assert (step.idle_by_cause.bubble_us, step.exposed_communication_us, step.idle_by_cause.host_us) == (70, 10, 20)
 
 
 def test_a_receive_posted_early_does_not_turn_python_into_a_bubble(tmp_path: Path) -> None:
     drawing = Drawing(on_cpu=True).step(1, 0, 200).operator("aten::mm", 0, 50).operator("aten::mm", 80, 150)
     drawing.operator("aten::mm", 180, 200).range("gloo:recv", 10, 170)
-    causes = _step(drawing, tmp_path).idle_by_cause
+    causes = step_of(drawing, tmp_path).idle_by_cause
     assert (causes.host_us, causes.bubble_us) == (40, 20)
 
 
 def test_recompute_counts_its_compute_and_its_exposed_communication(tmp_path: Path) -> None:
     drawing = _drawing().range("recompute", 205, 570)
-    breakdown = _breakdown(drawing, tmp_path)
+    breakdown = breakdown_of(drawing, tmp_path)
     assert breakdown.steps[0].recompute_us == 140 + 170
     assert breakdown.steps[0].compute_by_class["recompute"] == 200
     assert breakdown.measure(breakdown.recompute_issue) == [365]
@@ -103,15 +91,15 @@ def test_sequence_parallel_functions_are_not_tp_where_tp_is_one_rank(tmp_path: P
     drawing = Drawing(on_cpu=True).step(1, 0, 100).operator("aten::mm", 0, 40)
     drawing.operator("_GatherFromSequenceParallelRegion", 40, 95).operator("c10d::_allgather_base_", 45, 50)
     drawing.range("gloo:all_gather", 50, 90, thread=GLOO_THREAD)
-    assert set(_step(drawing, tmp_path).communication_by_kind) == {"tp"}
+    assert set(step_of(drawing, tmp_path).communication_by_kind) == {"tp"}
     document = drawing.document()
     document["distributedInfo"]["pg_config"] = [{"pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "pg_size": 1}]
     drawing.document = lambda: document  # type: ignore[method-assign]
-    assert set(_step(drawing, tmp_path).communication_by_kind) == {"other"}
+    assert set(step_of(drawing, tmp_path).communication_by_kind) == {"other"}
 
 
 def test_a_gpu_job_recorded_without_its_device_is_no_cpu_job(tmp_path: Path) -> None:
     drawing = _drawing().call("cudaLaunchKernel", 0, 5)
     with pytest.raises(TraceError, match="no device events") as raised:
-        _breakdown(drawing, tmp_path)
+        breakdown_of(drawing, tmp_path)
     assert "CUDA" in raised.value.hint

@@ -21,14 +21,14 @@ from analyzers import analyze
 from analyzers.diagnosis import Analysis, Partition, TraceReport
 from analyzers.intervals import union
 from analyzers.lanes import lanes
-from analyzers.one_rank.breakdown import Breakdown, break_down
-from analyzers.readers import chunks, read
+from analyzers.readers import chunks
 from analyzers.repeats import Repeats
 from autotune.diagnose.page import diagnosis_page
 from autotune.diagnose.terminal import show_analysis
 from tests.analyzers.drawing import DISPATCH, GEMM, GLOO_THREAD, Drawing
 from tests.analyzers.microbatches import PERIOD_US, DrawnMicroBatches
 from tests.analyzers.random_timelines import HORIZON_US, LOST_CORRELATION, Thing, draw, things
+from tests.analyzers.taken_apart import breakdown_of
 
 PAIR = (DrawnMicroBatches(), DrawnMicroBatches(rank=1, slower_us=70.0))
 WHERE = ("start_us", "recorded_us", "path", "repeated", "microbatches", "microbatches_traced", "warnings", "coverage")
@@ -128,17 +128,12 @@ def _ahead(first: int, steady: int, last: int, *, stands_for: int) -> Drawing:
 
 @pytest.mark.parametrize("steady", [4, 5])
 def test_what_the_host_is_ahead_is_used_up_in_the_passes_as_in_the_whole(tmp_path: Path, steady: int) -> None:
-    whole, some = (_breakdown(_ahead(6, held, 6, stands_for=36), tmp_path) for held in (36, steady))
+    whole, some = (breakdown_of(_ahead(6, held, 6, stands_for=36), tmp_path) for held in (36, steady))
     assert whole.replay is not None
     assert some.replay is not None
     expected = whole.replay.saved_us(whole.work.exposed_communication)
     assert 4000 < expected[0] < 4500 < whole.steps[0].exposed_communication_us / 4
     assert some.replay.saved_us(some.work.exposed_communication) == pytest.approx(expected)
-
-
-def _breakdown(drawing: Drawing, folder: Path) -> Breakdown:
-    (timeline,) = read(drawing.write(folder))
-    return break_down(timeline)
 
 
 @pytest.mark.parametrize("times", [1.0, 5e5])
@@ -174,11 +169,11 @@ microbatches = st.lists(things, min_size=1, max_size=12).filter(lambda drawn: an
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(microbatches)
 def test_windows_counted_are_windows_recorded_again_and_again(tmp_path: Path, drawn: list[Thing]) -> None:
-    whole = _breakdown(_repeated(drawn, 2 * LEFT + STEADY * MORE), tmp_path)
+    whole = breakdown_of(_repeated(drawn, 2 * LEFT + STEADY * MORE), tmp_path)
     drawing = _repeated(drawn, 2 * LEFT + STEADY)
     window = {"start_us": HORIZON_US * LEFT, "end_us": HORIZON_US * (LEFT + STEADY), "times": MORE}
     drawing.header = {"repeated": [window]}
-    some = _breakdown(drawing, tmp_path)
+    some = breakdown_of(drawing, tmp_path)
     for one, other in ((whole.steps[0], some.steps[0]), (whole.span, some.span)):
         # medians of more events: the usual pace may be another one
         assert _differ(*(msgspec.structs.replace(p, launch_rate_us=0.0) for p in (one, other))) == {}

@@ -19,6 +19,7 @@ from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import chunks, read
 from analyzers.readers.mending import mended
 from tests.analyzers.drawing import ALL_TO_ALL, DISPATCH, GEMM, Drawing
+from tests.analyzers.taken_apart import report_of
 
 
 def _drawn(rank: int = 0) -> Drawing:
@@ -34,11 +35,6 @@ def _drawn(rank: int = 0) -> Drawing:
     return drawing
 
 
-def _report(path: Path) -> TraceReport:
-    (timeline,) = read(path)
-    return break_down(timeline).report()
-
-
 def _figures(report: TraceReport) -> bytes:
     """The partitions, with times from the first event on and without digits that a clock cannot hold."""
     rounded = json.loads(msgspec.json.encode([report.span, *report.steps]), parse_float=lambda text: round(float(text)))
@@ -46,8 +42,8 @@ def _figures(report: TraceReport) -> bytes:
 
 
 def _same_as_drawn(path: Path) -> TraceReport:
-    report = _report(path)
-    expected = _report(_drawn().write(path.parent, "expected.json"))
+    report = report_of(path)
+    expected = report_of(_drawn().write(path.parent, "expected.json"))
     assert _figures(report) == _figures(expected)
     return report
 
@@ -119,7 +115,7 @@ def test_nanoseconds_since_1970_are_kept_to_a_quarter_of_a_microsecond(tmp_path:
     for written in (text, text.replace('"ts": "', '"ts": ').replace('", "dur"', ', "dur"')):
         path = tmp_path / "since1970.json"
         path.write_text(written)
-        span = _report(path).span
+        span = report_of(path).span
         assert span.busy_us == pytest.approx(ran, rel=1e-3)
         assert span.idle_us == pytest.approx(span.duration_us - ran, rel=1e-3)
 
@@ -145,7 +141,7 @@ def test_begin_and_end_events_are_paired_by_thread_and_nesting(tmp_path: Path) -
     report = _same_as_drawn(drawing.write(tmp_path))
     assert report.coverage.dropped == []
     drawing.events.append({**drawing.events[0], "ts": 9000})
-    (lost,) = _report(drawing.write(tmp_path)).coverage.dropped
+    (lost,) = report_of(drawing.write(tmp_path)).coverage.dropped
     assert (lost.what, lost.count) == ("events", 1)
     assert "never ended" in lost.why
 
@@ -259,7 +255,7 @@ def test_kernels_of_a_graph_share_its_launch_and_nobody_is_accused_of_the_gaps_b
         for k in range(4):
             drawing.kernel(GEMM, 20 + 90 * k, 80 + 90 * k)
             drawing.events[-1]["args"]["correlation"] = 77
-        step = _report(drawing.write(tmp_path)).steps[0]
+        step = report_of(drawing.write(tmp_path)).steps[0]
         assert step.compute_us == 240
         assert step.idle_by_cause.host_us <= 20 + 50  # before the graph and after it, never between its kernels
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from analyzers import TraceError
-from analyzers.diagnosis import TraceReport
-from analyzers.one_rank.breakdown import break_down
 from analyzers.readers import read
 from tests.analyzers.nsys_drawing import (
     CALLS,
@@ -34,6 +32,7 @@ from tests.analyzers.nsys_drawing import (
     launch,
     nvtx,
 )
+from tests.analyzers.taken_apart import report_of
 from tests.places import FACTS
 
 COLUMNS = FACTS / "nsys_cols.json"
@@ -86,11 +85,6 @@ def _write(path: Path, version: str) -> set[str]:
     return tables
 
 
-def _report(path: Path) -> TraceReport:
-    (timeline,) = read(path)
-    return break_down(timeline).report()
-
-
 @pytest.mark.parametrize("version", _versions())
 def test_a_capture_reads_the_same_in_every_version_that_holds_it(tmp_path: Path, version: str) -> None:
     path = tmp_path / "rank4.sqlite"
@@ -99,7 +93,7 @@ def test_a_capture_reads_the_same_in_every_version_that_holds_it(tmp_path: Path,
         with pytest.raises(TraceError, match="no device events"):
             read(path)
         return
-    report = _report(path)
+    report = report_of(path)
     span = report.span
     assert span.busy_us == sum(us for table, us in BUSY_US.items() if table in tables)
     assert span.graph_us == (40 if GRAPHS in tables else 0)

@@ -21,8 +21,9 @@ from analyzers.one_rank import gaps, host
 from analyzers.one_rank.breakdown import Breakdown, break_down
 from analyzers.readers import chunks, read
 from tests.analyzers.by_the_microsecond import Reference, reference
-from tests.analyzers.drawing import GEMM, Drawing
+from tests.analyzers.drawing import GEMM
 from tests.analyzers.random_timelines import HORIZON_US, OTHER_DEVICE, TimelineThings, draw, kernels, timelines
+from tests.analyzers.taken_apart import breakdown_of
 
 PLACE = ("name", "start_us")
 PARTS = ("compute", "exposed_communication", "exposed_copy", "idle", "turnaround")
@@ -32,11 +33,6 @@ CAUSES = ("host", "sync", "bubble", "unattributed")
 def tried(times: int) -> settings:
     """So many random timelines; the folder they are written to may be the same for all."""
     return settings(max_examples=times, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def _breakdown(drawing: Drawing, folder: Path) -> Breakdown:
-    (timeline,) = read(drawing.write(folder))
-    return break_down(timeline)
 
 
 def _figures(partition: Partition) -> dict[str, float]:
@@ -64,7 +60,7 @@ def _same(one: Partition, other: dict[str, float]) -> bool:
 @tried(150)
 @given(timelines)
 def test_the_parts_of_any_step_and_of_the_whole_span_add_up(tmp_path: Path, timeline: TimelineThings) -> None:
-    breakdown = _breakdown(draw(timeline), tmp_path)
+    breakdown = breakdown_of(draw(timeline), tmp_path)
     for p in (breakdown.span, *breakdown.steps):
         causes = msgspec.to_builtins(p.idle_by_cause)
         sums = {
@@ -85,7 +81,7 @@ def test_the_parts_of_any_step_and_of_the_whole_span_add_up(tmp_path: Path, time
 @given(timelines)
 def test_sorted_sweeps_say_what_a_boolean_a_microsecond_says(tmp_path: Path, timeline: TimelineThings) -> None:
     drawing = draw(timeline)
-    breakdown = _breakdown(drawing, tmp_path)
+    breakdown = breakdown_of(drawing, tmp_path)
     expected = reference(drawing)
     for partition in (breakdown.span, *breakdown.steps):
         assert _said(partition) == _expected(expected, partition)
@@ -136,17 +132,17 @@ def test_a_file_read_in_pieces_is_the_file_read_at_once(tmp_path: Path, timeline
 @tried(40)
 @given(timelines, st.sampled_from((1, 1_000_003, 1_700_000_000_000_000)))
 def test_a_clock_that_starts_elsewhere_changes_nothing(tmp_path: Path, timeline: TimelineThings, shift: int) -> None:
-    here, there = (_breakdown(draw(timeline, shift=by), tmp_path) for by in (0, shift))
+    here, there = (breakdown_of(draw(timeline, shift=by), tmp_path) for by in (0, shift))
     assert (there.span, there.steps) == (here.span, here.steps)
 
 
 @tried(40)
 @given(timelines, st.sampled_from((2, 7)))
 def test_times_in_another_unit_scale_every_figure(tmp_path: Path, timeline: TimelineThings, scale: int) -> None:
-    one = _breakdown(draw(timeline), tmp_path)
+    one = breakdown_of(draw(timeline), tmp_path)
     slower = {name: getattr(gaps, name) * scale for name in ("LAUNCH_LATENCY_US", "TURNAROUND_US")}
     with _set(gaps, **slower), _set(host, SLOW_LAUNCH_US=host.SLOW_LAUNCH_US * scale):
-        scaled = _breakdown(draw(timeline, scale=scale), tmp_path)
+        scaled = breakdown_of(draw(timeline, scale=scale), tmp_path)
     for small, large in zip((one.span, *one.steps), (scaled.span, *scaled.steps), strict=True):
         assert _same(large, {name: us * scale for name, us in _figures(small).items()})
 
@@ -155,9 +151,9 @@ def test_times_in_another_unit_scale_every_figure(tmp_path: Path, timeline: Time
 @given(timelines, st.integers(0, HORIZON_US))
 def test_two_halves_of_a_step_add_up_to_the_step(tmp_path: Path, timeline: TimelineThings, cut: int) -> None:
     edges, things = timeline
-    whole = _breakdown(draw((edges, things)), tmp_path)
+    whole = breakdown_of(draw((edges, things)), tmp_path)
     between = edges[0] + cut % (edges[-1] - edges[0])
-    halves = _breakdown(draw((sorted({*edges, between}), things)), tmp_path)
+    halves = breakdown_of(draw((sorted({*edges, between}), things)), tmp_path)
     assert _sum(halves) == pytest.approx(_sum(whole), abs=1e-6)
 
 
@@ -174,14 +170,14 @@ def test_a_copy_under_compute_is_a_copy_and_nothing_else(
     tmp_path: Path, timeline: TimelineThings, data: st.DataObject
 ) -> None:
     drawing = draw(timeline)
-    alone = _breakdown(drawing, tmp_path)
+    alone = breakdown_of(drawing, tmp_path)
     compute = alone.work.compute
     if not len(compute):
         return
     k = data.draw(st.integers(0, len(compute) - 1))
     origin = min(event["ts"] for event in drawing.events)
     drawing.copy("Memcpy DtoD", float(compute.start[k]) + origin, float(compute.end[k]) + origin, stream=11)
-    together = _breakdown(drawing, tmp_path)
+    together = breakdown_of(drawing, tmp_path)
     for before, after in zip((alone.span, *alone.steps), (together.span, *together.steps), strict=True):
         assert after.copy_us >= before.copy_us
         assert msgspec.structs.replace(after, copy_us=before.copy_us) == before
@@ -193,7 +189,7 @@ def test_what_another_device_does_changes_nothing_on_this_one(
     tmp_path: Path, timeline: TimelineThings, others: list[tuple[Any, ...]]
 ) -> None:
     drawing = draw(timeline)
-    alone = _breakdown(drawing, tmp_path)
+    alone = breakdown_of(drawing, tmp_path)
     latest = max(event["ts"] + event["dur"] for event in drawing.events)
     first = min(event["ts"] for event in drawing.events)
     for _, _, start, length, before, took, _, stream in others:

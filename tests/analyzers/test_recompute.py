@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.one_rank.breakdown import Breakdown, break_down
-from analyzers.readers import read
 from tests.analyzers.drawing import ALL_TO_ALL, BACKWARD, DISPATCH, GEMM, MAIN, Drawing
+from tests.analyzers.taken_apart import breakdown_of
 
 NODE = "autograd::engine::evaluate_function: "
 STEP_US = 1000
-
-
-def _breakdown(drawing: Drawing, folder: Path) -> Breakdown:
-    (timeline,) = read(drawing.write(folder))
-    return break_down(timeline)
 
 
 def _launching(drawing: Drawing, *moments: float, thread: int = BACKWARD) -> Drawing:
@@ -28,7 +22,7 @@ def _launching(drawing: Drawing, *moments: float, thread: int = BACKWARD) -> Dra
 
 
 def _recompute(drawing: Drawing, folder: Path) -> float:
-    (step,) = _breakdown(drawing.step(1, 0, STEP_US), folder).steps
+    (step,) = breakdown_of(drawing.step(1, 0, STEP_US), folder).steps
     assert step.compute_by_class.get("recompute", 0.0) == step.recompute_us
     return step.recompute_us
 
@@ -103,7 +97,7 @@ def test_communication_done_again_counts_as_well(tmp_path: Path) -> None:
     drawing.operator("aten::mm", 95, 110, BACKWARD)
     drawing.kernel(DISPATCH, 300, 330, launched=30, thread=BACKWARD)
     drawing.kernel(ALL_TO_ALL, 400, 450, launched=100, thread=BACKWARD)
-    (step,) = _breakdown(drawing, tmp_path).steps
+    (step,) = breakdown_of(drawing, tmp_path).steps
     assert (step.recompute_us, step.exposed_communication_us) == (30, 80)
 
 
@@ -148,7 +142,7 @@ def test_work_issued_again_on_a_rank_on_cpus_is_recompute(tmp_path: Path) -> Non
     drawing = Drawing(on_cpu=True).step(1, 0, STEP_US).operator("aten::mm", 0, 400, MAIN, 1)
     drawing.operator(NODE + "MmBackward0", 400, 900, MAIN, 3).operator("MmBackward0", 401, 899, MAIN, 3)
     drawing.operator("aten::mm", 410, 600, MAIN, 40).operator("aten::mm", 600, 890, MAIN)
-    breakdown = _breakdown(drawing, tmp_path)
+    breakdown = breakdown_of(drawing, tmp_path)
     assert breakdown.measure(breakdown.recompute_issue) == [190]
     assert breakdown.steps[0].recompute_us == 190
     assert breakdown.steps[0].compute_by_class == {"recompute": 190, "gemm": 400 + 498 - 190}
