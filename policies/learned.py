@@ -15,6 +15,7 @@ from itertools import islice, takewhile
 from policies.belief.belief import Belief, believed
 from policies.belief.lesson import Lesson
 from policies.belief.prior import prior_of
+from policies.belief.time import INTERVAL
 from policies.carried import carrying
 from policies.consider import Candidate, Idea, consider
 from policies.cures import walls_of
@@ -107,12 +108,17 @@ class LearnedPolicy:
         if throughput(best) is None:
             needed = f"; {self._what_it_takes()}" if needs_room(view) else ""
             return self._fixes.why_stopped(best, trials) + needed
-        _, ranked = self._ranked(view)
+        belief, ranked = self._ranked(view)
+        told = INTERVAL * belief.time.noise
         if not ranked:
-            return "no legal recipe is left that could gain more than the noise"
+            by = f" (two bursts differ by up to {100 * math.expm1(told):.1f} %)" if told else ""
+            return f"no legal recipe is left that could gain more than the noise{by}"
         worth = 100 * math.expm1(ranked[0].worth)
         gain = f"the next burst is expected to gain {f'{worth:.2g}' if worth >= 0.01 else 'less than 0.01'} %"
-        return f"{gain}, below the limit of {100 * WORTH:.1f} %" if ranked[0].worth < WORTH else gain
+        if ranked[0].worth < WORTH:
+            return f"{gain}, below the limit of {100 * WORTH:.1f} %"
+        sampler = best.recipe.tune.sampler  # that of retune, where it is not the belief
+        return gain if sampler == MODEL else f"{gain}, but {sampler} (tune.sampler) has nothing left to propose"
 
     def _what_it_takes(self) -> str:
         nodes = fewest_nodes(self._base, above=self._base.cluster.nodes)

@@ -1,9 +1,9 @@
 """The tuning loop: phase by phase, propose, attempt, judge, keep the better one.
 
 A pass goes through all phases. While a pass has tried something, another one starts at scale: what a later
-phase freed or taught may make an earlier one worth while again. At the end reference and best are measured once more,
-in turns. Which recipe comes next is the policy's affair, whether it
-was better the judge's; the loop only decides when it is enough.
+phase freed or taught may make an earlier one worth while again. Then reference and best are measured once more, in
+turns, which may teach enough of the noise for a further pass. Which recipe comes next is the policy's affair, whether
+it was better the judge's; the loop only decides when it is enough.
 """
 
 from __future__ import annotations
@@ -54,17 +54,34 @@ class Loop:
     def run(self) -> Ended:
         """Tunes until the budget is spent or nothing is left to try: how it ended and why, written down."""
         self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
-        phases: Sequence[Phase] = PHASES
-        while phases:
-            before = len(self._history.proposals)
-            for phase in phases:
-                while (number := self._next(phase)) is not None:
-                    self._settle(self.bench.attempt(number))
-            phases = LATER_PASSES if len(self._history.proposals) != before else ()
+        self._search(PHASES)
+        confirmed = self._make_sure()
+        while self._search(LATER_PASSES):
+            confirmed = self._make_sure(confirmed)
+        return self.bench.journal.append(self._end())
+
+    def _search(self, phases: Sequence[Phase]) -> bool:
+        """Passes until one tries nothing; whether any tried something."""
+        tried = False
+        while self._pass(phases):
+            tried, phases = True, LATER_PASSES
+        return tried
+
+    def _pass(self, phases: Sequence[Phase]) -> bool:
+        before = len(self._history.proposals)
+        for phase in phases:
+            while (number := self._next(phase)) is not None:
+                self._settle(self.bench.attempt(number))
+        return len(self._history.proposals) != before
+
+    def _make_sure(self, confirmed: int | None = None) -> int | None:
+        """What was left open is told, and the best confirmed, unless it is the trial that was: the one that is now."""
         self._reconsider()
         self._measure_reference()
-        self._confirm()
-        return self.bench.journal.append(self._end())
+        best = self._history.best
+        if best is not None and best.number != confirmed:
+            self._confirm()
+        return best.number if best is not None else None
 
     @property
     def best(self) -> Trial:
@@ -124,7 +141,8 @@ class Loop:
 
     def _left_open(self) -> list[int]:
         best = self._history.best
-        open_ones = [trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE]
+        untold = (trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE)
+        open_ones = [trial for trial in untold if len(trial.bursts) <= PAIRS]
         gains = {trial.number: gain_over(trial, best) or 0.0 for trial in open_ones} if best else {}
         return sorted((number for number in gains if gains[number] > 0), key=lambda number: -gains[number])[:OPEN]
 
@@ -146,7 +164,7 @@ class Loop:
             proposal = self.policy.reference(given, self._history.trials) if self.bench.may_burst else None
             if proposal is not None and not self._tried(proposal.recipe):
                 self._settle(self.bench.attempt(self.bench.enter(proposal)))
-        elif isinstance(past, Proposed):
+        elif isinstance(past, Proposed) and past.phase is Phase.FIT:
             self._settle(self.bench.attempt(self.bench.journal.once(Proposed, lambda: past).trial))
 
     def _confirm(self) -> None:

@@ -211,6 +211,17 @@ def test_why_it_stopped_says_what_was_left(walked: list[Trial]) -> None:
     assert "at most" not in said
 
 
+def test_another_sampler_that_has_nothing_left_is_said_to_have_ended_the_search(walked: list[Trial]) -> None:
+    given = with_sampler(walked[0], "tpe")
+    said = LearnedPolicy(given.recipe, 1).why_stopped(given, [given])
+    assert said.endswith("but tpe (tune.sampler) has nothing left to propose")
+
+
+def with_sampler(one: Trial, sampler: str) -> Trial:
+    tune = one.recipe.tune.model_copy(update={"sampler": sampler})
+    return replace(one, proposal=replace(one.proposal, recipe=one.recipe.model_copy(update={"tune": tune})))
+
+
 def test_the_more_proposals_have_run_out_of_memory_the_surer_the_next_must_be() -> None:
     """The recipe as given is nobody's proposal: that it ran out says nothing of how sure the belief was."""
     given = trial(base(), given=out_of_memory(base()))

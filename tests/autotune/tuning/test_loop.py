@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,17 @@ import pytest
 from analyzers.diagnosis import Cause, RankTime
 from autotune.tuning.journal import read_study
 from autotune.tuning.judge import judge
-from policies.trial import Phase, Prediction, Status, Trial, Verdict
-from tests.autotune.tuning.fakes import FakeEngine, Idea, Rule, analysis_of, base_recipe, loop_in, outcome_of
+from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
+from tests.autotune.tuning.fakes import (
+    FakeEngine,
+    FakePolicy,
+    Idea,
+    Rule,
+    analysis_of,
+    base_recipe,
+    loop_in,
+    outcome_of,
+)
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
@@ -107,6 +117,24 @@ def test_the_result_is_made_sure_by_three_pairs_at_most(tmp_path: Path) -> None:
     engine = FakeEngine(drifting)
     loop_in(tmp_path, rule=drifting, engine=engine, ideas=[FASTER]).run()
     assert [len(trial.outcomes) for trial in trials_in(tmp_path)] == [1 + 3, 1 + 3]
+
+
+class Unsure(FakePolicy):
+    """Has nothing to propose until repeats have shown how far two bursts of the base lie apart, and one thing then."""
+
+    def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
+        return super().propose(best, phase, trials) if best.number != 1 or len(best.outcomes) > 1 else None
+
+
+def test_what_the_last_pairs_make_worth_a_burst_is_tried_and_confirmed(tmp_path: Path) -> None:
+    ideas = [Idea(changes={"micro_batch_size": 2}), FASTER]
+    loop = loop_in(tmp_path, rule=micro_batches)
+    replace(loop, policy=Unsure(ideas)).run()
+    history = read_study(tmp_path)
+    assert [trial.recipe.knob("micro_batch_size") for trial in history.trials] == [1, 2, 4]
+    assert [len(trial.outcomes) for trial in history.trials] == [3, 2, 2]
+    assert history.best is not None
+    assert history.best.number == 2
 
 
 def test_no_pair_is_paid_for_beyond_the_budget(tmp_path: Path) -> None:
