@@ -13,9 +13,9 @@ from autotune.importing.found import Asked, Started, check_given
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.login import login_line
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
+from trainer.command_line.shell.expansion import NOT_SET, NOT_UNDERSTOOD
 from trainer.command_line.shell.loops import ARGUMENTS
 from trainer.command_line.shell.remote import is_apart
-from trainer.command_line.shell.scope import NOT_SET, NOT_UNDERSTOOD
 from trainer.errors import BadInputError, Problem, refused
 from trainer.secrets import is_secret, is_secret_flag
 

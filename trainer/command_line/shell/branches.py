@@ -43,14 +43,14 @@ def _condition(reading: Reading, branch: Node) -> bool | None:
 
 
 def _case(reading: Reading, node: Node) -> None:
-    value = word_of(reading.scope.value(node.child_by_field_name("value"), empty=True))
+    value = word_of(reading.expansion.value(node.child_by_field_name("value"), empty=True))
     items = [child for child in node.named_children if child.type == "case_item"]
     if value.gaps:
         for item in items:
             _maybe(reading, _commands_of_case(item), node, "case")
         return
     for item in items:
-        patterns = [word_of(reading.scope.value(each)).text for each in item.children_by_field_name("value")]
+        patterns = [word_of(reading.expansion.value(each)).text for each in item.children_by_field_name("value")]
         if any(fnmatchcase(value.text, pattern) for pattern in patterns):
             reading.statements(_commands_of_case(item))
             return
@@ -101,7 +101,7 @@ def _prepares(reading: Reading, node: Node) -> bool:
         return all(_prepares(reading, side) for side in (node.children[0], node.children[-1]))
     command = node.child_by_field_name("body") if node.type == "redirected_statement" else node
     parts = [] if command is None or command.type != "command" else command.named_children
-    words = [word for part in parts if "redirect" not in part.type for word in reading.scope.words(part)]
+    words = [word for part in parts if "redirect" not in part.type for word in reading.expansion.words(part)]
     return bool(words) and prepares(tuple(words))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from trainer.command_line.shell.arithmetic import calculate
+from trainer.command_line.shell.expansion import Expansion
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.syntax import Node, parse, text_of
 from trainer.command_line.shell.words import word_of
@@ -72,7 +73,7 @@ def _compared(sign: str, left: Node, right: Node, scope: Scope) -> bool | None:
     matches = sign in MATCHES and _between_double_brackets(left)
     compare = (MATCHES if matches else COMPARISONS).get(sign)
     text = _text(left, scope)
-    other = scope.pattern(right, regex=sign == "=~") if matches else _text(right, scope)
+    other = Expansion(scope=scope).pattern(right, regex=sign == "=~") if matches else _text(right, scope)
     if compare is None or text is None or other is None:
         return None
     try:
@@ -119,7 +120,7 @@ def _command(node: Node, scope: Scope) -> bool | None:
 
 def _text(node: Node, scope: Scope) -> str | None:
     """A word; what is not set counts as empty, as it would if the script were started in an empty environment."""
-    word = word_of(scope.value(node, empty=True))
+    word = word_of(Expansion(scope=scope).value(node, empty=True))
     return None if word.gaps else word.text
 
 

@@ -30,7 +30,7 @@ def _command(reading: Reading, node: Node) -> None:
             if name and (value := local.get(name)):
                 own[name] = exported_word(name, value.values[0], line=reading.line(child))
         elif "redirect" not in child.type:
-            words += reading.scope.words(child)
+            words += reading.expansion.words(child)
     run(reading, tuple(words), own, node)
 
 

@@ -75,7 +75,7 @@ def _of_words(reading: Reading, node: Node) -> Iterator[Turn | None]:
     if of_own_options(reading, node) and (not nodes or any(_OWN.search(text_of(each)) for each in nodes)):
         yield None
         return
-    words: list[Word] = [word for each in nodes for word in reading.scope.words(each)]
+    words: list[Word] = [word for each in nodes for word in reading.expansion.words(each)]
     words = words if nodes else [word_of(each) for each in reading.scope.positional or ()]
     for word in words:
         yield None if word.gaps or word.pattern else {text_of(name): pieces_of(word)}

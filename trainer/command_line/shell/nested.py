@@ -94,7 +94,7 @@ def redirected(reading: Reading, node: Node) -> None:
     document = next((each for each in inside(node, "heredoc_body")), None)
     words: Words = ()
     if body is not None and body.type == "command":
-        words = tuple(word for child in body.named_children for word in reading.scope.words(child))
+        words = tuple(word for child in body.named_children for word in reading.expansion.words(child))
     if document is None or not words:
         reading.statements([body] if body is not None else [])
         return
@@ -125,7 +125,7 @@ def _before_a_shell(words: Words) -> Words | None:
 
 def _write(reading: Reading, words: Words, node: Node, text: str) -> None:
     targets = inside(node, "file_redirect")
-    names = [word for target in targets for child in target.named_children for word in reading.scope.words(child)]
+    names = [word for target in targets for child in target.named_children for word in reading.expansion.words(child)]
     for name in names or words[1:]:
         adds = any(">>" in text_of(target) for target in targets)
         if not name.gaps:

@@ -1,49 +1,18 @@
-"""What a script's variables hold while it is read, and how a word of it expands."""
+"""What a script's variables hold while it is read."""
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from trainer.command_line.shell.arithmetic import calculate, names_in
-from trainer.command_line.shell.braces import alternatives
-from trainer.command_line.shell.literals import LITERAL, QUOTED, unescaped
-from trainer.command_line.shell.paths import path_of
 from trainer.command_line.shell.script import TooMuchError
-from trainer.command_line.shell.syntax import Node, line_of, parse, text_of
-from trainer.command_line.shell.transforms import transformed
-from trainer.command_line.shell.words import (
-    BREAK,
-    Gap,
-    Piece,
-    Pieces,
-    Variable,
-    Word,
-    merged,
-    missing,
-    pieces_of,
-    plain,
-    split_pieces,
-    words_of,
-)
+from trainer.command_line.shell.syntax import Node, line_of
+from trainer.command_line.shell.words import Pieces, Variable, merged, plain
 
-_EXPANSION = re.compile(
-    r"\$\{(?P<size>#)?(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<operator>:?[-=+?])?(?P<rest>.*)\}",
-    re.DOTALL,
-)
-_PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\\.|.""", re.DOTALL)
-_ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
 MOST_STEPS = 50_000
 MOST_LETTERS = 2**20
 MOST_PIECES = 2**14  # of the words of one variable, known or not
-_HOME = re.compile(r"^(~)(?=/|$|:)")
-_HOMES = re.compile(r"(?:(?<=:)|^)(~)(?=/|$|:)")  # of a value that is assigned
-_LATER_HOMES = re.compile(r"(?<=:)(~)(?=/|$|:)")
-NOT_SET = "not set in the script"
-NOT_UNDERSTOOD = "not understood"
-NOT_RUN = "a command that is not run"
 
 
 @dataclass(kw_only=True)
@@ -59,11 +28,10 @@ class Scope:
     file: str | None = None  # that is read, where it is not the script itself
     path: str | None = None  # of the script, absolute: what it finds its own folder by
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))  # those left
-    assigned: str | None = None  # the variable whose new value is being read
 
     def get(self, name: str) -> Variable | None:
         if name.isdigit() and self.positional is None:
-            name = self._argument(name)
+            name = self.argument(name)
         if name in self.given and not (name.isdigit() and self.positional is not None):
             return plain(self.given[name])
         if name.isdigit() and self.positional is not None:
@@ -71,7 +39,7 @@ class Scope:
             return Variable(values=(self.positional[index],)) if 0 <= index < len(self.positional) else plain("")
         return self.variables.get(name)
 
-    def _argument(self, name: str) -> str:
+    def argument(self, name: str) -> str:
         """The number of `$1` among the arguments the script was started with."""
         return str(int(name) + self.shifted) if name.isdigit() and name != "0" else name
 
@@ -106,264 +74,8 @@ class Scope:
             joined = (*(held.values[0] if held.values else ()), *value.values[0])
             self.assign(name, Variable(values=(joined,)))
 
-    # --- expansion --------------------------------------------------------------------------------------
-    def pieces(self, node: Node, *, quoted: bool = False, empty: bool = False) -> Iterator[Piece]:
-        """A word's node as pieces. `empty`: what is not set counts as empty, as in tests."""
-        kind = node.type
-        if kind in LITERAL:
-            yield from self._literal(node)
-        elif kind in ("string", "translated_string"):
-            if not _ALL_WORDS.fullmatch(text_of(node)):  # an empty array gives no word at all
-                yield Piece(text="")
-            yield from self._string(node, empty)
-        elif kind in ("concatenation", "command_name"):
-            for child in node.children:
-                yield from self.pieces(child, quoted=quoted, empty=empty)
-        elif kind in ("simple_expansion", "expansion"):
-            yield from self._expansion(node, quoted, empty)
-        elif kind == "arithmetic_expansion":
-            yield from self._arithmetic(node)
-        elif kind == "command_substitution" and (path := path_of(text_of(node), self._known_word)) is not None:
-            yield Piece(text=path)
-        else:
-            yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
-
-    def words(self, node: Node) -> tuple[Word, ...]:
-        """The words that one word of a command or of an array gives."""
-        text = text_of(node)
-        choices = (
-            alternatives(text) if "{" in text and node.type in ("word", "concatenation", "brace_expression") else []
-        )
-        if len(choices) < 2:
-            return words_of(self.pieces(node))
-        held, self.first_line = self.first_line, self._line(node)
-        values = [parse("x=" + choice).named_children[0].child_by_field_name("value") for choice in choices]
-        found = [word for value in values if value is not None for word in words_of(self.pieces(value))]
-        self.first_line = held
-        return tuple(found)
-
-    def elements(self, node: Node) -> list[Pieces]:
-        """What one word of an array literal gives."""
-        return [pieces_of(word) for word in self.words(node)]
-
-    def key(self, text: str) -> str | None:
-        """The key that an index names; None while a part of it is not known."""
-        return self._known_word(text)
-
-    def _literal(self, node: Node) -> Iterator[Piece]:
-        """Text; `~` at the start of a word, or behind a colon of an assignment, is the home folder."""
-        kind, text = node.type, text_of(node)
-        for part in self._at_homes(node, text) if kind == "word" else [text]:
-            if part == "~":
-                yield from self._home(node)
-            elif part:
-                yield Piece(text=LITERAL[kind](part), quoted=kind in QUOTED or (kind == "word" and "\\" in part))
-        if not text:
-            yield Piece(text="")
-
-    def _at_homes(self, node: Node, text: str) -> list[str]:
-        if self.assigned is None:
-            return _HOME.split(text) if _is_start(node) else [text]
-        return (_HOMES if _is_start(node) else _LATER_HOMES).split(text)
-
-    def _home(self, node: Node) -> Iterator[Piece]:
-        home = self.get("HOME")
-        gap = Gap(name="HOME", line=self._line(node), text="~", why="the home folder of whoever runs it")
-        yield from home.values[0] if home and home.values else [missing(gap)]
-
-    def value(self, node: Node, *, empty: bool = False, assigned: str | None = None) -> Pieces:
-        """A word as it is assigned: one value, never split. `assigned`: the variable that gets it."""
-        held, self.assigned = self.assigned, assigned
-        found = tuple(self.pieces(node, quoted=True, empty=empty))
-        self.assigned = held
-        return tuple(Piece(text=" ") if piece is BREAK else replace(piece, quoted=True) for piece in found)
-
-    def pattern(self, node: Node, *, regex: bool = False) -> str | None:
-        """A word as a pattern (regex: a regular expression) in which what is quoted is text; None while it has gaps."""
-        pieces = [*self._of_regex(node, regex)] if node.type == "regex" else [*self.pieces(node, empty=True)]
-        if any(piece.gap for piece in pieces):
-            return None
-        text = re.escape if regex else glob.escape
-        return "".join(text(piece.text) if piece.quoted else piece.text or " " * (piece is BREAK) for piece in pieces)
-
-    def _of_regex(self, node: Node, regex: bool) -> Iterator[Piece]:
-        """The parser leaves quotes and variables in it as they are."""
-        for part in _PARTS_OF_REGEX.findall(text_of(node)):
-            if part[0] in "\"'$" and len(part) > 1:
-                value = parse("x=" + part).named_children[0].child_by_field_name("value")
-                yield from self.pieces(value, empty=True)
-            else:
-                escaped = part[0] == "\\" and not regex
-                yield Piece(text=part[escaped:], quoted=escaped)
-
-    def whole_number(self, name: str) -> int | None:
-        variable = self._named(name)
-        text = variable.known if variable else None
-        return int(text) if text is not None and re.fullmatch(r"\s*-?\d+\s*", text) else None
-
-    def _string(self, node: Node, empty: bool) -> Iterator[Piece]:
-        """White space between expansions belongs to no child: it is what lies between their bytes."""
-        end = node.children[0].end_byte
-        source: bytes = node.text
-        for child in [*node.children[1:-1], node.children[-1]]:
-            begin = child.end_byte - 1 if child is node.children[-1] else child.start_byte  # `" "` ends in ` "`
-            between = source[end - node.start_byte : begin - node.start_byte].decode()
-            if between:
-                yield Piece(text=between)
-            end = child.end_byte
-            if child.type == "string_content":
-                yield Piece(text=unescaped(text_of(child)))
-            elif child.is_named:
-                yield from self.pieces(child, quoted=True, empty=empty)
-            elif child is not node.children[-1]:
-                yield Piece(text=text_of(child))
-
-    def _expansion(self, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
-        text = text_of(node)
-        braced = text if text.startswith("${") else "${" + text[1:] + "}"
-        if keys := self._keys(braced):
-            yield from _spread(keys, "@", quoted)
-            return
-        match = _EXPANSION.fullmatch(braced)
-        if match is None or (match["rest"] and not match["operator"]):
-            yield from self._transformed(node, match, quoted)
-            return
-        variable = self._named(match["name"])
-        keyed = variable is not None and variable.keys is not None and match["index"] not in (None, "@", "*")
-        if keyed and variable is not None:
-            key = self.key(match["index"])
-            variable = None if key is None else variable.at(key)
-        if match["name"] in "@*" and self.positional is None and not empty:
-            self.notes.setdefault(match["name"], self._line(node))
-        if match["size"]:
-            yield self._size(node, match, variable)
-        elif match["operator"]:
-            yield from self._with_operator(node, match, variable, quoted, empty)
-        elif variable is None and match["index"] in ("@", "*"):  # no environment holds arrays
-            self.notes.setdefault(match["name"], self._line(node))
-        elif variable is None and keyed and not empty:
-            yield self._no_key(node, f"{match['name']}[{match['index']}]", match["index"], text)
-        elif variable is None:
-            yield from self._unset(node, match["name"], text, empty)
-        elif (index := match["name"] if keyed else self._index(match)) is None:
-            yield self._gap(node, text, NOT_UNDERSTOOD)
-        else:
-            yield from _spread(variable, index, quoted)
-
-    def _no_key(self, node: Node, element: str, index: str, text: str) -> Piece:
-        """The variable that the key is made of is asked for, else the element."""
-        value = parse("x=" + index).named_children[0].child_by_field_name("value")
-        open_ones = [] if value is None else [piece.gap for piece in self.value(value) if piece.gap]
-        name = open_ones[0].name if open_ones else element
-        return self._gap(
-            node, name, "it is a key of an array" if open_ones else "no such key is set in the script", text
-        )
-
-    def _keys(self, braced: str) -> Variable | None:
-        """${!A[@]}: the keys of an array."""
-        match = re.fullmatch(r"\$\{!(\w+)\[[@*]\]\}", braced)
-        held = self.get(match[1]) if match else None
-        if held is None or not held.is_array:
-            return None
-        keys = map(str, range(len(held.values))) if held.keys is None else held.keys
-        return Variable(values=tuple((Piece(text=key),) for key in keys), is_array=True)
-
-    def _index(self, match: re.Match[str]) -> str | None:
-        """`@`, `*` or the number of an element; None for what is no number, as the keys of `declare -A`."""
-        index = match["index"]
-        if index is None or index in ("@", "*") or index.isdigit():
-            return index or match["name"]
-        number = calculate(index, self.whole_number) if index not in self.variables else self.whole_number(index)
-        return None if number is None or number < 0 else str(number)
-
-    def _size(self, node: Node, match: re.Match[str], variable: Variable | None) -> Piece:
-        """${#A[@]} counts values, ${#A} letters."""
-        if variable is None:
-            return Piece(text="0")
-        if (match["index"] or match["name"]) in ("@", "*"):
-            return Piece(text=str(len(variable.values)))
-        known = None if match["index"] else variable.known
-        return self._gap(node, text_of(node), NOT_UNDERSTOOD) if known is None else Piece(text=str(len(known)))
-
-    def _transformed(self, node: Node, match: re.Match[str] | None, quoted: bool) -> Iterator[Piece]:
-        """${NAME##*/} and its like; a gap of its own, which NAME's value would not fill, where that is not known."""
-        if match and match["name"] in "@*" and re.fullmatch(r":\s*[1-9]\d*", match["rest"]):  # "${@:2}"
-            yield from self._arguments_from(node, int(match["rest"][1:]), match["name"], quoted)
-            return
-        variable = self._named(match["name"]) if match and not match["index"] and not match["size"] else None
-        text = variable.known if variable and not variable.is_array else None
-        found = None
-        if match and text is not None:
-            found = transformed(text, match["rest"], pattern=self._known_pattern, word=self._known_word)
-        if found is None:
-            yield self._gap(node, text_of(node), "it splits a value that is not known" if match else NOT_UNDERSTOOD)
-        else:
-            yield from [Piece(text=found)] if quoted else split_pieces((Piece(text=found),))
-
-    def _arguments_from(self, node: Node, first: int, name: str, quoted: bool) -> Iterator[Piece]:
-        if self.positional is None:
-            self.notes.setdefault(name, self._line(node))
-        yield from _spread(Variable(values=(self.positional or ())[first - 1 :], is_array=True), name, quoted)
-
-    def _with_operator(
-        self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool
-    ) -> Iterator[Piece]:
-        sign, name = match["operator"], match["name"]
-        if variable is None and name == self.assigned:  # PATH=/here${PATH:+:$PATH}, PATH=/here:${PATH:-}
-            if sign.endswith("+") and re.search(rf"\$\{{?{name}\b", match["rest"]):
-                yield from self._reread(match["rest"], node, quoted, empty)
-                return
-            if sign.endswith("-") and match["rest"] in ("", '""', "''"):
-                yield Piece(text="", inherits=name)
-                return
-        holds = variable is not None and not (sign.startswith(":") and variable.known == "" and not variable.is_array)
-        if sign.endswith("+"):
-            if holds:
-                yield from self._reread(match["rest"], node, quoted, empty)
-        elif holds and variable is not None:
-            yield from _spread(variable, match["index"] or name, quoted)
-        elif sign.endswith("?"):
-            yield from self._unset(node, name, text_of(node), empty)
-        else:
-            found = tuple(self._reread(match["rest"], node, quoted, empty))
-            if sign.endswith("="):
-                self.assign(name, Variable(values=(found,)))
-            yield from found
-
-    def _reread(self, rest: str, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
-        """The word behind an operator, which the tree holds in pieces."""
-        if not quoted and re.search("[\"']", rest):  # ${N:+--flag "a b"}
-            yield from self._words(parse(f"x=({rest})"), empty)
-            return
-        has_quotes = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "\"'"
-        read = parse("x=" + (rest if has_quotes else '"' + rest.replace('"', "") + '"')).named_children[0]
-        value = read.child_by_field_name("value")
-        found = () if value is None else tuple(self.pieces(value, quoted=True, empty=empty))
-        yield from found if quoted or has_quotes else split_pieces(found)
-
-    def _words(self, root: Node, empty: bool) -> Iterator[Piece]:
-        array = root.named_children[0].child_by_field_name("value") if root.named_children else None
-        for index, child in enumerate(array.named_children if array is not None else ()):
-            if index:
-                yield BREAK
-            yield from self.pieces(child, empty=empty)
-
-    def _known_pattern(self, text: str) -> str | None:
-        spaced = text if re.search(r"[\"'\\]", text) else text.replace(" ", '" "')
-        nodes = parse("x=" + spaced).named_children
-        value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
-        return None if value is None or "\\" in text else self.pattern(value)
-
-    def _known_word(self, text: str) -> str | None:
-        """The text of a word of the script, as in a substitution; None while a part of it is not known."""
-        if not text:
-            return ""
-        nodes = parse("x=" + text).named_children
-        value = nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
-        pieces = () if value is None else self.value(value)
-        return None if value is None or any(piece.gap for piece in pieces) else "".join(p.text for p in pieces)
-
-    def _named(self, name: str) -> Variable | None:
+    def named(self, name: str) -> Variable | None:
+        """What `$name` stands for: a variable, an argument, all of them (@, *) or their number (#)."""
         if name in ("0", "BASH_SOURCE") and self.path is not None:
             return plain(self.path)
         if name in "@*":
@@ -372,59 +84,16 @@ class Scope:
             return plain(str(len(self.positional)))
         return self.get(name)
 
-    def _unset(self, node: Node, name: str, text: str, empty: bool) -> Iterator[Piece]:
-        if empty and name not in "#?$!-":
-            self.notes.setdefault(name, self._line(node))
-            yield Piece(text="")
-        else:
-            told = name if name.isidentifier() else self._argument(name)
-            yield self._gap(node, told, NOT_SET if name.isidentifier() else "given when it is started", text)
+    def whole_number(self, name: str) -> int | None:
+        """A variable as arithmetic reads it; None where it is no number, or not known."""
+        variable = self.named(name)
+        text = variable.known if variable else None
+        return int(text) if text is not None and re.fullmatch(r"\s*-?\d+\s*", text) else None
 
-    def _arithmetic(self, node: Node) -> Iterator[Piece]:
-        """Its number; else gaps for the variables that it lacks, and one of its own where it is not they."""
-        text = text_of(node)
-        inner = text.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
-        value = calculate(inner, self.whole_number)
-        lacks = {gap.name: gap for name in names_in(inner) for gap in self._lacking(node, name)}
-        if value is not None:
-            yield Piece(text=str(value))
-        elif not lacks or text in self.given or not all(gap.has_own_name or gap.is_asked for gap in lacks.values()):
-            yield self._gap(node, text, "arithmetic on what is not known")
-        else:
-            first, *others = lacks.values()
-            yield Piece(text=text, gap=first)
-            yield from (Piece(text="", gap=gap) for gap in others)
+    def note(self, name: str, node: Node) -> None:
+        """A variable that is taken as empty."""
+        self.notes.setdefault(name, self.line(node))
 
-    def _lacking(self, node: Node, name: str) -> Iterator[Gap]:
-        """What has to be known for a name to be a number."""
-        variable = self._named(name)
-        if variable is None:
-            yield Gap(name=name, line=self._line(node), text=f"${name}", why=NOT_SET, file=self.file)
-        elif not variable.is_array:
-            yield from (piece.gap for value in variable.values for piece in value if piece.gap)
-
-    def _gap(self, node: Node, name: str, why: str, text: str = "") -> Piece:
-        if name in self.given:
-            return Piece(text=self.given[name])
-        return missing(Gap(name=name, line=self._line(node), text=text or text_of(node), why=why, file=self.file))
-
-    def _line(self, node: Node) -> int:
+    def line(self, node: Node) -> int:
+        """In the file."""
         return line_of(node) + self.first_line - 1
-
-
-def _spread(variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
-    """The values an index names: all of them for @ and *, else one."""
-    if index in ("@", "*") and (variable.is_array or index == "@"):
-        chosen = variable.values
-    else:
-        number = int(index) if index.isdigit() and variable.is_array else 0
-        chosen = variable.values[number : number + 1]
-    for position, value in enumerate(chosen):
-        if position:
-            yield Piece(text=" ") if quoted and index == "*" else BREAK
-        yield from ([Piece(text=""), *value] if quoted else split_pieces(value))
-
-
-def _is_start(node: Node) -> bool:
-    """Whether a word's node is the first of its word."""
-    return node.parent is None or node.parent.type != "concatenation" or node.parent.children[0] == node

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from os.path import normpath
 from typing import TypeAlias
 
+from trainer.command_line.shell.expansion import Expansion
 from trainer.command_line.shell.remote import is_apart
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.script import Command
-from trainer.command_line.shell.syntax import Node, first_error, line_of, parse, text_of
+from trainer.command_line.shell.syntax import Node, first_error, parse, text_of
 from trainer.command_line.shell.words import Gap, Variable, Word, exported_word, missing, pieces_of
 
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}")
@@ -59,6 +60,10 @@ class Reading:
     written: dict[str, str] = field(default_factory=dict)  # files that the script writes, by the name it gives them
     outside: list[str] = field(default_factory=list)  # of setup, what a container or another machine does not have
 
+    @property
+    def expansion(self) -> Expansion:
+        return Expansion(scope=self.scope)
+
     def read(self, text: str) -> None:
         root = parse(text)
         if wrong := first_error(root):
@@ -73,7 +78,7 @@ class Reading:
         self.notes.append((line, f"{what} (of {self.scope.file})" if self.scope.file else what))
 
     def line(self, node: Node) -> int:
-        return line_of(node) + self.scope.first_line - 1
+        return self.scope.line(node)
 
     def statements(self, nodes: list[Node]) -> None:
         for node in nodes:

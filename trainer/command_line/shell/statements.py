@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from trainer.command_line.shell.arithmetic import assignments, calculate, changed_names
-from trainer.command_line.shell.scope import NOT_SET, Scope
+from trainer.command_line.shell.expansion import NOT_SET
+from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.state import Handler, Reading
 from trainer.command_line.shell.syntax import Node, parse, text_of
 from trainer.command_line.shell.words import Piece, Pieces, Variable, plain
@@ -38,11 +39,11 @@ def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | 
 def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> str | None:
     """`A[key]=x` of an array with keys."""
     name, _, index = text_of(target).partition("[")
-    held, key = reading.scope.get(name), reading.scope.key(index.removesuffix("]"))
+    held, key = reading.scope.get(name), reading.expansion.known_word(index.removesuffix("]"))
     if held is None or held.keys is None or key is None:
         reading.note(reading.line(node), f"{text_of(target)}=… was not followed")
         return None
-    pieces = () if value is None else reading.scope.value(value)
+    pieces = () if value is None else reading.expansion.value(value)
     reading.scope.assign(name, held.with_key(key, pieces, adds=text_of(node)[len(text_of(target)) :].startswith("+=")))
     return name
 
@@ -52,7 +53,7 @@ def _value(reading: Reading, node: Node | None, name: str) -> Variable:
         return plain("")
     if node.type == "array":
         return _array(reading, node, name)
-    return Variable(values=(_inheriting(reading, reading.scope.value(node, assigned=name), name, node),))
+    return Variable(values=(_inheriting(reading, reading.expansion.value(node, assigned=name), name, node),))
 
 
 def _array(reading: Reading, node: Node, name: str) -> Variable:
@@ -60,7 +61,7 @@ def _array(reading: Reading, node: Node, name: str) -> Variable:
     held = reading.scope.variables.get(name)
     if held is not None and held.keys is not None:
         return _with_keys(reading, children)
-    words = [pieces for child in children for pieces in reading.scope.elements(child)]
+    words = [pieces for child in children for pieces in reading.expansion.elements(child)]
     return Variable(values=tuple(words), is_array=True)
 
 
@@ -69,12 +70,12 @@ def _with_keys(reading: Reading, children: list[Node]) -> Variable:
     found = Variable(values=(), is_array=True, keys=())
     for child in children:
         pair = _KEYED.fullmatch(text_of(child))
-        key = reading.scope.key(pair["key"]) if pair else None
+        key = reading.expansion.known_word(pair["key"]) if pair else None
         if pair is None or key is None:
             reading.note(reading.line(child), f"{text_of(child)} in an array with keys was not followed")
         else:
             value = parse("x=" + pair["value"]).named_children[0].child_by_field_name("value")
-            found = found.with_key(key, () if value is None else reading.scope.value(value))
+            found = found.with_key(key, () if value is None else reading.expansion.value(value))
     return found
 
 
