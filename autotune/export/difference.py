@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.export.script import Command, rank_command
 from autotune.export.target import Context
@@ -23,18 +24,18 @@ class WordChange:
     after: str
 
 
-def word_changes(base: Recipe, tuned: Recipe) -> list[WordChange]:
+def word_changes(base: Recipe, tuned: Recipe, *, bursts: Path | None = None) -> list[WordChange]:
     """From the command of one recipe to that of the other; in the words of the user's trainer, else of Megatron-LM's
-    newest version."""
-    before, after = (_words(recipe) for recipe in (base, tuned))
+    newest version. `bursts`: the folder of their study's, by which exports of it are written too."""
+    before, after = (_words(recipe, Context(bursts=bursts)) for recipe in (base, tuned))
     keys = dict.fromkeys([*before, *after])
     pairs = ((before.get(key, ""), after.get(key, "")) for key in keys)
     return [WordChange(before=a, after=b) for a, b in pairs if a != b]
 
 
-def _words(recipe: Recipe) -> dict[str, str]:
+def _words(recipe: Recipe, context: Context) -> dict[str, str]:
     """Text by what it sets."""
-    command = rank_command(recipe, Context())
+    command = rank_command(recipe, context)
     bridge = recipe.trainer is not None and recipe.trainer.kind == "megatron-bridge"
     said = _overrides(command.argv) if bridge else _flags(command)
     return said | {name: f"{name}={shlex.quote(value)}" for name, value in command.variables.items()}

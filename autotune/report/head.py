@@ -56,7 +56,7 @@ def head_of(material: Material) -> Head:
         facts=tuple(fact for fact in facts if fact[1]),
         changes=_changes(material),
         export=f"moe-autotune export . --to {_target(base)}" if best else "",
-        flags=tuple(word_changes(base, best.recipe)) if best else (),
+        flags=tuple(word_changes(base, best.recipe, bursts=material.bursts)) if best else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from autotune.looks.tables import Table
 from autotune.report.document import Document, Measured, measured
@@ -35,11 +36,13 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """A study with what every section needs from it, computed once."""
+    """A study with what every section needs from it, computed once. `bursts`: the folder of its bursts; None where
+    only its journal is there."""
 
     history: History
     document: Document
     figures: dict[int, Measured] = field(default_factory=dict)  # by trial, those that ran
+    bursts: Path | None = None
 
     @property
     def trials(self) -> list[Trial]:
@@ -62,9 +65,10 @@ class Material:
         return None if number is None else self.history.attempted.get(number)
 
 
-def material_of(history: History, document: Document) -> Material:
+def material_of(history: History, document: Document, *, bursts: Path | None = None) -> Material:
     ran = ((trial.number, measured(trial)) for trial in history.trials)
-    return Material(history=history, document=document, figures={n: m for n, m in ran if m is not None})
+    figures = {number: found for number, found in ran if found is not None}
+    return Material(history=history, document=document, figures=figures, bursts=bursts)
 
 
 def status_words(trial: Trial) -> str:

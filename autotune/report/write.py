@@ -14,6 +14,7 @@ from autotune.report.page import page, running_of
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.standing import standing_of
+from autotune.tuning.study import BURSTS
 
 HTML, MARKDOWN, JSON, RECIPE = "report.html", "report.md", "report.json", "tuned_recipe.yaml"
 
@@ -24,7 +25,7 @@ def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Pat
     The price of a GPU-hour is the journal's where none is given. Raises BadInputError if the folder holds no readable
     journal, OSError if it cannot be written to.
     """
-    rendered = render(read_study(study_dir), gpu_hour_price=gpu_hour_price)
+    rendered = render(read_study(study_dir), gpu_hour_price=gpu_hour_price, bursts=study_dir / BURSTS)
     for name, text in rendered.items():
         replace_file(study_dir / name, text)
     if RECIPE not in rendered:
@@ -35,15 +36,16 @@ def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Pat
 def write_running(history: History, *, study_dir: Path, now: float) -> None:
     """Writes report.html of a study that this process runs, whole or not at all. Raises OSError."""
     standing = standing_of(history, folder=str(study_dir), now=now, held=True)
-    material = material_of(history, document_of(history))
+    material = material_of(history, document_of(history), bursts=study_dir / BURSTS)
     tuned = history.best.recipe.to_yaml() if history.best else None
     replace_file(study_dir / HTML, page(material, tuned, running_of(standing, now)))
 
 
-def render(history: History, *, gpu_hour_price: float | None = None) -> dict[str, str]:
-    """Every derived file of a study by its name. Pure: of the history alone."""
+def render(history: History, *, gpu_hour_price: float | None = None, bursts: Path | None = None) -> dict[str, str]:
+    """Every derived file of a study by its name: of the history, and of what Megatron-Bridge left in the folder of its
+    bursts."""
     document = document_of(history, gpu_hour_price=gpu_hour_price)
-    material = material_of(history, document)
+    material = material_of(history, document, bursts=bursts)
     tuned = history.best.recipe.to_yaml() if history.best else None
     encoded = msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1)
     rendered = {

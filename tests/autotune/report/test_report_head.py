@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from autotune.cli import main
 from autotune.export.difference import WordChange, word_changes
-from autotune.report import document_of, render
+from autotune.report import document_of, render, write_report
 from autotune.report.answers import answered, before_and_after
 from autotune.report.head import Head, head_of
 from autotune.report.material import Material, material_of
 from autotune.tuning.events import Event, StudyStarted, TunerStarted
 from autotune.tuning.history import History
-from tests.autotune.report.drawn_study import STEPS, events
+from tests.autotune.report.drawn_study import STEPS, events, write_study
 from tests.autotune.test_cli import SIMULATED
 from trainer.recipe import Recipe, load_recipe
 
@@ -27,14 +30,17 @@ def material(told: list[Event], *, price: float | None = None) -> Material:
 
 def planned(told: list[Event], hours: float) -> list[Event]:
     """The study as its recipe would have begun it with planned_gpu_hours."""
+    return changed(told, lambda recipe: {"tune": recipe["tune"] | {"planned_gpu_hours": hours}})
 
-    def with_hours(event: Event) -> Event:
+
+def changed(told: list[Event], sections: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Event]:
+    """The study with other sections in each of its recipes."""
+
+    def with_sections(event: Event) -> Event:
         recipe = getattr(event, "recipe", None)
-        if not isinstance(recipe, dict):
-            return event
-        return msgspec.structs.replace(event, recipe=recipe | {"tune": recipe["tune"] | {"planned_gpu_hours": hours}})
+        return msgspec.structs.replace(event, recipe=recipe | sections(recipe)) if isinstance(recipe, dict) else event
 
-    return [with_hours(event) for event in told]
+    return [with_sections(event) for event in told]
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +106,31 @@ def test_the_difference_is_in_the_words_of_the_users_own_trainer() -> None:
     changes = word_changes(recipe, recipe.replace({"micro_batch_size": 4}))
     assert any(change.after == "train.micro_batch_size=4" for change in changes)
     assert word_changes(recipe, recipe) == []
+
+
+BRIDGE = {"kind": "megatron-bridge", "command": ["python", "train.py", "--recipe", "mine"]}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "said"),
+    [
+        ("model:\n  x: 1\n", "comm_overlap.overlap_grad_reduce"),
+        ("comm_overlap: null\n", "ddp.overlap_grad_reduce"),
+    ],
+)
+def test_the_difference_writes_overlap_where_the_users_bridge_recipe_has_it(
+    configuration: str, said: str, tmp_path: Path
+) -> None:
+    steps = (*STEPS[:2], replace(STEPS[5], step_ms=1200.0, repeats=()))
+    told = changed(events(steps), lambda recipe: {"burst": recipe["burst"] | {"engine": "command"}, "trainer": BRIDGE})
+    study = write_study(tmp_path / "study", told)
+    (study / "bursts/0001/trainer").mkdir(parents=True)
+    (study / "bursts/0001/command.txt").write_text("python train.py --recipe mine\n")
+    (study / "bursts/0001/trainer/configuration.yaml").write_text(configuration)
+    write_report(study)
+    lines = (study / "report.md").read_text().splitlines()
+    assert [line for line in lines if "overlap_grad_reduce=" in line] == [f"+ {said}=true"]
+    assert f"{said}=true" in (study / "report.html").read_text()
 
 
 def test_simulated_and_cpu_stand_in_the_title() -> None:
