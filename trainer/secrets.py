@@ -102,14 +102,18 @@ def mask_file(path: Path) -> None:
         path.write_bytes(said.encode(errors="surrogateescape"))
 
 
-def _values(environment: Mapping[str, str]) -> list[str]:
-    """The longest first: one may be the beginning of another."""
-    held = {
-        value
+def names_in(environment: Mapping[str, str]) -> list[str]:
+    """Variables whose values are looked for in texts."""
+    return [
+        name
         for name, value in environment.items()
         if len(value) >= SHORTEST and (_is_secrets_name(name) or _VALUES.match(value))
-    }
-    return sorted(held, key=len, reverse=True)
+    ]
+
+
+def _values(environment: Mapping[str, str]) -> list[str]:
+    """The longest first: one may be the beginning of another."""
+    return sorted({environment[name] for name in names_in(environment)}, key=len, reverse=True)
 
 
 def _masked_value(match: re.Match[str]) -> str:

@@ -80,11 +80,12 @@ class Job:
                 )
             )
             return start_of(self.trainer.setup, script)
-        own = self._variables()
+        own = self.rank_variables()
         apart = [f"{name}={value}" for name, value in own.items() if _of_programs(name) and name != "PYTHONPATH"]
         return ("env", "-u", "PYTHONSAFEPATH", f"PYTHONPATH={self._pythonpath(own)}", *apart)
 
-    def _variables(self) -> dict[str, str]:
+    def rank_variables(self) -> dict[str, str]:
+        """With the values of secrets."""
         return {name: expanded(name, value, os.environ) for name, value in variables(self.burst.recipe).items()}
 
     def _pythonpath(self, own: dict[str, str]) -> str:
@@ -102,7 +103,7 @@ class Job:
             ours["CUDA_VISIBLE_DEVICES"] = ""
             if recipe.memory_limit_gib is not None:
                 ours["MOE_AUTOTUNE_LIMIT_GIB"] = str(recipe.memory_limit_gib)
-        theirs = {name: value for name, value in self._variables().items() if not _of_programs(name)}
+        theirs = {name: value for name, value in self.rank_variables().items() if not _of_programs(name)}
         added_to = [name for name, value in variables(recipe).items() if names_itself(name, value)]
         for name in added_to if self.trainer.setup else ():  # the script adds to what its lines left there
             if not is_inherited(name, variables(recipe)[name]):

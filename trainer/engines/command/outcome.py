@@ -23,7 +23,9 @@ from trainer.failures import Evidence, classify
 from trainer.launchers import Processes, mailbox
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
+from trainer.secrets import names_in
 
+NSIGHT = frozenset({".nsys-rep", ".qdrep", ".qdstrm", ".sqlite"})
 ARGUMENTS_WITHIN = 1 << 20  # characters of a log: the dump is at its start
 
 
@@ -70,7 +72,7 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
         cores_per_rank=(os.cpu_count() or 1) / recipe.ranks_per_node if recipe.burst.launcher_kind == "local" else None,
         acting=_acting(job),
         versions=usage[min(usage)].versions if usage else {},
-        warnings=[*unknown, *_warnings(reading, ended.followed)],
+        warnings=[*unknown, *_warnings(reading, ended.followed), *_unmasked(job)],
     )
 
 
@@ -154,6 +156,15 @@ def _short(bounds: Bounds, done: int) -> str:
     if done == 0:
         return "the trainer ended without an iteration line; its log is in the burst's log/"
     return f"the trainer ended after iteration {done} of {bounds.last}: its schedule must allow that many"
+
+
+def _unmasked(job: Job) -> list[str]:
+    """Nsight's files are its own: what it recorded of the environment stays in them."""
+    names = names_in({**os.environ, **job.rank_variables()})
+    if not names or not any(path.suffix in NSIGHT for path in (job.folder / "trace").glob("*")):
+        return []
+    told = ", ".join(sorted(names))
+    return [f"Nsight's files in trace/ may hold the values of {told}: delete them before the study is handed on"]
 
 
 def _warnings(reading: Reading, followed: Followed) -> list[str]:

@@ -22,8 +22,11 @@ _HEAD_BYTES = 1 << 20  # Kineto writes distributedInfo before the events
 def collect(written: Path, folder: Path) -> list[int]:
     """Moves every trace below `written` to `folder` as `rank<r>.pt.trace.json.gz`: the ranks found, in order.
 
-    A file that does not tell its rank keeps its name; the reader of traces asks it again.
+    A file that does not tell its rank keeps its name; the reader of traces asks it again. TensorBoard's own files go:
+    a burst's are of no use, and hold every argument, secrets with it, where nothing masks them.
     """
+    for path in written.rglob("events.out.tfevents.*"):
+        path.unlink()
     ranks = []
     for path in list(_traces(written)):
         rank = _rank(path)

@@ -74,6 +74,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         trace = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": RANK}, "traceEvents": []}
         (folder / f"host_{os.getpid()}.1.pt.trace.json").write_text(json.dumps(trace))
+        (folder / f"events.out.tfevents.1.host.{os.getpid()}.0").write_text(" ".join(sys.argv))
     if acts.get("linger"):
         time.sleep(3600)
     print(f"[exiting program at iteration {last}]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_a_burst_reads_the_measured_steps_between_warm_up_and_profile(tmp_path: 
         "rank0.pt.trace.json.gz",
         "rank1.pt.trace.json.gz",
     ]
+    assert not list((tmp_path / "0001").rglob("*tfevents*"))  # they quote every argument
     command = (tmp_path / "0001" / "command.txt").read_text()
     assert "--exit-interval 9 " in command
     assert "fake_trainer.py" in command
@@ -163,6 +165,33 @@ def test_no_secret_that_a_trainer_prints_is_in_what_a_burst_leaves(
     left = [path for path in (tmp_path / "0001").rglob("*") if path.is_file() and path.name not in OF_THE_RECIPE]
     assert len(left) > 3
     assert not [path for path in left if b"correct-horse" in path.read_bytes() or b"staple" in path.read_bytes()]
+
+
+NSYS = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case "$1" in -o) out=$2; shift 2;; -s|-t) shift 2;; profile|--*) shift;; *) break;; esac
+done
+env > "$out.nsys-rep"
+exec "$@"
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["MY_HUB_TOKEN", "MY_PLAIN_NAME"])
+def test_secrets_that_nsights_files_may_hold_are_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsys = tmp_path / "bin" / "nsys"
+    nsys.parent.mkdir()
+    nsys.write_text(NSYS)
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{nsys.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv(name, "correct-horse")
+    outcome = run(tmp_path, {}, trace="nsys")
+    assert outcome.failure is None
+    assert (tmp_path / "0001/trace/rank0.nsys-rep").exists()
+    said = [text for text in outcome.warnings if "Nsight's files in trace/ may hold the values of" in text]
+    assert any(name in text for text in said) == (name == "MY_HUB_TOKEN")
 
 
 @pytest.mark.faults
