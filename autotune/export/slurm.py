@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from autotune.export.script import array, comment, exports, first_line, rank_command, setup
 from autotune.export.target import Context, Target, launcher_of_rank
 from trainer.recipe import Recipe
+from trainer.recipe.launching import SlurmSettings, slurm_settings
 
+WORKDIR, QUOTED_PWD = "--container-workdir", '"$PWD"'
 RANK = (
     "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
     'LOCAL_WORLD_SIZE=$SLURM_NTASKS_PER_NODE; exec "$@"'
@@ -22,6 +24,8 @@ RANK = (
 def render(recipe: Recipe, context: Context) -> str:
     """The script. BadInputError for a version that is none."""
     command = rank_command(recipe, context)
+    settings = slurm_settings(recipe.burst.launcher)
+    prefix = f"{shlex.join(settings.prefix)} " if settings.prefix else ""
     lines = [
         first_line(recipe),
         *_resources(recipe),
@@ -38,14 +42,10 @@ def render(recipe: Recipe, context: Context) -> str:
         "",
         *array("COMMAND", command.argv),
         "",
-        "CONTAINER_ARGS=()",
-        'if [ -n "${CONTAINER:-}" ]; then',
-        '  CONTAINER_ARGS=(--container-image "$CONTAINER" --container-mounts "${MOUNTS:-$PWD:$PWD}")',
-        '  CONTAINER_ARGS+=(--container-workdir "$PWD")',
-        "fi",
+        *_container(settings),
         "",
         'srun --kill-on-bad-exit=1 ${CONTAINER_ARGS[@]+"${CONTAINER_ARGS[@]}"} \\',
-        f'  bash -c {shlex.quote(RANK)} rank "${{COMMAND[@]}}" "$@"',
+        f'  {prefix}bash -c {shlex.quote(RANK)} rank "${{COMMAND[@]}}" "$@"',
     ]
     return "\n".join(lines) + "\n"
 
@@ -63,11 +63,32 @@ def _resources(recipe: Recipe) -> Iterator[str]:
     yield "#SBATCH --output=%x-%j.log"
 
 
+def _container(settings: SlurmSettings) -> Iterator[str]:
+    """That of `burst.launcher`, which CONTAINER and MOUNTS replace."""
+    workdir = f"{WORKDIR}="
+    of_pyxis = [word for word in settings.srun if word.startswith(("--container-", "--no-container-"))]
+    folder = next((word.removeprefix(workdir) for word in of_pyxis if word.startswith(workdir)), None)
+    further = shlex.join(word for word in of_pyxis if not word.startswith(workdir))
+    if settings.container_image:
+        yield f"CONTAINER=${{CONTAINER:-{shlex.quote(settings.container_image)}}}"
+    if settings.container_mounts:
+        yield f"MOUNTS=${{MOUNTS:-{shlex.quote(','.join(settings.container_mounts))}}}"
+    yield "CONTAINER_ARGS=()"
+    yield 'if [ -n "${CONTAINER:-}" ]; then'
+    yield '  CONTAINER_ARGS=(--container-image "$CONTAINER" --container-mounts "${MOUNTS:-$PWD:$PWD}")'
+    yield f"  CONTAINER_ARGS+=({WORKDIR} {shlex.quote(folder) if folder else QUOTED_PWD})"
+    if further:
+        yield f"  CONTAINER_ARGS+=({further})"
+    yield "fi"
+
+
 def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
     yield "#"
     yield "# Fill in, as options of sbatch or as #SBATCH lines above:"
     yield "#   --account=ACCOUNT --partition=PARTITION --time=HH:MM:SS, where your cluster asks for them"
-    yield "#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); default the shell's environment"
+    settings = slurm_settings(recipe.burst.launcher)
+    default = "that below" if settings.container_image or settings.prefix else "the shell's environment"
+    yield f"#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); default {default}"
     if made_up:
         yield "#   data, tokenizer, schedule, checkpoints: it trains 50 steps on mock data; arguments after the"
         yield "#     script's name are passed on, and the last value of a flag wins"

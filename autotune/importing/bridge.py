@@ -56,6 +56,7 @@ def from_command(started: Started, asked: Asked, *, what: str) -> Found:
         sizes=started.sizes,
         launchers=started.launchers,
         headers=started.headers,
+        container=started.container,
         setup=started.setup,
         notes=(
             *started.notes,

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainer.command_line.containers import Container
 from trainer.command_line.launchers import Peeled, Sizes
 from trainer.command_line.shell import Gap
 from trainer.errors import refused
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.source import near
+
+MOST_SHOWN = 60  # letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,7 @@ class Started:
     sizes: Sizes = field(default_factory=Sizes)
     launchers: tuple[Peeled, ...] = ()
     headers: tuple[str, ...] = ()  # words of #SBATCH lines
+    container: Container = field(default_factory=Container)  # of Slurm's tasks
     setup: tuple[str, ...] = ()  # lines that prepare the shell: module load, conda activate
     gaps: Mapping[str, Gap] = field(default_factory=dict)  # words of argv, and names of env, that could not be read
     notes: tuple[str, ...] = ()
@@ -64,8 +68,15 @@ class Found:
     sizes: Sizes = field(default_factory=Sizes)
     launchers: tuple[Peeled, ...] = ()
     headers: tuple[str, ...] = ()
+    container: Container = field(default_factory=Container)
     setup: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def short(text: str) -> str:
+    """One line, with its beginning only where it is long."""
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"
 
 
 def check_given(asked: Asked, *texts: str) -> None:

@@ -43,6 +43,7 @@ def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[
         sizes=started.sizes,
         launchers=started.launchers,
         headers=started.headers,
+        container=started.container,
         setup=started.setup,
         notes=(*started.notes, *_by_version(reading, started)),
     )

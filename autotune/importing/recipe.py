@@ -51,8 +51,8 @@ def built(found: Found, asked: Asked) -> Imported:
             section[name] = list(value) if isinstance(value, tuple) else value
     if found.kind is not None:
         data["burst"] = {"engine": "command"}
-        if data["cluster"]["nodes"] > 1 and _of_slurm(found):
-            data["burst"]["launcher"] = "slurm"
+        if launcher := _launcher(found, data["cluster"]["nodes"]):
+            data["burst"]["launcher"] = launcher
         trainer = {
             "kind": found.kind,
             "version": version_beside(found.command, found.setup) if found.kind == "megatron-lm" else None,
@@ -65,8 +65,12 @@ def built(found: Found, asked: Asked) -> Imported:
     return Imported(recipe=recipe, found=found, environment=environment, changed={})
 
 
-def _of_slurm(found: Found) -> bool:
-    return bool(found.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in found.launchers)
+def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:
+    """Slurm over several nodes, and in the script's own container; None: on this machine."""
+    if settings := found.container.settings():
+        return {"slurm": settings}
+    of_slurm = bool(found.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in found.launchers)
+    return "slurm" if of_slurm and nodes > 1 else None
 
 
 def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> Imported:

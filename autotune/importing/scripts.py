@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.importing.container import container_in
 from autotune.importing.environment import LAUNCHERS, is_knob
 from autotune.importing.files import Beside
-from autotune.importing.found import Asked, Started, check_given
+from autotune.importing.found import Asked, Started, check_given, short
 from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
 from trainer.command_line.login import login_line
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
@@ -19,7 +19,6 @@ from trainer.command_line.shell.remote import is_apart
 from trainer.errors import BadInputError, Problem, refused
 from trainer.secrets import is_secret, is_secret_flag
 
-MOST_SHOWN = 60  # characters
 TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
 # A burst writes elsewhere and saves nothing: what only running the script could tell may stay as it was written.
 NOT_NEEDED = {
@@ -60,14 +59,15 @@ def started(text: str, asked: Asked) -> Started:
     program = [gap for word in words[:split] for gap in word.gaps]
     _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
     notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
-    notes += _apart(command)
+    container, told = container_in(command, start, script.headers)
+    notes += told
     own_launcher = _starts_bridge([word.text for word in words])
     if own_launcher:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
     sbatch = {name: Word(text=text) for name, text in slurm_environment(script.headers).items()}
     env = {**sbatch, **command.env, **_launcher_env(command, start)}
     left_out = [name for name, word in env.items() if word.gaps and name not in LAUNCHERS]
-    notes += [f"{name} was left out: {_short(env[name].text)} is not known" for name in left_out]
+    notes += [f"{name} was left out: {short(env[name].text)} is not known" for name in left_out]
     return Started(
         program=(*python, *(word.text for word in words[:split])),
         argv=tuple(word.text for word in argv),
@@ -75,21 +75,10 @@ def started(text: str, asked: Asked) -> Started:
         sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
         launchers=start.peeled,
         headers=script.headers,
+        container=container,
         setup=(*(() if command.outside or is_apart(command.words) else login_line(text)), *command.setup),
         notes=tuple(notes),
     )
-
-
-def _apart(command: Command) -> Iterator[str]:
-    """What a burst's ranks lack where the script starts its own elsewhere."""
-    if is_apart(command.words):
-        yield (
-            "it runs in a container: start moe-autotune in it, or write burst.launcher: {slurm: {container_image: …}}, "
-            "{hosts: …, prefix: …}"
-        )
-    if command.outside:
-        lines = "; ".join(_short(line) for line in command.outside)
-        yield f"what the script does before the container or the other machine is not done in it: {lines}"
 
 
 def _launcher_env(command: Command, start: Start) -> dict[str, Word]:
@@ -236,7 +225,7 @@ def _needed_env(command: Command) -> list[Gap]:
 def _refuse_gaps(gaps: list[Gap], script: Script, asked: Asked) -> None:
     problems = {
         gap.name: Problem(
-            where=f"{_file_of(gap, asked)}:{gap.line}", what=f"{_short(gap.text)}: {gap.why}", hint=_hint(gap)
+            where=f"{_file_of(gap, asked)}:{gap.line}", what=f"{short(gap.text)}: {gap.why}", hint=_hint(gap)
         )
         for gap in sorted(gaps, key=lambda gap: gap.line)
     }
@@ -256,8 +245,3 @@ def _hint(gap: Gap) -> str:
     if gap.why == NOT_UNDERSTOOD:
         return "write it in quotes, as bash needs it, or import a file of the arguments"
     return f"--set {gap.name}=VALUE" if gap.has_own_name or gap.name.isdigit() else f"--set '{gap.name}=VALUE'"
-
-
-def _short(text: str) -> str:
-    one_line = " ".join(text.split())
-    return one_line if len(one_line) <= MOST_SHOWN else f"{one_line[:MOST_SHOWN]}…"

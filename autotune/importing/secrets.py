@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from autotune.importing.found import Found, Started
 from trainer.command_line.argv import Words, join, split
+from trainer.command_line.containers import Container
 from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
@@ -25,9 +26,16 @@ def without(started: Started) -> Started:
         argv=argv,
         launchers=tuple(replace(each, words=redacted(each.words)) for each in started.launchers),
         headers=redacted(started.headers),
+        container=_without_keys(started.container),
         setup=tuple(line for line in started.setup if line not in told),
         notes=(*started.notes, *notes),
     )
+
+
+def _without_keys(container: Container) -> Container:
+    image = container.image if container.image is None or not is_key(container.image) else None
+    prefix = () if any(map(is_key, container.prefix)) else container.prefix
+    return replace(container, image=image, prefix=prefix)
 
 
 def told(found: Found) -> Found:

@@ -162,7 +162,7 @@ def _end(name: str, words: Sequence[str], at: int) -> tuple[int, bool, bool]:
         at += 1
         if word == "--":
             break
-        if _stands_alone(name, word) or (flag not in NAMES and at < len(words) and _is_program(words[at])):
+        if stands_alone(name, word) or (flag not in NAMES and at < len(words) and _is_program(words[at])):
             continue
         at += 2 if flag in TWO_VALUES else 1
     return min(len(words), at + (name in TAKES_ONE)), module, python
@@ -173,7 +173,7 @@ def _plain(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-def _stands_alone(name: str, word: str) -> bool:
+def stands_alone(name: str, word: str) -> bool:
     """Whether no value follows: a switch, several switches of one letter, or a value in the word itself."""
     flag = word.partition("=")[0]
     if "=" in word or _plain(flag) in _PLAIN_ALONE.get(name, ()) or (name in PLAIN and flag != "-n"):
@@ -199,7 +199,7 @@ _PLAIN_ALONE = {name: frozenset(map(_plain, flags)) for name, flags in ALONE.ite
 def _environment(name: str, words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Variables that a launcher's own options set: mpirun -x NAME=VALUE, srun --export=ALL,NAME=VALUE."""
     flags, comma = SETTING.get(name, ((), None))
-    for flag, value in _options(words):
+    for flag, value in options(words):
         if flag in flags:
             for pair in re.split(comma, value) if comma else [value]:
                 if re.match(r"[A-Za-z_]\w*=", pair):
@@ -228,7 +228,7 @@ def slurm_environment(words: Sequence[str]) -> dict[str, str]:
 
 def slurm_sizes(words: Sequence[str]) -> Sizes:
     """What words of srun, sbatch or an #SBATCH line say."""
-    said = dict(_options(words, "srun"))
+    said = dict(options(words, "srun"))
     tasks, per_node = _number(said, "--ntasks", "-n"), _number(said, "--ntasks-per-node")
     nodes = _number(said, "--nodes", "-N")
     gres = _GRES.match(said.get("--gres", ""))
@@ -246,26 +246,26 @@ def slurm_sizes(words: Sequence[str]) -> Sizes:
 
 
 def _torchrun(words: Sequence[str]) -> Sizes:
-    said = {flag.replace("_", "-"): value for flag, value in _options(words)}
+    said = {flag.replace("_", "-"): value for flag, value in options(words)}
     nodes = 1 if "--standalone" in words and "--nnodes" not in said else _number(said, "--nnodes")
     return Sizes(nodes=nodes, gpus_per_node=_number(said, "--nproc-per-node", "--nproc"))
 
 
 def _accelerate(words: Sequence[str]) -> Sizes:
-    said = {flag.replace("_", "-"): value for flag, value in _options(words)}
+    said = {flag.replace("_", "-"): value for flag, value in options(words)}
     nodes, ranks = _number(said, "--num-machines"), _number(said, "--num-processes")
     return Sizes(nodes=nodes, gpus_per_node=ranks // (nodes or 1) if ranks else None, tasks=ranks)
 
 
 def _mpirun(words: Sequence[str]) -> Sizes:
-    said = dict(_options(words))
+    said = dict(options(words))
     per_node = _number(said, "--npernode", "-npernode", "-ppn")
     tasks = _number(said, "-np", "-n", "--np")
     return Sizes(tasks=tasks, gpus_per_node=per_node, nodes=tasks // per_node if tasks and per_node else None)
 
 
 def _deepspeed(words: Sequence[str]) -> Sizes:
-    said = dict(_options(words))
+    said = dict(options(words))
     return Sizes(nodes=_number(said, "--num_nodes"), gpus_per_node=_number(said, "--num_gpus"))
 
 
@@ -278,7 +278,7 @@ _READERS = {
 }
 
 
-def _options(words: Sequence[str], name: str = "") -> Iterator[tuple[str, str]]:
+def options(words: Sequence[str], name: str = "") -> Iterator[tuple[str, str]]:
     """Flags with their values, however they are written: --nodes=2, --nodes 2, -N2, -N 2, and of a launcher whose
     switches are known -lN 2."""
     for index, word in enumerate(words):
