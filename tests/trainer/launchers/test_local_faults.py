@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.launchers.conftest import mark_of
+from tests.trainer.launchers.two_nodes import HANG_S
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.launchers import local
 from trainer.launchers.processes import status_of, with_mark
@@ -73,8 +74,8 @@ CASES = {
         kind=FailureKind.HANG,
         phase=BurstPhase.BACKWARD,
         rank=1,
-        evidence="no end after 0.5 s: rank 1 in backward at File",
-        deadline_s=0.5,
+        evidence=f"no end after {HANG_S:g} s: rank 1 in backward at File",
+        deadline_s=HANG_S,
     ),
     "a rank is stopped": Case(
         acts={0: [FORWARD, ["kill", "SIGSTOP"]]},
@@ -82,7 +83,7 @@ CASES = {
         phase=BurstPhase.FORWARD,
         rank=0,
         evidence="rank 0 is stopped in forward",
-        deadline_s=0.5,
+        deadline_s=HANG_S,
     ),
     "torchrun is killed": Case(
         acts={0: [FORWARD, ["kill_above", 1]], 1: [FORWARD, ["grandchild", "wiped"], ["hang"]]},
@@ -173,7 +174,7 @@ def test_ranks_waiting_in_a_collective_are_not_the_one_that_hangs(
     folder = make_burst({0: [FORWARD, ["meet"], ["meet"]], 1: [FORWARD, ["meet"], BACKWARD, ["hang"]]})
     ranks = launch()
     assert ranks.run(make_burst({0: [["meet"]], 1: [["meet"]]}), deadline_s=60).failure is None
-    failure = ranks.run(folder, deadline_s=1.0).failure
+    failure = ranks.run(folder, deadline_s=HANG_S).failure
     assert failure is not None
     assert (failure.kind, failure.rank, failure.phase) == (FailureKind.HANG, 1, BurstPhase.BACKWARD)
 

@@ -31,7 +31,7 @@ from trainer.engines.command.job import INJECTED
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.avoid import avoid
-from trainer.launchers.processes import descendants, with_mark
+from trainer.launchers.processes import descendants, send, with_mark
 
 pytestmark = pytest.mark.slurm
 
@@ -92,7 +92,7 @@ def test_a_killed_tuner_leaves_nothing_on_any_host(alone: bool, hosts: Hosts, tm
         mark = tuner.stdout.readline().strip()
         assert len(with_mark(mark)) > 6
         for process in [] if alone else descendants(tuner.pid):
-            os.kill(process.pid, signal.SIGKILL)
+            send(process, signal.SIGKILL)
         tuner.kill()
     until(lambda: not with_mark(mark))
 

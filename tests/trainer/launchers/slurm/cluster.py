@@ -6,6 +6,7 @@ Up in a second. Ports, names and folders are its own, so that several may run be
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -52,7 +53,7 @@ class Cluster:
     name: str = field(default_factory=lambda: f"t{os.getpid()}n")
     limits_memory: bool = field(default_factory=_MEMORY.is_dir)
     network: Network | None = None  # None: both nodes have this machine's own
-    sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="s")))  # 108 bytes are a path at most
+    sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="s", dir="/tmp")))  # 108 bytes at most
 
     @property
     def conf(self) -> Path:
@@ -116,7 +117,7 @@ class Cluster:
 
     def _slurm_conf(self) -> str:
         host, track = socket.gethostname().split(".")[0], _CGROUPS if self.limits_memory else _NO_CGROUPS
-        here, ports = self.folder, [_free_port() for _ in range(NODES + 1)]
+        here, ports = self.folder, _free_ports(NODES + 1)
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr={at} Port={port} CPUs=8 RealMemory=8000 State=UNKNOWN"
             for node, at, port in zip(self.nodes, self._addresses[1:], ports[1:], strict=True)
@@ -208,13 +209,19 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _free_port() -> int:
-    """Below the ports that the kernel hands out to whoever connects: nobody takes it meanwhile."""
-    while True:
-        port = random.randrange(12_000, 32_000)
-        with socket.socket() as listener, contextlib.suppress(OSError):
+def _free_ports(count: int) -> list[int]:
+    """Below the ports that the kernel hands out to whoever connects: nobody takes them meanwhile."""
+    drawn = random.sample(range(12_000, 32_000), 20_000)
+    return list(itertools.islice(filter(_is_free, drawn), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
             listener.bind(("127.0.0.1", port))
-            return port
+        except OSError:
+            return False
+        return True
 
 
 _CGROUP_CONF = """CgroupPlugin=cgroup/v1

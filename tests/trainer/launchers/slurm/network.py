@@ -63,6 +63,7 @@ class Network:
         return f"mv{self.tag}-{node}"
 
     def start(self) -> None:
+        self.stop()  # of a run that was killed, whose number is used again
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.controller}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tests.trainer.launchers.slurm.conftest import launcher_at
 from tests.trainer.launchers.two_nodes import PATIENCE_S, until
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.processes import NodesProcesses
-from trainer.launchers.processes import descendants, with_mark
+from trainer.launchers.processes import descendants, send, with_mark
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.warm import WarmRanks
 
@@ -56,7 +55,7 @@ def killed_tuner(folder: Path, acts: dict[int, list[list[Any]]], when: Callable[
         mark = tuner.stdout.readline().strip()
         until(when)
         for process in descendants(tuner.pid):
-            os.kill(process.pid, signal.SIGKILL)
+            send(process, signal.SIGKILL)  # a program of Slurm's may have ended meanwhile
         tuner.kill()
     yield mark
     until(lambda: not with_mark(mark) and not named("moe-"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +32,7 @@ from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.avoid import avoid, avoided
-from trainer.launchers.processes import with_mark
+from trainer.launchers.processes import Process, send, with_mark
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.slurm.queue import Queue, queue_path
 from trainer.launchers.warm import WarmRanks
@@ -110,7 +110,7 @@ def test_srun_killed_is_the_machines_fault(allocated: Cluster, launch_on_nodes: 
     assert ranks.run(make_burst({}), deadline_s=PATIENCE_S).failure is None
     for process, argv in commands(ranks):
         if argv[0] == "srun":
-            os.kill(process, 9)
+            send(process, signal.SIGKILL)  # of its two the second may have seen the first end
     failure = failed(ranks, make_burst({0: [["hang"]]}))
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "SIGKILL" in failure.evidence
@@ -128,11 +128,11 @@ def test_ranks_end_when_nobody_of_the_tuner_is_left(
     until(lambda: not with_mark(processes.mark))  # the lease is 30 s
 
 
-def commands(ranks: WarmRanks) -> list[tuple[int, list[str]]]:
+def commands(ranks: WarmRanks) -> list[tuple[Process, list[str]]]:
     found = []
     for process in with_mark(processes_of(ranks).mark):
         argv = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
-        found.append((process.pid, argv))
+        found.append((process, argv))
     return found
 
 

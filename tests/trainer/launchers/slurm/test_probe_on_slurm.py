@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ RATE_GB_S = 0.1 / 8  # 100 Mbit
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     if reason := why_not():
         pytest.skip(reason)
-    slurm = Cluster(folder=tmp_path / "slurm", name="slow", network=Network(nodes=NODES, rate="100mbit"))
+    slurm = Cluster(folder=tmp_path / "slurm", name=f"slow{os.getpid()}n", network=Network(nodes=NODES, rate="100mbit"))
     slurm.folder.mkdir()
     try:
         slurm.start()
