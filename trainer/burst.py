@@ -59,13 +59,14 @@ class BurstPhase(StrEnum):
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a burst gave no figure. `rank` is the one that failed first, `evidence` the line that shows it, `node` the
-    machine at fault, if any."""
+    machine at fault, if any. `killed`: by SIGKILL, and nothing tells by whom."""
 
     kind: FailureKind
     phase: BurstPhase | None = None
     rank: int | None = None
     evidence: str
     node: str | None = None
+    killed: bool = False
 
     @property
     def asked_gib(self) -> float | None:

@@ -79,6 +79,7 @@ class _Trouble:
             phase=error.phase if error else self.rank.phase,
             rank=self.rank.rank,
             evidence=" ".join(self.line.split())[:_LONGEST_EVIDENCE],
+            killed=self.words is None and self.rank.death is not None and self.rank.death.code == -signal.SIGKILL,
         )
 
 

@@ -98,7 +98,8 @@ def _lost(history: History) -> str:
     nodes = Counter(lost.failure.node for lost in history.lost if lost.failure.node)
     named = ", ".join(f"{node} {times} times" if times > 1 else node for node, times in nodes.most_common())
     where = f" (node {named})" if named else ""
-    return f", {counted(len(history.lost), 'burst')} lost to machine faults{where} and rerun"
+    to = "machine faults or kills" if any(lost.failure.killed for lost in history.lost) else "machine faults"
+    return f", {counted(len(history.lost), 'burst')} lost to {to}{where} and rerun"
 
 
 def _what_was_wrong(history: History) -> str:

@@ -32,6 +32,7 @@ WATCHED = 2  # late ranks that the next burst traces again
 LACKED = 4  # ranks whose traces the last analysis lacked: likewise
 TRIES = 2  # of a burst that the machine, not the recipe, made fail
 LOST_IN_A_ROW = 3  # bursts lost to the machine: then it is not one node, and nothing more is learnt here
+UNTOLD = (FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED)  # these tell nothing of a recipe
 FREE_BYTES = 1 << 20  # less than this left on the disk: the disk is what failed
 
 
@@ -155,7 +156,7 @@ class Bench:
             if outcome.failure is None:
                 break
             _refuse_full_disk(self.bursts)
-            if outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
+            if not self._is_lost(outcome.failure, tried):
                 break
             self.journal.append(
                 BurstLost(
@@ -167,6 +168,7 @@ class Bench:
                 )
             )
             self._stop_if_the_machine_is_down(outcome.failure)
+            _stop_if_killed_again(outcome.failure, tried)
             if tried >= TRIES and self.journal.history.finished:  # passed over, unless it is the first
                 break
         if outcome.failure and outcome.failure.kind is FailureKind.INTERRUPTED:
@@ -179,6 +181,12 @@ class Bench:
             ranks=outcome.ranks or burst.recipe.world_size,
         )
 
+    def _is_lost(self, failure: Failure, tried: int) -> bool:
+        """Whether it tells nothing of the recipe. A rank that was killed does not, once; twice it is this recipe's,
+        unless none has run so far."""
+        again = tried < TRIES or not self.journal.history.finished
+        return failure.kind is FailureKind.INFRASTRUCTURE or (failure.killed and again)
+
     def _left(self, burst: Burst) -> Outcome | None:
         """What the burst came to that a tuner which is gone had begun: read, or waited for. None where that tells
         nothing of the recipe."""
@@ -187,8 +195,8 @@ class Bench:
         found = read_outcome(burst.folder)
         if found is None and isinstance(self.engine, Adopting):
             found = self.engine.adopt(burst)
-        untold = found and found.failure and found.failure.kind in (FailureKind.INFRASTRUCTURE, FailureKind.INTERRUPTED)
-        return None if untold else found
+        failure = found.failure if found else None
+        return None if failure and (failure.kind in UNTOLD or failure.killed) else found
 
     def _afresh(self, burst: Burst) -> Outcome:
         _set_aside(burst.folder)
@@ -226,6 +234,16 @@ def _finite(outcome: Outcome) -> Outcome:
     """The outcome with its loss curve up to the first value that is no number: JSON has no words for the others."""
     good = list(takewhile(math.isfinite, outcome.loss))
     return outcome if len(good) == len(outcome.loss) else msgspec.structs.replace(outcome, loss=good)
+
+
+def _stop_if_killed_again(failure: Failure, tried: int) -> None:
+    if failure.killed and tried >= TRIES:
+        raise ToolError(
+            f"no recipe has run so far: again a rank was killed from outside, and nothing tells by whom: "
+            f"{failure.evidence}",
+            hint="an administrator may, `scancel --signal=KILL`, or what watches memory (earlyoom, systemd-oomd, "
+            "Kubernetes): see `dmesg` and `journalctl` of its machine, then continue with --resume",
+        )
 
 
 def _refuse_full_disk(folder: Path) -> None:

@@ -80,7 +80,8 @@ def _(event: BurstFinished, history: History) -> str:
 
 @line_of.register
 def _(event: BurstLost, history: History) -> str:
-    return f"  burst {event.burst} lost, not caused by the recipe: {failure_in_words(event.failure)}"
+    whose = "a rank was killed from outside" if event.failure.killed else "not caused by the recipe"
+    return f"  burst {event.burst} lost, {whose}: {failure_in_words(event.failure)}"
 
 
 @line_of.register

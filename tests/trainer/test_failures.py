@@ -168,9 +168,11 @@ def test_a_warning_in_the_log_does_not_explain_a_crash_that_explains_itself() ->
 
 
 def test_a_sigkill_is_out_of_memory_only_if_the_kernel_says_so() -> None:
-    assert failure(died(0, 1.0, -signal.SIGKILL)).kind is FailureKind.CRASH
+    found = failure(died(0, 1.0, -signal.SIGKILL))
+    assert (found.kind, found.killed) == (FailureKind.CRASH, True)
+    assert not failure(died(0, 1.0, -signal.SIGSEGV)).killed
     found = failure(died(0, 1.0, -signal.SIGKILL), oom_kills=1)
-    assert found.kind is FailureKind.OOM
+    assert (found.kind, found.killed) == (FailureKind.OOM, False)
     assert "the kernel killed 1" in found.evidence
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from trainer.burst import Failure
 from trainer.errors import ToolError
 from trainer.launchers.agent import deaths_told
 from trainer.launchers.mailbox import agent_log, tail
+from trainer.launchers.ports import free_port
 from trainer.launchers.processes import MARK, OWNER, end_all, owner_text, sweep, this_process, with_mark
 from trainer.launchers.sight import Sight, SightHere
 from trainer.launchers.supervisor import exit_path
@@ -49,7 +49,7 @@ class LocalLauncher:
         sweep()
         mark = uuid.uuid4().hex
         control.mkdir(parents=True, exist_ok=True)
-        command = torchrun_command(argv, ranks=ranks_per_node, port=free_port(), control=control)
+        command = torchrun_command(argv, ranks=ranks_per_node, port=free_port("127.0.0.1"), control=control)
         supervisor = _start_supervisor(command, control, rank_environment(env, mark=mark, defaults=LOOPBACK))
         return LocalProcesses(world_size=ranks_per_node, control=control, mark=mark, supervisor=supervisor)
 
@@ -96,14 +96,6 @@ def rank_environment(
         MARK: mark,
         OWNER: owner_text(this_process()),
     }
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago. If it is taken meanwhile, the failure is `infrastructure`."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _start_supervisor(command: list[str], control: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -8,13 +8,22 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def oom_kills(*, cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int:
-    """The count so far: of our own cgroup (v2) where it is kept, else of the whole machine; 0 if neither tells.
+    """The count so far: of our own cgroup (v2, v1) where it is kept, else of the whole machine, where others' processes
+    are killed too; 0 if nothing tells.
 
-    Both count kills for a cgroup's limit and for the machine's (Linux 4.13 and later).
+    All count kills for a cgroup's limit and for the machine's (Linux 4.13 and later).
     """
-    own = next((line[3:] for line in _lines(proc / "self" / "cgroup") if line.startswith("0::")), "/")
-    kept = _lines(cgroups / own.lstrip("/") / "memory.events") or _lines(proc / "vmstat")
-    return next((int(line.split()[1]) for line in kept if line.startswith("oom_kill ")), 0)
+    lines = (line.split(":", 2) for line in _lines(proc / "self" / "cgroup"))
+    own = {controllers: path.lstrip("/") for _, controllers, path in lines}
+    first = cgroups / "memory"
+    kept = (
+        cgroups / own.get("", "") / "memory.events",
+        first / own.get("memory", "") / "memory.oom_control",
+        first / "memory.oom_control",  # a container sees its own there
+        proc / "vmstat",
+    )
+    counts = (int(line.split()[1]) for file in kept for line in _lines(file) if line.startswith("oom_kill "))
+    return next(counts, 0)
 
 
 def _lines(path: Path) -> list[str]:

@@ -16,11 +16,13 @@ from trainer.failures import Evidence, classify
 from trainer.launchers import Launcher, Processes, RankResult, mailbox
 from trainer.launchers.control import new_control, without_secrets
 from trainer.launchers.processes import POLL_S
+from trainer.launchers.stopwatch import Stopwatch
 from trainer.launchers.watch import Watch
 from trainer.secrets import masked
 
 STARTUP_S = 300.0  # how long ranks may take to import
 _GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
+_KILLED_S = 15.0  # after a rank was killed: what started it may have been, and says so once all of it has ended
 _POLITE_S = 5.0  # for idle ranks to end by themselves
 
 
@@ -127,20 +129,28 @@ class WarmRanks:
 
     def _wait(self, watch: Watch, deadline_s: float) -> float | None:
         """Until all ranks replied, or it is clear that they will not. Returns the deadline, in s, if it passed."""
-        limit_s, since, starting = self.startup_s, time.monotonic(), True
-        while not (watch.all_replied or watch.troubled_for_s > _GRACE_S or not self.processes.running):
+        stopwatch, starting = Stopwatch(), True
+        limit_s, since = self.startup_s, 0.0
+        while not (watch.all_replied or self._tells(watch) or not self.processes.running):
             self.processes.check()
-            if self.processes.pending is not None:
-                since = time.monotonic()
+            held = self.processes.pending is not None
+            now = stopwatch.look(held=held)
+            if held and starting:
+                since = now
             if starting and watch.all_ready:
-                limit_s, since, starting = deadline_s, time.monotonic(), False
-            if time.monotonic() - since > limit_s:
+                limit_s, since, starting = deadline_s, now, False
+            if now - since > limit_s:
                 return limit_s
             time.sleep(POLL_S)
             watch.look()
         self.processes.check()
         watch.look()  # what the ranks did before the supervisor ended
         return None
+
+    def _tells(self, watch: Watch) -> bool:
+        """Whether what went wrong is told: by the ranks and, where one was killed, by what started it."""
+        unsure = watch.saw_a_kill and self.processes.code is None
+        return watch.troubled_for_s > (_KILLED_S if unsure else _GRACE_S)
 
     def end(self) -> None:
         """See `Ranks.end`. Idle ranks are asked first."""

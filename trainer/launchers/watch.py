@@ -71,6 +71,11 @@ class Watch:
         return bool(self.deaths) or any(report.error is not None for report in self.reports.values())
 
     @property
+    def saw_a_kill(self) -> bool:
+        """Whether a rank was killed, or is gone before anybody saw how."""
+        return any(death.code in (None, -signal.SIGKILL) for death in self.deaths.values())
+
+    @property
     def troubled_for_s(self) -> float:
         """Since when `in_trouble`; 0 while nothing is wrong."""
         return 0.0 if self._trouble_began is None else time.monotonic() - self._trouble_began

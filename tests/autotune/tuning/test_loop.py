@@ -233,13 +233,13 @@ def test_a_parted_loss_curve_rejects_a_change_that_claims_to_leave_training_alon
 class Faulty(FakeEngine):
     """Loses the bursts whose place in the order of runs is in `lost`."""
 
-    def __init__(self, lost: set[int]) -> None:
+    def __init__(self, lost: set[int], by: Outcome = LOST) -> None:
         super().__init__(micro_batches)
-        self.lost = lost
+        self.lost, self.by = lost, by
 
     def run(self, burst: Burst) -> Outcome:
         outcome = super().run(burst)
-        return LOST if len(self.ran) in self.lost else outcome
+        return self.by if len(self.ran) in self.lost else outcome
 
 
 def test_a_burst_lost_to_the_machine_is_run_once_more_under_its_number(tmp_path: Path) -> None:
@@ -265,6 +265,26 @@ def test_a_machine_that_is_down_is_not_a_second_recipes_fault_either(tmp_path: P
     assert [trial.status for trial in trials_in(tmp_path)] == [Status.OK, Status.FAILED]
     loop_in(tmp_path, rule=micro_batches, engine=Faulty({2}), ideas=[SLOWER, FASTER]).run()
     assert read_study(tmp_path).lost_in_a_row == 0
+
+
+KILLED = Outcome(failure=Failure(kind=FailureKind.CRASH, evidence="rank 1 was killed by SIGKILL", killed=True), ranks=2)
+
+
+def test_a_first_recipe_whose_rank_somebody_kills_is_run_again_and_never_called_infeasible(tmp_path: Path) -> None:
+    loop_in(tmp_path / "once", rule=micro_batches, engine=Faulty({1}, KILLED)).run()
+    assert trials_in(tmp_path / "once")[0].accepted
+    with pytest.raises(ToolError, match="no recipe has run so far: again a rank was killed from outside") as it:
+        loop_in(tmp_path / "twice", rule=micro_batches, engine=Faulty({1, 2}, KILLED)).run()
+    assert "continue with --resume" in str(it.value)
+    assert [lost.burst for lost in read_study(tmp_path / "twice").lost] == [1, 1]
+    loop_in(tmp_path / "twice", rule=micro_batches).run()
+    assert trials_in(tmp_path / "twice")[0].accepted
+
+
+def test_a_later_recipe_whose_rank_is_killed_twice_has_failed(tmp_path: Path) -> None:
+    loop_in(tmp_path, rule=micro_batches, engine=Faulty({2, 3}, KILLED), ideas=[SLOWER, FASTER]).run()
+    assert [trial.status for trial in trials_in(tmp_path)] == [Status.OK, Status.FAILED, Status.OK]
+    assert len(read_study(tmp_path).lost) == 1
 
 
 def test_one_recipe_the_machine_cannot_run_is_passed_over(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_a_fault_is_named_and_leaves_nothing(
     assert (failure.kind, failure.phase) == (case.kind, case.phase), failure
     assert case.rank is None or failure.rank == case.rank
     assert case.evidence in failure.evidence
+    assert failure.killed is (case is CASES["a rank is killed"])
 
 
 def gone(pid: int) -> bool:
@@ -218,7 +219,7 @@ def test_a_port_that_somebody_took_is_the_machines_fault(
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        monkeypatch.setattr(local, "free_port", lambda: other.getsockname()[1])
+        monkeypatch.setattr(local, "free_port", lambda address: other.getsockname()[1])
         failure = launch().run(make_burst({}), deadline_s=60).failure
     assert shown(failure) == (FailureKind.INFRASTRUCTURE, BurstPhase.START)
     assert failure is not None

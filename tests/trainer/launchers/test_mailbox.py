@@ -85,3 +85,15 @@ def test_oom_kills_are_counted_by_our_own_cgroup_where_it_tells(tmp_path: Path) 
     (tmp_path / "cgroup" / "job" / "memory.events").write_text("oom 2\noom_kill 1\n")
     assert oom_kills(cgroups=tmp_path / "cgroup", proc=tmp_path / "proc") == 1
     assert oom_kills(cgroups=tmp_path / "no", proc=tmp_path / "none") == 0
+
+
+def test_oom_kills_of_a_first_cgroup_are_not_those_of_the_whole_machine(tmp_path: Path) -> None:
+    proc, memory = tmp_path / "proc", tmp_path / "cgroup/memory"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/cgroup").write_text("4:memory:/slurm/job_7\n3:cpu:/\n0::/\n")
+    (proc / "vmstat").write_text("oom_kill 7\n")
+    (memory / "slurm/job_7").mkdir(parents=True)
+    (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert oom_kills(cgroups=tmp_path / "cgroup", proc=proc) == 2  # a container's: its path is not seen from inside
+    (memory / "slurm/job_7/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    assert oom_kills(cgroups=tmp_path / "cgroup", proc=proc) == 1

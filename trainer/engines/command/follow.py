@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.lines import Reading
 from trainer.launchers import Processes
+from trainer.launchers.stopwatch import Stopwatch
 from trainer.recipe import Recipe
 from trainer.recipe.sections import TrainerSettings
 
@@ -59,7 +60,8 @@ class Follower:
     _tails: dict[int, list[_Tail]] = field(default_factory=dict, init=False)  # by rank
 
     def follow(self) -> Followed:
-        began = moved = self.clock()
+        stopwatch = Stopwatch(clock=self.clock)
+        began = moved = 0.0
         first: float | None = None
         seen = 0
         world = self.processes.world_size
@@ -68,8 +70,9 @@ class Follower:
             self.sleep(POLL_S)
             self.processes.check()
             self.read(printing)
-            now = self.clock()
-            if self.processes.pending is not None:
+            held = self.processes.pending is not None
+            now = stopwatch.look(held=held)
+            if held:
                 began = now
             if len(self.reading.iterations) != seen:
                 seen, moved = len(self.reading.iterations), now
@@ -78,20 +81,20 @@ class Follower:
                 if now - moved > self.patience.ending_s:
                     return Followed(lingered=True)
                 continue
-            limit_s, since = self._limit(began, first, moved)
+            limit_s, since = self._limit(now, began, first, moved)
             if now - since > limit_s:
                 return Followed(overdue_s=round(limit_s, 1))
         self.processes.check()
         self.read()
         return Followed()
 
-    def _limit(self, began: float, first: float | None, moved: float) -> tuple[float, float]:
+    def _limit(self, now: float, began: float, first: float | None, moved: float) -> tuple[float, float]:
         """The next line's limit in seconds, and since when it counts."""
         if first is None:
             return self.patience.first_s, began
         steps = self.reading.iterations.values()
         median_s = statistics.median(step.ms for step in steps) / 1e3
-        over = self.clock() - first > self.patience.all_s
+        over = now - first > self.patience.all_s
         limit_s = max(self.patience.least_s, (LAST if over else self.patience.medians) * median_s)
         if self.bounds.traced and max(self.reading.iterations) + 1 >= self.bounds.measures.stop:
             limit_s = max(limit_s, self.patience.writing_s)

@@ -23,8 +23,9 @@ from trainer.failures import Death
 from trainer.launchers.local import torchrun_command
 from trainer.launchers.mailbox import agent_log, write_whole
 from trainer.launchers.nodes import folder
-from trainer.launchers.nodes.network import address_of, address_towards, free_port, interface_with
+from trainer.launchers.nodes.network import address_of, address_towards, interface_with
 from trainer.launchers.oom_kills import oom_kills
+from trainer.launchers.ports import free_port
 from trainer.launchers.processes import OWNER, end_all, owner_text, sweep, this_process
 from trainer.launchers.sight import SightHere
 from trainer.launchers.supervisor import AWAITED, adopt_orphans, family, reap, start

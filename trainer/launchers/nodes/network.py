@@ -42,11 +42,3 @@ def _address_of_name(otherwise: str) -> str:
     except OSError:
         return otherwise
     return otherwise if found.startswith("127.") else found
-
-
-def free_port() -> int:
-    """A port of this machine that was free a moment ago. If it is taken meanwhile, the failure is `infrastructure`."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        port: int = listener.getsockname()[1]
-        return port

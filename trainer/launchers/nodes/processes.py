@@ -171,12 +171,13 @@ class NodesProcesses:
         return outputs_in(folder.node_folder(self.control, node), local)
 
     def blame(self, failure: Failure) -> Failure:
-        if failure.kind is not FailureKind.INFRASTRUCTURE:
+        if failure.kind is not FailureKind.INFRASTRUCTURE and not failure.killed:
             return failure
         node = self._node_at_fault(failure)
         if node is None:
             return failure
-        avoid(self.home, node, failure.evidence)
+        if not failure.killed:
+            avoid(self.home, node, failure.evidence)
         return msgspec.structs.replace(failure, node=node, evidence=f"node {node}: {failure.evidence}")
 
     def _node_at_fault(self, failure: Failure) -> str | None:

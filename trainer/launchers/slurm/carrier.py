@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +23,6 @@ _SHORT_S = 3.0  # a wait that is not worth a word
 _NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 @dataclass(kw_only=True)
 class SlurmCarrier:
     """See `trainer.launchers.nodes.processes.Carrier`. `job`: the allocation that the step is in; None where a job was
@@ -37,7 +32,7 @@ class SlurmCarrier:
     name: str
     job: str | None
     queue_s: float | None
-    say: Callable[[str], None] = say
+    say: Callable[[str], None] = clients.say
     _began: datetime = field(default_factory=datetime.now, init=False)
     _said: str | None = field(default=None, init=False)
     _state: str = field(default="", init=False)
@@ -156,8 +151,7 @@ class SlurmCarrier:
         return gone[0] if gone else None
 
     def end(self) -> None:
-        left = clients.cancel(self.name)
-        if left and clients.cancel(self.name, gone_s=0.0):
+        if clients.cancel(self.name) and (left := clients.listed(self.name)):
             raise ToolError(
                 f"Slurm does not end {', '.join(left)}",
                 hint="see `squeue`; a process blocked in the kernel keeps its node until the node is restarted",

@@ -16,9 +16,14 @@ from trainer.launchers.slurm.states import refusal
 
 CLIENT_S = 20.0
 _GONE_S = 60.0  # KillWait (30 s by default) and the epilogue
+_ANSWER_S = 600.0  # for a controller that is restarted, or whose machine is
 POLL_S = 0.5
 
 Run = Callable[[Sequence[str]], str | None]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
@@ -98,20 +103,40 @@ def down(nodes: Sequence[str], *, ask: Run = run) -> list[str]:
     return [node for node in nodes if node in bad]
 
 
-def named(prefix: str, *, ask: Run = run) -> list[str]:
-    """Ids of what runs or waits under a name that begins so: this user's jobs, and steps of whichever job."""
-    found = [ask(["squeue", "-h", "--me", *which, "-o", "%i|%j"]) or "" for which in ([], ["-s"])]
-    rows = (line.strip().split("|", 1) for text in found for line in text.splitlines())
+def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
+    """Ids of what runs or waits under a name that begins so: this user's jobs, and steps of whichever job. None where
+    the controller does not answer."""
+    jobs, steps = (ask(["squeue", "-h", "--me", *which, "-o", "%i|%j"]) for which in ([], ["-s"]))
+    if jobs is None or steps is None:
+        return None
+    rows = (line.strip().split("|", 1) for line in [*jobs.splitlines(), *steps.splitlines()])
     return [row[0] for row in rows if len(row) == 2 and row[1].startswith(prefix)]
+
+
+def named(prefix: str, *, ask: Run = run, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say) -> list[str]:
+    """As `listed`, from a controller that is waited for: what is not known may run. ToolError where it stays silent."""
+    give_up, silent = time.monotonic() + answer_s, False
+    while (found := listed(prefix, ask=ask)) is None:
+        if time.monotonic() > give_up:
+            raise ToolError(
+                f"Slurm has not answered squeue for {answer_s:.0f} s",
+                hint="see `scontrol ping`; once it answers, continue with --resume",
+            )
+        if not silent:
+            say(f"Slurm does not answer: waiting for it, up to {answer_s / 60:.0f} minutes")
+        silent = True
+        time.sleep(POLL_S)
+    return found
 
 
 def cancel(prefix: str, *, ask: Run = run, gone_s: float = _GONE_S) -> list[str]:
     """Ends what runs under the name, and waits until Slurm no longer lists it: the ids that were there."""
     give_up = time.monotonic() + gone_s
     ended: list[str] = []
-    while (left := named(prefix, ask=ask)) and time.monotonic() < give_up:
-        ended += [each for each in left if each not in ended]
-        ask(["scancel", *left])
+    while (left := listed(prefix, ask=ask)) != [] and time.monotonic() < give_up:
+        ended += [each for each in left or () if each not in ended]
+        if left:
+            ask(["scancel", *left])
         time.sleep(POLL_S)
     return ended
 

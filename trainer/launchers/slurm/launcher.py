@@ -57,7 +57,8 @@ class SlurmLauncher:
         study's name, in whichever job."""
         job = self.allocation(nodes)
         sweep()
-        clients.cancel(self._prefix)
+        if clients.named(self._prefix):
+            clients.cancel(self._prefix)
         begun = begin(
             control,
             argv,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from trainer.errors import ToolError
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoid, avoided, spared
 from trainer.launchers.slurm.clients import (
@@ -98,6 +101,21 @@ def test_cancelling_ends_with_the_name_gone_from_the_queue() -> None:
 
     assert cancel("moe-ab-", ask=slurm) == ["7"]
     assert asked == ["squeue", "squeue", "scancel"] * 2 + ["squeue", "squeue"]
+
+
+def test_what_a_silent_controller_may_still_run_is_not_taken_for_gone() -> None:
+    answers: list[str | None] = [None, None, "7|moe-ab-1\n", "", None, None, "", ""]
+
+    def slurm(argv: Sequence[str]) -> str | None:
+        return answers.pop(0) if argv[0] == "squeue" else ""
+
+    said: list[str] = []
+    assert named("moe-ab-", ask=slurm, say=said.append) == ["7"]
+    assert said == ["Slurm does not answer: waiting for it, up to 10 minutes"]
+    assert cancel("moe-ab-", ask=slurm) == []
+    assert answers == []
+    with pytest.raises(ToolError, match="Slurm has not answered squeue"):
+        named("moe-ab-", ask=lambda argv: None, answer_s=0.0, say=said.append)
 
 
 def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from autotune.tuning.events import BurstLost
-from autotune.tuning.journal import read_events, read_study
+from autotune.tuning.events import BurstFinished, BurstLost
+from autotune.tuning.journal import events_of, read_study
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import POLITE, USUAL, Cluster
 from tests.trainer.launchers.slurm.conftest import left_of
@@ -181,13 +181,11 @@ def night_in(folder: Path, launcher: Any, *, step_s: float = 0.1) -> None:
 
 
 def finished(folder: Path) -> list[int]:
-    journal = folder / "study/journal.jsonl"
-    return [event.burst for event in read_study(folder / "study").finished] if journal.exists() else []
+    return [event.burst for event in events_of(folder / "study") if isinstance(event, BurstFinished)]
 
 
 def lost(folder: Path) -> list[int]:
-    events, _ = read_events(folder / "study/journal.jsonl")
-    return [event.burst for event in events if isinstance(event, BurstLost)]
+    return [event.burst for event in events_of(folder / "study") if isinstance(event, BurstLost)]
 
 
 def left_by(folder: Path) -> list[int]:

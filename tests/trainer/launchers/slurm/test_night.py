@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from autotune.tuning.events import TunerStarted
-from autotune.tuning.journal import read_events, read_study
+from autotune.tuning.journal import events_of, read_study
 from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
+from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
 from tests.trainer.launchers.two_nodes import PATIENCE_S, until
 from trainer.launchers.slurm.clients import named
 from trainer.launchers.slurm.night import Night, is_wanted
@@ -29,6 +30,7 @@ training: {seq_length: 4096, global_batch_size: 256, micro_batch_size: 1}
 parallelism: {pp: 4, ep: 4}
 burst: {engine: simulated, launcher: {slurm: {allocate: "--nodes=2 --time=30 --gpus-per-node=0"}}}
 """
+ASKED = {"slurm": {"allocate": "--nodes=2 --time=30"}}  # for bursts that take long enough for Slurm to look
 
 
 def test_the_recipes_words_take_the_place_of_ours() -> None:
@@ -65,27 +67,23 @@ def tuner(folder: Path, *more: str, budget: int) -> subprocess.Popen[str]:
     )
 
 
-def bursts(folder: Path) -> int:
-    return len(read_study(folder / "study").finished) if (folder / "study/journal.jsonl").exists() else 0
-
-
 @pytest.mark.slurm
 def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_with(
     reachable: Cluster, tmp_path: Path
 ) -> None:
-    recipe_in(tmp_path)
-    first = tuner(tmp_path, budget=500)
-    until(lambda: bursts(tmp_path) > 0)
+    night_in(tmp_path, ASKED)
+    first = tuner(tmp_path, budget=50)
+    until(lambda: len(finished(tmp_path)) > 0)
     first.kill()  # the job does not care
     first.communicate()
     jobs = named("moe-autotune-")
     assert len([job for job in jobs if "." not in job]) == 1
 
-    second = tuner(tmp_path, "--resume", budget=500)
+    second = tuner(tmp_path, "--resume", budget=50)
     assert second.stdout is not None
     assert f"in job {jobs[0]}, which runs already" in second.stdout.readline()
-    before = bursts(tmp_path)
-    until(lambda: bursts(tmp_path) > before)
+    before = len(finished(tmp_path))
+    until(lambda: len(finished(tmp_path)) > before)
     second.send_signal(signal.SIGINT)
     said, _ = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 130, said
@@ -96,21 +94,19 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     assert ended is not None
     assert (ended.status, ended.because) == ("interrupted", "ended by TERM")
 
-    third = tuner(tmp_path, "--resume", budget=bursts(tmp_path) + 1)
+    third = tuner(tmp_path, "--resume", budget=len(finished(tmp_path)) + 1)
     said, _ = third.communicate(timeout=PATIENCE_S)
     assert third.returncode == 0, said
-    events, _ = read_events(tmp_path / "study/journal.jsonl")
-    started = [event.host for event in events if isinstance(event, TunerStarted)]
+    started = [event.host for event in events_of(tmp_path / "study") if isinstance(event, TunerStarted)]
     assert len(started) == 2  # the job's two: who only looks on writes nothing
-    finished = [burst.burst for burst in read_study(tmp_path / "study").finished]
-    assert finished == list(range(1, len(finished) + 1))
+    assert finished(tmp_path) == list(range(1, len(finished(tmp_path)) + 1))
 
 
 @pytest.mark.slurm
 def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, tmp_path: Path) -> None:
-    recipe_in(tmp_path)
-    looking = tuner(tmp_path, budget=500)
-    until(lambda: bursts(tmp_path) > 0)
+    night_in(tmp_path, ASKED)
+    looking = tuner(tmp_path, budget=50)
+    until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
     reachable.run("scancel", "--signal=KILL", "--batch", job)
     said, _ = looking.communicate(timeout=PATIENCE_S)
@@ -121,9 +117,9 @@ def test_a_job_that_slurm_ends_leaves_a_study_to_go_on_with(reachable: Cluster, 
 
 @pytest.mark.slurm
 def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachable: Cluster, tmp_path: Path) -> None:
-    recipe_in(tmp_path)
-    looking = tuner(tmp_path, budget=500)
-    until(lambda: bursts(tmp_path) > 0)
+    night_in(tmp_path, ASKED)
+    looking = tuner(tmp_path, budget=50)
+    until(lambda: len(finished(tmp_path)) > 0)
     with reachable.preempted():
         said, _ = looking.communicate(timeout=PATIENCE_S)
     assert looking.returncode == 130, said
@@ -140,9 +136,9 @@ def test_a_job_that_makes_room_leaves_a_study_to_go_on_with_in_the_next(reachabl
 def test_a_tuner_that_is_told_of_the_end_of_its_time_says_so_and_ends_in_order(
     reachable: Cluster, tmp_path: Path
 ) -> None:
-    recipe_in(tmp_path)
-    looking = tuner(tmp_path, budget=500)
-    until(lambda: bursts(tmp_path) > 0)
+    night_in(tmp_path, ASKED)
+    looking = tuner(tmp_path, budget=50)
+    until(lambda: len(finished(tmp_path)) > 0)
     (job,) = (each for each in named("moe-autotune-") if "." not in each)
     reachable.let_run_out(job, in_s=100)
     said, _ = looking.communicate(timeout=PATIENCE_S)

@@ -1,0 +1,43 @@
+"""Ports for torchrun's rendezvous, which somebody else listens on only seconds after they were chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from pathlib import Path
+
+_HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")  # by the kernel, to whoever connects
+_FIRST = 10_000  # below are the well-known ones
+_FEW = 1_000  # where the kernel leaves no more than that, one of its own has to do
+_TRIES = 50
+
+
+def free_port(address: str = "") -> int:
+    """A port of this machine that is free, on one address or on all: one that the kernel gives to nobody meanwhile,
+    where it leaves any. If it is taken all the same, the failure is `infrastructure`."""
+    end = _first_handed_out()
+    drawn = random.SystemRandom().sample(range(_FIRST, end), _TRIES) if end - _FIRST > _FEW else []
+    with contextlib.closing(_listener(address, [*drawn, 0])) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _listener(address: str, ports: list[int]) -> socket.socket:
+    """Bound to the first that is free; 0 is the kernel's choice."""
+    for port in ports:
+        listener = socket.socket()
+        try:
+            listener.bind((address, port))
+        except OSError:
+            listener.close()
+        else:
+            return listener
+    raise OSError(f"no port of {address or 'this machine'} is free")
+
+
+def _first_handed_out() -> int:
+    try:
+        return int(_HANDED_OUT.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,33 @@
+"""The time by which a burst's deadlines count.
+
+Not while a queue or a suspension holds the ranks, and not while this process is stopped itself: Slurm suspends a job by
+SIGSTOP for every process of it, a tuner inside it too, and clocks go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+STOPPED_S = 60.0  # between two looks: more than all that a look waits for (programs of Slurm that do not answer)
+
+
+@dataclass(kw_only=True)
+class Stopwatch:
+    """`now`: seconds since its start that count, as of the last look."""
+
+    clock: Callable[[], float] = time.monotonic
+    now: float = field(default=0.0, init=False)
+    _looked_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looked_at = self.clock()
+
+    def look(self, *, held: bool) -> float:
+        """`now`, which the time since the last look is added to unless the ranks were held meanwhile."""
+        at = self.clock()
+        since, self._looked_at = at - self._looked_at, at
+        if not held and since <= STOPPED_S:
+            self.now += since
+        return self.now
