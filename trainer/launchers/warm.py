@@ -23,7 +23,7 @@ from trainer.secrets import masked
 STARTUP_S = 300.0  # how long ranks may take to import
 _GRACE_S = 1.5  # after the first error: time for the other ranks to say what they saw
 _KILLED_S = 15.0  # after a rank was killed: what started it may have been, and says so once all of it has ended
-_POLITE_S = 5.0  # for idle ranks to end by themselves
+_POLITE_S = 20.0  # for idle ranks to end by themselves: interpreters that end, on a machine that is busy
 
 
 def start_ranks(
