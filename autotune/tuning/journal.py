@@ -105,8 +105,8 @@ def read_study(folder: Path) -> History:
         raise BadInputError(
             Problem(
                 where=str(folder / JOURNAL),
-                what="the journal has no first line: the study was stopped before it started",
-                hint="delete the folder and start again",
+                what="the journal has no first line: the study is just starting, or was stopped before it did",
+                hint="look again in a moment; if nothing runs there, delete the folder and start again",
             )
         )
     return history

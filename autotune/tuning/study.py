@@ -115,7 +115,7 @@ def begin(
         lock = _lock(folder)
         (folder / GIVEN).write_bytes(given)
         (folder / RESOLVED).write_text(recipe.to_yaml(resolved=True), encoding="utf-8")
-        study = _opened(folder, recipe, seed, lock, Journal(folder / JOURNAL, clock=clock, listener=listener))
+        study = _opened(folder, recipe, seed, lock, clock, listener)
         for lesson in lessons:
             study.journal.append(lesson)
         return study
@@ -138,22 +138,22 @@ def resume(recipe: Recipe, *, folder: Path, seed: int | None, clock: Callable[[]
         recipe = Recipe.model_validate(started.recipe)
         seed = started.seed
     lock = _lock(folder)
-    journal = Journal(folder / JOURNAL, clock=clock, listener=listener)
-    return _opened(folder, recipe, DEFAULT_SEED if seed is None else seed, lock, journal)
+    return _opened(folder, recipe, DEFAULT_SEED if seed is None else seed, lock, clock, listener)
 
 
-def _opened(folder: Path, recipe: Recipe, seed: int, lock: int, journal: Journal) -> Study:
-    journal.once(
-        StudyStarted,
-        lambda: StudyStarted(
-            version=version(),
-            name=recipe.name,
-            recipe=recipe.model_dump(mode="json"),
-            digest=recipe.digest(),
-            seed=seed,
-            environment=environment(),
-        ),
+def _opened(
+    folder: Path, recipe: Recipe, seed: int, lock: int, clock: Callable[[], float], listener: Listener
+) -> Study:
+    started = StudyStarted(
+        version=version(),
+        name=recipe.name,
+        recipe=recipe.model_dump(mode="json"),
+        digest=recipe.digest(),
+        seed=seed,
+        environment=environment(),
     )
+    journal = Journal(folder / JOURNAL, clock=clock, listener=listener)  # who looks now finds its first line at once
+    journal.once(StudyStarted, lambda: started)
     return Study(folder=folder, recipe=recipe, seed=seed, journal=journal, lock=lock)
 
 

@@ -77,7 +77,7 @@ WRONG = {
     "compare list.json null.json": "neither a Kineto trace nor an Nsight Systems export",
     "report damaged": "restore it, or start a new study",
     "report newer": "this version reads up to 1",
-    "report begun": "stopped before it started",
+    "report begun": "just starting, or was stopped before it did",
     "report piped": "not a study",
     "status damaged": "restore it, or start a new study",
     "watch folder": "not a study",
