@@ -85,13 +85,13 @@ def lines(case: Case) -> Iterator[str]:
     for sequence in SEQUENCES:
         recipe = case.recipe(sequence)
         plan = planned(recipe, top=SHOWN)
-        yield from (_row(choice, first=not place) for place, choice in enumerate(plan.choices))
+        yield from (row(choice, first=not place) for place, choice in enumerate(plan.choices))
         notes.append(f"- {sequence // 1024}K: {_feasible(recipe)}{_seeds(plan)}")
     yield ""
     yield from notes
 
 
-def _row(choice: Choice, *, first: bool) -> str:
+def row(choice: Choice, *, first: bool) -> str:
     recipe, now = choice.recipe, choice.layout
     training = recipe.training
     cells = (

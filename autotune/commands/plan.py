@@ -28,7 +28,8 @@ def plan(
     from autotune.looks.working import working
     from autotune.output import page_at, text_at
     from autotune.plan.chosen import chosen_text
-    from autotune.plan.document import plan_document, planned, show_plan
+    from autotune.plan.document import plan_document, planned
+    from autotune.plan.terminal import show_plan
     from trainer.recipe import load_recipe
     from trainer.recipe.source import source_file
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autotune.estimate.memory import Calibration, Memory, against_limit, calibrated, memory_document
 from autotune.looks.quantities import duration, gib, percent, significant
-from autotune.looks.wrapping import plain_console
+from autotune.looks.wrapping import listed, plain_console
 from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
@@ -194,7 +194,7 @@ def _letters(estimate: Estimate) -> str:
     names = [name for name in estimate.by_rank[0] if any(parts[name] for parts in estimate.by_rank)]
     glyphs = dict(zip(estimate.by_rank[0], GLYPHS, strict=False))
     letters = [f"{glyphs.get(name, '')} {MEMORY_PARTS.get(name, name)}" for name in names]
-    return "  ".join([*letters, f"│ limit {gib(estimate.limit_gib)}"] if estimate.limit_gib else letters)
+    return listed([*letters, f"│ limit {gib(estimate.limit_gib)}"] if estimate.limit_gib else letters)
 
 
 def _time_table(estimate: Estimate, bar: int) -> Table:

@@ -109,10 +109,11 @@ def _unfit(recipe: Recipe) -> str:
 
 def _expected(recipe: Recipe) -> tuple[str, ...]:
     time, memory = estimate_time(recipe), estimate_memory(recipe)
+    beside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
     return (
-        f"`moe-autotune plan`'s first choice: about {time.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
-        f"{memory.peak_gib + memory.outside_gib:.0f} GiB of {recipe.memory_limit_gib:.0f}, "
-        f"upper bound {memory.upper_gib + memory.outside_gib:.0f}.",
+        f"`moe-autotune plan`'s first choice: about {time.tokens_per_s_per_gpu:,.0f} tokens/s/GPU by estimate,",
+        f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{beside}, "
+        f"of {recipe.memory_limit_gib:.0f}.",
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from rich.console import Console
+from rich.text import Text
 
-from autotune.looks.wrapping import say
+from autotune.looks.wrapping import say, wrapped
 
 NARROWEST = 12  # a column of text that gives way to the others
+PLACE = 4  # characters before the text of an entry
+BAR = 8  # characters of a bar, where there is room for it
 
 
 def print_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -40,4 +43,52 @@ def print_table(console: Console, title: str, header: Sequence[str], rows: Seque
 def _broken(cell: str, width: int) -> list[str]:
     """The lines of a cell, each after its first as far indented as that."""
     indent = " " * (len(cell) - len(cell.lstrip()))
-    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, subsequent_indent=indent)
+    return [cell] if len(cell) <= width else wrapped(cell, width, indent=indent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One of a list: a title with figures beside it, and what is said below it, the last paragraph dim."""
+
+    title: str
+    figures: tuple[str, ...]
+    below: tuple[str, ...] = ()
+    share: float = 0.0  # 0..1, of its bar
+    style: str = "cyan"  # of its bar
+
+
+def print_entries(
+    console: Console, title: str, figures: Sequence[str], entries: Sequence[Entry], *, first: int = 1
+) -> None:
+    """Entries numbered from `first`, under a header. Where a title and its figures are wider than the terminal,
+    the figures have a line of their own."""
+    columns = zip(figures, *(entry.figures for entry in entries), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    longest = max(len(text) for text in (title, *(entry.title for entry in entries)))
+    room = console.width - PLACE - longest - sum(width + 2 for width in widths)
+    bar = BAR if room >= BAR + 2 else 0
+    head = Entry(title=title, figures=tuple(figures))
+    for number, entry in enumerate((head, *entries), first - 1):
+        place, style = (f"{number:>{PLACE - 2}}", "bold") if entry is not head else (" " * (PLACE - 2), "")
+        cells = "".join(f"  {figure:>{width}}" for figure, width in zip(entry.figures, widths, strict=True))
+        if room >= 0:
+            line = Text(f"{place}  ").append(entry.title, style=style)
+            line.pad_right(PLACE + longest - len(line))
+            line.append(cells).append("  ").append("█" * round(bar * entry.share), style=entry.style)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+        else:
+            say(console, entry.title, lead=f"{place}  ", style=style)
+            _say_figures(console, cells, figures, entry)
+        for index, paragraph in enumerate(entry.below, 1):
+            say(console, paragraph, lead=" " * PLACE, style="dim" if index == len(entry.below) else "")
+
+
+def _say_figures(console: Console, cells: str, names: Sequence[str], entry: Entry) -> None:
+    """Below their title: in columns, or each with its name where not even those have room."""
+    indent = " " * (PLACE - 2)
+    if len(indent + cells) <= console.width:
+        console.print(Text(indent + cells), soft_wrap=True)
+    elif entry.figures != tuple(names):
+        named = [f"{name} {figure}" for name, figure in zip(names, entry.figures, strict=True) if figure]
+        say(console, ", ".join(named), lead=" " * PLACE)

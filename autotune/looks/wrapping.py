@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import textwrap
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -20,6 +21,13 @@ UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
 
 
 class _Console(Console):
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """A text as `wrapped` breaks it; anything else as rich does."""
+        if len(objects) == 1 and isinstance(objects[0], str) and not soft_wrap:
+            lines = (line for paragraph in objects[0].split("\n") for line in wrapped(paragraph, self.width))
+            objects, soft_wrap = ("\n".join(lines),), True
+        super().print(*objects, soft_wrap=soft_wrap, **options)
+
     def on_broken_pipe(self) -> None:
         """Whoever read our output has seen enough: no failure (rich would end the program with 1)."""
         raise BrokenPipeError
@@ -42,10 +50,10 @@ def lasting_console() -> Console:
     return _LastingConsole()
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text, at most `width` characters each; `HELD` holds words together."""
+def wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
+    """The lines of a text, at most `width` characters each, all but the first indented; `HELD` holds words together."""
     kept = UNIT.sub(HELD, printable(text))
-    lines = textwrap.wrap(kept, max(width, 12), break_on_hyphens=False)
+    lines = textwrap.wrap(kept, max(width, 12), subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace(HELD, " ") for line in lines] or [""]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import gib, knob_value, significant
-from autotune.plan.document import Plan
+from autotune.looks.quantities import knob_value, significant
+from autotune.plan.document import Plan, memory_words
 from trainer.errors import BadInputError, Problem
 
 
@@ -19,7 +19,7 @@ def chosen_text(plan: Plan, number: int) -> str:
     against = plan.recipe.diff(choice.recipe).items()
     lines = (
         f"Choice {number} of moe-autotune plan: about {significant(choice.tokens_per_s_per_gpu, 4)} tokens/s/GPU, "
-        f"peak {gib(choice.peak_gib)}, upper bound {gib(choice.needs_gib)}{'' if choice.fits else ': it does not fit'}",
+        f"{memory_words(choice)}{'' if choice.fits else ': it does not fit'}",
         *(f"{name}: {knob_value(to)}, not {knob_value(here)}" for name, (here, to) in against),
     )
     return "".join(f"# {line}\n" for line in lines) + choice.recipe.to_yaml()

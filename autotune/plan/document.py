@@ -1,17 +1,11 @@
-"""What `plan` found, as its JSON document and as the terminal shows it."""
+"""What `plan` found, and its JSON document."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
-from rich.table import Column, Table
-from rich.text import Text
-
-from autotune.looks.quantities import gib, knob_value, significant
-from autotune.looks.recipes import layout_words, setting_words
-from autotune.looks.wrapping import plain_console
+from autotune.looks.quantities import gib
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
 from trainer.estimate.plan.familiar import SIZES
@@ -23,7 +17,6 @@ from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.rules.rule import Finding
 
 SCHEMA = 1
-BAR = 8  # characters of a throughput bar
 UNRANKED = "no memory limit is known: everything counts as fitting"
 
 
@@ -156,63 +149,16 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
     }
 
 
-def show_plan(plan: Plan) -> None:
-    """The choices with bars, what is missing and why, and how many were looked at."""
-    console = plain_console()
-    for finding in plan.findings:
-        console.print(f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
-    console.print(_table(plan.choices))
-    if plan.choices:
-        console.print(_first(plan))
-    if plan.missing:
-        console.print()
-        table = Table("not shown", "why", box=None)
-        for one in plan.missing:
-            table.add_row(one.layout, one.because)
-        console.print(table)
-    for assumption in plan.assumptions:
-        console.print(f"note: {assumption}", style="dim")
-    if not plan.fitting:
-        console.print(unfit_words(plan), style="yellow")
-    against = f" in {gib(plan.limit_gib)} per rank" if plan.limit_gib is not None else f": {UNRANKED}"
-    console.print(f"{plan.found.legal.sum()} legal layouts, {plan.fitting} fit by upper bound{against}")
-
-
 def unfit_words(plan: Plan) -> str:
-    """What it would take, where nothing fits."""
+    """How many GPUs are needed, where nothing fits."""
     each = plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
         return f"nothing fits, not even on {MOST_GPUS:,} GPUs: the smallest peaks are shown"
     gpus = plan.fewest_nodes * each
-    return f"nothing fits on {plan.recipe.world_size:,} GPUs; it takes at least {gpus:,} (tried by doubling)"
+    return f"nothing fits on {plan.recipe.world_size:,} GPUs; at least {gpus:,} are needed (tried by doubling)"
 
 
-def _table(shown: Sequence[Choice]) -> Table:
-    right = [Column(name, justify="right", no_wrap=True) for name in ("tokens/s/GPU", "TFLOPS", "≤ GiB")]
-    table = Table(Column("", justify="right"), "layout, settings, why", *right[:2], "", right[2], box=None)
-    fastest = max((choice.tokens_per_s_per_gpu for choice in shown), default=1.0)
-    for place, choice in enumerate(shown, 1):
-        said = Text(layout_words(choice.recipe), style="bold")
-        said.append(f"\n{setting_words(choice.recipe)}", style="not bold").append(
-            f"\n{choice.because}", style="not bold dim"
-        )
-        table.add_row(
-            str(place),
-            said,
-            significant(choice.tokens_per_s_per_gpu, 4),
-            significant(choice.model_tflops_per_gpu),
-            Text("█" * round(BAR * choice.tokens_per_s_per_gpu / fastest), style="cyan" if choice.fits else "red"),
-            Text(significant(choice.needs_gib), style="" if choice.fits else "red"),
-        )
-    return table
-
-
-def _first(plan: Plan) -> str:
-    """The first choice as lines of a recipe, and how sure it is."""
-    first = plan.choices[0]
-    changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
-    return (
-        f"\nchoice 1 vs the recipe: {changes or 'nothing to change'}\n"
-        f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU ± {first.spread:.0%}, "
-        f"peak {gib(first.peak_gib)}, upper bound {gib(first.needs_gib)} on pipeline rank {first.pp_rank}"
-    )
+def memory_words(choice: Choice) -> str:
+    """Its peak and its upper bound, as `estimate` gives them, and what comes on top."""
+    beside = f" and {gib(choice.outside_gib)} for context and communication" if choice.outside_gib else ""
+    return f"peak {gib(choice.peak_gib)}, upper bound {gib(choice.upper_gib)}{beside}"

@@ -97,7 +97,15 @@ def _memory_axis(frame: _Frame, limit_gib: float | None) -> list[Markup]:
     ticks = [k * step for k in range(math.ceil(frame.low / step), math.floor(frame.high / step) + 1)]
     y = str(SCATTER_PX - 22)
     parts = [tag("text", f"{tick:g}", x=place(frame.x(tick)), y=y, class_="axis middle") for tick in ticks]
-    parts.append(tag("text", "GiB per GPU, upper bound", x="50%", y=str(SCATTER_PX - 4), class_="axis middle"))
+    parts.append(
+        tag(
+            "text",
+            "GiB per GPU: upper bound, context and communication",
+            x="50%",
+            y=str(SCATTER_PX - 4),
+            class_="axis middle",
+        )
+    )
     if limit_gib is not None:
         x = frame.x(limit_gib)
         parts.append(line(x, frame.axis.top, x, frame.axis.bottom, "limit"))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from rich.console import Console
-from rich.table import Column, Table
 
 from autotune.estimate.memory import Memory, against_limit, memory_document
 from autotune.looks.quantities import changes_text, counted, gain, gib, percent, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
+from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.working import working
-from autotune.looks.wrapping import plain_console
+from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
 from policies.learned import LearnedPolicy
@@ -31,6 +31,7 @@ from trainer.recipe.rules.rule import Finding
 
 AHEAD = 4  # proposals that are looked ahead
 STEPS = 8  # of an imagined burst
+FIGURES = ("tokens/s/GPU", "gain (90 %)", "P(fits)")
 
 
 class Expected(TypedDict):
@@ -165,22 +166,23 @@ def _show(
     path: Sequence[Trial],
     night: Night | None,
 ) -> None:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
-
     cluster = f"{recipe.world_size} {recipe.cluster.gpu.upper()}"
-    say(f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
+    say(console, f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
     for finding in findings:
-        say(finding)
-    say(f"estimated peak {gib(memory['peak_gib'])} per rank, {against_limit(memory)}")
-    say("\nThe expected path, by estimate only; nothing is run:")
-    console.print(_table(path))
+        say(console, finding)
+    say(console, f"estimated peak {gib(memory['peak_gib'])} per rank, {against_limit(memory)}")
+    console.print()
+    say(console, "The expected path, by estimate only; nothing is run:")
+    print_entries(console, "phase, layout, settings", FIGURES, [_entry(trial) for trial in path], first=0)
     for trial in path[1:2]:
-        say(f"{trial.number}: {changes_text(path[0].recipe.diff(trial.recipe))}\n   why: {_because(trial)}")
+        console.print()
+        say(console, changes_text(path[0].recipe.diff(trial.recipe)), lead=f"{trial.number}: ")
+        say(console, _because(trial), lead="   why: ")
     if night:
         hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
-        cost = f"{counted(night.bursts, 'burst')} would take about {hours} h, {gpu_hours} GPU-hours"
-        say(f"\n{cost}, not counting startup of ranks and models")
+        cost = f"{counted(night.bursts, 'burst')} need about {hours} h, {gpu_hours} GPU-hours"
+        console.print()
+        say(console, f"{cost}, not counting startup of ranks and models")
 
 
 def _because(trial: Trial) -> str:
@@ -190,18 +192,17 @@ def _because(trial: Trial) -> str:
     return f"{said}; from the tables only" if ground.startswith("learned from") else because
 
 
-def _table(path: Sequence[Trial]) -> Table:
-    right = [Column(name, justify="right") for name in ("tokens/s/GPU", "gain (90 %)", "fits")]
-    table = Table("#", "phase", "layout", *right, box=None)
-    for trial in path:
-        predicted, outcome = trial.proposal.predicted, trial.outcomes[0]
-        interval = ""
-        if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
-            low, high = gain(predicted.gain_low, 0).removesuffix(" %"), gain(predicted.gain_high, 0)
-            interval = f"{gain(predicted.gain, 0)} ({low} to {high})"
-        rate = tokens_per_s(outcome.tokens_per_s_per_gpu).split(" ")[0] if outcome.tokens_per_s_per_gpu else ""
-        fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
-        phase = "base" if trial.number == 0 else trial.proposal.phase.value
-        told = rate if outcome.ok else "does not fit"
-        table.add_row(str(trial.number), phase, layout_words(trial.recipe), told, interval, fits)
-    return table
+def _entry(trial: Trial) -> Entry:
+    predicted, outcome = trial.proposal.predicted, trial.outcomes[0]
+    interval = ""
+    if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
+        low, high = gain(predicted.gain_low, 0).removesuffix(" %"), gain(predicted.gain_high, 0)
+        interval = f"{gain(predicted.gain, 0)} ({low} to {high})"
+    rate = tokens_per_s(outcome.tokens_per_s_per_gpu).split(" ")[0] if outcome.tokens_per_s_per_gpu else ""
+    fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
+    phase = "base" if trial.number == 0 else trial.proposal.phase.value
+    return Entry(
+        title=f"{phase:<7}  {layout_words(trial.recipe)}",
+        figures=(rate if outcome.ok else "does not fit", interval, fits),
+        below=(setting_words(trial.recipe),),
+    )

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from benchmarks.long_context import CASES, COLUMNS, HEADER, SEQUENCES, SHOWN, Case
+from autotune.plan.document import planned
+from benchmarks.long_context import CASES, COLUMNS, HEADER, SEQUENCES, SHOWN, Case, row
 from tests.places import ROOT
 
 PAGE = (ROOT / "docs" / "long-context.md").read_text(encoding="utf-8")
@@ -36,3 +37,8 @@ def test_what_is_proposed_follows_the_rules_of_thumb(case: Case) -> None:
         assert int(dp) > 1 or line.startswith("|  |")  # of the first choice
         assert "core_attn" not in settings
         assert "recompute full" not in settings
+
+
+def test_its_first_row_is_what_plan_proposes_today() -> None:
+    case, sequence = CASES[0], SEQUENCES[0]
+    assert row(planned(case.recipe(sequence), top=1).choices[0], first=True) in PAGE

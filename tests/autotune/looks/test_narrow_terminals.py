@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,15 +40,17 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     Path("r.yaml").write_text(RECIPE)
 
 
+@pytest.mark.parametrize("columns", [60, 40])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_at_60_columns_no_column_is_cut(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_in_a_narrow_terminal_no_column_is_cut(
+    command: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert main(COMMANDS[command]) == 0
     said = capsys.readouterr().out
     assert "…" not in said
-    assert max(map(len, said.splitlines())) <= 60
+    assert max(map(len, said.splitlines())) <= columns
+    assert not [line for line in said.splitlines() if re.match(r"\s*(%|GiB|ms|s)\b", line)]  # a unit without its figure
 
 
 def test_a_dry_run_says_of_no_trial_that_it_ran(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,9 +25,9 @@ from trainer.recipe.schema import Recipe
 GIB = 2.0**30
 RESTING = ("weights", "gradients", "master_weights", "optimizer", "buffers")  # parts that stay between steps
 ASSUMPTIONS = (
-    "the peak is that of torch's allocator; CUDA context and NCCL's own buffers are outside_gib",
+    "the peak is that of torch's allocator; CUDA context and NCCL's own buffers come on top",
     "expert outputs are not kept: probabilities are applied inside the activation",
-    "where nothing forces a balance of experts the point is for 1.2 times the mean load, upper_gib for 1.77 times",
+    "where nothing forces a balance of experts the peak is for 1.2 times the mean load, the upper bound for 1.77",
 )
 ON_CPU = ("on CPUs activations take 2.2 times the fused form in fp32 and 3.4 times in bf16 (measured)",)
 
@@ -64,7 +64,7 @@ def _distance(candidates: Candidates) -> tuple[str, ...]:
     if candidates.base.hardware.is_cpu:
         return ON_CPU
     unknown = [name for name, flags in never_measured(candidates).items() if flags.any()]
-    return (f"no calibrated run has {', '.join(unknown)}: upper_gib is wider for it",) if unknown else ()
+    return (f"no calibrated run has {', '.join(unknown)}: the upper bound is wider for it",) if unknown else ()
 
 
 def memory_of(candidates: Candidates, *, imbalance: float | None = None) -> MemoryTable:

@@ -161,10 +161,10 @@ def _reason(parts: Mapping[str, float], first: Mapping[str, float] | None) -> st
     step = sum((first or parts).values())
     if first is None:
         largest = sorted(parts, key=lambda name: -parts[name])[: NAMED + 1]
-        return ", ".join(f"{STEP_PARTS[name]} {parts[name] / step:.0%}" for name in largest)
+        return ", ".join(f"{STEP_PARTS[name]} {100 * parts[name] / step:.0f} %" for name in largest)
     slower = {name: (parts[name] - first[name]) / step for name in parts}
     largest = sorted(slower, key=lambda name: -slower[name])[:NAMED]
-    named = [f"{STEP_PARTS[name]} {slower[name]:+.1%}" for name in largest if slower[name] > NOTABLE]
+    named = [f"{STEP_PARTS[name]} {100 * slower[name]:+.1f} %" for name in largest if slower[name] > NOTABLE]
     return ", ".join(named) or "as fast within the estimate's accuracy"
 
 
@@ -217,7 +217,7 @@ def _slower(found: Search, places: Flags, fitting: Integers) -> str:
     if rate > -NOTABLE:
         return "as fast as the first within the estimate's accuracy"
     parts = _step_parts(time_of(scored.candidates.take(best)), 0)
-    return f"{-rate:.0%} slower: {_reason(parts, _step_parts(first, 0))}"
+    return f"{-100 * rate:.0f} % slower: {_reason(parts, _step_parts(first, 0))}"
 
 
 def _illegal(found: Search, places: Flags) -> str:

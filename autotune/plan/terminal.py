@@ -1,0 +1,66 @@
+"""`plan` in a terminal: the choices with bars, what is missing and why, and how many layouts were looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from autotune.looks.quantities import gib, knob_value, percent, significant
+from autotune.looks.recipes import layout_words, setting_words
+from autotune.looks.text_tables import Entry, print_entries
+from autotune.looks.wrapping import plain_console, say
+from autotune.plan.document import UNRANKED, Plan, memory_words, unfit_words
+from trainer.estimate.plan.choices import Choice
+
+FIGURES = ("tokens/s/GPU", "TFLOPS", "≤ GiB")
+
+
+def show_plan(plan: Plan) -> None:
+    console = plain_console()
+    for finding in plan.findings:
+        say(console, f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
+    print_entries(console, "layout, settings, why", FIGURES, _entries(plan.choices))
+    if plan.choices:
+        console.print()
+        _show_first(console, plan)
+    console.print()
+    if plan.missing:
+        say(console, "why others are not shown", style="bold")
+        for one in plan.missing:
+            say(console, f"{one.layout}: {one.because}", lead=" - ")
+        console.print()
+    for assumption in plan.assumptions:
+        say(console, assumption, lead="note: ", style="dim")
+    if not plan.fitting:
+        say(console, unfit_words(plan), style="yellow")
+    against = f" in {gib(plan.limit_gib)} per rank" if plan.limit_gib is not None else f": {UNRANKED}"
+    say(console, f"{plan.found.legal.sum():,} legal layouts, {plan.fitting:,} fit by upper bound{against}")
+
+
+def _entries(shown: Sequence[Choice]) -> list[Entry]:
+    """A line of figures for each, and below it its settings and why it is here."""
+    fastest = max((choice.tokens_per_s_per_gpu for choice in shown), default=1.0)
+    return [
+        Entry(
+            title=layout_words(choice.recipe),
+            figures=(
+                significant(choice.tokens_per_s_per_gpu, 4),
+                significant(choice.model_tflops_per_gpu),
+                significant(choice.needs_gib),
+            ),
+            below=(setting_words(choice.recipe), choice.because),
+            share=choice.tokens_per_s_per_gpu / fastest,
+            style="cyan" if choice.fits else "red",
+        )
+        for choice in shown
+    ]
+
+
+def _show_first(console: Console, plan: Plan) -> None:
+    """The first choice as lines of a recipe, and how sure it is."""
+    first = plan.choices[0]
+    changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
+    say(console, f"choice 1 vs the recipe: {changes or 'nothing to change'}")
+    rate = f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU ± {percent(first.spread, 0)}"
+    say(console, f"{rate}, {memory_words(first)} on pipeline rank {first.pp_rank}")
