@@ -98,7 +98,6 @@ def _published(recipe: Recipe, row: dict[str, str]) -> float:
     return float(row["tflops"]) * 1e12 / model_flops_per_token(recipe.architecture, training.seq_length)
 
 
-# --- the machine --------------------------------------------------------------------------------------------
 def fitted_machine(recipe: Recipe, tokens_per_s_per_gpu: float) -> Machine:
     """On which the recipe has this rate, or the nearest to it within `FURTHEST`."""
     low, high = -math.log(FURTHEST), math.log(FURTHEST)
@@ -119,7 +118,6 @@ def _slowed(factor: float) -> Machine:
     )
 
 
-# --- side by side -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """Rates are true on the case's machine, tokens/s/GPU; 0: it does not fit. `found` is by replayed step, in bursts

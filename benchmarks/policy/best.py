@@ -108,7 +108,6 @@ def _pairs(space: Space, recipe: Recipe) -> Iterator[Recipe]:
                     yield from islice(space.nearest(point | {size: label, "recompute": recompute}), 1)
 
 
-# --- the table ----------------------------------------------------------------------------------------------
 @cache
 def simulation_digest() -> str:
     """16 hex digits of every file that decides what is true."""

@@ -147,7 +147,6 @@ def _number(value: float, form: str) -> str:
     return "" if math.isnan(value) else form.format(value)
 
 
-# --- scenario by scenario -----------------------------------------------------------------------------------
 def write_studies(file: Path, studies: Iterable[Study], best: Mapping[str, float], budget: int) -> None:
     """CSV: a row for each scenario and contender; throughputs are true tokens/s/GPU."""
     shown = bursts_shown(budget)

@@ -14,6 +14,7 @@ import pytest
 from autotune.cli import main
 from autotune.output import GENERATOR, Output, page_at, replace_file
 from tests.analyzers.drawing import GEMM, Drawing
+from tests.autotune.outside import mounted
 from tests.autotune.report.drawn_study import write_study
 from trainer.errors import BadInputError
 
@@ -188,16 +189,10 @@ def test_a_file_that_appears_while_the_work_goes_on_is_kept() -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 64 KiB with a small page of ours on it and no room for another."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("mounting needs root")
-    (folder / "page.html").write_text(f"<!DOCTYPE html>{GENERATOR}old")
-    (folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free))
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with mounted(tmp_path / "disk", "64k") as folder:
+        (folder / "page.html").write_text(f"<!DOCTYPE html>{GENERATOR}old")
+        (folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free))
+        yield folder
 
 
 @pytest.mark.parametrize("case", [*PAGES, *TEXTS])

@@ -13,8 +13,8 @@ import pytest
 from autotune.cli import main
 from autotune.status.watching import follow
 from autotune.tuning.study import held
+from tests.autotune.outside import SIMULATED, started
 from tests.autotune.report.drawn_study import events, write_study
-from tests.autotune.test_cli import SIMULATED, started
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,6 @@ class Candidates:
     columns: Mapping[str, Column]  # the knobs that vary
     count: int  # N
 
-    # --- knobs, by row -----------------------------------------------------------------------------------
     def column(self, name: str) -> Column:
         found = self.columns.get(name)
         return found or Column(choices=(self.base.knob(name),), codes=np.zeros((), dtype=np.int64))
@@ -118,7 +117,6 @@ class Candidates:
         local = self.among("cuda_graph_impl", "local") & self.lists("cuda_graph_scope", "full_iteration")
         return self.among("cuda_graph_impl", "full_iteration") | local
 
-    # --- sizes -------------------------------------------------------------------------------------------
     @cached_property
     def tp(self) -> Floats:
         return self.number("tensor_model_parallel_size")
@@ -171,7 +169,6 @@ class Candidates:
         """Of one micro batch on one rank, before sequence parallel divides them."""
         return self.number("micro_batch_size") * self.number("seq_length") / self.cp
 
-    # --- pipeline ----------------------------------------------------------------------------------------
     @cached_property
     def stages(self) -> Stages:
         """The split of layers over pipeline ranks, worked out once for each different one."""
@@ -200,7 +197,6 @@ class Candidates:
         ]
         return recipes, rows.reshape(-1).astype(np.int64)
 
-    # --- rows --------------------------------------------------------------------------------------------
     def take(self, rows: Any) -> Candidates:
         """The rows of an index, a slice or a mask."""
         columns = {name: Column(choices=c.choices, codes=c.codes[rows]) for name, c in self.columns.items()}

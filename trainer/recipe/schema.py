@@ -68,7 +68,6 @@ class Recipe(Section):
             raise ValueError("; ".join(problems))
         return {name: KNOBS[name].domain.canonical(value) for name, value in knobs.items()}
 
-    # --- architecture and sizes -------------------------------------------------------------------------
     @property
     def architecture(self) -> Architecture:
         """The model's fields, whether written out or named as a preset."""
@@ -113,7 +112,6 @@ class Recipe(Section):
         """Per rank: the recipe's own, else the hardware table's."""
         return self.cluster.memory_gib if self.cluster.memory_gib is not None else self.hardware.memory_gib
 
-    # --- knobs ------------------------------------------------------------------------------------------
     def knob(self, name: str) -> Any:
         """A knob's value: as written, else the table's default. KeyError for a name that is no knob."""
         knob = KNOBS[name]
@@ -141,7 +139,6 @@ class Recipe(Section):
         deadlines and knobs that are inert beside the others do not count."""
         return digest_of(self)
 
-    # --- output -----------------------------------------------------------------------------------------
     def to_yaml(self, *, resolved: bool = False) -> str:
         """The recipe as YAML; `resolved` writes every default, knobs included."""
         data = self.model_dump(mode="json", exclude_defaults=not resolved)

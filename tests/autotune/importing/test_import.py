@@ -6,10 +6,8 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from autotune.cli import main
 from autotune.export import export
@@ -17,57 +15,15 @@ from autotune.importing.found import Asked
 from autotune.importing.reading import imported
 from autotune.importing.scripts import started
 from tests.autotune.importing.starts import LAUNCH, STARTS, asked_of
-from tests.places import FACTS, TRACES
-from tests.trainer.recipe import tuned_recipes
+from tests.places import TRACES
 from trainer.command_line.megatron_lm.agreement import differences
-from trainer.command_line.megatron_lm.model import model_words
 from trainer.command_line.megatron_lm.words import with_recipe
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe, load_recipe
-from trainer.recipe.identity import effective
-from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import FindingKind, check
 
 SHARED = TRACES.parent / "facts"
 LOGS = SHARED / "trainer_logs"
-TUNED = FACTS / "tuned_recipes.json"
-TABLE = TUNED if TUNED.is_file() else SHARED / "tuned_recipes.json"
-
-SAME = 686  # of 737: the others differ in the knobs below, and in nothing else
-# knob -> why an import of an export says another value
-NOT_THE_SAME = {
-    "fp8_dot_product_attention": "Megatron-LM has no flag for it",
-    "store_param_remainders": "Megatron-LM has no flag for it",
-    "use_te_rng_tracker": "Megatron-LM switches it on beside graphs of Transformer Engine",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "the export writes the 1 that Megatron-LM demands",
-    "cuda_graph_impl": "a graph of the whole iteration has a word of its own since 0.18",
-    "cuda_graph_scope": "a graph of the whole iteration has a word of its own since 0.18",
-    "reuse_grad_buf_for_mxfp8_param_ag": "Megatron-LM switches it off beside Megatron FSDP",
-    "grad_reduce_in_fp32": "with --main-grads-dtype bf16 Megatron-LM does not reduce in fp32 by itself",
-}
-
-
-def as_given(recipe: Recipe, like: Recipe) -> Recipe:
-    """The imported recipe with the settings that no launch file holds."""
-    data = recipe.model_dump() | {"burst": like.burst.model_dump(), "trainer": None, "tune": like.tune.model_dump()}
-    return Recipe.model_validate(data)
-
-
-@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
-def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
-    file, same, rows = tmp_path / "x.sh", 0, json.loads(TABLE.read_text())
-    for row in rows:
-        recipe = tuned_recipes.recipe_of_row(row)
-        file.write_text(export(recipe, "megatron-lm"))
-        given = {"vocab_size": str(recipe.architecture.vocab_size)}
-        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, nodes=recipe.cluster.nodes, given=given))
-        found = as_given(again.recipe, recipe)
-        same += found.digest() == recipe.digest()
-        moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
-        assert moved <= NOT_THE_SAME.keys(), (row["id"], moved)
-        assert model_words(found.architecture) == model_words(recipe.architecture), row["id"]
-        assert found.digest() == recipe.digest() or moved, row["id"]
-    assert (len(rows), same) == (737, SAME)
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -216,72 +172,6 @@ def test_quotes_arrays_and_negative_numbers_arrive_as_bash_gives_them() -> None:
     assert "--sum=5" in kept
 
 
-def test_a_bridge_line_keeps_what_is_no_knob_and_says_what_it_cannot_know() -> None:
-    made = imported(Asked(file=str(LAUNCH / "bridge_line.sh"), gpu="b200"))
-    recipe = made.recipe
-    assert recipe.trainer is not None
-    assert (recipe.model, recipe.trainer.kind) == ("qwen3-30b-a3b", "megatron-bridge")
-    assert recipe.training.model_dump() == {
-        "seq_length": 8192,
-        "global_batch_size": 512,
-        "micro_batch_size": 2,
-        "precision": "mxfp8",
-    }
-    assert recipe.knob("recompute_modules") == ("core_attn", "moe_act")
-    assert recipe.trainer.command[-5:] == (
-        "--recipe",
-        "qwen3_30b_a3b_pretrain_config",
-        "checkpoint.save=/ckpt/run",
-        "logger.log_interval=1",
-        "dataset.blend=[[/data/a],null]",
-    )
-    assert any("is not known here" in note for note in made.found.notes)
-
-
-def test_a_bridge_configuration_is_read_whole(tmp_path: Path) -> None:
-    config: dict[str, Any] = {
-        "_target_": "megatron.bridge.training.config.ConfigContainer",
-        "model": {
-            "_target_": "megatron.bridge.models.GPTModelProvider",
-            "num_layers": 4,
-            "hidden_size": 64,
-            "num_attention_heads": 4,
-            "vocab_size": 512,
-            "num_moe_experts": 8,
-            "moe_layer_freq": [0, 1, 1, 1],
-            "gated_linear_unit": True,
-            "activation_func": {"_target_": "torch.nn.functional.silu", "_call_": False},
-            "normalization": "RMSNorm",
-            "expert_model_parallel_size": 4,
-            "moe_token_dispatcher_type": "alltoall",
-            "rotary_base": 500000,
-            "bf16": True,
-        },
-        "train": {"global_batch_size": 64, "micro_batch_size": 2},
-        "dataset": {"seq_length": 2048},
-        "optimizer": {
-            "exp_avg_dtype": {"_target_": "torch.bfloat16", "_call_": False},
-            "use_precision_aware_optimizer": True,
-        },
-        "ddp": {"use_distributed_optimizer": True, "overlap_grad_reduce": True},
-        "mixed_precision": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"},
-    }
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(config))
-    made = imported(Asked(file=str(file), gpu="b200", nodes=1))
-    recipe = made.recipe
-    assert recipe.architecture.moe_layer_freq == (0, 1, 1, 1)
-    assert recipe.architecture.rotary_base == 500000.0
-    assert (recipe.training.precision, recipe.training.global_batch_size, recipe.training.seq_length) == (
-        "mxfp8",
-        64,
-        2048,
-    )
-    assert recipe.knob("exp_avg_dtype") == "bfloat16"
-    assert recipe.knob("use_distributed_optimizer") is True
-    assert (recipe.trainer, recipe.burst.engine) == (None, "megatron")
-
-
 @pytest.mark.skipif(not LOGS.is_dir(), reason="without ../shared")
 def test_a_log_is_a_recipe_without_a_command() -> None:
     made = imported(Asked(file=str(LOGS / "mlm_2026_08_ep2_trace.log"), gpu="h100"))
@@ -353,28 +243,6 @@ def test_what_cannot_be_imported_is_refused_with_the_reason(text: str, said: str
     file.write_text(text)
     with pytest.raises(BadInputError, match=re.escape(said)):
         imported(Asked(file=str(file), gpu="h100", nodes=1))
-
-
-# What comes back in other words, or is said by no override
-SAID_OTHERWISE = {
-    "overlap_param_gather_with_optimizer_step": "Megatron-Bridge has no path for it outside comm_overlap",
-    "moe_hybridep_num_sms_preprocessing": "108 is what Megatron-Core takes where it is not set",
-    "cuda_graph_impl": "a graph of the whole iteration is an implementation in newer versions, a scope in older ones",
-    "cuda_graph_scope": "the same",
-}
-
-
-@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
-def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
-    file = tmp_path / "x.sh"
-    for row in json.loads(TABLE.read_text()):
-        recipe = tuned_recipes.recipe_of_row(row)
-        file.write_text(export(recipe, "megatron-bridge"))
-        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, given={"RECIPE": "qwen3_30b_a3b_config"}))
-        found = as_given(again.recipe, recipe).model_copy(update={"model": recipe.model})
-        moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
-        assert moved <= SAID_OTHERWISE.keys(), (row["id"], moved)
-        assert found.cluster == recipe.cluster
 
 
 def test_a_slurm_script_of_several_nodes_is_started_by_slurm() -> None:

@@ -18,8 +18,8 @@ from autotune.report.head import Head, head_of
 from autotune.report.material import Material, material_of
 from autotune.tuning.events import Event, StudyStarted, TunerStarted
 from autotune.tuning.history import History
+from tests.autotune.outside import SIMULATED
 from tests.autotune.report.drawn_study import STEPS, events, write_study
-from tests.autotune.test_cli import SIMULATED
 from trainer.recipe import Recipe, load_recipe
 
 

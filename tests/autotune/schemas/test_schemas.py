@@ -15,8 +15,8 @@ from autotune.cli import app, main
 from autotune.schemas.documents import DOCUMENTS
 from autotune.schemas.plain import Name
 from autotune.schemas.schema import DIALECT, classes_of, schema_of
+from tests.autotune.outside import SIMULATED
 from tests.autotune.report.drawn_study import events, write_study
-from tests.autotune.test_cli import SIMULATED
 
 validators = pytest.importorskip("jsonschema", reason="without jsonschema (pip install '.[dev]')")
 

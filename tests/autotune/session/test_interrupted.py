@@ -11,7 +11,7 @@ import pytest
 from autotune.cli import main
 from autotune.tuning.journal import read_study
 from autotune.tuning.loop import Loop
-from tests.autotune.test_cli import SIMULATED
+from tests.autotune.outside import SIMULATED
 
 
 def test_an_error_that_hides_an_interruption_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

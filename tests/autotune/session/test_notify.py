@@ -15,8 +15,8 @@ from autotune.session.notify import PREFIX, notify, variables
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.standing import standing_of
+from tests.autotune.outside import SIMULATED
 from tests.autotune.report.drawn_study import STEPS, events
-from tests.autotune.test_cli import SIMULATED
 
 TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE_AUTOTUNE_SUMMARY" > told'
 

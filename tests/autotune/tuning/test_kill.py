@@ -13,7 +13,7 @@ import pytest
 
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
-from tests.autotune.test_cli import SIMULATED
+from tests.autotune.outside import SIMULATED
 from tests.draws import few
 from tests.places import ROOT
 

@@ -126,7 +126,6 @@ def _divided(listed: ArgumentList, found: Reading, left: frozenset[str]) -> Read
     )
 
 
-# --- the model ------------------------------------------------------------------------------------------
 def _model(raw: Values, final: Values) -> tuple[dict[str, Any], dict[str, str]]:
     """Fields of the architecture; those whose value it cannot hold apart, with the reason."""
     fields = {name: reader(final) for name, reader in _MODEL.items()}
@@ -182,7 +181,6 @@ _MODEL_BY_HAND: dict[str, Reader] = {
 }
 
 
-# --- knobs ----------------------------------------------------------------------------------------------
 _FP8 = {"delayed": "fp8_delayed", "tensorwise": "fp8_current", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 
 

@@ -15,7 +15,7 @@ ARGUMENTS = "@"  # the name that --set gives what the script itself is started w
 MOST_TURNS = 500
 MOST_SHOWN = 8  # options, in a question
 _OWN = re.compile(r"\$(?:[#@*1]|\{[#@*1])|\bgetopts\b")
-Turn = dict[str, Pieces]  # what a turn sets before its body is read
+Turn = dict[str, Pieces]  # what a turn sets before its body is read; loops give None for a turn that is not known
 
 
 def follow(reading: Reading, node: Node) -> bool:
@@ -67,7 +67,6 @@ class _Held:
             del found[count:]  # type: ignore[attr-defined]
 
 
-# --- turns of each kind of loop; None for one that is not known ---------------------------------------------
 def _of_words(reading: Reading, node: Node) -> Iterator[Turn | None]:
     """`for x in a b c`, and `for x` over the arguments."""
     name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
@@ -116,7 +115,6 @@ def _of_getopts(reading: Reading, spec: str, name: str) -> Iterator[Turn | None]
 _TURNS = {"for_statement": _of_words, "while_statement": _of_test}
 
 
-# --- loops over what nobody knows: the script's own options --------------------------------------------------
 def of_own_options(reading: Reading, node: Node) -> bool:
     """Whether the loop reads what the script itself is started with, and that was not given."""
     return reading.scope.positional is None and _OWN.search(text_of(node)) is not None

@@ -87,7 +87,6 @@ def _shell(reading: Reading, before: Words, rest: Words, own: Mapping[str, Word]
     read_in(inner, text, first.gaps)
 
 
-# --- here-documents ---------------------------------------------------------------------------------------
 def redirected(reading: Reading, node: Node) -> None:
     """What a shell, ssh or sbatch reads from it is a script, what cat writes with it a file; else it is data."""
     body = node.child_by_field_name("body")
@@ -133,7 +132,6 @@ def _write(reading: Reading, words: Words, node: Node, text: str) -> None:
             reading.written[file] = (reading.written.get(file, "") if adds else "") + text
 
 
-# --- in the same shell ------------------------------------------------------------------------------------
 def _source(reading: Reading, words: Words, node: Node) -> None:
     name = words[1].text if len(words) > 1 else ""
     beside = name.rpartition("/")[2] if name and words[1].gaps else name  # $(dirname "$0")/env.sh

@@ -1,0 +1,80 @@
+"""An export that is imported again is the recipe it was made of, but for what the trainer has no words for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.export import export
+from autotune.importing.found import Asked
+from autotune.importing.reading import imported
+from tests.places import FACTS, TRACES
+from tests.trainer.recipe import tuned_recipes
+from trainer.command_line.megatron_lm.model import model_words
+from trainer.recipe import Recipe
+from trainer.recipe.identity import effective
+from trainer.recipe.knobs import KNOBS
+
+SHARED = TRACES.parent / "facts"
+TUNED = FACTS / "tuned_recipes.json"
+TABLE = TUNED if TUNED.is_file() else SHARED / "tuned_recipes.json"
+
+SAME = 686  # of 737: the others differ in the knobs below, and in nothing else
+# knob -> why an import of an export says another value
+NOT_THE_SAME = {
+    "fp8_dot_product_attention": "Megatron-LM has no flag for it",
+    "store_param_remainders": "Megatron-LM has no flag for it",
+    "use_te_rng_tracker": "Megatron-LM switches it on beside graphs of Transformer Engine",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "the export writes the 1 that Megatron-LM demands",
+    "cuda_graph_impl": "a graph of the whole iteration has a word of its own since 0.18",
+    "cuda_graph_scope": "a graph of the whole iteration has a word of its own since 0.18",
+    "reuse_grad_buf_for_mxfp8_param_ag": "Megatron-LM switches it off beside Megatron FSDP",
+    "grad_reduce_in_fp32": "with --main-grads-dtype bf16 Megatron-LM does not reduce in fp32 by itself",
+}
+
+
+# What comes back in other words, or is said by no override
+SAID_OTHERWISE = {
+    "overlap_param_gather_with_optimizer_step": "Megatron-Bridge has no path for it outside comm_overlap",
+    "moe_hybridep_num_sms_preprocessing": "108 is what Megatron-Core takes where it is not set",
+    "cuda_graph_impl": "a graph of the whole iteration is an implementation in newer versions, a scope in older ones",
+    "cuda_graph_scope": "the same",
+}
+
+
+def as_given(recipe: Recipe, like: Recipe) -> Recipe:
+    """The imported recipe with the settings that no launch file holds."""
+    data = recipe.model_dump() | {"burst": like.burst.model_dump(), "trainer": None, "tune": like.tune.model_dump()}
+    return Recipe.model_validate(data)
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
+def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
+    file, same, rows = tmp_path / "x.sh", 0, json.loads(TABLE.read_text())
+    for row in rows:
+        recipe = tuned_recipes.recipe_of_row(row)
+        file.write_text(export(recipe, "megatron-lm"))
+        given = {"vocab_size": str(recipe.architecture.vocab_size)}
+        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, nodes=recipe.cluster.nodes, given=given))
+        found = as_given(again.recipe, recipe)
+        same += found.digest() == recipe.digest()
+        moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
+        assert moved <= NOT_THE_SAME.keys(), (row["id"], moved)
+        assert model_words(found.architecture) == model_words(recipe.architecture), row["id"]
+        assert found.digest() == recipe.digest() or moved, row["id"]
+    assert (len(rows), same) == (737, SAME)
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
+def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
+    file = tmp_path / "x.sh"
+    for row in json.loads(TABLE.read_text()):
+        recipe = tuned_recipes.recipe_of_row(row)
+        file.write_text(export(recipe, "megatron-bridge"))
+        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, given={"RECIPE": "qwen3_30b_a3b_config"}))
+        found = as_given(again.recipe, recipe).model_copy(update={"model": recipe.model})
+        moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
+        assert moved <= SAID_OTHERWISE.keys(), (row["id"], moved)
+        assert found.cluster == recipe.cluster

@@ -1,0 +1,59 @@
+"""The program as a user starts it, and the simulated cluster it is tried on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+
+SIMULATED = """\
+name: sim
+model: qwen3-30b-a3b
+cluster: {gpu: h100, nodes: 2, gpus_per_node: 8}
+training: {seq_length: 2048, global_batch_size: 64}
+parallelism: {ep: 8}
+knobs:
+  {use_distributed_optimizer: true, recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}
+burst: {engine: simulated, warmup_steps: 1, measure_steps: 5, trace_steps: 1}
+"""
+
+
+def started(*words: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "autotune.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **options},
+    )
+
+
+def without_a_reader(*words: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout is a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "autotune.cli", *words]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """A disk of its own, of this many bytes (`256k`), while it is used."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)

@@ -1,0 +1,149 @@
+"""What a launcher, and the ranks it started, are to whoever runs bursts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trainer.burst import Failure
+from trainer.launchers.sight import Sight
+from trainer.rank_report import RankReport
+
+
+class Launcher(Protocol):
+    @property
+    def python(self) -> str:
+        """The interpreter that runs modules of ours where the ranks are."""
+        ...
+
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether ranks may wait for the next burst where they run."""
+        ...
+
+    def start(
+        self, argv: Sequence[str], *, env: dict[str, str], nodes: int, ranks_per_node: int, control: Path
+    ) -> Processes:
+        """Starts `argv` once a rank, with torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, …) and
+        `env` added to our environment, and does not wait. Logs are kept in `control`, a folder of this start alone."""
+        ...
+
+    def adopt(self, *, nodes: int, ranks_per_node: int, control: Path) -> Processes | None:
+        """What a tuner that is gone started in `control`, where it outlived the tuner: it may still wait or run, or
+        have ended. None where there is no such thing."""
+        ...
+
+
+class Processes(Protocol):
+    """Ranks that were started, and what they wrote."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def control(self) -> Path: ...
+
+    @property
+    def sight(self) -> Sight:
+        """What can be seen of the ranks themselves."""
+        ...
+
+    @property
+    def pending(self) -> str | None:
+        """Why the ranks do not run yet, where a queue decides; None once they do. No deadline counts meanwhile."""
+        ...
+
+    @property
+    def queued_s(self) -> float:
+        """How long a queue kept the ranks from running, in seconds."""
+        ...
+
+    @property
+    def ran_s(self) -> float:
+        """How long they have run, or ran, on their machines, in seconds; also without a tuner that saw it."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether the launcher still runs."""
+        ...
+
+    @property
+    def code(self) -> int | None:
+        """How the launcher ended: its exit code, negative for a signal; None while it runs."""
+        ...
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote itself."""
+        ...
+
+    @property
+    def deaths_told(self) -> dict[int, int]:
+        """Exit code of each rank whose death what started it names, by rank."""
+        ...
+
+    @property
+    def ended_by(self) -> Failure | None:
+        """What a scheduler says ended the ranks, where it was neither they nor us: call it when they have ended."""
+        ...
+
+    def check(self) -> None:
+        """Raises ToolError where the ranks can never run: a queue that will not take them, a control folder that a
+        node does not see."""
+        ...
+
+    def blame(self, failure: Failure) -> Failure:
+        """The failure, and where it is the machine's the node named; the launcher avoids that node from now on."""
+        ...
+
+    def outputs(self, rank: int) -> list[Path]:
+        """The files that hold a rank's stdout and stderr; empty before it has any."""
+        ...
+
+    def beside(self, module: str, *words: str, timeout_s: float) -> None:
+        """Runs a module of ours once on every machine of the ranks, and waits for it, but no longer than that."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all have ended, or the time is over."""
+        ...
+
+    def end(self) -> None:
+        """Ends every process, whatever state it is in. May be called twice."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """What came back from all ranks for one burst: every report, or the failure and the reports there are."""
+
+    reports: tuple[RankReport, ...]
+    failure: Failure | None = None
+
+
+class Ranks(Protocol):
+    """A started set of ranks that waits for bursts. After a failure it is ended and cannot be used again."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether another burst can be run on them."""
+        ...
+
+    @property
+    def queued_s(self) -> float:
+        """How long a queue kept them from running, in seconds."""
+        ...
+
+    def run(self, burst_folder: Path, *, deadline_s: float) -> RankResult:
+        """Hands every rank the burst in `burst_folder` (it reads `burst.json` there) and waits for the reports."""
+        ...
+
+    def end(self) -> None:
+        """Ends every process of these ranks, whatever state they are in. May be called twice."""
+        ...
