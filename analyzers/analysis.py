@@ -48,6 +48,10 @@ def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent
         kept: gets the events of what this process reads itself, for who wants to draw them; what other processes read
             is too much to hand over.
 
+    Returns:
+        The diagnosis with the walls ranked, and every trace's report; times in microseconds, memory in GiB (2**30
+        bytes), shares 0..1.
+
     Raises:
         TraceError: nothing there can be read as a trace, two are of one rank or of two jobs,
             or one has no such stretch.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 class Wall(StrEnum):
+    """What costs most of a step, or UNDETERMINED where the traces do not decide."""
+
     MEMORY = "memory"
     COMMUNICATION = "communication"
     HOST = "host"
@@ -23,11 +25,16 @@ class Wall(StrEnum):
 
 
 class CommunicationTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one kind: all its time, and what of it no compute hides."""
+
     busy_us: float
     exposed_us: float
 
 
 class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle time of the device: nothing was launched yet; a pipeline's bubble; what was launched waited for other work;
+    the trace does not say."""
+
     host_us: float = 0.0
     bubble_us: float = 0.0
     sync_us: float = 0.0
@@ -50,7 +57,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     exposed_copy_us: float
     idle_us: float
     idle_by_cause: IdleByCause
-    graph_us: float = 0.0
+    graph_us: float = 0.0  # of compute_us: inside graphs whose kernels were not recorded one by one
     compute_by_class: dict[str, float] = {}  # attention, grouped_gemm, gemm, router, ... and recompute
     recompute_us: float = 0.0  # inside compute_us or exposed communication: forward work recomputed in backward
     gemm_by_precision: dict[str, float] = {}  # of the class gemm: bf16 fp16 tf32 fp32 fp8 mxfp8 nvfp4 ..., unknown
@@ -114,11 +121,15 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One that no row of the table of names covers, over the whole trace."""
+
     name: str
     total_us: float
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that are in no figure: `count` of `what`, and why."""
+
     what: str
     count: int
     why: str
@@ -126,6 +137,8 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a trace was understood."""
+
     device_time_classified: float  # 0..1
     kernels: int
     kernels_unknown: list[UnknownKernel] = []
@@ -159,6 +172,8 @@ WHOLE = Stretch()
 
 
 class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace of one rank: its steps partitioned, the longest kernels and ranges, its memory."""
+
     path: str
     format: str  # kineto | nsys
     rank: int | None
@@ -204,9 +219,7 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     # Bounds of several walls do not add up: what one gives back, another cannot give back again
     speedup_bound: float | None = None
     evidence: list[str]
-    parts: dict[
-        str, float
-    ] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, dp, recompute, copy, launch, ...
+    parts: dict[str, float] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, recompute, launching, ...
     # of recoverable_us what comes back even if a pipeline stage that was not traced is as slow as the slowest and made
     # like another that was; None where all are known
     least_us: float | None = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from benchmarks.places import DATA, data_file
@@ -27,9 +26,9 @@ FILLED = ("dispatcher", "recompute", "offload", "optimizer")  # columns that som
 SAME = ("tp", "pp", "vp", "ep")  # sizes that a nearest row should have
 
 
-def as_run(row: dict[str, Any], *, facts: Path = DATA) -> Recipe | None:
+def as_run(row: dict[str, Any]) -> Recipe | None:
     """None where what decides memory is recorded neither here nor in a recipe of today."""
-    filled = _filled(row, facts)
+    filled = _filled(row)
     if filled is None:
         return None
     recipe = recipe_of_row(filled)
@@ -41,11 +40,11 @@ def as_run(row: dict[str, Any], *, facts: Path = DATA) -> Recipe | None:
     return recipe.replace(knobs)
 
 
-def _filled(row: dict[str, Any], facts: Path) -> dict[str, Any] | None:
+def _filled(row: dict[str, Any]) -> dict[str, Any] | None:
     missing = [name for name in FILLED if not row.get(name)]
     if not missing:
         return row
-    like = [known for known in _complete(facts) if _kind(known) == _kind(row)]
+    like = [known for known in _complete() if _kind(known) == _kind(row)]
     if not like:
         return None
     nearest = min(like, key=lambda known: _apart(known, row))
@@ -53,8 +52,8 @@ def _filled(row: dict[str, Any], facts: Path) -> dict[str, Any] | None:
 
 
 @cache
-def _complete(facts: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(data_file("tuned_recipes.json", folder=facts).read_text(encoding="utf-8"))
+def _complete() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(data_file("tuned_recipes.json", folder=DATA).read_text(encoding="utf-8"))
     return [row for row in rows if all(row.get(name) for name in FILLED)]
 
 

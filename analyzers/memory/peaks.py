@@ -90,9 +90,9 @@ def describe(
     phase: str | None,
     held_at_peak: dict[str, float],
     limit_gib: float | None = None,
-    retries: int | None = None,
+    retries: int | None,
     driver_allocations: int = 0,
-    out_of_memory: int = 0,
+    out_of_memory: int,
 ) -> MemoryUse:
     """What the levels say; windows: the steps the peak may stand in."""
     at_us = float(levels.time_us[levels.peak])

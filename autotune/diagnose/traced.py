@@ -52,7 +52,7 @@ def read_for(paths: Sequence[Path]) -> tuple[Path, ...]:
     )
 
 
-def analysis_at(path: Path, stretch: Stretch = WHOLE, told: Told = silent, kept: Kept | None = None) -> Analysis:
+def analysis_at(path: Path, stretch: Stretch, told: Told, kept: Kept | None = None) -> Analysis:
     """Of a file, a folder or a trial."""
     trial = trial_at(path)
     if trial is None:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from rich.console import Console
 
 from autotune.importing.recipe import Imported
-from autotune.looks.quantities import knob_value
+from autotune.looks.quantities import counted, knob_value
 from autotune.looks.recipes import layout_words, model_words
 from autotune.looks.wrapping import listed, say
 from trainer.recipe import Recipe
@@ -157,8 +157,7 @@ def _took(imported: Imported) -> Iterator[str]:
     recipe, environment = imported.recipe, imported.environment
     yield f"model {model_words(recipe)}"
     cluster = recipe.cluster
-    nodes = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
-    yield f"{layout_words(recipe)}, on {nodes} of {cluster.gpus_per_node} {cluster.gpu}"
+    yield f"{layout_words(recipe)}, on {counted(cluster.nodes, 'node')} of {cluster.gpus_per_node} {cluster.gpu}"
     training = recipe.training
     yield f"batch {training.global_batch_size} of {training.seq_length} tokens, {training.precision}"
     if knobs := [name for name in _moved(recipe) if KNOBS[name].section == "knobs" and name not in environment.knobs]:
@@ -170,15 +169,15 @@ def _took(imported: Imported) -> Iterator[str]:
 def _passed(imported: Imported) -> Iterator[str]:
     found, environment = imported.found, imported.environment
     if found.passed:
-        yield f"{_counted(len(found.passed), 'argument')}: {listed(_cut(found.passed))}"
+        yield f"{counted(len(found.passed), 'argument')}: {listed(_cut(found.passed))}"
     if found.own:
         flags = [words.split()[0].partition("=")[0] for words in found.own]
-        yield f"{_counted(len(flags), 'argument')} that the trainer itself does not have: {listed(_cut(flags))}"
+        yield f"{counted(len(flags), 'argument')} that the trainer itself does not have: {listed(_cut(flags))}"
     if environment.trainer:
-        yield f"{_counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
+        yield f"{counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
     if found.setup:
         said = "each rank of a burst runs it before the command, exports before the launch"
-        yield f"{_counted(len(found.setup), 'line')} of shell setup: {'; '.join(_cut(found.setup))} ({said})"
+        yield f"{counted(len(found.setup), 'line')} of shell setup: {'; '.join(_cut(found.setup))} ({said})"
 
 
 def _launchers(imported: Imported) -> Iterator[str]:
@@ -210,7 +209,3 @@ def _cut(names: Iterable[str]) -> list[str]:
     found = list(names)
     more = len(found) - MOST_LISTED
     return [*found[:MOST_LISTED], f"and {more} more"] if more > 0 else found
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

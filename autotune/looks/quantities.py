@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 NONE = "–"
+FIRST = 4  # knobs that are named of a change of many
 
 _DURATIONS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))  # microseconds in one of them, largest first
 
@@ -78,9 +79,9 @@ def changes_text(changes: dict[str, tuple[Any, Any]]) -> str:
     return ", ".join(f"{knob} {knob_value(a)} → {knob_value(b)}" for knob, (a, b) in changes.items()) or "nothing"
 
 
-def first_changes(changes: dict[str, tuple[Any, Any]], most: int = 4) -> str:
+def first_changes(changes: dict[str, tuple[Any, Any]]) -> str:
     """The first knobs that move, and how many more do."""
-    first = dict(list(changes.items())[:most])
+    first = dict(list(changes.items())[:FIRST])
     more = len(changes) - len(first)
     return changes_text(first) + (f" and {more} more" if more else "")
 

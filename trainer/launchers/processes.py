@@ -79,19 +79,19 @@ def is_alive(process: Process) -> bool:
 def owner_text(process: Process) -> str:
     """The value of `OWNER`. It names the pid namespace and the boot too: pids of another container or of another
     machine mean nothing here, and the first namespace has the same number on every machine."""
-    return f"{process.pid}:{process.started}:{_pid_namespace('self')}:{_boot()}"
+    return f"{process.pid}:{process.started}:{_pid_namespace()}:{_boot()}"
 
 
 def owner_from(text: str) -> Process | None:
     """The process an `OWNER` value names; None if it is malformed, of another pid namespace or of another machine."""
     pid, started, *where = (*text.split(":"), "")
-    if not (pid.isdecimal() and started.isdecimal()) or where[:2] != [_pid_namespace("self"), _boot()]:
+    if not (pid.isdecimal() and started.isdecimal()) or where[:2] != [_pid_namespace(), _boot()]:
         return None
     return Process(pid=int(pid), started=int(started))
 
 
-def _pid_namespace(pid: str) -> str:
-    return os.readlink(PROC / pid / "ns" / "pid").removeprefix("pid:")
+def _pid_namespace() -> str:
+    return os.readlink(PROC / "self" / "ns" / "pid").removeprefix("pid:")
 
 
 def _boot() -> str:

@@ -27,9 +27,8 @@ class SlurmSettings(Section):
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    time_limit_minutes: int | None = Field(
-        default=None, gt=0
-    )  # of job per-burst; None: what the burst's own deadlines add up to
+    # of job per-burst; None: what the burst's own deadlines add up to
+    time_limit_minutes: int | None = Field(default=None, gt=0)
     queue_minutes: int | None = Field(default=None, gt=0)  # how long a job may wait to start; None: as long as it takes
     exclude: Words = ()  # nodes never to use
     interface: str | None = None  # network of gloo and NCCL between nodes; None: that by which nodes reach the first

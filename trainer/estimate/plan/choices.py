@@ -76,15 +76,15 @@ class Point:
     fits: bool
 
 
-def cloud(found: Search, *, most: int = CLOUD) -> list[Point]:
+def cloud(found: Search) -> list[Point]:
     """The fastest layouts of those that fit and, half as many, of those that need up to BEYOND times the limit."""
     finals, outlined = found.finals, found.outlined
     limit = found.base.memory_limit_gib or np.inf
     over = np.flatnonzero(~outlined.fits & (outlined.figures.needs_gib <= BEYOND * limit))
     over = over[np.argsort(-outlined.figures.tokens[over], kind="stable")]
     _, first = np.unique(outlined.layout[over], return_index=True)
-    picked = [(finals, row) for row in found.ranking[:most]] + [
-        (outlined, row) for row in over[np.sort(first)][: most // 2]
+    picked = [(finals, row) for row in found.ranking[:CLOUD]] + [
+        (outlined, row) for row in over[np.sort(first)][: CLOUD // 2]
     ]
     return [
         Point(
