@@ -18,6 +18,7 @@ from analyzers.diagnosis import (
 )
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
+from trainer.probe.links import Links
 from trainer.recipe import Recipe
 
 STEP_US = 140_000.0
@@ -145,4 +146,19 @@ def trial(
         status=Status.OK if given.ok else Status.OOM,
         analysis=seen,
         verdict=verdict,
+    )
+
+
+def links(bandwidth_gb_s: float, latency_us: float = 25.0) -> Links:
+    return Links(
+        nodes=2,
+        ranks_per_node=8,
+        backend="nccl",
+        hosts=["n1", "n2"],
+        interfaces=["ib0"],
+        bandwidth_gb_s=bandwidth_gb_s,
+        message_mib=256.0,
+        latency_us=latency_us,
+        clocks_apart_s=0.001,
+        folder_lag_s=0.0,
     )

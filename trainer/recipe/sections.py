@@ -119,7 +119,7 @@ class TuneSettings(Section):
     sampler: Literal["model", "tpe", "gp", "random"] = "model"  # of retune: what is believed, or one of Optuna's
     patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
     planned_gpu_hours: float | None = Field(default=None, gt=0)  # of the training that the tuned recipe is for
-    notify: str | None = Field(default=None, min_length=1)  # a shell command to run at the end, whichever it is
+    notify: str | None = Field(default=None, min_length=1)  # a shell command to run when the study ends
 
     @field_validator("freeze")
     @classmethod

@@ -34,6 +34,7 @@ from autotune.tuning.events import (
     Proposed,
     Refused,
     StudyStarted,
+    TunerStarted,
 )
 from autotune.tuning.history import History
 from autotune.tuning.judge import judge
@@ -356,3 +357,10 @@ def partition(step: Step, name: str, *, rank: int, stretch: float) -> Partition:
         },
         recompute_us=part.get("recompute", 0.0),
     )
+
+
+def clocked(told: list[Event]) -> list[Event]:
+    """The drawn study with a tuner that began at 10 s, and a minute for each event after it."""
+    tuner = TunerStarted(recipe="base.yaml", budget=20, host="bench-3", process=41)
+    ordered = [told[0], tuner, *told[1:]]
+    return [msgspec.structs.replace(event, at=10.0 + 60.0 * index) for index, event in enumerate(ordered)]

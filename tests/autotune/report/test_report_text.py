@@ -14,7 +14,7 @@ from autotune.report.story import tell
 from autotune.tuning.events import BurstFinished, Probed
 from autotune.tuning.history import History
 from tests.autotune.report.drawn_study import STEPS, events
-from tests.policies.belief.test_probed import links
+from tests.policies.drawn import links
 from trainer.burst import Difference, Failure, FailureKind
 
 

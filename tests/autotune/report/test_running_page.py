@@ -11,9 +11,8 @@ from autotune.session.running_page import RunningPage
 from autotune.tuning.events import BurstFinished
 from autotune.tuning.history import History
 from tests.autotune.looks.browser import document_of, needs_browser
-from tests.autotune.report.drawn_study import STEPS, events, write_study
-from tests.autotune.report.test_report_page import Page
-from tests.autotune.tuning.test_standing import clocked
+from tests.autotune.looks.parsed import Page
+from tests.autotune.report.drawn_study import STEPS, clocked, events, write_study
 
 NOW = 4000.0
 

@@ -12,8 +12,8 @@ from autotune.cli import main
 from autotune.studies.gathered import gathered
 from autotune.studies.page import studies_page
 from tests.autotune.looks.browser import document_of, needs_browser
+from tests.autotune.looks.parsed import Page
 from tests.autotune.report.drawn_study import STEPS, events, write_study
-from tests.autotune.report.test_report_page import Page
 
 
 @pytest.fixture

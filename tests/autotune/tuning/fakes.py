@@ -15,7 +15,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, Journal
 from autotune.tuning.loop import Loop
 from policies.trial import Phase, Prediction, Proposal, Trial
-from trainer.burst import Burst, Outcome
+from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules import check
 
@@ -148,3 +148,13 @@ def loop_in(
         until=until,
     )
     return Loop(base=recipe, policy=FakePolicy(ideas, nearest), bench=bench, patience=patience)
+
+
+OOM = Outcome(failure=Failure(kind=FailureKind.OOM, rank=1, evidence="std::bad_alloc"), ranks=2)
+FASTER = Idea(changes={"micro_batch_size": 4})
+SLOWER = Idea(changes={"manual_gc": True})
+
+
+def micro_batches(recipe: Recipe) -> float:
+    """A planted truth: a step costs less the fewer micro batches it has; collecting garbage by hand costs more."""
+    return 100_000 / int(recipe.knob("micro_batch_size")) * (1.5 if recipe.knob("manual_gc") else 1.0)

@@ -16,8 +16,7 @@ from autotune.tuning.journal import JOURNAL, Journal, read_events, read_study
 from autotune.tuning.lines import cost_in_words
 from autotune.tuning.loop import Loop
 from policies.trial import Phase
-from tests.autotune.tuning.fakes import FakeEngine, base_recipe, loop_in, outcome_of
-from tests.autotune.tuning.test_loop import OOM
+from tests.autotune.tuning.fakes import OOM, FakeEngine, base_recipe, loop_in, outcome_of
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 
 LOST = Failure(kind=FailureKind.INFRASTRUCTURE, evidence="no port is free")

@@ -14,7 +14,7 @@ from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.lines import line_of, links_in_words
 from autotune.tuning.study import Study, begin
 from policies.learned import LearnedPolicy
-from tests.policies.belief.test_probed import links
+from tests.policies.drawn import links
 from trainer.burst import Failure, FailureKind
 from trainer.probe.probe import Probe
 from trainer.recipe import Recipe, load_recipe

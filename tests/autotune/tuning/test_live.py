@@ -15,8 +15,7 @@ from autotune.tuning.events import BurstStarted, Event, TunerStarted
 from autotune.tuning.history import History
 from autotune.tuning.journal import events_of, read_study
 from autotune.tuning.live import LiveView, PlainView, summary, view_for
-from tests.autotune.tuning.fakes import Idea, loop_in
-from tests.autotune.tuning.test_loop import FASTER, OOM, SLOWER, micro_batches
+from tests.autotune.tuning.fakes import FASTER, OOM, SLOWER, Idea, loop_in, micro_batches
 
 TIMED = re.compile(r"^\d\d:\d\d:\d\d ")
 IDEAS = [SLOWER, FASTER, Idea(changes={"micro_batch_size": 3})]

@@ -15,6 +15,9 @@ from autotune.tuning.journal import read_study
 from autotune.tuning.judge import judge
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import (
+    FASTER,
+    OOM,
+    SLOWER,
     FakeEngine,
     FakePolicy,
     Idea,
@@ -22,22 +25,14 @@ from tests.autotune.tuning.fakes import (
     analysis_of,
     base_recipe,
     loop_in,
+    micro_batches,
     outcome_of,
 )
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
 
-OOM = Outcome(failure=Failure(kind=FailureKind.OOM, rank=1, evidence="std::bad_alloc"), ranks=2)
 LOST = Outcome(failure=Failure(kind=FailureKind.INFRASTRUCTURE, evidence="no port is free"), ranks=2)
-
-FASTER = Idea(changes={"micro_batch_size": 4})
-SLOWER = Idea(changes={"manual_gc": True})
-
-
-def micro_batches(recipe: Recipe) -> float:
-    """A planted truth: a step costs less the fewer micro batches it has; collecting garbage by hand costs more."""
-    return 100_000 / int(recipe.knob("micro_batch_size")) * (1.5 if recipe.knob("manual_gc") else 1.0)
 
 
 def trials_in(folder: Path) -> list[Trial]:

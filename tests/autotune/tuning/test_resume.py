@@ -11,8 +11,7 @@ from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events, read_study
 from policies.trial import Phase, Trial
-from tests.autotune.tuning.fakes import FakeEngine, Idea, loop_in
-from tests.autotune.tuning.test_loop import OOM, micro_batches
+from tests.autotune.tuning.fakes import OOM, FakeEngine, Idea, loop_in, micro_batches
 from trainer.burst import Burst, Failure, FailureKind, Outcome, write_burst, write_outcome
 from trainer.recipe import Recipe
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from autotune.tuning.events import BurstStarted, Ended, Event, Judged, TunerStarted
+from autotune.tuning.events import BurstStarted, Ended, Event, Judged
 from autotune.tuning.history import History
 from autotune.tuning.standing import Standing, rows_of, span_words, standing_of
-from tests.autotune.report.drawn_study import events
+from tests.autotune.report.drawn_study import clocked, events
 
 NOW = 4000.0
-
-
-def clocked(told: list[Event]) -> list[Event]:
-    """The drawn study with a tuner that began at 10 s, and a minute for each event after it."""
-    tuner = TunerStarted(recipe="base.yaml", budget=20, host="bench-3", process=41)
-    ordered = [told[0], tuner, *told[1:]]
-    return [msgspec.structs.replace(event, at=10.0 + 60.0 * index) for index, event in enumerate(ordered)]
 
 
 def cut(upto: type[Event]) -> History:

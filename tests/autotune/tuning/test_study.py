@@ -16,8 +16,7 @@ from autotune.tuning import study
 from autotune.tuning.events import SCHEMA, StudyStarted
 from autotune.tuning.journal import JOURNAL, read_study
 from autotune.tuning.study import Study
-from tests.autotune.tuning.fakes import base_recipe, loop_in
-from tests.autotune.tuning.test_loop import FASTER, micro_batches
+from tests.autotune.tuning.fakes import FASTER, base_recipe, loop_in, micro_batches
 from tests.places import ROOT
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe

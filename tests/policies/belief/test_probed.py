@@ -10,25 +10,10 @@ import pytest
 from policies.belief.prior import prior_of
 from policies.belief.probed import lesson_of_links
 from policies.belief.time import learnt
+from tests.policies.drawn import links
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.links import across_gb_s
-from trainer.probe.links import Links
 from trainer.recipe import Recipe, load_recipe
-
-
-def links(bandwidth_gb_s: float, latency_us: float = 25.0) -> Links:
-    return Links(
-        nodes=2,
-        ranks_per_node=8,
-        backend="nccl",
-        hosts=["n1", "n2"],
-        interfaces=["ib0"],
-        bandwidth_gb_s=bandwidth_gb_s,
-        message_mib=256.0,
-        latency_us=latency_us,
-        clocks_apart_s=0.001,
-        folder_lag_s=0.0,
-    )
 
 
 @pytest.fixture
