@@ -10,10 +10,11 @@ import fcntl
 import os
 import shutil
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
+from typing import Any
 
 from autotune.tuning.environment import environment, version
 from autotune.tuning.events import Lent, StudyStarted
@@ -178,15 +179,31 @@ def _lock(folder: Path) -> int:
     return fd
 
 
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """All of them by name, but the words that ask Slurm for the study's next job."""
+    found = dict(_leaves(recipe.model_dump(mode="json")))
+    found.pop("burst.launcher.slurm.allocate", None)
+    return found
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
 def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int | None) -> None:
     problems = []
     begun = Recipe.model_validate(started.recipe)
-    if begun.to_yaml(resolved=True) != recipe.to_yaml(resolved=True):
-        moved = ", ".join(f"{knob} {a} → {b}" for knob, (a, b) in begun.diff(recipe).items())
+    was, now = _settings(begun), _settings(recipe)
+    moved = (name for name in was | now if was.get(name) != now.get(name))
+    if told := ", ".join(f"{name} {was.get(name)} → {now.get(name)}" for name in moved):
         problems.append(
             Problem(
                 where=str(folder),
-                what=f"the study was started with another recipe ({moved or 'other settings'})",
+                what=f"the study was started with another recipe ({told})",
                 hint=f"resume it with {folder / GIVEN}, or start a new study with the new recipe",
             )
         )

@@ -81,6 +81,19 @@ def test_a_study_goes_on_with_the_recipe_and_seed_it_was_begun_with(tmp_path: Pa
         resume(tmp_path / "s", seed=8)
 
 
+def test_a_study_goes_on_in_a_job_that_is_asked_for_otherwise_and_on_no_other_nodes(tmp_path: Path) -> None:
+    def asking(words: str, nodes: int = 2) -> Recipe:
+        data = base_recipe().model_dump(mode="json")
+        data["cluster"] |= {"nodes": nodes}
+        data["burst"]["launcher"] = {"slurm": {"allocate": words}}
+        return Recipe.model_validate(data)
+
+    begin(tmp_path / "s", asking("--time=30")).close()
+    resume(tmp_path / "s", asking("--time=60 --partition=long")).close()
+    with pytest.raises(BadInputError, match=r"started with another recipe \(cluster.nodes 2 → 4\)"):
+        resume(tmp_path / "s", asking("--time=30", nodes=4))
+
+
 def test_a_study_killed_before_its_first_line_can_be_resumed(tmp_path: Path) -> None:
     begin(tmp_path / "s").close()
     (tmp_path / "s" / JOURNAL).write_bytes(b'{"event":"stu')

@@ -20,7 +20,6 @@ from trainer.launchers.slurm.queue import Queue, queue_path, slurm_log
 
 _ASK_S = 10.0  # between two questions for the state of an allocation
 _SHORT_S = 3.0  # a wait that is not worth a word
-_NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 
 
 @dataclass(kw_only=True)
@@ -86,7 +85,7 @@ class SlurmCarrier:
 
     def _refuse_for_ever(self, queue: Queue) -> None:
         too_long = self.queue_s is not None and queue.waited_s > self.queue_s
-        if too_long or (states.never(queue) and queue.waited_s > _NEVER_S):
+        if too_long or (states.never(queue) and queue.waited_s > states.NEVER_S):
             raise ToolError(
                 f"job {queue.job} has been pending for {queue.waited_s:.0f} s, for the reason {queue.reason}",
                 hint="ask for what the partition has, or raise burst.launcher.slurm.queue_minutes",

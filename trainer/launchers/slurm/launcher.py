@@ -138,8 +138,8 @@ class SlurmLauncher:
         if not job:
             raise ToolError(
                 "launcher slurm runs in an allocation, and there is none here",
-                hint=f"start the tuner inside `salloc --nodes={nodes}` or a batch script, or write "
-                "burst.launcher: {slurm: {job: per-burst}}",
+                hint=f"start the tuner inside `salloc --nodes={nodes}` or a batch script, or write burst.launcher: "
+                f"{{slurm: {{allocate: '--nodes={nodes} --time=8:00:00'}}}} or {{slurm: {{job: per-burst}}}}",
             )
         clients.require("srun", "scancel", "squeue", "scontrol")
         refuse_over(job)

@@ -121,10 +121,12 @@ class Look:
 
     def __post_init__(self) -> None:
         self.last = Queue(job=self.job, state="")
+        self._hopeful_at = time.monotonic()
         self._log = _Lines(self.night.log(self.job))
 
     def follow(self, *, patience_s: float = math.inf) -> bool:
-        """Until the job is over, but no longer than that: whether it is."""
+        """Until the job is over, but no longer than that: whether it is. ToolError where it can never start and was
+        taken back."""
         give_up = time.monotonic() + patience_s
         while True:
             over = self._look()
@@ -141,7 +143,19 @@ class Look:
         seen = Queue(job=self.job, state=record.get("JobState", ""), reason=record.get("Reason", ""))
         _tell(seen, self.last, self.say)
         self.last = seen
+        self._refuse_for_ever()
         return seen.state not in states.PENDING + states.RUNNING
+
+    def _refuse_for_ever(self) -> None:
+        if not states.never(self.last):
+            self._hopeful_at = time.monotonic()
+        elif time.monotonic() - self._hopeful_at > states.NEVER_S:
+            clients.cancel(self.night.name)
+            raise ToolError(
+                f"job {self.job} cannot start, for the reason {self.last.reason}, and was taken back",
+                hint="ask for what the partition has: see burst.launcher.slurm.allocate in the recipe, then continue "
+                "with --resume",
+            )
 
     def end(self) -> None:
         """Tells the tuner to end as Ctrl-C does, and has Slurm end the job where it waits still or does not."""

@@ -33,6 +33,7 @@ SUSPENDED = "SUSPENDED"
 PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", SUSPENDED, "RESV_DEL_HOLD", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
 
+NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
 # Reasons for which a job waits for ever, from squeue(1): what it asks for is not there, or not for this user
 NEVER = (
     "BadConstraints",

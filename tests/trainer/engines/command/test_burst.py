@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,11 @@ def recipe(acts: dict[str, Any], **trainer: Any) -> Recipe:
     return Recipe.model_validate(data)
 
 
-SHORT = Patience(first_s=60, all_s=60, least_s=4.0, writing_s=4.0, ending_s=1.0)
+SHORT = Patience(first_s=60, all_s=60, least_s=4.0, writing_s=4.0, ending_s=30.0)
 
 
-def run(folder: Path, acts: dict[str, Any], **trainer: Any) -> Outcome:
-    engine = CommandEngine(folder / "engine", patience=lambda recipe, trainer: SHORT)
+def run(folder: Path, acts: dict[str, Any], *, patience: Patience = SHORT, **trainer: Any) -> Outcome:
+    engine = CommandEngine(folder / "engine", patience=lambda recipe, trainer: patience)
     outcome = engine.run(Burst(number=1, recipe=recipe(acts, **trainer), folder=folder / "0001"))
     ours = [env for _, env in marked() if env.get("MOE_AUTOTUNE_OUT", "").startswith(str(folder))]
     assert ours == []
@@ -96,7 +97,7 @@ def test_a_missing_iteration_line_is_a_hang_and_the_ranks_say_where_they_are(tmp
 
 @pytest.mark.faults
 def test_a_trainer_that_does_not_end_after_its_last_iteration_is_ended(tmp_path: Path) -> None:
-    outcome = run(tmp_path, {"linger": True})
+    outcome = run(tmp_path, {"linger": True}, patience=replace(SHORT, ending_s=1.0))
     assert outcome.failure is None
     assert any("did not exit" in text for text in outcome.warnings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ import yaml
 from autotune.tuning.events import BurstFinished, BurstLost
 from autotune.tuning.journal import events_of, read_study
 from tests.places import ROOT
-from tests.trainer.launchers.slurm.cluster import POLITE, USUAL, Cluster
+from tests.trainer.launchers.slurm.cluster import NODES, POLITE, USUAL, Cluster
 from tests.trainer.launchers.slurm.conftest import left_of
 from tests.trainer.launchers.slurm.test_engines_on_slurm import with_trainer
 from tests.trainer.launchers.two_nodes import PATIENCE_S, Launch, MakeBurst, processes_of, until
@@ -27,6 +28,7 @@ from trainer.burst import Failure, FailureKind
 from trainer.errors import OverError
 from trainer.launchers.nodes.avoid import avoided
 from trainer.launchers.slurm.clients import named
+from trainer.launchers.stopwatch import STOPPED_S
 from trainer.launchers.warm import WarmRanks
 
 pytestmark = pytest.mark.slurm
@@ -246,3 +248,22 @@ def test_a_burst_whose_job_makes_room_is_run_again(reachable: Cluster, tmp_path:
     assert re.search(r"burst 1 lost, not caused by the recipe: .* job \d+ ended PREEMPTED", said)
     assert finished(tmp_path) == [1]
     until(lambda: not left_by(tmp_path) and not named("moe-"))
+
+
+def test_a_tuner_that_slurm_suspends_with_its_ranks_goes_on_where_it_was(reachable: Cluster, tmp_path: Path) -> None:
+    """As sbatch starts it: the tuner is stopped too, for longer than a line of its trainer may take to come."""
+    night_in(tmp_path, "slurm", step_s=1.0)
+    argv = [sys.executable, "-m", "autotune.cli", "run", "night.yaml", "--study", "study", "--budget", "1"]
+    job = reachable.run(
+        *("sbatch", "--parsable", f"--nodes={NODES}", "--mem=4000", f"--chdir={tmp_path}", "--output=tuner.log"),
+        *("--wrap", f"export PYTHONPATH={ROOT}; exec {shlex.join(argv)}"),
+    ).strip()
+    until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/jobs/*/node1/**/stdout.log")))
+    reachable.run("scontrol", "suspend", job)
+    time.sleep(STOPPED_S + 5.0)
+    reachable.run("scontrol", "resume", job)
+    until(lambda: job not in reachable.run("squeue", "-h", "-o", "%i"))
+    said = (tmp_path / "tuner.log").read_text()
+    assert finished(tmp_path) == [1], said
+    assert lost(tmp_path) == [], said
+    until(lambda: not left_by(tmp_path))

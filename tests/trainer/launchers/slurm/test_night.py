@@ -153,3 +153,12 @@ def test_what_slurm_refuses_is_said_in_its_words(reachable: Cluster, tmp_path: P
     said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=PATIENCE_S)
     assert refused.returncode == 3
     assert "Slurm does not take the job: sbatch: error: invalid partition" in said
+
+
+@pytest.mark.slurm
+def test_a_job_that_can_never_start_is_taken_back(reachable: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "night.yaml").write_text(RECIPE.replace("--nodes=2", "--nodes=5"))
+    said, _ = (refused := tuner(tmp_path, budget=3)).communicate(timeout=PATIENCE_S)
+    assert refused.returncode == 3, said
+    assert re.search(r"job \d+ cannot start, for the reason \w+, and was taken back", said)
+    assert named("moe-autotune-") == []
