@@ -258,7 +258,7 @@ def test_a_tuner_that_slurm_suspends_with_its_ranks_goes_on_where_it_was(reachab
         *("sbatch", "--parsable", f"--nodes={NODES}", "--mem=4000", f"--chdir={tmp_path}", "--output=tuner.log"),
         *("--wrap", f"export PYTHONPATH={ROOT}; exec {shlex.join(argv)}"),
     ).strip()
-    until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/jobs/*/node1/**/stdout.log")))
+    until(lambda: any(_has(log, b"iteration ") for log in tmp_path.glob("study/engine/*/node1/**/stdout.log")))
     reachable.run("scontrol", "suspend", job)
     time.sleep(STOPPED_S + 5.0)
     reachable.run("scontrol", "resume", job)
