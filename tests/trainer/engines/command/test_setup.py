@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_ranks_have_the_environment_that_the_exported_script_gives(
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
     monkeypatch.setenv("PYTHONPATH", "/mine/before")
-    given = {"setup": environment_made(tmp_path), "env": VARIABLES}
+    given: dict[str, Any] = {"setup": environment_made(tmp_path), "env": VARIABLES}
     command = ["python", str(FAKE), json.dumps({"tell": TOLD})]
     outcome = run(tmp_path, {}, command=command, **given)
     assert outcome.failure is None
