@@ -44,7 +44,19 @@ OF_ITS_OWN = {
 
 
 def with_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
-    """The verdict with what it leads to."""
+    """The verdict with what it leads to, and all waiting by its cause."""
+    return replace(_led_on(diagnosis, job), waits=_waits(job))
+
+
+def _waits(job: Job) -> dict[str, float]:
+    """What is worth saying of it, the largest first."""
+    known = {str(cause): us for cause, us in job.lateness.us.items() if cause is not LateBy.UNKNOWN}
+    bubble = {str(LateBy.BUBBLE): job.step.pipeline_wait_us} if job.step else {}
+    worth = ((cause, us) for cause, us in (known | bubble).items() if job.share(us) >= verdict.WORTH_SAYING)
+    return dict(sorted(worth, key=lambda item: -item[1]))
+
+
+def _led_on(diagnosis: Diagnosis, job: Job) -> Diagnosis:
     if diagnosis.wall is Wall.HOST:
         late = _late_hosts(diagnosis, job)
         cause = _late(job, LateBy.HOST, late, diagnosis.walls[0].recoverable_us) if late else None

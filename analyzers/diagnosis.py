@@ -257,6 +257,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     ranks: list[int] = []  # those on which the wall stands, where it does on some only
     between: list[Wall] = []  # the walls of which one it is, where two are too close
     cause: Cause | None = None
+    # us of an average step that ranks wait for later ones, by what makes those late, and for their pipeline (bubble);
+    # names as of `Cause`. What the verdict is not about is lost all the same
+    waits: dict[str, float] = {}
 
     @property
     def headline(self) -> str:

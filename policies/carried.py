@@ -1,7 +1,8 @@
-"""What every row of a plan's space takes along on CPUs: what a plan does not vary stands as in the best.
+"""What every row of a plan's space takes along: on CPUs what a plan does not vary stands as in the best.
 
 A step to another layout must not give back what single settings have won, and what costs nothing is not worth a burst
-of its own. On GPUs `prospects.FREE` is taken along, and the rest of the environment goes with the layout.
+of its own. On GPUs `prospects.FREE` is taken along, and what evens out the experts' load, which it does in every
+layout; the rest of the environment goes with the layout.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
 
+EVENING = ("moe_expert_capacity_factor", "moe_router_load_balancing_type")
 RARELY: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
 
 
 def carrying(found: Search, given: Recipe, best: Recipe, belief: Belief, *, least: float) -> Search:
-    """The space of the recipe as given, from the best; garbage is collected rarely where that is believed to bring
-    `least` (log throughput)."""
-    if not given.hardware.is_cpu:
+    """The space of the recipe as given, from the best; on CPUs garbage is collected rarely where that is believed to
+    bring `least` (log throughput)."""
+    table, on_cpu = found.finals.candidates, given.hardware.is_cpu
+    moved = {knob: to for knob, (_, to) in given.diff(best).items() if knob not in table.columns}
+    kept = moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENING}
+    changes = kept | (RARELY if on_cpu and _pays(best, belief, least) else {})
+    if not changes:
         return found
-    table = found.finals.candidates
-    kept = {knob: to for knob, (_, to) in given.diff(best).items() if knob not in table.columns}
-    changes = kept | (RARELY if _pays(best, belief, least) else {})
-    moved = replace(table, base=table.base.replace(changes))
-    return replace(found, finals=replace(found.finals, candidates=moved))
+    carried = replace(table, base=table.base.replace(changes))
+    return replace(found, finals=replace(found.finals, candidates=carried))
 
 
 def _pays(best: Recipe, belief: Belief, least: float) -> bool:

@@ -20,6 +20,7 @@ from policies.carried import carrying
 from policies.consider import Candidate, Idea, consider
 from policies.cures import walls_of
 from policies.fit import needs_room, propose_fit
+from policies.fix import Fix
 from policies.fixes import FIXES
 from policies.gate import measured_limit
 from policies.noise import throughput
@@ -86,7 +87,10 @@ class LearnedPolicy:
         if phase is Phase.RETUNE and best.recipe.tune.sampler != MODEL:
             return propose_retune(view, self._seed)
         belief, ranked = self._ranked(view)
-        chosen = self._chosen(view, phase, ranked)
+        cure = self._cure(view, belief)
+        chosen = self._chosen(view, phase, ranked, beside=_worth(cure))
+        if cure is not None and phase is Phase.PROFILE and _worth(cure) >= (chosen.worth if chosen else WORTH):
+            return self._fix(view, phase, cure)
         if chosen is None and phase is Phase.RETUNE:
             chosen = self._searched(view, belief)
         if chosen is not None:
@@ -175,11 +179,12 @@ class LearnedPolicy:
         return replace(found, predicted=replace(found.predicted, fits_probability=chance))
 
     # --- scale, profile, retune ---------------------------------------------------------------------------
-    def _chosen(self, view: View, phase: Phase, ranked: Sequence[Prospect]) -> Prospect | None:
-        """The phase's best, where it is worth a burst and no other phase has twice as much to offer."""
+    def _chosen(self, view: View, phase: Phase, ranked: Sequence[Prospect], *, beside: float) -> Prospect | None:
+        """The phase's best, where it is worth a burst and neither another phase nor what stands `beside` has twice as
+        much to offer."""
         if not ranked:
             return None
-        least = max(WORTH, HANDS_OVER * ranked[0].worth)
+        least = max(WORTH, HANDS_OVER * max(ranked[0].worth, beside))
         found = [each for each in ranked if each.worth >= least and _phase_of(view, each.recipe) is phase]
         return _by_the_field(found) if found else None
 
@@ -230,28 +235,47 @@ class LearnedPolicy:
     # --- what the closed forms do not see -------------------------------------------------------------------
     def _unseen(self, view: View, phase: Phase, belief: Belief) -> Proposal | None:
         """The fix with the largest expected gain among those that the belief has no opinion on and the noise leaves."""
+        best = self._best_unseen(view, belief, [fix for fix in FIXES.values() if phase in fix.phases])
+        return self._fix(view, phase, best) if best is not None else None
+
+    def _cure(self, view: View, belief: Belief) -> Candidate | None:
+        """The fix for what ranks wait for by a cause of which the belief knows nothing; None where there is none."""
+        waits = {part for part, us in view.situation.of_no_wall.items() if us > 0}
+        acting = [
+            fix
+            for fix in FIXES.values()
+            if Phase.PROFILE in fix.phases and any(waits & set(claim.parts) for claim in fix.claims)
+        ]
+        return self._best_unseen(view, belief, acting)
+
+    def _best_unseen(self, view: View, belief: Belief, fixes: Sequence[Fix]) -> Candidate | None:
         if view.situation.analysis is None:
             return None
-        considered = (consider(fix, view, phase) for fix in FIXES.values() if phase in fix.phases)
+        considered = (consider(fix, view, Phase.PROFILE) for fix in fixes)
         found = [each for each in considered if isinstance(each, Candidate) and each.wall]
         told = [each for each in found if not _lost(each, belief.time.noise)]
         unseen = [each for each in told if self._no_opinion(view, each.recipe, belief)]
-        best = max(unseen, key=lambda candidate: candidate.gain, default=None)
-        if best is None:
-            return None
+        return max(unseen, key=lambda candidate: candidate.gain, default=None)
+
+    def _fix(self, view: View, phase: Phase, candidate: Candidate) -> Proposal:
         return Proposal(
-            recipe=best.recipe,
+            recipe=candidate.recipe,
             parent=view.best.number,
             phase=phase,
-            fix=best.fix.name,
-            because=f"{because_of_wall(best, view)}; the estimate does not model it",
-            predicted=best.prediction,
+            fix=candidate.fix.name,
+            because=f"{because_of_wall(candidate, view)}; the estimate does not model it",
+            predicted=candidate.prediction,
         )
 
     def _no_opinion(self, view: View, recipe: Recipe, belief: Belief) -> bool:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
         return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= SURE
+
+
+def _worth(candidate: Candidate | None) -> float:
+    """Expected log throughput; 0 for nothing."""
+    return math.log1p(candidate.gain) if candidate is not None else 0.0
 
 
 def _lost(candidate: Candidate, noise: float) -> bool:

@@ -67,13 +67,20 @@ class Situation:
         told = next((wall.recoverable_us / wall.share for wall in findings if wall.share and wall.recoverable_us), None)
         return told or max((_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0)
 
+    def lost_us(self, cause: str) -> float:
+        """What an average step loses to a cause by its name, whatever the verdict is about; 0 where no trace shows
+        it."""
+        diagnosis = self.analysis.diagnosis if self.analysis else None
+        if diagnosis is None:
+            return 0.0
+        named = diagnosis.cause.lost_us if diagnosis.cause is not None and diagnosis.cause.name == cause else 0.0
+        return max(named, diagnosis.waits.get(cause, 0.0))
+
     @property
     def of_no_wall(self) -> dict[str, float]:
         """What fixes may act on beside the walls: the bubble, experts' load that is uneven, stages that are."""
-        cause = self.analysis.diagnosis.cause if self.analysis else None
-        lost = {cause.name: cause.lost_us} if cause is not None else {}
-        bubble_us = max([self._idle_bubble_us, *(us for name, us in lost.items() if name in PIPELINE_CAUSES)])
-        return {BUBBLE_PART: bubble_us, LOAD_PART: lost.get(LOAD_PART, 0.0), STAGES_PART: lost.get(STAGES_PART, 0.0)}
+        bubble_us = max([self._idle_bubble_us, *map(self.lost_us, PIPELINE_CAUSES)])
+        return {BUBBLE_PART: bubble_us, **{part: self.lost_us(part) for part in (LOAD_PART, STAGES_PART)}}
 
     @property
     def _idle_bubble_us(self) -> float:

@@ -131,7 +131,7 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
     before: float | None = None
     for (trial, rate), until in zip(kept, ends, strict=False):
         x, level = column[trial.number], axis.y(rate)
-        title = f"noise: {percent(noise)} above {tokens_per_s(rate, unit=material.unit)}"
+        title = f"noise of wall-clock time: {percent(noise)} above {tokens_per_s(rate, unit=material.unit)}"
         if before is not None:
             parts.append(line(x, before, x, level, "best"))
         parts += [

@@ -131,7 +131,7 @@ def _needed(material: Material, recipe: Recipe) -> str:
 def _changes(material: Material) -> Table | None:
     """A row for each accepted change."""
     rows = tuple(_change_rows(material))
-    columns = ("kept", "wall it answered: R before → after", "throughput", "change")
+    columns = ("kept", "wall or cause answered: before → after", "throughput", "change")
     return Table(columns=columns, rows=rows) if rows else None
 
 

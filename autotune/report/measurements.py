@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 
 from autotune.looks.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
@@ -10,7 +11,7 @@ from autotune.looks.segments import Family, counted_steps, mean_segments, mean_s
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
-from autotune.tuning.judge import noise_gain
+from autotune.tuning.judge import BY_CPU, DECIDED, decided_by, noise_gain
 from autotune.tuning.losses import disagreement
 from autotune.tuning.noise import cpu_cost, measure_noise, medians, wall_cost
 from policies.legality import numerics_of
@@ -60,13 +61,32 @@ def throughput(material: Material) -> Section | None:
         )
     noise = noise_gain(material.trials)
     measured = (
-        "Median of the measured steps, with its 95 % interval. The shaded band above the best so far is the noise: "
-        f"with two bursts per side, a gain below {percent(noise)} cannot be distinguished from none."
+        "Median of the measured steps, with its 95 % interval. The shaded band above the best so far is the noise of "
+        f"wall-clock time: with two bursts per side, a gain below {percent(noise)} cannot be distinguished from none "
+        f"by it alone.{_told_within(material, noise)}"
     )
     said = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
     columns = ("trial", "fix", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
     table = Table(columns=columns, rows=tuple(rows), numbers=(0, 3, 4, 5, 6))
     return Section(key="throughput", title="Throughput over trials", paragraphs=said, table=table)
+
+
+def _told_within(material: Material, noise: float) -> str:
+    """The accepted gains that lie inside the band, with the measure that decided them."""
+    told = [
+        f"trial {step.trial.number} by {by}"
+        for step in material.path
+        if step.obtained is not None and step.obtained.value < 1 + noise and (by := decided_by(step.trial))
+    ]
+    if not told:
+        return ""
+    cpu = measure_noise(material.trials, cpu_cost)
+    steadier = f" (one burst differs from the next by {percent(cpu.deviation)} in CPU time)" if _by_cpu(told) else ""
+    return f" Accepted within it: {', '.join(told)}{steadier}."
+
+
+def _by_cpu(told: Sequence[str]) -> bool:
+    return any(said.endswith(DECIDED[BY_CPU]) for said in told)
 
 
 def memory(material: Material) -> Section | None:

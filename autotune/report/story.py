@@ -178,6 +178,7 @@ def _what_is_left(history: History) -> str:
         return "The best recipe left no trace, so its wall is not known."
     diagnosis = history.best.analysis.diagnosis
     if diagnosis.wall is Wall.UNDETERMINED:
-        led_to = f"{wall}. " if diagnosis.cause is not None else ""
-        return f"No wall leads in the best recipe: {led_to}{wall.evidence[0]}"
+        why = wall.evidence[0]
+        led_to = f"{wall}. {why[:1].upper()}{why[1:]}" if diagnosis.cause is not None else why
+        return f"No wall leads in the best recipe: {led_to}"
     return f"The largest wall of the best recipe: {wall}. {wall.evidence[0]}".rstrip()

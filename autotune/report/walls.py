@@ -45,18 +45,30 @@ def wall_of(trial: Trial) -> WallSeen:
 
 
 def walls_met(trials: Sequence[Trial]) -> list[str]:
-    """One text for each named wall, from the trial where it had the largest share."""
-    largest: dict[Wall, tuple[float, float, int]] = {}
+    """One text for each named wall, and for each cause of a verdict without one, from the trial where it had the
+    largest share."""
+    largest: dict[str, tuple[float, float, str, int]] = {}
     for trial in trials:
         diagnosis = trial.analysis.diagnosis if trial.analysis else None
-        finding = diagnosis.finding(diagnosis.wall) if diagnosis else None
-        if finding and finding.share > largest.get(finding.wall, (0.0, 0.0, 0))[0]:
-            largest[finding.wall] = (finding.share, finding.recoverable_us, trial.number)
-    ranked = sorted(largest.items(), key=lambda item: -item[1][0])
+        met = _met(diagnosis) if diagnosis else None
+        if met is not None and met[1] > largest.get(met[0], (0.0, 0.0, "", 0))[0]:
+            name, share, us, said = met
+            largest[name] = share, us, said, trial.number
+    ranked = sorted(largest.values(), key=lambda item: -item[0])
     return [
-        f"{wall.value} {percent(share)} of the step (up to {duration(us)}, trial {number})"
-        for wall, (share, us, number) in ranked
+        f"{said} {percent(share)} of the step (up to {duration(us)}, trial {number})"
+        for share, us, said, number in ranked
     ]
+
+
+def _met(diagnosis: Diagnosis) -> tuple[str, float, float, str] | None:
+    """(name, share, microseconds, words) of what a verdict names; None where it names nothing."""
+    finding, cause = diagnosis.finding(diagnosis.wall), diagnosis.cause
+    if finding is not None:
+        return finding.wall.value, finding.share, finding.recoverable_us, finding.wall.value
+    if diagnosis.wall is Wall.UNDETERMINED and cause is not None and cause.lost_us > 0:
+        return cause.name, cause.share, cause.lost_us, f"{cause.headline},"
+    return None
 
 
 def burst_folders(trial: Trial) -> str:

@@ -22,6 +22,20 @@ from policies.trial import NINETY, Status, Trial, Verdict
 STEADY = 0.02  # of a burst's median, by its own steps: above, the first recipe is measured twice
 NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
 
+# How a gain was told, in the words of its verdict, and what decided it
+FAR, IN_PAIRS_OF_BURSTS, BY_CPU, AS_PREDICTED = (
+    "decided by wall-clock time, far beyond the noise",
+    "decided by wall-clock time, in interleaved repeats",
+    "wall-clock time is too noisy, decided by CPU time",
+    "within the prediction",
+)
+DECIDED = {
+    FAR: "wall-clock time",
+    IN_PAIRS_OF_BURSTS: "wall-clock time of interleaved bursts",
+    BY_CPU: "CPU time of the ranks",
+    AS_PREDICTED: "wall-clock time together with the prediction",
+}
+
 # A gain is worth a pair of repeats (two bursts) when it is at least this part of the band: more after each look.
 HOPE = {1: 0.25, 2: 0.5}
 
@@ -114,8 +128,13 @@ def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[
         f"together {together}"
     )
     if wall.gain > 0 and mean > NINETY * deviation:
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"within the prediction: {said}")
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"{AS_PREDICTED}: {said}")
     return Judgement(verdict=Verdict.INCONCLUSIVE, because=f"no gain beyond the noise: {said}")
+
+
+def decided_by(trial: Trial) -> str | None:
+    """The measure that accepted it; None where nothing was compared."""
+    return next((what for words, what in DECIDED.items() if trial.verdict_because.startswith(words)), None)
 
 
 def noise_gain(trials: Sequence[Trial]) -> float:
@@ -149,10 +168,10 @@ def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None) -> Judgem
     bursts = sum(outcome.ok for outcome in candidate.outcomes)
     said = f"wall-clock time {wall}" + (f", CPU time {cpu}" if cpu else "")
     if wall.clear and wall.pairs_agree:
-        how = "in interleaved repeats" if bursts > 1 else "far beyond the noise"
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"decided by wall-clock time, {how}: {said}")
+        how = IN_PAIRS_OF_BURSTS if bursts > 1 else FAR
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"{how}: {said}")
     if bursts > 1 and _cpu_decides(wall, cpu):
-        return Judgement(verdict=Verdict.ACCEPTED, because=f"wall-clock time is too noisy, decided by CPU time: {said}")
+        return Judgement(verdict=Verdict.ACCEPTED, because=f"{BY_CPU}: {said}")
     if wall.gain <= 0 and not (cpu and cpu.clear and wall.gain > -wall.band):
         return Judgement(verdict=Verdict.REJECTED, because=f"no gain: {said}")
     hope = max(wall.gain / wall.band, cpu.gain / cpu.band if cpu else 0.0)

@@ -83,6 +83,8 @@ def test_experts_that_are_busiest_by_turns_are_their_load(tmp_path: Path) -> Non
     assert (cause.name, sorted(cause.ranks)) == ("experts_load", [0, 1, 2, 3])
     assert cause.headline == "imbalance: experts of every rank by turns"
     assert analysis.diagnosis.headline == cause.headline
+    assert next(iter(analysis.diagnosis.waits)) == "experts_load"
+    assert analysis.diagnosis.waits["experts_load"] == pytest.approx(cause.lost_us, rel=0.1)
 
 
 def _exchanging(job: DrawnJob, folder: Path, received: dict[int, int]) -> Analysis:

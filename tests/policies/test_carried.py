@@ -54,6 +54,14 @@ def test_nothing_is_carried_on_gpus() -> None:
     assert carrying(found, given, given.replace(EACH_STEP), nothing_ran(), least=WORTH) is found
 
 
+def test_what_evens_out_the_experts_load_is_carried_on_gpus_too() -> None:
+    given = gpu_recipe()
+    best = given.replace({"moe_expert_capacity_factor": 1.25, **EACH_STEP})
+    base = carrying(search(given), given, best, nothing_ran(), least=WORTH).finals.candidates.base
+    assert base.knob("moe_expert_capacity_factor") == 1.25
+    assert base.knob("manual_gc_interval") == given.knob("manual_gc_interval")
+
+
 def collecting(share: float) -> Analysis:
     """A step in which garbage is collected for such a share, the rest computed."""
     seen = analysis({Wall.HOST: {"garbage_collection": share * STEP_US}})

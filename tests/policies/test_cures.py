@@ -79,6 +79,17 @@ def test_the_tuner_looks_for_knobs_where_the_cause_is() -> None:
     assert said.startswith("lost to bubble for 29 % of the step (40 of ")
 
 
+def test_load_that_ranks_wait_for_is_evened_out_also_where_a_wall_leads() -> None:
+    drawn = analysis(PARTS)
+    found = msgspec.structs.replace(
+        drawn, diagnosis=msgspec.structs.replace(drawn.diagnosis, waits={"experts_load": 30_000.0})
+    )
+    fix = FIXES["even_experts"]
+    (led, silent) = (Situation(recipe=gpu_recipe(), analysis=each) for each in (found, drawn))
+    assert fix.claimed_us(led) == (Wall.COMMUNICATION, 24_000.0)
+    assert fix.claimed_us(silent) is None
+
+
 def test_two_walls_too_close_to_tell_are_both_answered() -> None:
     drawn = analysis({Wall.HOST: {"launching": 20_000.0}, Wall.MEMORY: {"recompute": 20_000.0}})
     between = [Wall.HOST, Wall.MEMORY]
