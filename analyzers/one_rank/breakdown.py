@@ -138,16 +138,12 @@ def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
     windows = windows or taken
     start = min(w.start_us for w in (span, *windows))
     end = max(w.end_us for w in (span, *windows))
-    host = (
-        Host(timeline=timeline, lanes=cpu.calculating_lanes(timeline))
-        if on_cpu
-        else Host(timeline=timeline, lanes=issuing_lanes(timeline, launch), launch=launch)
-    )
-    causes = (
-        cpu.idle(timeline, work, start_us=start, end_us=end)
-        if on_cpu
-        else idle(timeline, work, launch, host, start_us=start, end_us=end)
-    )
+    if on_cpu:
+        host = Host(timeline=timeline, lanes=cpu.calculating_lanes(timeline))
+        causes = cpu.idle(timeline, work, start_us=start, end_us=end)
+    else:
+        host = Host(timeline=timeline, lanes=issuing_lanes(timeline, launch), launch=launch)
+        causes = idle(timeline, work, launch, host, start_us=start, end_us=end)
     by_activity = host.share_out(causes.host)
     allocating = host.doing(ALLOCATOR)
     launching = pace(timeline, launch)

@@ -19,7 +19,7 @@ from analyzers.names.kernels import PIPELINE
 from analyzers.one_rank.digest import Digest
 from analyzers.one_rank.rank_step import RankStep, average
 from analyzers.outcome import RunOutcome
-from analyzers.ranks.causes import causes, even
+from analyzers.ranks.causes import Causes, causes, even
 from analyzers.ranks.clocks import align
 from analyzers.ranks.late_ranks import Lateness, lateness
 from analyzers.ranks.matching import match, pairs
@@ -153,14 +153,8 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     waits = waiting(digests, shared, matches, clocks)
     each = [d.steps_waiting(w.waiting, w.maybe) for d, w in zip(digests, waits, strict=True)]
     why = causes(digests, shared, matches, clocks)
-    for steps, of, kept in zip(each, why, shared, strict=True):
-        for at, k in enumerate(kept):
-            waited_us = steps[k].waiting_us - steps[k].waiting_by_kind.get(PIPELINE, 0.0)
-            steps[k] = replace(steps[k], waiting_by_cause=even(of.of_step(at), waited_us))
-    for ks in zip(*shared, strict=True):
-        lost = imbalance_us([steps[k] for steps, k in zip(each, ks, strict=True)])
-        for steps, k in zip(each, ks, strict=True):
-            steps[k] = replace(steps[k], imbalance_us=lost)
+    _say_why_they_waited(each, shared, why)
+    _say_what_imbalance_lost(each, shared)
     table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
     slowest = [int(np.argmax([row[k].surely_own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
@@ -192,6 +186,20 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
         on_cpu=all(d.on_cpu for d in digests),
         outcome=outcome,
     )
+
+
+def _say_why_they_waited(each: list[list[RankStep]], shared: Sequence[Sequence[int]], why: Sequence[Causes]) -> None:
+    for steps, of, kept in zip(each, why, shared, strict=True):
+        for at, k in enumerate(kept):
+            waited_us = steps[k].waiting_us - steps[k].waiting_by_kind.get(PIPELINE, 0.0)
+            steps[k] = replace(steps[k], waiting_by_cause=even(of.of_step(at), waited_us))
+
+
+def _say_what_imbalance_lost(each: list[list[RankStep]], shared: Sequence[Sequence[int]]) -> None:
+    for ks in zip(*shared, strict=True):
+        lost = imbalance_us([steps[k] for steps, k in zip(each, ks, strict=True)])
+        for steps, k in zip(each, ks, strict=True):
+            steps[k] = replace(steps[k], imbalance_us=lost)
 
 
 def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
