@@ -36,6 +36,11 @@ def code(text: object) -> str:
     return f"`{said}`" if said and "`" not in said else said
 
 
+def plain(text: str) -> str:
+    """Text of which the stars and angles are no marks."""
+    return text.replace("*", "\\*").replace("<", "&lt;")
+
+
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """(name, text) as a table without a head line's words; empty texts are left out."""
     return table(("", ""), [(f"**{name}**", text) for name, text in rows if text])

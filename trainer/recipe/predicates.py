@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainer.recipe.layout import layout_of
 from trainer.recipe.settings import Settings
 
 Test = Callable[[Settings], bool]
@@ -64,6 +65,16 @@ def is_moe(recipe: Settings) -> bool:
 
 def has_shared_experts(recipe: Settings) -> bool:
     return bool(recipe.architecture.moe_shared_expert_intermediate_size)
+
+
+def splits_experts(recipe: Settings) -> bool:
+    """ETP above 1, whether written or following TP."""
+    return layout_of(recipe).etp > 1
+
+
+def interleaved(recipe: Settings) -> bool:
+    """A pipeline rank has several chunks, by VPP or by a layout."""
+    return layout_of(recipe).vpp > 1
 
 
 def has_dense_layers(recipe: Settings) -> bool:

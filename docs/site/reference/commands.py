@@ -12,7 +12,7 @@ from docs.site.page import Page, code, table
 def pages() -> Iterator[Page]:
     program = app()
     names = [name for name in program if not name.startswith("-")]
-    rows = [(f"[{name}]({name}.html)", _first(_doc(program[name]))) for name in names]
+    rows = [(f"[{name}]({name}.html)", _one_line(_doc(program[name]))) for name in names]
     said = (
         "# Commands\n\nEvery command takes `--json` (one JSON document on stdout, all else on stderr) and `--help`. "
         "For what they return see [exit codes and JSON](../outputs.html).\n\n"
@@ -57,7 +57,7 @@ def _doc(command: Any) -> str:
     return str(command.help or "")
 
 
-def _first(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 

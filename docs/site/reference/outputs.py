@@ -10,7 +10,7 @@ from autotune.exit_codes import MEANINGS
 from autotune.schemas.documents import DOCUMENTS
 from autotune.schemas.schema import schema_of
 from docs.site.markdown import anchor
-from docs.site.page import Page, code, table
+from docs.site.page import Page, code, plain, table
 
 PLAIN = {"string": "text", "integer": "whole number", "boolean": "true or false", "object": "mapping", "array": "list"}
 
@@ -76,10 +76,10 @@ def _part(value: Mapping[str, Any]) -> str | None:
 
 
 def _object(part: Mapping[str, Any]) -> str:
-    said = _plain(part.get("description", ""))
+    said = plain(part.get("description", ""))
     if "properties" not in part:
         return " ".join(filter(None, (said, f"One of {_choices(part)}.")))
-    rows = [(code(name), _words(about), _plain(about.get("description", ""))) for name, about in _fields(part)]
+    rows = [(code(name), _words(about), plain(about.get("description", ""))) for name, about in _fields(part)]
     return f"{said}\n\n{table(('field', 'is', 'what'), rows)}"
 
 
@@ -112,7 +112,3 @@ def _items(about: Mapping[str, Any]) -> Iterator[str]:
 
 def _choices(about: Mapping[str, Any]) -> str:
     return ", ".join(code(each) for each in about.get("enum", [about.get("const")]))
-
-
-def _plain(text: str) -> str:
-    return text.replace("*", "\\*").replace("<", "&lt;")

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.check.document import rule_document
 from autotune.check.findings import KINDS, LAUNCHERS
 from autotune.looks.quantities import knob_value
-from docs.site.page import Page, code, facts, table
+from docs.site.page import Page, code, facts, plain, table
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES, Rule
 
@@ -26,7 +26,7 @@ def _index() -> str:
     ]
     for kind, (_, meaning) in KINDS.items():
         of_kind = [rule for rule in RULES if rule.kind.value == kind]
-        rows = [(f"[{rule.id}]({rule.id}.html)", _plain(rule_document(rule)["because"])) for rule in of_kind]
+        rows = [(f"[{rule.id}]({rule.id}.html)", plain(rule_document(rule)["because"])) for rule in of_kind]
         parts.append(f"\n## {kind}: {meaning}\n\n" + table(("rule", "message where it is violated"), rows) + "\n")
     return "".join(parts)
 
@@ -45,7 +45,7 @@ def _page(rule: Rule) -> str:
         ("violates", _example(told["breaking"])),
         ("passes", _example(told["passing"])),
     )
-    return f"# {rule.id}\n\n{_plain(told['because'])}\n\n{facts((name, _plain(text)) for name, text in rows)}\n"
+    return f"# {rule.id}\n\n{plain(told['because'])}\n\n{facts((name, plain(text)) for name, text in rows)}\n"
 
 
 def _knobs(names: tuple[str, ...]) -> str:
@@ -62,8 +62,3 @@ def _example(example: Mapping[str, Mapping[str, Any]]) -> str:
         for section, values in example.items()
     )
     return "; ".join(parts) or "the plain recipe as it is"
-
-
-def _plain(text: str) -> str:
-    """What a rule says is text: its stars and angles are no marks."""
-    return text.replace("*", "\\*").replace("<", "&lt;")

@@ -16,7 +16,7 @@ from trainer.command_line.megatron_lm.flags import BY_NAME, HEAD, Flag, flags_of
 from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob
-from trainer.recipe.layout import layout_of
+from trainer.recipe.predicates import interleaved
 
 Words = tuple[str, ...]
 Spell = Callable[[Recipe, Any, str], Words]  # the recipe, the knob's value, the version
@@ -56,11 +56,6 @@ WORDS_SINCE = {  # values that came after their flag
     ("--cuda-graph-impl", "full_iteration"): "0.18",
 }
 OF_CHUNKS = ("overlap_p2p_comm", "align_param_gather", "microbatch_group_size_per_vp_stage")
-
-
-def interleaved(recipe: Recipe) -> bool:
-    """Whether a stage has several chunks, by VPP or by a layout."""
-    return layout_of(recipe).vpp > 1
 
 
 def whole_iteration(recipe: Recipe) -> bool:

@@ -18,6 +18,7 @@ from trainer.recipe.predicates import (
     on,
     on_gpu,
     recomputed,
+    splits_experts,
 )
 from trainer.recipe.rules.examples import MLA
 from trainer.recipe.rules.nearest import CP, ETP, TP
@@ -48,10 +49,6 @@ def _delta_heads_broken(recipe: Settings) -> bool:
 
 def _has_bias(recipe: Settings) -> bool:
     return recipe.architecture.add_bias_linear
-
-
-def _cut_experts(recipe: Settings) -> bool:
-    return layout_of(recipe).etp > 1
 
 
 def _has_window(recipe: Settings) -> bool:
@@ -127,7 +124,7 @@ ROWS = (
     Rule(
         id="expert-bias-etp",
         knobs=(ETP,),
-        broken=all_of(is_moe, _has_bias, _cut_experts),
+        broken=all_of(is_moe, _has_bias, splits_experts),
         message="add_bias_linear with ETP {etp}: a bias of an expert cannot be cut",
         nearest=fixed(expert_tensor_parallel_size=1),
         source="transformer_config.py:2615",

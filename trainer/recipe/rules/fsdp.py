@@ -1,7 +1,6 @@
 """Megatron FSDP: what it excludes, and what the launchers change on their own where it is asked for."""
 
-from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import Test, all_of, among, has_graphs, negated, off, on, on_cpu
+from trainer.recipe.predicates import Test, all_of, among, has_graphs, interleaved, negated, off, on, on_cpu
 from trainer.recipe.rules.rule import BRIDGE, LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, example, fixed
 
 FSDP = "use_megatron_fsdp"
@@ -28,7 +27,7 @@ ROWS = (
     Rule(
         id="fsdp-interleaved-overlap",
         knobs=(OVERLAP, "use_megatron_fsdp"),
-        broken=all_of(_overlapped, lambda recipe: layout_of(recipe).vpp > 1),
+        broken=all_of(_overlapped, interleaved),
         message="EP communication overlap with Megatron FSDP and VPP {vpp}",
         nearest=_no_ep_overlap,
         source="megatron/core/pipeline_parallel/combined_1f1b.py:211",

@@ -1,7 +1,7 @@
 """Pipeline stages: layers that come out even, interleaving, micro batches enough to fill it."""
 
 from trainer.recipe.layout import grid_fits, layers_by_stage, layout_of
-from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, negated, off, on
+from trainer.recipe.predicates import Test, above_one, all_of, among, any_of, interleaved, negated, off, on
 from trainer.recipe.rules.examples import PIPELINE
 from trainer.recipe.rules.nearest import (
     LAYOUT,
@@ -20,10 +20,6 @@ from trainer.recipe.settings import Settings
 
 GROUP = "microbatch_group_size_per_vp_stage"
 uneven: Test = any_of(*map(on, UNEVEN))
-
-
-def _interleaved(recipe: Settings) -> bool:
-    return layout_of(recipe).vpp > 1
 
 
 def _no_chunks(recipe: Settings) -> Suggestion:
@@ -59,7 +55,7 @@ def _group(recipe: Settings) -> int:
 
 def _schedule_broken(recipe: Settings) -> bool:
     group, batches, pp = _group(recipe), recipe.num_microbatches, layout_of(recipe).pp
-    return _interleaved(recipe) and pp > 1 and grid_fits(recipe) and not _fills(batches, group, pp)
+    return interleaved(recipe) and pp > 1 and grid_fits(recipe) and not _fills(batches, group, pp)
 
 
 def _fills(batches: int, group: int, pp: int) -> bool:
@@ -112,7 +108,7 @@ ROWS = (
     Rule(
         id="vpp-needs-pp",
         knobs=(VPP, PP),
-        broken=all_of(_interleaved, negated(above_one(PP))),
+        broken=all_of(interleaved, negated(above_one(PP))),
         message="VPP {vpp} without a pipeline (PP 1)",
         nearest=_no_chunks,
         source="megatron/core/parallel_state.py:830",
@@ -122,7 +118,7 @@ ROWS = (
     Rule(
         id="layers-over-vpp",
         knobs=(VPP, LAYOUT),
-        broken=all_of(negated(on(LAYOUT)), _interleaved, _chunks_uneven),
+        broken=all_of(negated(on(LAYOUT)), interleaved, _chunks_uneven),
         message="the layers of a stage do not divide into VPP {vpp} chunks ({num_layers} layers over PP {pp})",
         nearest=chunks,
         source="megatron/core/transformer/transformer_block.py:178",
@@ -132,7 +128,7 @@ ROWS = (
     Rule(
         id="p2p-overlap-needs-vpp",
         knobs=("overlap_p2p_comm", VPP),
-        broken=all_of(on("overlap_p2p_comm"), above_one(PP), negated(_interleaved)),
+        broken=all_of(on("overlap_p2p_comm"), above_one(PP), negated(interleaved)),
         message="overlap_p2p_comm without interleaving: the plain 1F1B schedule refuses it",
         nearest=fixed(overlap_p2p_comm=False),
         source="megatron/core/pipeline_parallel/schedules.py:2183",
@@ -169,7 +165,7 @@ ROWS = (
         binds=MEGATRON_LM,
         refuses=MEGATRON_LM,
         knobs=(VPP, PP, "overlap_p2p_comm"),
-        broken=all_of(_interleaved, among(PP, 2), off("overlap_p2p_comm")),
+        broken=all_of(interleaved, among(PP, 2), off("overlap_p2p_comm")),
         message="interleaving over PP 2 without overlap_p2p_comm: Megatron-LM needs more than two stages then; "
         "Megatron-Bridge switches the overlap on",
         nearest=fixed(overlap_p2p_comm=True),
@@ -182,7 +178,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         binds=MEGATRON_LM,
         knobs=(VPP, PP, "overlap_p2p_comm"),
-        broken=all_of(_interleaved, above_one(PP), negated(among(PP, 2)), off("overlap_p2p_comm")),
+        broken=all_of(interleaved, above_one(PP), negated(among(PP, 2)), off("overlap_p2p_comm")),
         message="chunks without overlap_p2p_comm: bursts and exports wait for every send between stages; "
         "the launchers overlap it by default",
         nearest=fixed(overlap_p2p_comm=True),

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from trainer.recipe.layout import layout_of
-from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, off, on
+from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, off, on, splits_experts
 from trainer.recipe.rules.rule import FindingKind, Rule, example, fixed, without
-from trainer.recipe.settings import Settings
 
 STASH = "moe_paged_stash"
 RANK_CAPACITY = "moe_expert_rank_capacity_factor"
@@ -23,10 +21,6 @@ STASHED: dict[str, Any] = {
 FUSED: dict[str, Any] = {"use_transformer_engine_op_fuser": True}
 _offload: dict[str, Any] = {"fine_grained_activation_offloading": True, "NVTE_CPU_OFFLOAD_V1": 1}
 _fused = all_of(is_moe, on(FUSER), on("moe_grouped_gemm"))
-
-
-def _cut_experts(recipe: Settings) -> bool:
-    return layout_of(recipe).etp > 1
 
 
 ROWS = (
@@ -69,7 +63,9 @@ ROWS = (
         broken=all_of(
             _fused,
             any_of(
-                _cut_experts, on("moe_apply_probs_on_input"), all_of(on(FINE), lists(MODULES, "expert_fc1", "moe_act"))
+                splits_experts,
+                on("moe_apply_probs_on_input"),
+                all_of(on(FINE), lists(MODULES, "expert_fc1", "moe_act")),
             ),
         ),
         message="the fused grouped MLP supports neither ETP {etp}, nor offload of expert_fc1 or moe_act, nor "
