@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import grimp
 
-PACKAGES = ("autotune", "policies", "trainer", "analyzers")
+from autotune.doctor.installation import PACKAGES
+
 SHOWN = ("autotune", "policies", "trainer", "trainer.recipe", "trainer.estimate", "analyzers")
 
 

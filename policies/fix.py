@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzers.diagnosis import Wall
-from policies.measures import MEASURES
+from policies.measures import EP_KINDS, MEASURES
 from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, Situation
 from policies.trial import Phase
 
 KnobChanges = dict[str, Any]
 
 # Which causes the analyzers report inside a wall (`WallFinding.parts`) belong together for a fix.
-EP = ("ep_dispatch", "ep_combine", "ep_notify", "all_to_all")
+EP = EP_KINDS
 TP = ("tp",)
 CP = ("cp",)
 BUBBLE = ("pp", BUBBLE_PART)  # waiting for another stage: inside send/recv kernels, or as idle time

@@ -12,13 +12,13 @@ import numpy as np
 from analyzers.intervals import Bools
 from analyzers.readers.nsys_export import Export
 from analyzers.readers.nsys_processes import PROCESS_SHIFT
+from analyzers.readers.nsys_rows import CALLS
 from analyzers.timeline import NO_LANE, NO_TOTAL, Ints, MemoryEvents, Spans
 
 TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 COLUMNS = ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType", "correlationId")
 ON_DEVICE = (2, 3, 5)  # ENUM_CUDA_MEM_KIND: device, array, static; the rest is the host's or may be
 RELEASED = 1  # ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocated, 1 released
-CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation and CUDA_ERROR_OUT_OF_MEMORY
 GPUS, GPU_COLUMNS = "TARGET_INFO_GPU", ("id", "totalMemory")
 

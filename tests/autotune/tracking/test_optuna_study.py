@@ -9,11 +9,10 @@ import pytest
 
 from autotune.cli import main
 from autotune.tuning.journal import read_study
-from tests.autotune.tuning.fakes import Idea, loop_in, outcome_of
+from tests.autotune.tuning.fakes import OOM, Idea, loop_in, outcome_of
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.recipe import Recipe
 
-OOM = Outcome(failure=Failure(kind=FailureKind.OOM, rank=1, evidence="std::bad_alloc"), ranks=2)
 CRASHED = Outcome(failure=Failure(kind=FailureKind.CRASH, evidence="an assertion"), ranks=2)
 
 

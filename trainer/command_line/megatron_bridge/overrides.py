@@ -27,6 +27,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob
 from trainer.recipe.layout import layout_of
+from trainer.recipe.rules.flex import SM_COUNTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,6 @@ ALSO: dict[str, tuple[str, ...]] = {
 }
 PROPERTIES = ("dataset.seq_length",)  # no field before 0.6, but a property that takes the value
 ATTENTION = "megatron.core.transformer.enums.AttnBackend."
-SM_COUNTS = ("moe_deepep_num_sms", "moe_hybridep_num_sms")
 UNSET = {"moe_hybridep_num_sms_preprocessing": 108}  # Megatron-Core's own default, where null is no value of it
 GRAPHS = ("cuda_graph_impl", "cuda_graph_scope")
 OLD_GRAPHS = ("enable_cuda_graph", "external_cuda_graph")  # deprecated; a Bridge recipe's would be taken for ours

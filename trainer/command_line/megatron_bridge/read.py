@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from trainer.command_line.megatron_bridge.overrides import ALSO, UNSET
 from trainer.command_line.megatron_bridge.precision import NAMES
+from trainer.command_line.megatron_lm.read import FP8_RECIPES
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
@@ -40,7 +41,6 @@ OTHER_PATHS = {
     "model.moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
 }
 _PRECISION_OF = {name: precision for precision, name in NAMES.items()}
-_FP8 = {"delayed": "fp8_delayed", "tensorwise": "fp8_current", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "quick_gelu": "quick_gelu", "squared_relu": "squared_relu"}
 
 
@@ -172,7 +172,7 @@ def _precision(config: Mapping[str, Any]) -> str | None:
     if fields.get("fp4"):
         return "nvfp4"
     if fields.get("fp8"):
-        return _FP8.get(str(fields.get("fp8_recipe")))
+        return FP8_RECIPES.get(str(fields.get("fp8_recipe")))
     if fields.get("bf16"):
         return "bf16"
     return "fp32" if isinstance(written, dict) or "bf16" in fields else None

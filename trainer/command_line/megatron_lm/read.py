@@ -181,7 +181,7 @@ _MODEL_BY_HAND: dict[str, Reader] = {
 }
 
 
-_FP8 = {"delayed": "fp8_delayed", "tensorwise": "fp8_current", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
+FP8_RECIPES = {"delayed": "fp8_delayed", "tensorwise": "fp8_current", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 
 
 def _precision(values: Values) -> str:
@@ -191,7 +191,7 @@ def _precision(values: Values) -> str:
         return "fp32"
     if values["fp4"]:
         return str(values["fp4_recipe"])
-    return _FP8.get(values["fp8_recipe"], str(values["fp8_recipe"])) if values["fp8"] else "bf16"
+    return FP8_RECIPES.get(values["fp8_recipe"], str(values["fp8_recipe"])) if values["fp8"] else "bf16"
 
 
 def _grad_reduce(values: Values) -> bool | None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer.recipe.layout import pipeline_stages
+from trainer.recipe.rules.precision import STATE_DTYPES
 
 Values = dict[str, Any]
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "uint8"}
-DTYPE_NAMES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 # of DeepEP (token_dispatcher.py of main: None is 20) and HybridEP (transformer_config.py of 0.16.1)
 SMS = {"moe_deepep_num_sms": 20, "moe_hybridep_num_sms": 16}
 LISTS_OF_ONE = ("moe_router_load_balancing_type", "moe_aux_loss_coeff", "cp_comm_type")
@@ -117,7 +117,7 @@ def _biases(values: Values) -> None:
 
 def _gradients(values: Values) -> None:
     """With --bf16 gradients are reduced in fp32 unless told otherwise."""
-    for name in DTYPE_NAMES:
+    for name in STATE_DTYPES:
         values[name] = DTYPES.get(values[name], values[name])
     if values["grad_reduce_in_bf16"]:
         values["accumulate_allreduce_grads_in_fp32"] = False

@@ -16,7 +16,6 @@ from trainer.command_line.shell.statements import assign
 from trainer.command_line.shell.syntax import Node
 from trainer.command_line.shell.words import Variable, Word, exported_word, pieces_of
 
-SHELLS = frozenset({"bash", "sh", "zsh"})
 Own = Mapping[str, Word]  # variables in front of a command, for it alone
 
 

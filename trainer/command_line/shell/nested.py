@@ -15,10 +15,9 @@ from trainer.command_line.shell.bash_builtins import Words
 from trainer.command_line.shell.remote import behind_ssh
 from trainer.command_line.shell.script import headers_of, slurm_variables
 from trainer.command_line.shell.state import MOST_DEPTH, FunctionEnd, Reading, ScriptEnd
-from trainer.command_line.shell.syntax import Node, inside, text_of
+from trainer.command_line.shell.syntax import SHELLS, Node, inside, text_of
 from trainer.command_line.shell.words import Gap, Word, pieces_of, plain
 
-SHELLS = frozenset({"bash", "sh", "zsh"})
 _SUBMITS = frozenset({"sbatch"})
 _WRITES = frozenset({"cat", "tee"})
 

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 Node = Any  # tree_sitter.Node
+SHELLS = frozenset({"bash", "sh", "zsh"})  # programs that read such text
 
 
 @cache

@@ -20,6 +20,7 @@ from typing import Any
 from trainer.engines.megatron.stand_ins import substitutes
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of, stages_of
+from trainer.recipe.rules.precision import STATE_DTYPES
 
 PROCESS_GROUPS, CONFIGURATION, MODEL, OPTIMIZER, STEP = (
     "process groups",
@@ -28,7 +29,6 @@ PROCESS_GROUPS, CONFIGURATION, MODEL, OPTIMIZER, STEP = (
     "optimizer",
     "step",
 )
-OPTIMIZER_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 
 
 class NotFollowed(Exception):
@@ -139,7 +139,7 @@ def _configs(recipe: Recipe) -> Any:
     if recipe.architecture.add_bias_linear and "moe_act" in (recipe.knob("recompute_modules") or ()):
         raise NotFollowed("moe_act is recomputed in grouped experts, which only Transformer Engine has with biases")
     aware = recipe.knob("use_precision_aware_optimizer")
-    plain = {"use_precision_aware_optimizer": False, **dict.fromkeys(OPTIMIZER_DTYPES, "float32")}
+    plain = {"use_precision_aware_optimizer": False, **dict.fromkeys(STATE_DTYPES, "float32")}
     configs = build_configs(recipe.replace(plain) if aware else recipe, transformer_engine=False)
     configs.transformer.perform_initialization = False
     configs.optimizer.clip_grad = 0.0  # the norm is a value
@@ -148,7 +148,7 @@ def _configs(recipe: Recipe) -> Any:
         configs.optimizer.use_precision_aware_optimizer = True
         configs.optimizer.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = True
         configs.optimizer.store_param_remainders = recipe.knob("store_param_remainders")
-        for name in OPTIMIZER_DTYPES:
+        for name in STATE_DTYPES:
             setattr(configs.optimizer, name, getattr(torch, recipe.knob(name)))
     return configs
 

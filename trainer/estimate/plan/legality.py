@@ -14,12 +14,11 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Integers
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.rules.check import RULES
+from trainer.recipe.rules.check import ERRORS, RULES
 from trainer.recipe.rules.rule import FindingKind, Rule
 from trainer.recipe.schema import Recipe
 from trainer.recipe.sections import Parallelism, Training
 
-ERRORS: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind is FindingKind.ERROR)
 # What a plan keeps to: what does not run, and what would silently run as something else, is no choice.
 KINDS = (FindingKind.ERROR, FindingKind.FALLBACK)
 BINDING: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind in KINDS)

@@ -18,10 +18,9 @@ from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import has_dense_layers, has_shared_experts, is_moe
 from trainer.recipe.rules import FindingKind, check
-from trainer.recipe.rules.nearest import CP, EP, ETP, PP, TP, UNEVEN, VPP, divisors
+from trainer.recipe.rules.nearest import CP, EP, ETP, LAYOUT, PP, TP, UNEVEN, VPP, divisors
 from trainer.recipe.schema import Recipe
 
-LAYOUT = "pipeline_model_parallel_layout"
 MBS = "micro_batch_size"
 SIZES = (TP, PP, VPP, CP, EP, ETP)
 MOST_TP, MOST_PP, MOST_EP = 8, 64, 512  # beyond, no published recipe has gone

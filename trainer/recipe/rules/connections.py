@@ -1,13 +1,13 @@
 """Device connections (CUDA_DEVICE_MAX_CONNECTIONS): one orders TP and CP kernels, many let EP dispatch overlap."""
 
-from trainer.recipe.predicates import above_one, all_of, among, any_of, negated, off, on, on_cpu
+from trainer.recipe.predicates import above_one, all_of, among, any_of, negated, off, on
 from trainer.recipe.rules.nearest import CP, TP
+from trainer.recipe.rules.overlap import ep_overlap
 from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
 
 OVERLAP = "overlap_moe_expert_parallel_comm"
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-_ep_overlap = all_of(on(OVERLAP), negated(on_cpu))
 
 
 def _is_hopper(recipe: Settings) -> bool:
@@ -22,7 +22,7 @@ ROWS = (
         binds=MEGATRON_LM,
         kind=FindingKind.WARNING,
         knobs=(OVERLAP, CONNECTIONS),
-        broken=all_of(_ep_overlap, among(CONNECTIONS, 1)),
+        broken=all_of(ep_overlap, among(CONNECTIONS, 1)),
         message="EP communication overlap with one device connection: the queue lets little overlap (+3.7 % against "
         "+7.8 % with 32)",
         nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=32),
@@ -54,7 +54,7 @@ ROWS = (
         kind=FindingKind.WARNING,
         binds=MEGATRON_LM,
         knobs=(CONNECTIONS, OVERLAP),
-        broken=all_of(_wants_one, any_of(_ep_overlap, on("use_megatron_fsdp"))),
+        broken=all_of(_wants_one, any_of(ep_overlap, on("use_megatron_fsdp"))),
         message="TP {tp} or CP {cp} on Hopper needs one device connection, EP communication overlap and Megatron FSDP "
         "need several: no value of CUDA_DEVICE_MAX_CONNECTIONS suits both",
         hint="measure with 1 and with 32 and keep the faster one",

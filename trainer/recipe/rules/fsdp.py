@@ -1,6 +1,7 @@
 """Megatron FSDP: what it excludes, and what the launchers change on their own where it is asked for."""
 
-from trainer.recipe.predicates import Test, all_of, among, has_graphs, interleaved, negated, off, on, on_cpu
+from trainer.recipe.predicates import Test, all_of, among, has_graphs, interleaved, negated, off, on
+from trainer.recipe.rules.overlap import ep_overlap, no_ep_overlap
 from trainer.recipe.rules.rule import BRIDGE, LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, example, fixed
 
 FSDP = "use_megatron_fsdp"
@@ -9,8 +10,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 DOUBLE = "fsdp_double_buffer"
 REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 _fsdp: Test = on(FSDP)
-_overlapped: Test = all_of(on(OVERLAP), negated(on_cpu), _fsdp)
-_no_ep_overlap = fixed(overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
+_overlapped: Test = all_of(ep_overlap, _fsdp)
 
 ROWS = (
     Rule(
@@ -29,7 +29,7 @@ ROWS = (
         knobs=(OVERLAP, "use_megatron_fsdp"),
         broken=all_of(_overlapped, interleaved),
         message="EP communication overlap with Megatron FSDP and VPP {vpp}",
-        nearest=_no_ep_overlap,
+        nearest=no_ep_overlap,
         source="megatron/core/pipeline_parallel/combined_1f1b.py:211",
         breaking=example(
             overlap_moe_expert_parallel_comm=True,

@@ -22,8 +22,8 @@ from trainer.recipe.settings import Settings
 OVERLAP = "overlap_moe_expert_parallel_comm"
 EARLY = "ep_overlap_early_attn_memory_release"
 BACKWARD = "overlap_dispatch_backward_with_experts_wgrad"
-_ep_overlap = all_of(on(OVERLAP), negated(on_cpu))  # on a CPU one rule of its own says no
-_no_ep_overlap = fixed(overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
+ep_overlap = all_of(on(OVERLAP), negated(on_cpu))  # on a CPU one rule of its own says no
+no_ep_overlap = fixed(overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
 
 
 def _not_interleaved(recipe: Settings) -> bool:
@@ -34,7 +34,7 @@ def _not_interleaved(recipe: Settings) -> bool:
 def _interleave(recipe: Settings) -> Suggestion:
     suggestion = chunks(recipe)
     found = suggestion.get("virtual_pipeline_model_parallel_size")
-    return suggestion if found else _no_ep_overlap(recipe)
+    return suggestion if found else no_ep_overlap(recipe)
 
 
 def _mtp_layers(recipe: Settings) -> int:
@@ -61,9 +61,9 @@ ROWS = (
     Rule(
         id="ep-overlap-needs-ep",
         knobs=(OVERLAP, EP),
-        broken=all_of(_ep_overlap, negated(above_one(EP))),
+        broken=all_of(ep_overlap, negated(above_one(EP))),
         message="EP communication overlap with EP 1",
-        nearest=_no_ep_overlap,
+        nearest=no_ep_overlap,
         source="transformer_config.py:3015",
         breaking=example(overlap_moe_expert_parallel_comm=True, expert_model_parallel_size=1),
         passing=example(overlap_moe_expert_parallel_comm=True),
@@ -71,7 +71,7 @@ ROWS = (
     Rule(
         id="ep-overlap-dispatcher",
         knobs=(OVERLAP, "moe_token_dispatcher_type"),
-        broken=all_of(_ep_overlap, among("moe_token_dispatcher_type", "allgather")),
+        broken=all_of(ep_overlap, among("moe_token_dispatcher_type", "allgather")),
         message="EP communication overlap with dispatcher allgather",
         nearest=fixed(moe_token_dispatcher_type="alltoall"),
         source="transformer_config.py:3019",
@@ -81,9 +81,9 @@ ROWS = (
     Rule(
         id="ep-overlap-precision",
         knobs=(OVERLAP, "precision"),
-        broken=all_of(_ep_overlap, among("precision", "fp32")),
+        broken=all_of(ep_overlap, among("precision", "fp32")),
         message="EP communication overlap in fp32: it needs a 16-bit model",
-        nearest=_no_ep_overlap,
+        nearest=no_ep_overlap,
         source="transformer_config.py:3037",
         breaking=example(overlap_moe_expert_parallel_comm=True, precision="fp32"),
         passing=example(overlap_moe_expert_parallel_comm=True),
@@ -91,7 +91,7 @@ ROWS = (
     Rule(
         id="ep-overlap-interleaving",
         knobs=(OVERLAP, PP, "virtual_pipeline_model_parallel_size"),
-        broken=all_of(_ep_overlap, _not_interleaved),
+        broken=all_of(ep_overlap, _not_interleaved),
         message="EP communication overlap over PP {pp} without VPP: it overlaps micro batches of different chunks",
         nearest=_interleave,
         source="transformer_config.py:3009",
@@ -106,11 +106,11 @@ ROWS = (
         id="ep-overlap-full-recompute",
         knobs=(OVERLAP, "recompute_granularity", "recompute_method", "recompute_num_layers"),
         broken=all_of(
-            _ep_overlap,
+            ep_overlap,
             any_of(among("recompute_granularity", "full"), on("recompute_method"), on("recompute_num_layers")),
         ),
         message="EP communication overlap with full recompute (or its method or layer count set)",
-        nearest=_no_ep_overlap,
+        nearest=no_ep_overlap,
         source="transformer_config.py:3023",
         breaking=example(
             overlap_moe_expert_parallel_comm=True,
@@ -125,7 +125,7 @@ ROWS = (
     Rule(
         id="ep-overlap-moe-recompute",
         knobs=(OVERLAP, "recompute_modules"),
-        broken=all_of(_ep_overlap, lists("recompute_modules", "moe")),
+        broken=all_of(ep_overlap, lists("recompute_modules", "moe")),
         message="EP communication overlap with the whole `moe` among recompute_modules",
         nearest=without("recompute_modules", "moe"),
         source="transformer_config.py:3032",
@@ -142,7 +142,7 @@ ROWS = (
     Rule(
         id="ep-overlap-shared-overlap",
         knobs=(OVERLAP, "moe_shared_expert_overlap"),
-        broken=all_of(_ep_overlap, on("moe_shared_expert_overlap")),
+        broken=all_of(ep_overlap, on("moe_shared_expert_overlap")),
         message="EP communication overlap together with moe_shared_expert_overlap",
         nearest=fixed(moe_shared_expert_overlap=False),
         source="transformer_config.py:3041",
@@ -152,9 +152,9 @@ ROWS = (
     Rule(
         id="ep-overlap-mtp",
         knobs=(OVERLAP,),
-        broken=all_of(_ep_overlap, _several_mtp),
+        broken=all_of(ep_overlap, _several_mtp),
         message="EP communication overlap with {mtp_num_layers} MTP layers: it takes one",
-        nearest=_no_ep_overlap,
+        nearest=no_ep_overlap,
         source="transformer_config.py:3046",
         breaking=example(model={"mtp_num_layers": 2}, overlap_moe_expert_parallel_comm=True),
         passing=example(
@@ -210,10 +210,10 @@ ROWS = (
         id="ep-overlap-mtp-pipeline",
         kind=FindingKind.WARNING,
         knobs=(OVERLAP, PP),
-        broken=all_of(_ep_overlap, _mtp_without_pipeline),
+        broken=all_of(ep_overlap, _mtp_without_pipeline),
         message="EP communication overlap with an MTP layer and without a pipeline: Megatron-Core before 0.18 refuses "
         "it",
-        nearest=_no_ep_overlap,
+        nearest=no_ep_overlap,
         source="megatron-core 0.16.1 transformer_config.py:1890; gone in 0.18.0",
         versions="0.16 and 0.17",
         breaking=example(model={"mtp_num_layers": 1}, overlap_moe_expert_parallel_comm=True),
@@ -223,7 +223,7 @@ ROWS = (
         id="ep-overlap-local-graphs",
         kind=FindingKind.WARNING,
         knobs=(OVERLAP, "cuda_graph_impl"),
-        broken=all_of(_ep_overlap, among("cuda_graph_impl", "local")),
+        broken=all_of(ep_overlap, among("cuda_graph_impl", "local")),
         message="EP communication overlap with local graphs: Megatron-Core before 0.18 refuses every graph but those "
         "of Transformer Engine",
         nearest=fixed(cuda_graph_impl="transformer_engine"),
@@ -246,7 +246,7 @@ ROWS = (
         id="ncclep-overlap-offload",
         knobs=(OVERLAP, "moe_flex_dispatcher_backend", "offload_modules"),
         broken=all_of(
-            _ep_overlap,
+            ep_overlap,
             among("moe_token_dispatcher_type", "flex"),
             among("moe_flex_dispatcher_backend", "ncclep"),
             on("fine_grained_activation_offloading"),
