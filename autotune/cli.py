@@ -119,7 +119,7 @@ def _answered(words: Sequence[str]) -> tuple[int, Any]:
         answer: Answer | None = app()(words, exit_on_error=False, print_error=False, help_on_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        return _told(_usage(error))
+        return _told(_usage(error, words))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130, None
@@ -131,12 +131,17 @@ def _answered(words: Sequence[str]) -> tuple[int, Any]:
     return (0, None) if answer is None else (answer.code, answer.document)
 
 
-def _usage(error: Exception) -> Explained:
+def _usage(error: Exception, words: Sequence[str]) -> Explained:
+    """What a command line lacks or has too much of, and where to look it up."""
     from autotune.errors import Explained
     from autotune.exit_codes import BAD_INPUT
     from trainer.errors import Problem
 
-    problem = Problem(where="moe-autotune", what=str(error).rstrip(), hint="`moe-autotune COMMAND --help` lists them")
+    command = next((word for word in words if not word.startswith("-")), "")
+    named = f"moe-autotune {command}" if command in {*app()} else "moe-autotune"
+    strange = next((word for word in words if word.startswith("-") and os.path.exists(word)), None)
+    beside = f"; a path that starts with - is written ./{strange}" if strange else ""
+    problem = Problem(where=named, what=str(error).rstrip(), hint=f"see `{named} --help`{beside}")
     return Explained(code=BAD_INPUT, problems=(problem,))
 
 

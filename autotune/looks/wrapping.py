@@ -20,17 +20,19 @@ HELD = "\u00a0"  # a space at which no line is broken
 UNIT = re.compile(r"(?<=\d) (?=(%|s|ms|µs|GiB)(?!\w))")
 
 
-class _Console(Console):
+class _ShowingConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read our output has seen enough: no failure (rich would end the program with 1)."""
+        raise BrokenPipeError
+
+
+class _PlainConsole(_ShowingConsole):
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         """A text as `wrapped` breaks it; anything else as rich does."""
         if len(objects) == 1 and isinstance(objects[0], str) and not soft_wrap:
             lines = (line for paragraph in objects[0].split("\n") for line in wrapped(paragraph, self.width))
             objects, soft_wrap = ("\n".join(lines),), True
         super().print(*objects, soft_wrap=soft_wrap, **options)
-
-    def on_broken_pipe(self) -> None:
-        """Whoever read our output has seen enough: no failure (rich would end the program with 1)."""
-        raise BrokenPipeError
 
 
 class _LastingConsole(Console):
@@ -42,7 +44,12 @@ class _LastingConsole(Console):
 
 def plain_console() -> Console:
     """Plain text that came from elsewhere stays as it is: no markup, no guessing at numbers."""
-    return _Console(markup=False, highlight=False, emoji=False)
+    return _PlainConsole(markup=False, highlight=False, emoji=False)
+
+
+def showing_console() -> Console:
+    """Of what shows a study from outside: a pipe that closes ends the command."""
+    return _ShowingConsole()
 
 
 def lasting_console() -> Console:

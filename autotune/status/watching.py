@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
-
+from autotune.looks.wrapping import showing_console
 from autotune.status.terminal import show_standing
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, events_of, read_study
@@ -31,7 +30,7 @@ def follow(folder: Path, *, wait: Callable[[float], None] = time.sleep) -> Stand
     """The log as it grows, below it on a terminal the panel; until the study ends, its tuner is gone, or Ctrl-C. The
     journal is read again when it has grown."""
     look(folder)  # refuses what is no study before anything is shown
-    view = view_for(Console(), folder=folder)
+    view = view_for(showing_console(), folder=folder)
     with suppress(KeyboardInterrupt), view.live():
         told, seen = 0, -1
         while True:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import NONE, interval, speedup
+from autotune.looks.quantities import interval, speedup
 from autotune.studies.gathered import Row
+from autotune.tuning.standing import end_words
 
 STATES = {"running": "running", "stopped": "killed", "unknown": "not ended"}
-ENDS = {"budget": "ended by its budget"}  # other ends say it themselves
 
 
 def gain_words(row: Row) -> str:
@@ -17,7 +17,7 @@ def gain_words(row: Row) -> str:
 
 
 def state_words(row: Row) -> str:
-    return STATES.get(row.state) or ENDS.get(row.status or "", row.status or NONE)
+    return STATES.get(row.state) or end_words(row.status)
 
 
 def studies_words(number: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from autotune.looks.quantities import first_changes, interval, tokens_per_s
+from autotune.looks.quantities import NONE, first_changes, interval, tokens_per_s
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
 from autotune.tuning.judge import speedup
@@ -24,6 +24,7 @@ from policies.trial import Phase
 State = Literal["running", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
 RATE = "rate"  # the row of the best recipe's throughput
+ENDS = {"budget": "ended by its budget"}  # other ends say it themselves
 SIMULATED = "figures of a model, nothing was measured"
 
 
@@ -243,11 +244,16 @@ def _state_words(standing: Standing, now: float) -> str:
     if standing.state == "running":
         return f"running since {clock_words(standing.tuner_at, now)}{where}"
     if standing.state == "ended":
-        return f"{standing.status} at {said}: {standing.because}"
+        return f"{end_words(standing.status)} at {said}: {standing.because}"
     if standing.state == "stopped":
         within = f" in burst {standing.running.burst}" if standing.running else ""
         return f"not running: killed{within}; its last journal entry is from {said}"
     return f"not known from here (the folder's locks cannot be read); its last journal entry is from {said}{where}"
+
+
+def end_words(status: str | None) -> str:
+    """How a study ended, as people say it."""
+    return ENDS.get(status or "", status or NONE)
 
 
 def _burst_words(standing: Standing, now: float) -> str:

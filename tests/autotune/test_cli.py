@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -313,3 +314,12 @@ def test_a_recipe_that_breaks_a_rule_gets_the_nearest_that_does_not(
     (tmp_path / "nearest.yaml").write_text(document["nearest"]["yaml"])
     main(["check", "nearest.yaml", "--json"])
     assert document_of(capfd.readouterr().out)["legal"]
+
+
+@pytest.mark.usefixtures("recipe")
+def test_a_path_that_looks_like_an_option_is_said_to_need_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("base.yaml", "-r.yaml")
+    assert main(["check", "-r.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "→ see `moe-autotune check --help`; a path that starts with - is written ./-r.yaml" in said
+    assert main(["check", "./-r.yaml"]) == 0

@@ -95,6 +95,12 @@ def test_a_reader_that_has_seen_enough_is_no_failure(line: str) -> None:
 
 
 @pytest.mark.usefixtures("recipe")
+def test_a_reader_of_watch_that_has_seen_enough_is_no_failure() -> None:
+    assert main(["run", "base.yaml", "--budget", "1", "--study", "s"]) == 0
+    assert without_a_reader("watch", "s") == (0, "")
+
+
+@pytest.mark.usefixtures("recipe")
 def test_a_study_goes_on_when_nobody_reads_its_log_any_more() -> None:
     assert without_a_reader("run", "base.yaml", "--budget", "2", "--study", "s") == (0, "")
     assert Path("s/report.html").is_file()

@@ -13,8 +13,10 @@ from policies.belief.factors import factors
 from policies.fixes import FIXES
 from tests.places import ROOT
 from trainer.recipe.knobs import KNOBS
+from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.rules import RULES
+from trainer.recipe.source import parse_source
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOVING = sum(bool(knob.tries) or knob.together for knob in KNOBS.values())
@@ -39,6 +41,16 @@ def shown() -> list[tuple[str, str]]:
     return found
 
 
+def recipes() -> list[tuple[str, str]]:
+    """(document, YAML) of every whole recipe."""
+    return [
+        (document.name, block)
+        for document in DOCUMENTS
+        for block in re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+        if re.search(r"^model:", block, re.MULTILINE) and re.search(r"^cluster:", block, re.MULTILINE)
+    ]
+
+
 @pytest.mark.parametrize("pattern", COUNTS)
 def test_a_count_in_a_document_is_the_table_s(pattern: str) -> None:
     texts = [(path.name, path.read_text(encoding="utf-8")) for path in (*DOCUMENTS, ROOT / "CHANGELOG.md")]
@@ -50,6 +62,21 @@ def test_a_count_in_a_document_is_the_table_s(pattern: str) -> None:
 @pytest.mark.parametrize(("document", "line"), shown(), ids=lambda text: text[:40])
 def test_a_command_of_a_document_is_one_that_the_program_takes(document: str, line: str) -> None:
     app().parse_args(shlex.split(line, comments=True), exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize(("document", "text"), recipes(), ids=lambda text: text[:30])
+def test_a_recipe_of_a_document_is_a_recipe(document: str, text: str) -> None:
+    recipe_from(parse_source(text, name=document))
+
+
+def test_the_run_that_the_readme_shows_is_the_one_in_its_table() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"cost: (\d+) bursts.*\nbest: trial \d+ \(\w+\), ([\d.]+×) .*95 % interval ([\d.–]+)\)", readme)
+    assert shown
+    bursts, speedup, interval = shown.groups()
+    row = next(line for line in readme.splitlines() if line.startswith("| packaged CPU recipe"))
+    for figure in (speedup, interval, f"{bursts} of 20 bursts"):
+        assert figure in row
 
 
 def test_a_picture_of_a_document_is_there() -> None:

@@ -77,6 +77,7 @@ def test_a_study_that_spent_its_bursts_is_resumed_with_more_of_them() -> None:
     standing = standing_of(
         History([*told, Ended(status="budget", because="12 of 12 bursts are used")]), folder="s", now=NOW, held=False
     )
+    assert said(standing)["state"].startswith("ended by its budget at ")
     assert standing.resume is not None
     assert standing.resume.endswith("--budget 24")
 
