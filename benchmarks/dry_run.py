@@ -13,12 +13,12 @@ from typing import Any
 
 from trainer.dry_run import STATE, DryRun, dry_run, hottest_rank
 from trainer.recipe import Recipe
+from trainer.recipe.rules.examples import FULL
 
 SHARDED = {"use_distributed_optimizer": True, "moe_grouped_gemm": True}
 WHOLE = {"moe_grouped_gemm": True}
 AWARE = SHARDED | {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ("mla_up_proj", "moe_act")}
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 # model, ranks, (tp, pp, cp, ep, etp, vpp), other knobs
 LAYOUTS: tuple[tuple[str, int, tuple[int, int, int, int, int, int | None], dict[str, Any]], ...] = (
     ("deepseek-v3", 1024, (1, 16, 1, 64, 1, None),

@@ -17,6 +17,7 @@ from typing import Any
 from trainer.recipe import Recipe
 from trainer.recipe.load_machine import load_machine
 from trainer.recipe.machine import Machine
+from trainer.recipe.rules.examples import FULL
 
 TABLE = Path(__file__).with_name("scenarios.csv")
 SIZES = {
@@ -26,7 +27,6 @@ SIZES = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SOME = {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "layernorm")}
 OVERLAPPED = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 FUSED = {"moe_permute_fusion": True, "moe_router_fusion": True, "cross_entropy_loss_fusion": True}

@@ -16,10 +16,9 @@ from tests.policies.drawn import analysis, cpu_recipe, gpu_recipe, outcome
 from trainer.recipe import Recipe, load_recipe, packaged_examples
 from trainer.recipe.knobs import KNOBS, NUMERICS
 from trainer.recipe.rules import check
+from trainer.recipe.rules.examples import FULL, TP2
 
 SECTIONS = ("What it is", "How it shows", "What it costs", "When it does not apply", "Source")
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-TP2 = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_tensor_parallel_size": 1}
 RECIPES: dict[str, Recipe] = {
     "cpu": cpu_recipe(),
     "cpu, full recompute": cpu_recipe(FULL),

@@ -20,8 +20,8 @@ from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
+from trainer.recipe.rules.examples import FULL
 
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 FROZEN = ("global_batch_size", "seq_length", "tensor_model_parallel_size")
 
 

@@ -18,8 +18,8 @@ from trainer.engines.simulated import Machine, true_throughput
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Compute, Host, Links, Memory, Noise
 from trainer.recipe.rules import check
+from trainer.recipe.rules.examples import FULL
 
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 EP8 = {"expert_model_parallel_size": 8, "recompute_granularity": "selective", "recompute_modules": ("layernorm",)}
 ROOMY = Memory(activations=0.5)
 FAST = Links(nvlink=50.0, network=50.0, latency=0.05)

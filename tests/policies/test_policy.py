@@ -16,8 +16,8 @@ from policies.trial import Phase, Proposal, Trial, Verdict
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, out_of_memory, outcome, trial
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
+from trainer.recipe.rules.examples import FULL
 
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 EP = {"ep_dispatch": 0.31 * STEP_US, "ep_combine": 0.12 * STEP_US}
 Walls = Mapping[Wall, Mapping[str, float]]
 

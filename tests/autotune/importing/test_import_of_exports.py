@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import pytest
 
 from autotune.export import export
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
-from tests.places import FACTS, TRACES
 from tests.trainer.recipe import tuned_recipes
 from trainer.command_line.megatron_lm.model import model_words
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS
-
-SHARED = TRACES.parent / "facts"
-TUNED = FACTS / "tuned_recipes.json"
-TABLE = TUNED if TUNED.is_file() else SHARED / "tuned_recipes.json"
 
 SAME = 686  # of 737: the others differ in the knobs below, and in nothing else
 # knob -> why an import of an export says another value
@@ -50,10 +42,9 @@ def as_given(recipe: Recipe, like: Recipe) -> Recipe:
     return Recipe.model_validate(data)
 
 
-@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
 def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
-    file, same, rows = tmp_path / "x.sh", 0, json.loads(TABLE.read_text())
-    for row in rows:
+    file, same = tmp_path / "x.sh", 0
+    for row in tuned_recipes.rows():
         recipe = tuned_recipes.recipe_of_row(row)
         file.write_text(export(recipe, "megatron-lm"))
         given = {"vocab_size": str(recipe.architecture.vocab_size)}
@@ -64,13 +55,12 @@ def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
         assert moved <= NOT_THE_SAME.keys(), (row["id"], moved)
         assert model_words(found.architecture) == model_words(recipe.architecture), row["id"]
         assert found.digest() == recipe.digest() or moved, row["id"]
-    assert (len(rows), same) == (737, SAME)
+    assert (len(tuned_recipes.rows()), same) == (737, SAME)
 
 
-@pytest.mark.skipif(not TABLE.is_file(), reason="without ../shared")
 def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
     file = tmp_path / "x.sh"
-    for row in json.loads(TABLE.read_text()):
+    for row in tuned_recipes.rows():
         recipe = tuned_recipes.recipe_of_row(row)
         file.write_text(export(recipe, "megatron-bridge"))
         again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, given={"RECIPE": "qwen3_30b_a3b_config"}))

@@ -41,6 +41,7 @@ from autotune.tuning.judge import judge
 from policies.trial import Phase
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe, load_recipe
+from trainer.recipe.rules.examples import FULL
 
 LIMIT_GIB = 1.0
 COST_S = 31.2  # of every burst
@@ -67,7 +68,6 @@ class Step:
     loss_shift: float = 0.0
 
 
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {
     "recompute_granularity": "selective",
     "recompute_modules": ("core_attn",),

@@ -23,9 +23,9 @@ from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.estimate import stages_of
 from trainer.recipe import Recipe
+from trainer.recipe.rules.examples import FULL
 
 ALONE = {"expert_model_parallel_size": 1, "expert_tensor_parallel_size": 1}
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 RECIPES = [cpu_recipe(FULL), cpu_recipe({"micro_batch_size": 4})]
 OTHER = cpu_recipe(ALONE | {"micro_batch_size": 4})
 

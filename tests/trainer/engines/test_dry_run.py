@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.draws import few
-from tests.places import FACTS
 from tests.trainer.model.real_model import recipe_of
 from tests.trainer.recipe import tuned_recipes
 from trainer.dry_run import GIB, STATE
@@ -23,7 +21,6 @@ from trainer.recipe.layout import layout_of
 
 pytestmark = pytest.mark.megatron
 
-TUNED = FACTS / "tuned_recipes.json"
 MODEL: dict[str, Any] = {
     "num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_query_groups": 4, "vocab_size": 2048,
     "ffn_hidden_size": 512, "num_moe_experts": 8, "moe_ffn_hidden_size": 256,
@@ -90,7 +87,7 @@ def test_no_configuration_of_a_tuned_recipe_is_refused(monkeypatch: pytest.Monke
         raise dry_run.NotFollowed("configured")
 
     monkeypatch.setattr(fake, "fake_tensors", no_further)
-    recipes = (tuned_recipes.recipe_of_row(row) for row in json.loads(TUNED.read_text()))
+    recipes = (tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows())
     layouts = {(r.architecture, r.parallelism, str(r.knobs)): r for r in recipes if r.architecture.hybrid is None}
     refused = {r.name: dry_run.run(r, pp_rank=0)["refused"] for r in layouts.values()}
     assert {name: why for name, why in refused.items() if why} == {}

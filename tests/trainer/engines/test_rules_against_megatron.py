@@ -7,7 +7,6 @@ no row explains fails.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -18,7 +17,6 @@ if find_spec("megatron") is None:
     pytest.skip("without Megatron-Core", allow_module_level=True)
 
 from tests.draws import few
-from tests.places import FACTS
 from tests.trainer.engines.megatron_verdict import Refusal, refusal, transformer_engine_played
 from tests.trainer.recipe import tuned_recipes
 from tests.trainer.recipe.mutants import mutants
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.megatron
 
 CASES = (3_000, 12_000)
 MOST_RANKS = 64  # of a tuned recipe that is mutated: grouping fake ranks takes time
-TUNED = FACTS / "tuned_recipes.json"
 ROWS = read_table("rules/comparison.csv")
 
 
@@ -57,8 +54,7 @@ def disagreement(findings: list[Finding], said: Refusal | None) -> str | None:
 
 def recipes(cases: int) -> list[Recipe]:
     """Examples of every rule, mutants of the plain recipe and, where they are here, of hand-tuned ones."""
-    rows = json.loads(TUNED.read_text())
-    small = [tuned_recipes.recipe_of_row(row) for row in rows if row["num_gpus"] <= MOST_RANKS]
+    small = [tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows() if row["num_gpus"] <= MOST_RANKS]
     made = [recipe for recipe in mutants(cases, seed=20261121, also=small) if not recipe.hardware.is_cpu]
     return sorted(made, key=lambda recipe: recipe.world_size)  # a group of fake ranks is made once a size
 

@@ -19,8 +19,8 @@ from trainer.engines.simulated.memory import play_memory
 from trainer.engines.simulated.step import Simulation
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Fault, Host, Links, Memory, Noise, Routing, Straggler
+from trainer.recipe.rules.examples import FULL
 
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 PP2 = {"pipeline_model_parallel_size": 2, "expert_model_parallel_size": 8}
 PP4 = {"pipeline_model_parallel_size": 4, "expert_model_parallel_size": 4}
 ROOMY = Memory(activations=0.3)

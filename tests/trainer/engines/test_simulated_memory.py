@@ -16,11 +16,11 @@ from trainer.engines.simulated.schedule import schedule_of
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.machine import Machine
+from trainer.recipe.rules.examples import FULL
 
 MACHINE = Machine()
 PLAIN = Machine.model_validate({"memory": {"fragmentation": 0.0}})
 GIB, MIB = 2**30, 2**20
-FULL: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ("core_attn",)}
 FSDP = {
     "use_megatron_fsdp": True,
@@ -30,7 +30,6 @@ FSDP = {
 }
 AWARE = {"use_precision_aware_optimizer": True, "store_param_remainders": False}
 OFFLOAD = {"fine_grained_activation_offloading": True, "offload_modules": ("core_attn", "attn_proj", "expert_fc1")}
-EVEN_SPLIT = {"pipeline_model_parallel_layout": None, "pipeline_model_parallel_size": 61}
 CAPACITY: dict[str, Any] = {"moe_expert_rank_capacity_factor": 4.0, "use_transformer_engine_op_fuser": True}
 OVERLAP = {"overlap_moe_expert_parallel_comm": True}
 UNEVEN = {"pipeline_model_parallel_layout": None, "pipeline_model_parallel_size": 4}

@@ -1,17 +1,11 @@
 """NVIDIA's hand-tuned recipes are recipes of ours, and no rule calls one of them an error."""
 
-import json
-from typing import Any
-
 import pytest
 
-from tests.places import FACTS
 from tests.trainer.recipe import tuned_recipes
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe.rules import FindingKind, check
 from trainer.recipe.schema import Recipe
-
-TABLE = FACTS / "tuned_recipes.json"
 
 # Generated for every precision alike: Megatron-Core takes them, Transformer Engine refuses MXFP8 below compute
 # capability 10. They pass with a warning.
@@ -23,8 +17,7 @@ MXFP8_ON_HOPPER = {
 
 @pytest.fixture(scope="module")
 def recipes() -> list[Recipe]:
-    rows: list[dict[str, Any]] = json.loads(TABLE.read_text())
-    return [tuned_recipes.recipe_of_row(row) for row in rows]
+    return [tuned_recipes.recipe_of_row(row) for row in tuned_recipes.rows()]
 
 
 def test_every_tuned_recipe_is_read(recipes: list[Recipe]) -> None:

@@ -10,14 +10,24 @@ for and Megatron-Core asks for beside a setting is set with it (`unrecorded`).
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from typing import Any
 
+from tests.places import FACTS
 from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
 from trainer.recipe.schema import Recipe
+
+
+@cache
+def rows() -> tuple[dict[str, Any], ...]:
+    """The table as it was collected."""
+    return tuple(json.loads((FACTS / "tuned_recipes.json").read_text(encoding="utf-8")))
+
 
 # The table's model -> ours, and fields that differ. Vision-language recipes train the language model of that size; a
 # model that is not in our table is stood in for by the nearest that is, without MTP.

@@ -12,7 +12,7 @@ from trainer.estimate.candidates import one, table
 from trainer.estimate.memory.estimate import MemoryEstimate, estimate_memory, memory_of
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.machine import Machine
-from trainer.recipe.rules.examples import recipe_of
+from trainer.recipe.rules.examples import FULL, recipe_of
 from trainer.recipe.rules.rule import Example
 from trainer.recipe.sections import Cluster
 
@@ -71,7 +71,6 @@ def test_four_four_and_eight_bytes_a_parameter_in_fp32() -> None:
 
 PRECISE = {"use_precision_aware_optimizer": True}
 LOW_MOMENTS = PRECISE | {"exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"}
-FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ("moe_act",)}
 OFFLOAD = PRECISE | {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 0.5}
 

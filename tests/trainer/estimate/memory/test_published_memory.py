@@ -1,16 +1,12 @@
 """The memory estimate against what was published of runs that were used for nothing else."""
 
-import json
-from typing import Any
-
 import pytest
 
 from benchmarks.plan_experts import fits
 from benchmarks.published_memory import Published, breakdown, peaks, savings
 from benchmarks.tuned_runs import as_run
-from tests.places import FACTS
+from tests.trainer.recipe import tuned_recipes
 
-TUNED = FACTS / "tuned_recipes.json"
 STOOD_IN_FOR = ("qwen35", "deepseek_v4", "nemotron_3_ultra")  # by models of another size
 FITTING_SHARE = 0.95
 
@@ -33,8 +29,7 @@ def test_published_peaks_are_met_as_far_as_their_settings_are_known() -> None:
 
 def test_recipes_that_were_tuned_on_their_gpu_fit_it_by_the_bound() -> None:
     """As they are run; models of another size that stand in for one are left out."""
-    rows: list[dict[str, Any]] = json.loads(TUNED.read_text())
-    known = [row for row in rows if not row["model"].lower().startswith(STOOD_IN_FOR)]
+    known = [row for row in tuned_recipes.rows() if not row["model"].lower().startswith(STOOD_IN_FOR)]
     recipes = {recipe.digest(): recipe for row in known if (recipe := as_run(row))}
     fitting = [fits(recipe) for recipe in recipes.values()]
     assert len(fitting) > 200
