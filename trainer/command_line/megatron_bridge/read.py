@@ -90,7 +90,7 @@ def read_config(config: Mapping[str, Any]) -> Reading:
         _take(path, value, model, knobs, unread)
     if precision := _precision(config):
         knobs["precision"] = precision
-    return Reading(model=_whole_model(config, model), knobs=_plain_knobs(knobs, config), unread=unread)
+    return Reading(model=_whole_model(config, model), knobs=_plain_knobs(knobs), unread=unread)
 
 
 def preset_of(recipe_name: str) -> str | None:
@@ -189,7 +189,7 @@ def _whole_model(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, 
     return {name: value for name, value in made.items() if value is not None}
 
 
-def _plain_knobs(knobs: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_knobs(knobs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in knobs.items() if value is not None or KNOBS[name].domain.nullable}
 
 
