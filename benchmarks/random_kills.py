@@ -46,7 +46,7 @@ VICTIMS = {
     "hosts": ("tuner", "ssh", "keeper", "rank"),
 }
 WORDS = {"srun": "srun", "ssh": "ssh", "keeper": KEEPER, "rank": "trainer.worker"}  # of their commands
-OVER = ("budget", "converged", "infeasible")  # the last where the first recipe crashed: a rank of it was killed
+OVER = ("budget", "converged", "infeasible")
 PAUSE_S = (1.0, 75.0)  # between two kills: a cold start of ranks takes most of it on a busy machine
 DOWN_S = (1.0, 15.0)  # that a slurmd is gone: Slurm gives a node up after 10
 GONE_S = 90.0  # for what is left to see that it is: the lease, Slurm's own KillWait

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -29,10 +30,18 @@ def say(text: str) -> None:
 def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
     """What the program prints; None where it fails or does not answer in time."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            argv, env=_plain(os.environ), capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without what a user sets for their own looks at the queue: states left out, times in other words."""
+    kept = {name: value for name, value in environ.items() if not name.startswith(("SQUEUE_", "SINFO_", "SACCT_"))}
+    return {**kept, "SLURM_TIME_FORMAT": "standard"}
 
 
 def takes(sbatch: Sequence[str], env: Mapping[str, str]) -> bool:

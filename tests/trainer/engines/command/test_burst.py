@@ -32,7 +32,7 @@ def recipe(acts: dict[str, Any], **trainer: Any) -> Recipe:
     return Recipe.model_validate(data)
 
 
-SHORT = Patience(first_s=60, all_s=60, least_s=4.0, writing_s=4.0, ending_s=30.0)
+SHORT = Patience(first_s=240, all_s=240, least_s=4.0, writing_s=4.0, ending_s=30.0)
 
 
 def run(folder: Path, acts: dict[str, Any], *, patience: Patience = SHORT, **trainer: Any) -> Outcome:

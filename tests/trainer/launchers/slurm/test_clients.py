@@ -19,6 +19,7 @@ from trainer.launchers.slurm.clients import (
     is_gone,
     job_record,
     named,
+    run,
     step_states,
 )
 from trainer.launchers.slurm.job import follow
@@ -101,6 +102,12 @@ def test_cancelling_ends_with_the_name_gone_from_the_queue() -> None:
 
     assert cancel("moe-ab-", ask=slurm) == ["7"]
     assert asked == ["squeue", "squeue", "scancel"] * 2 + ["squeue", "squeue"]
+
+
+def test_how_a_user_likes_to_see_the_queue_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SQUEUE_STATES": "RUNNING", "SLURM_TIME_FORMAT": "relative", "SLURM_CONF": "/c"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(["sh", "-c", "echo $SQUEUE_STATES.$SLURM_TIME_FORMAT.$SLURM_CONF"]) == ".standard./c\n"
 
 
 def test_what_a_silent_controller_may_still_run_is_not_taken_for_gone() -> None:
