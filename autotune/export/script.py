@@ -68,9 +68,14 @@ def first_line(recipe: Recipe) -> str:
     return lines[0] if lines and is_login(lines[0]) else FIRST_LINE
 
 
+def prepared(recipe: Recipe) -> list[str]:
+    """Lines that the command needs its shell to have run."""
+    return [] if recipe.trainer is None else [line for line in recipe.trainer.setup if not is_login(line)]
+
+
 def setup(recipe: Recipe) -> Iterator[str]:
     """What the user's own script does to its shell before the launch, as written there."""
-    lines = [] if recipe.trainer is None else [line for line in recipe.trainer.setup if not is_login(line)]
+    lines = prepared(recipe)
     yield from ("", "# As your own script prepares the shell:", *lines) if lines else ()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import array, comment, exports, first_line, rank_command, setup
+from autotune.export.script import array, comment, exports, first_line, prepared, rank_command, setup
 from autotune.export.target import Context, Target, launcher_of_rank
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
@@ -26,6 +26,8 @@ def render(recipe: Recipe, context: Context) -> str:
     command = rank_command(recipe, context)
     settings = slurm_settings(recipe.burst.launcher)
     prefix = f"{shlex.join(settings.prefix)} " if settings.prefix else ""
+    apart = bool(settings.container_image or settings.prefix)  # the shell that is prepared is the container's
+    rank = "\n".join([*(prepared(recipe) if apart else ()), RANK])
     lines = [
         first_line(recipe),
         *_resources(recipe),
@@ -33,7 +35,7 @@ def render(recipe: Recipe, context: Context) -> str:
         *(comment(line) for line in (f"{recipe.name}: a Slurm job written by moe-autotune.", *context.origin)),
         *_only_the_user_knows(recipe, made_up=command.made_up),
         *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
-        *setup(recipe),
+        *(() if apart else setup(recipe)),
         "",
         "set -euo pipefail",
         *exports(command.variables),
@@ -45,7 +47,7 @@ def render(recipe: Recipe, context: Context) -> str:
         *_container(settings),
         "",
         'srun --kill-on-bad-exit=1 ${CONTAINER_ARGS[@]+"${CONTAINER_ARGS[@]}"} \\',
-        f'  {prefix}bash -c {shlex.quote(RANK)} rank "${{COMMAND[@]}}" "$@"',
+        f'  {prefix}bash -c {shlex.quote(rank)} rank "${{COMMAND[@]}}" "$@"',
     ]
     return "\n".join(lines) + "\n"
 

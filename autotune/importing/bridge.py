@@ -25,6 +25,7 @@ _NOT_KNOWN = (
     "that a run of yours dumped"
 )
 SIZES = frozenset({"num_layers", "hidden_size", "num_attention_heads", "vocab_size"})  # without which there is no model
+SEQUENCE = ("--seq_length", "--seq-length")
 RECIPE = ("--recipe", "--recipe_name", "--recipe-name")
 
 
@@ -43,11 +44,11 @@ def is_config(data: Any) -> bool:
 def from_command(started: Started, asked: Asked, *, what: str) -> Found:
     """What the line says. What its Bridge recipe says beside is not in the file."""
     reading = read_overrides(started.argv)
-    recipe = _recipe_name(started.argv)
+    recipe = _value_of(started.argv, RECIPE)
     return Found(
         what=what,
         model=_model(recipe, reading, asked),
-        knobs=reading.knobs,
+        knobs={**_of_every_recipe(recipe), **_said_by_flags(started.argv), **reading.knobs},
         kind="megatron-bridge",
         command=(*started.program, *reading.rest),
         passed=_passed(reading.rest),
@@ -96,12 +97,24 @@ def from_config(data: Any, asked: Asked) -> Found:
     )
 
 
-def _recipe_name(argv: tuple[str, ...]) -> str | None:
+def _value_of(argv: tuple[str, ...], flags: tuple[str, ...]) -> str | None:
     for index, word in enumerate(argv):
         flag, equals, value = word.partition("=")
-        if flag in RECIPE:
+        if flag in flags:
             return value if equals else argv[index + 1] if index + 1 < len(argv) else None
     return None
+
+
+def _of_every_recipe(recipe: str | None) -> dict[str, bool]:
+    """What all Bridge recipes of a mixture of experts set. Source: megatron/bridge/models/*_provider.py 0.3.1."""
+    named = preset_of(recipe) if recipe else None
+    return {"moe_grouped_gemm": True} if named and presets()[named].num_moe_experts else {}
+
+
+def _said_by_flags(argv: tuple[str, ...]) -> dict[str, int]:
+    """Of run_recipe.py's own flags, over which overrides are laid."""
+    value = _value_of(argv, SEQUENCE)
+    return {"seq_length": int(value)} if value and value.isdigit() else {}
 
 
 def _passed(rest: tuple[str, ...]) -> tuple[str, ...]:

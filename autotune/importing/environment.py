@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.command_line.launchers import TORCHRUNS
 from trainer.recipe.knobs import KNOBS
 from trainer.secrets import is_secret
 
@@ -45,11 +46,16 @@ def sorted_out(env: Mapping[str, str]) -> Environment:
         value = _value(knob, text)
         if value is not None:
             knobs[knob] = value
-        elif name not in LAUNCHERS and not is_secret(name, text):
+        elif not is_launchers(name) and not is_secret(name, text):
             trainer[name] = text
     secret = tuple(name for name, text in env.items() if is_secret(name, text) and name not in knobs)
-    launcher = tuple(name for name in env if name in LAUNCHERS)
+    launcher = tuple(name for name in env if is_launchers(name))
     return Environment(knobs=knobs, trainer=trainer, launcher=launcher, secret=secret)
+
+
+def is_launchers(name: str) -> bool:
+    """Whether what starts the ranks decides it."""
+    return name in LAUNCHERS or name.startswith(TORCHRUNS)
 
 
 def is_knob(name: str) -> bool:

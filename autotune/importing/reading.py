@@ -52,6 +52,8 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
         raise refused(asked.file, "a mapping of an unknown kind", KNOWN)
     if _only_arguments(text):
         return _command(arguments_file.from_text(text, asked), asked, "a file of Megatron-LM's arguments")
+    if asked.file.endswith(".py"):
+        raise refused(asked.file, "it is a Python program, which is not read", OF_A_RUN)
     return _command(scripts.started(text, asked), asked, "a launch script")
 
 
@@ -64,7 +66,7 @@ def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started 
         raise refused(
             asked.file,
             f"{program} takes no arguments that Megatron-LM or Megatron-Bridge know",
-            "write a recipe by hand with trainer.kind: custom",
+            f"{OF_A_RUN}, or write a recipe by hand with trainer.kind: custom",
         )
     of_whom = what if "Megatron-LM" in what else f"{what} of Megatron-LM"
     return megatron_lm.from_command(started, asked, what=of_whom), started
@@ -112,6 +114,10 @@ MOST_YAML = 2**22  # letters
 DOCUMENTS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Asked], Found]], ...] = (
     (hugging_face.is_config, hugging_face.from_config),
     (bridge.is_config, bridge.from_config),
+)
+OF_A_RUN = (
+    "import what a run of it left: the log of rank 0 with Megatron-LM's arguments, or the configuration that "
+    "Megatron-Bridge dumps; or the torchrun or srun line that it starts"
 )
 KNOWN = (
     "it may be a bash script, a list of Megatron-LM's arguments, its log, a Megatron-Bridge configuration, "

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.importing.container import container_in
-from autotune.importing.environment import LAUNCHERS, is_knob
+from autotune.importing.environment import is_knob, is_launchers
 from autotune.importing.files import Beside
 from autotune.importing.found import Asked, Started, check_given, short
-from trainer.command_line.launchers import Sizes, Start, peel, sizes, slurm_environment, slurm_sizes
+from trainer.command_line.launchers import (
+    TORCHRUNS,
+    Sizes,
+    Start,
+    peel,
+    sizes,
+    slurm_environment,
+    slurm_sizes,
+    torchrun_environment,
+)
 from trainer.command_line.login import login_line
+from trainer.command_line.megatron_bridge.read import OVERRIDE
 from trainer.command_line.shell import Command, Gap, Script, Word, read_script
 from trainer.command_line.shell.expansion import NOT_SET, NOT_UNDERSTOOD
 from trainer.command_line.shell.loops import ARGUMENTS
@@ -36,6 +47,13 @@ NOT_NEEDED = {
     "--profile-dir",
     "--one-logger-run-name",
     "--data-cache-path",
+    "checkpoint.save",
+    "checkpoint.load",
+    "logger.tensorboard_dir",
+    "logger.wandb_project",
+    "logger.wandb_exp_name",
+    "logger.wandb_save_dir",
+    "logger.wandb_entity",
 }
 # their values are written with * and [ and name no files
 PATTERNS = {
@@ -57,6 +75,7 @@ def started(text: str, asked: Asked) -> Started:
     split = _program_end(words) if not python[1:] else 1
     argv = words[split:]
     program = [gap for word in words[:split] for gap in word.gaps]
+    program += [gap for word in command.words for gap in word.gaps if any(gap.text in each for each in start.within)]
     _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
     notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
     container, told = container_in(command, start, script.headers)
@@ -66,13 +85,13 @@ def started(text: str, asked: Asked) -> Started:
         notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
     sbatch = {name: Word(text=text) for name, text in slurm_environment(script.headers).items()}
     env = {**sbatch, **command.env, **_launcher_env(command, start)}
-    left_out = [name for name, word in env.items() if word.gaps and name not in LAUNCHERS]
+    left_out = [name for name, word in env.items() if word.gaps and not is_launchers(name)]
     notes += [f"{name} was left out: {short(env[name].text)} is not known" for name in left_out]
     return Started(
-        program=(*python, *(word.text for word in words[:split])),
+        program=(*start.within, *python, *(word.text for word in words[:split])),
         argv=tuple(word.text for word in argv),
         env={name: word.text for name, word in env.items() if not word.gaps},
-        sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script),
+        sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script, env),
         launchers=start.peeled,
         headers=script.headers,
         container=container,
@@ -92,14 +111,18 @@ def _launcher_env(command: Command, start: Start) -> dict[str, Word]:
     return found
 
 
-def _sizes(start: Start, script: Script) -> Sizes:
+def _sizes(start: Start, script: Script, env: Mapping[str, Word]) -> Sizes:
     """One srun task a GPU where srun starts Python itself, one a node where it starts torchrun."""
-    found = sizes(start.peeled).over(slurm_sizes(script.headers))
+    found = sizes(start.peeled)
+    if any(each.name == "torchrun" for each in start.peeled):
+        found = found.over(torchrun_environment({name: word.text for name, word in env.items() if not word.gaps}))
+    found = found.over(slurm_sizes(script.headers))
     starts_ranks = any(each.name in ("torchrun", "accelerate", "deepspeed") for each in start.peeled)
     if not starts_ranks and found.gpus_per_node is None:
         found = replace(found, gpus_per_node=found.tasks_per_node)
     says_nodes = any("--nnodes" in word for each in start.peeled for word in each.words)
-    if starts_ranks and found.nodes is None and not says_nodes and found.tasks is None:
+    outside = any(name.startswith(TORCHRUNS) for name in env)  # PET_NNODES is set by whoever sets the others
+    if starts_ranks and found.nodes is None and not says_nodes and not outside and found.tasks is None:
         found = replace(found, nodes=1)  # torchrun's own default
     return found
 
@@ -193,24 +216,33 @@ def _program_end(words: list[Word]) -> int:
 
 def _needed(argv: list[Word]) -> list[Gap]:
     """Gaps in words that the trainer has to know."""
-    flag, gaps = "", []
+    return [
+        gap
+        for flag, word in _with_flags(argv)
+        for gap in word.gaps
+        if flag not in NOT_NEEDED and not is_secret_flag(flag)
+    ]
+
+
+def _with_flags(argv: list[Word]) -> Iterator[tuple[str, Word]]:
+    """Each word with the flag, or the path of Megatron-Bridge, that it belongs to."""
+    flag = ""
     for word in argv:
         if word.text.startswith("--"):
             flag = word.text.partition("=")[0]
-        gaps += [gap for gap in word.gaps if flag not in NOT_NEEDED and not is_secret_flag(flag)]
-    return gaps
+        elif override := OVERRIDE.fullmatch(word.text):
+            flag = override[1]
+        yield flag, word
 
 
 def _as_written(argv: list[Word], line: int) -> list[str]:
     """A note a word that stays although only running the script could tell it, or a shell would replace it."""
-    flag, notes = "", []
-    for word in argv:
-        if word.text.startswith("--"):
-            flag = word.text.partition("=")[0]
+    notes = []
+    for flag, word in _with_flags(argv):
         if is_secret_flag(flag):
             continue
         if word.gaps:
-            value = word.text.partition("=")[2] if word.text.startswith("--") else word.text
+            value = word.text.partition("=")[2] if word.text.startswith((f"{flag}=", "--")) else word.text
             notes.append(f"line {word.gaps[0].line}: {flag} {value} stays as it was written")
         elif word.pattern and flag not in PATTERNS:
             shown = word.text if word.text.startswith("--") else f"{flag} {word.text}"
@@ -244,4 +276,6 @@ def _hint(gap: Gap) -> str:
         return f"--set {gap.name}=yes or --set {gap.name}=no"
     if gap.why == NOT_UNDERSTOOD:
         return "write it in quotes, as bash needs it, or import a file of the arguments"
+    if "\n" in gap.name:
+        return "write what it gives in its place, or import a file of the arguments"
     return f"--set {gap.name}=VALUE" if gap.has_own_name or gap.name.isdigit() else f"--set '{gap.name}=VALUE'"

@@ -6,7 +6,7 @@ What they say of the cluster is kept; the words themselves are handed back as wr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 # Flags of each launcher that stand alone; every other one takes a value. Sources: `torchrun --help` (torch 2.13),
@@ -59,6 +59,7 @@ VERBS = {
     "uv": ("run",),
     "conda": ("run",),
 }
+OF_RANKS = frozenset({"uv", "conda"})  # whose words every rank's command begins with: they say which Python it is
 TAKES_ONE = frozenset({"singularity", "docker", "timeout"})  # an image or a time stands before the command
 TWO_VALUES = frozenset({"mca"})
 GLUES = frozenset({"srun"})  # -pgpu, -N2: every option with one dash is one letter
@@ -74,6 +75,7 @@ SETTING: dict[str, tuple[tuple[str, ...], str | None]] = {
     "singularity": (("--env",), r",(?=[A-Za-z_]\w*=)"),
     "docker": (("-e", "--env"), None),
 }
+TORCHRUNS = "PET_"  # torch/distributed/run.py 2.13: before the name of every option
 PYTHON = re.compile(r"(.*/)?(python[\d.]*|pypy3?)$")
 
 
@@ -108,6 +110,7 @@ class Start:
     command: tuple[int, ...]  # positions in the words that were given
     python: str | None  # put in front: torchrun starts scripts with it
     peeled: tuple[Peeled, ...]
+    within: tuple[str, ...] = ()  # in front of that: uv run, conda run
     env: tuple[tuple[str, str], ...] = ()
 
 
@@ -132,7 +135,9 @@ def peel(words: Sequence[str]) -> Start:
         at, python = end, "python -m" if starts_python and module else "python" if starts_python else None
         if python:
             break
-    return Start(command=tuple(range(at, len(words))), python=python, peeled=tuple(peeled), env=tuple(env))
+    within = tuple(word for each in peeled if each.name in OF_RANKS for word in each.words)
+    starts = tuple(each for each in peeled if each.name not in OF_RANKS)
+    return Start(command=tuple(range(at, len(words))), python=python, peeled=starts, env=tuple(env), within=within)
 
 
 def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:
@@ -241,7 +246,11 @@ def slurm_sizes(words: Sequence[str]) -> Sizes:
     if per_node is None and tasks and nodes:
         per_node = tasks // nodes
     return Sizes(
-        nodes=nodes, gpus_per_node=count, tasks_per_node=per_node, tasks=tasks, gpu=gpu or said.get("--constraint")
+        nodes=nodes,
+        gpus_per_node=count,
+        tasks_per_node=per_node,
+        tasks=tasks,
+        gpu=gpu or said.get("--constraint", said.get("-C")),
     )
 
 
@@ -249,6 +258,14 @@ def _torchrun(words: Sequence[str]) -> Sizes:
     said = {flag.replace("_", "-"): value for flag, value in options(words)}
     nodes = 1 if "--standalone" in words and "--nnodes" not in said else _number(said, "--nnodes")
     return Sizes(nodes=nodes, gpus_per_node=_number(said, "--nproc-per-node", "--nproc"))
+
+
+def torchrun_environment(variables: Mapping[str, str]) -> Sizes:
+    """What torchrun's own variables say, which stand for options that are not written."""
+    return Sizes(
+        nodes=_number(dict(variables), f"{TORCHRUNS}NNODES"),
+        gpus_per_node=_number(dict(variables), f"{TORCHRUNS}NPROC_PER_NODE"),
+    )
 
 
 def _accelerate(words: Sequence[str]) -> Sizes:

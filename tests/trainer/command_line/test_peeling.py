@@ -74,7 +74,8 @@ def test_every_word_of_the_line_is_in_a_launcher_or_in_the_command() -> None:
     for line, _, _ in CASES:
         words = shlex.split(line)
         start = peel(words)
-        kept = [word for each in start.peeled for word in each.words] + [words[index] for index in start.command]
+        starters = [word for each in start.peeled for word in each.words]
+        kept = [*starters, *start.within, *(words[index] for index in start.command)]
         assert kept == [word for word in words if word != "A=1"], line
 
 

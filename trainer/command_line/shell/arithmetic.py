@@ -75,7 +75,7 @@ def calculate(text: str, value_of: Callable[[str], int | None]) -> int | None:
         return f"({value})"
 
     filled = _NAME.sub(number, text)
-    if unknown or len(filled) > 1000:
+    if unknown or "#" in filled or len(filled) > 1000:  # 10#08 has a base
         return None
     try:
         return _value(ast.parse(_in_python(filled.strip()), mode="eval").body)

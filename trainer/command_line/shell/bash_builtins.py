@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from trainer.command_line.shell import texts
 from trainer.command_line.shell.state import FunctionEnd, LoopEnd, Reading, ScriptEnd
 from trainer.command_line.shell.statements import arithmetic
 from trainer.command_line.shell.syntax import Node
 from trainer.command_line.shell.words import Word, pieces_of
 
 Words = tuple[Word, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filling:
-    """A builtin that fills variables: its options with a value, its words before the names, the name without any."""
-
-    valued: frozenset[str]
-    without: str
-    first: int = 0
-
-
-# bash(1) 5.2
-FILLING = {
-    "read": Filling(valued=frozenset({"-d", "-i", "-n", "-N", "-p", "-t", "-u"}), without="REPLY"),
-    "mapfile": Filling(valued=frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}), without="MAPFILE"),
-    "readarray": Filling(valued=frozenset({"-d", "-n", "-O", "-s", "-u", "-C", "-c"}), without="MAPFILE"),
-    "getopts": Filling(valued=frozenset(), without="OPTARG", first=1),
-}
 
 
 def _cd(reading: Reading, words: Words, node: Node) -> None:
@@ -84,21 +66,10 @@ def _let(reading: Reading, words: Words, node: Node) -> None:
         arithmetic(reading, word.text, node)
 
 
-def _reads(reading: Reading, words: Words, node: Node) -> None:
-    """read, mapfile and their like: the names they fill."""
-    name = words[0].text
-    names, skip = [], False
-    for word in words[1:]:
-        if skip or word.text.startswith("-"):
-            skip = not skip and word.text in FILLING[name].valued
-        else:
-            names.append(word.text)
-    reading.open(names[FILLING[name].first :] or [FILLING[name].without], node, f"filled by {name}, which is not run")
-
-
-def _printf(reading: Reading, words: Words, node: Node) -> None:
-    if len(words) > 2 and words[1].text == "-v":
-        reading.open([words[2].text], node, "filled by printf, which is not run")
+def _getopts(reading: Reading, words: Words, node: Node) -> None:
+    """One that no loop is made of."""
+    names = [word.text for word in words[2:3]]
+    reading.open([*names, "OPTARG"], node, "filled by getopts, which is not run")
 
 
 def _skip(reading: Reading, words: Words, node: Node) -> None:
@@ -115,8 +86,13 @@ BUILTINS: dict[str, Callable[[Reading, Words, Node], None]] = {
     "continue": _break,
     "shift": _shift,
     "set": _set,
-    "echo": _skip,
-    "printf": _printf,
+    "echo": texts.echo,
+    "printf": texts.printf,
+    "read": texts.read,
+    "mapfile": texts.mapfile,
+    "readarray": texts.mapfile,
+    "getopts": _getopts,
     "let": _let,
-    **dict.fromkeys(FILLING, _reads),
+    "true": _skip,
+    ":": _skip,
 }

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 
 from trainer.command_line.shell.arithmetic import changed_names
 from trainer.command_line.shell.conditions import holds
-from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options
+from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options, reading_command
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.state import Handler, Reading
 from trainer.command_line.shell.syntax import Node, inside, text_of
+from trainer.command_line.shell.texts import read_names
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
 # a loop or a test without any of these words starts no training
@@ -113,12 +114,17 @@ def _loop(reading: Reading, node: Node) -> None:
         return
     reading.note(reading.line(node), "a loop was not followed")
     name = node.child_by_field_name("variable")
+    sets = _assigned(body)
     if condition := node.child_by_field_name("condition"):
         reading.statements([condition] if _starts(condition) else [])
+        reads = reading_command(condition)
+        parts = [] if reads is None else [each for each in reads.named_children[1:] if "redirect" not in each.type]
+        words = tuple(word for each in parts for word in reading.expansion.words(each))
+        reading.open([] if reads is None else read_names(words), node, "set by a loop")
     if name is not None and text_of(name) not in reading.scope.given:
         gap = Gap(name=text_of(name), line=reading.line(node), text=f"${text_of(name)}", why="set by a loop")
         reading.scope.variables[text_of(name)] = Variable(values=((missing(gap),),))
-    _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=_assigned(body))
+    _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=sets)
     if of_own_options(reading, node):
         reading.open(_assigned(body), node, own_options(node), named=ARGUMENTS)
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from trainer.command_line.shell.arithmetic import calculate
 from trainer.command_line.shell.expansion import Expansion
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.syntax import Node, parse, text_of
@@ -42,7 +41,7 @@ def holds(node: Node, scope: Scope) -> bool | None:
 def _test(node: Node, scope: Scope) -> bool | None:
     text = text_of(node)
     if text.startswith("(("):
-        value = calculate(text.removeprefix("((").removesuffix("))"), scope.whole_number)
+        value = Expansion(scope=scope).number(text.removeprefix("((").removesuffix("))"))
         return None if value is None else bool(value)
     if not text.startswith("["):
         return None

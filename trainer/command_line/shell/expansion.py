@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from trainer.command_line.shell.arithmetic import calculate, names_in
+from trainer.command_line.shell.arithmetic import calculate, changed_names, names_in
 from trainer.command_line.shell.braces import alternatives
 from trainer.command_line.shell.literals import LITERAL, QUOTED, unescaped
 from trainer.command_line.shell.paths import path_of
-from trainer.command_line.shell.scope import Scope
-from trainer.command_line.shell.syntax import Node, parse, text_of
+from trainer.command_line.shell.scope import WHOLE, Scope
+from trainer.command_line.shell.syntax import Node, parse, space_before, text_of
 from trainer.command_line.shell.transforms import transformed
 from trainer.command_line.shell.words import (
     BREAK,
@@ -21,6 +21,7 @@ from trainer.command_line.shell.words import (
     Pieces,
     Variable,
     Word,
+    is_open,
     missing,
     pieces_of,
     split_pieces,
@@ -33,11 +34,14 @@ _EXPANSION = re.compile(
 )
 _PARTS_OF_REGEX = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|\$\{[^}]*\}|\$\w+|\\.|.""", re.DOTALL)
 _ALL_WORDS = re.compile(r'"\$(@|\{@\}|\{\w+\[@\](:?[-+][^"]*)?\}|\{@:[^"]*\})"')
+_IN_ARITHMETIC = re.compile(r"\$\{(?!\w+\}|#\})[^{}]*\}|\$\([^()]*\)|\b[A-Za-z_]\w*\[[^\]]*\]")  # plain names apart
+_ESCAPED = re.compile(r"(\\(?:.|\n))", re.DOTALL)
 _HOME = re.compile(r"^(~)(?=/|$|:)")
 _HOMES = re.compile(r"(?:(?<=:)|^)(~)(?=/|$|:)")  # of a value that is assigned
 _LATER_HOMES = re.compile(r"(?<=:)(~)(?=/|$|:)")
 NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
+NOT_COUNTED = "it counts what is not known"
 NOT_RUN = "a command that is not run"
 
 
@@ -64,10 +68,22 @@ class Expansion:
             yield from self._expansion(node, quoted, empty)
         elif kind == "arithmetic_expansion":
             yield from self._arithmetic(node)
-        elif kind == "command_substitution" and (path := path_of(text_of(node), self.known_word)) is not None:
+        elif kind == "command_substitution" and (path := path_of(_spelled(node), self.known_word)) is not None:
             yield Piece(text=path)
+        elif kind == "command_substitution" and _spelled(node) not in self.scope.given:
+            yield from self._printed(node, quoted)
         else:
-            yield self._gap(node, text_of(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
+            yield self._gap(node, _spelled(node), NOT_RUN if "substitution" in kind else NOT_UNDERSTOOD)
+
+    def _printed(self, node: Node, quoted: bool) -> Iterator[Piece]:
+        found = self.scope.prints(node)
+        if found is None:
+            yield self._gap(node, _spelled(node), NOT_RUN)
+        else:
+            yield from found if quoted else self._split(found)
+
+    def _split(self, value: Pieces) -> Iterator[Piece]:
+        return split_pieces(value, self.scope.separators)
 
     def words(self, node: Node) -> tuple[Word, ...]:
         """The words that one word of a command or of an array gives."""
@@ -93,8 +109,10 @@ class Expansion:
         for part in self._at_homes(node, text) if kind == "word" else [text]:
             if part == "~":
                 yield from self._home(node)
+            elif "\\" in part and kind in ("word", "extglob_pattern"):
+                yield from _with_escapes(part)
             elif part:
-                yield Piece(text=LITERAL[kind](part), quoted=kind in QUOTED or (kind == "word" and "\\" in part))
+                yield Piece(text=LITERAL[kind](part), quoted=kind in QUOTED)
         if not text:
             yield Piece(text="")
 
@@ -143,16 +161,19 @@ class Expansion:
             if child.type == "string_content":
                 yield Piece(text=unescaped(text_of(child)))
             elif child.is_named:
+                yield from [Piece(text=space)] if (space := space_before(child)) else ()
                 yield from self.pieces(child, quoted=True, empty=empty)
             elif child is not node.children[-1]:
                 yield Piece(text=text_of(child))
 
     def _expansion(self, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
-        text = text_of(node)
+        text = _spelled(node)
         braced = text if text.startswith("${") else "${" + text[1:] + "}"
         if keys := self._keys(braced):
-            yield from _spread(keys, "@", quoted)
+            yield from self._spread(keys, "@", quoted)
             return
+        if (named := re.fullmatch(r"\$\{!([A-Za-z_]\w*)\}", braced)) and (name := self._known_name(named[1])):
+            text = braced = f"${{{name}}}"
         match = _EXPANSION.fullmatch(braced)
         if match is None or (match["rest"] and not match["operator"]):
             yield from self._transformed(node, match, quoted)
@@ -177,7 +198,12 @@ class Expansion:
         elif (index := match["name"] if keyed else self._index(match)) is None:
             yield self._gap(node, text, NOT_UNDERSTOOD)
         else:
-            yield from _spread(variable, index, quoted)
+            yield from self._spread(variable, index, quoted)
+
+    def _known_name(self, name: str) -> str | None:
+        """What `${!NAME}` stands for the value of."""
+        held = self.scope.get(name)
+        return held.known if held and held.known and held.known.isidentifier() else None
 
     def _no_key(self, node: Node, element: str, index: str, text: str) -> Piece:
         """The variable that the key is made of is asked for, else the element."""
@@ -202,8 +228,10 @@ class Expansion:
         index = match["index"]
         if index is None or index in ("@", "*") or index.isdigit():
             return index or match["name"]
-        number_of = self.scope.whole_number
-        number = number_of(index) if index in self.scope.variables else calculate(index, number_of)
+        number = self.number(index)
+        held = self.scope.get(match["name"])
+        if number is not None and number < 0 and held is not None:
+            number += len(held.values)  # ${A[-1]}
         return None if number is None or number < 0 else str(number)
 
     def _size(self, node: Node, match: re.Match[str], variable: Variable | None) -> Piece:
@@ -211,14 +239,15 @@ class Expansion:
         if variable is None:
             return Piece(text="0")
         if (match["index"] or match["name"]) in ("@", "*"):
-            return Piece(text=str(len(variable.values)))
+            sure = variable.keys is not None or not any(is_open(value) for value in variable.values)
+            return Piece(text=str(len(variable.values))) if sure else self._gap(node, _spelled(node), NOT_COUNTED)
         known = None if match["index"] else variable.known
-        return self._gap(node, text_of(node), NOT_UNDERSTOOD) if known is None else Piece(text=str(len(known)))
+        return self._gap(node, _spelled(node), NOT_UNDERSTOOD) if known is None else Piece(text=str(len(known)))
 
     def _transformed(self, node: Node, match: re.Match[str] | None, quoted: bool) -> Iterator[Piece]:
         """${NAME##*/} and its like; a gap of its own, which NAME's value would not fill, where that is not known."""
-        if match and match["name"] in "@*" and re.fullmatch(r":\s*[1-9]\d*", match["rest"]):  # "${@:2}"
-            yield from self._arguments_from(node, int(match["rest"][1:]), match["name"], quoted)
+        if match and (part := self._part_of_array(node, match)) is not None:
+            yield from self._spread(part, match["index"] or match["name"], quoted)
             return
         variable = self.scope.named(match["name"]) if match and not match["index"] and not match["size"] else None
         text = variable.known if variable and not variable.is_array else None
@@ -226,14 +255,23 @@ class Expansion:
         if match and text is not None:
             found = transformed(text, match["rest"], pattern=self._known_pattern, word=self.known_word)
         if found is None:
-            yield self._gap(node, text_of(node), "it splits a value that is not known" if match else NOT_UNDERSTOOD)
+            yield self._gap(node, _spelled(node), "it splits a value that is not known" if match else NOT_UNDERSTOOD)
         else:
-            yield from [Piece(text=found)] if quoted else split_pieces((Piece(text=found),))
+            yield from [Piece(text=found)] if quoted else self._split((Piece(text=found),))
 
-    def _arguments_from(self, node: Node, first: int, name: str, quoted: bool) -> Iterator[Piece]:
-        if self.scope.positional is None:
-            self.scope.note(name, node)
-        yield from _spread(Variable(values=(self.scope.positional or ())[first - 1 :], is_array=True), name, quoted)
+    def _part_of_array(self, node: Node, match: re.Match[str]) -> Variable | None:
+        """`${A[@]:2:1}`, and `${@:2}`, whose numbers begin with 1."""
+        of_arguments = match["name"] in "@*"
+        cut = re.fullmatch(r":\s*(\d+)\s*(?::\s*(\d+)\s*)?", match["rest"])
+        variable = self.scope.named(match["name"])
+        if cut is None or not (of_arguments or match["index"] in ("@", "*")) or (of_arguments and cut[1] == "0"):
+            return None
+        if of_arguments and self.scope.positional is None:
+            self.scope.note(match["name"], node)
+        if variable is None or variable.keys is not None or any(is_open(value) for value in variable.values):
+            return None
+        first = int(cut[1]) - of_arguments
+        return Variable(values=variable.values[first : first + int(cut[2]) if cut[2] else None], is_array=True)
 
     def _with_operator(
         self, node: Node, match: re.Match[str], variable: Variable | None, quoted: bool, empty: bool
@@ -251,9 +289,9 @@ class Expansion:
             if holds:
                 yield from self._reread(match["rest"], node, quoted, empty)
         elif holds and variable is not None:
-            yield from _spread(variable, match["index"] or name, quoted)
+            yield from self._spread(variable, match["index"] or name, quoted)
         elif sign.endswith("?"):
-            yield from self._unset(node, name, text_of(node), empty)
+            yield from self._unset(node, name, _spelled(node), empty)
         else:
             found = tuple(self._reread(match["rest"], node, quoted, empty))
             if sign.endswith("="):
@@ -268,7 +306,7 @@ class Expansion:
         has_quotes = len(rest) > 1 and rest[0] == rest[-1] and rest[0] in "\"'"
         value = _read(rest if has_quotes else '"' + rest.replace('"', "") + '"')
         found = () if value is None else tuple(self.pieces(value, quoted=True, empty=empty))
-        yield from found if quoted or has_quotes else split_pieces(found)
+        yield from found if quoted or has_quotes else self._split(found)
 
     def _words(self, root: Node, empty: bool) -> Iterator[Piece]:
         array = root.named_children[0].child_by_field_name("value") if root.named_children else None
@@ -300,9 +338,12 @@ class Expansion:
 
     def _arithmetic(self, node: Node) -> Iterator[Piece]:
         """Its number; else gaps for the variables that it lacks, and one of its own where it is not they."""
-        text = text_of(node)
+        text = _spelled(node)
         inner = text.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
-        value = calculate(inner, self.scope.whole_number)
+        value = self.number(inner)
+        for name in changed_names(inner) if value is None else ():  # $((N++)): not followed, nor forgotten
+            if name not in self.scope.given:
+                self.scope.variables[name] = Variable(values=((self._gap(node, name, NOT_UNDERSTOOD),),))
         lacks = {gap.name: gap for name in names_in(inner) for gap in self._lacking(node, name)}
         if value is not None:
             yield Piece(text=str(value))
@@ -313,6 +354,16 @@ class Expansion:
             yield Piece(text=text, gap=first)
             yield from (Piece(text="", gap=gap) for gap in others)
 
+    def number(self, text: str, number_of: Callable[[str], int | None] | None = None) -> int | None:
+        """The value of an arithmetic expression, what is expanded in it too; None where it is not known."""
+
+        def filled(match: re.Match[str]) -> str:
+            written = match[0] if match[0].startswith("$") else f"${{{match[0]}}}"
+            known = self.known_word(written)
+            return f"({known})" if known is not None and WHOLE.fullmatch(known) else match[0]
+
+        return calculate(_IN_ARITHMETIC.sub(filled, text), number_of or self.scope.whole_number)
+
     def _lacking(self, node: Node, name: str) -> Iterator[Gap]:
         """What has to be known for a name to be a number."""
         variable = self.scope.named(name)
@@ -321,11 +372,36 @@ class Expansion:
         elif not variable.is_array:
             yield from (piece.gap for value in variable.values for piece in value if piece.gap)
 
+    def _spread(self, variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
+        """The values an index names: all of them for @ and *, else one."""
+        if index in ("@", "*") and (variable.is_array or index == "@"):
+            chosen = variable.values
+        else:
+            number = int(index) if index.isdigit() and variable.is_array else 0
+            chosen = variable.values[number : number + 1]
+        for position, value in enumerate(chosen):
+            if position:
+                yield Piece(text=self.scope.separators[:1]) if quoted and index == "*" else BREAK
+            yield from ([Piece(text=""), *value] if quoted else self._split(value))
+
     def _gap(self, node: Node, name: str, why: str, text: str = "") -> Piece:
         if name in self.scope.given:
             return Piece(text=self.scope.given[name])
         scope = self.scope
-        return missing(Gap(name=name, line=scope.line(node), text=text or text_of(node), why=why, file=scope.file))
+        return missing(Gap(name=name, line=scope.line(node), text=text or _spelled(node), why=why, file=scope.file))
+
+
+def _spelled(node: Node) -> str:
+    return text_of(node).removeprefix(space_before(node))
+
+
+def _with_escapes(text: str) -> Iterator[Piece]:
+    """What stands behind a backslash is quoted, the rest of the word is not."""
+    for part in _ESCAPED.split(text):
+        if part[:1] == "\\":
+            yield Piece(text=part[1:].replace("\n", ""))
+        elif part:
+            yield Piece(text=part, quoted=False)
 
 
 def _read(text: str) -> Node | None:
@@ -337,19 +413,6 @@ def _read_alone(text: str) -> Node | None:
     """The same; None where the text is more than one word."""
     nodes = parse("x=" + text).named_children
     return nodes[0].child_by_field_name("value") if len(nodes) == 1 else None
-
-
-def _spread(variable: Variable, index: str, quoted: bool) -> Iterator[Piece]:
-    """The values an index names: all of them for @ and *, else one."""
-    if index in ("@", "*") and (variable.is_array or index == "@"):
-        chosen = variable.values
-    else:
-        number = int(index) if index.isdigit() and variable.is_array else 0
-        chosen = variable.values[number : number + 1]
-    for position, value in enumerate(chosen):
-        if position:
-            yield Piece(text=" ") if quoted and index == "*" else BREAK
-        yield from ([Piece(text=""), *value] if quoted else split_pieces(value))
 
 
 def _is_start(node: Node) -> bool:

@@ -14,7 +14,8 @@ from trainer.command_line.shell.script import Command
 from trainer.command_line.shell.state import MOST_DEPTH, FunctionEnd, Handler, Reading
 from trainer.command_line.shell.statements import assign
 from trainer.command_line.shell.syntax import Node
-from trainer.command_line.shell.words import Variable, Word, exported_word, pieces_of
+from trainer.command_line.shell.texts import cat, input_of, seq
+from trainer.command_line.shell.words import Pieces, Variable, Word, exported_word, pieces_of
 
 Own = Mapping[str, Word]  # variables in front of a command, for it alone
 
@@ -22,15 +23,21 @@ Own = Mapping[str, Word]  # variables in front of a command, for it alone
 def _command(reading: Reading, node: Node) -> None:
     own: dict[str, Word] = {}
     words: list[Word] = []
+    given: Pieces | None = None
     for child in node.named_children:
         if child.type == "variable_assignment":
             local = Scope(given=reading.scope.given)
             name = assign(reading, child, into=local)
             if name and (value := local.get(name)):
                 own[name] = exported_word(name, value.values[0], line=reading.line(child))
+        elif child.type == "herestring_redirect":
+            given = input_of(reading, child)
         elif "redirect" not in child.type:
             words += reading.expansion.words(child)
+    held = reading.given_text
+    reading.given_text = given or held
     run(reading, tuple(words), own, node)
+    reading.given_text = held if given else reading.given_text
 
 
 def run(reading: Reading, words: Words, own: Own, node: Node) -> None:
@@ -89,6 +96,9 @@ def _external(reading: Reading, words: Words, own: Own, node: Node) -> None:
         inner = reading.inner(own, line=reading.line(node), remote=True)
         nested.read_in(inner, text, tuple(gap for word in remote for gap in word.gaps))
         return
+    if reading.output is not None and (program := _PRINT.get(words[0].text)):
+        program(reading, words, node)
+        return
     if nested.read(reading, words, own, node):
         return
     line, apart = reading.line(node), is_apart(words)
@@ -104,5 +114,6 @@ def _external(reading: Reading, words: Words, own: Own, node: Node) -> None:
     )
 
 
+_PRINT = {"cat": cat, "seq": seq}
 _READERS = {**nested.READERS, "exec": _exec}
 LAUNCHES: dict[str, Handler] = {"command": _command, "redirected_statement": nested.redirected}

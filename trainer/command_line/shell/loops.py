@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trainer.command_line.shell.conditions import holds
 from trainer.command_line.shell.state import LoopEnd, Reading
+from trainer.command_line.shell.statements import arithmetic
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.words import Pieces, Variable, Word, pieces_of, plain, word_of
 
@@ -21,7 +22,7 @@ Turn = dict[str, Pieces]  # what a turn sets before its body is read; loops give
 def follow(reading: Reading, node: Node) -> bool:
     """Reads every turn of a loop; False, and nothing is changed, where they are not known."""
     kind = _TURNS.get(node.type)
-    if kind is None or not reading.sure or text_of(node).startswith("until"):
+    if kind is None or not reading.sure:
         return False
     held = _Held.of(reading)
     for _, turn in zip(range(MOST_TURNS), kind(reading, node), strict=False):
@@ -47,6 +48,7 @@ class _Held:
 
     variables: dict[str, Variable]
     positional: tuple[Pieces, ...] | None
+    given_text: Pieces | None
     shifted: int
     counts: tuple[int, int, int]
 
@@ -56,13 +58,14 @@ class _Held:
         return _Held(
             variables=dict(scope.variables),
             positional=scope.positional,
+            given_text=reading.given_text,
             shifted=scope.shifted,
             counts=(len(reading.notes), len(reading.commands), len(reading.setup)),
         )
 
     def put_back(self, reading: Reading) -> None:
         reading.scope.variables, reading.scope.positional = self.variables, self.positional
-        reading.scope.shifted = self.shifted
+        reading.scope.shifted, reading.given_text = self.shifted, self.given_text
         for found, count in zip((reading.notes, reading.commands, reading.setup), self.counts, strict=True):
             del found[count:]  # type: ignore[attr-defined]
 
@@ -81,14 +84,56 @@ def _of_words(reading: Reading, node: Node) -> Iterator[Turn | None]:
 
 
 def _of_test(reading: Reading, node: Node) -> Iterator[Turn | None]:
-    """`while [[ $# -gt 0 ]]`, and `while getopts`."""
+    """`while [[ $# -gt 0 ]]` and until, `while getopts`, and `while read`."""
     condition = node.child_by_field_name("condition")
     words = text_of(condition).split()
     if words[0] == "getopts" and len(words) > 2:
         yield from _of_getopts(reading, words[1].strip("\"'"), words[2])
         return
-    while (verdict := holds(condition, reading.scope)) is not False:
+    if (reads := reading_command(condition)) is not None and condition.type != "list":
+        yield from _of_lines(reading, reads)
+        return
+    if reads is not None and condition.children[1].type == "||":  # read -r line || [ -n "$line" ]
+        yield from _of_lines(reading, reads, last=condition.children[-1])
+        return
+    ends = text_of(node).startswith("until")
+    while (verdict := holds(condition, reading.scope)) is not ends:
         yield None if verdict is None else {}
+
+
+def reading_command(condition: Node) -> Node | None:
+    """The `read` that a loop goes on by."""
+    first = condition.children[0] if condition.type == "list" else condition
+    name = first.child_by_field_name("name") if first.type == "command" else None
+    return first if name is not None and text_of(name) == "read" else None
+
+
+def _of_lines(reading: Reading, reads: Node, last: Node | None = None) -> Iterator[Turn | None]:
+    """A turn a line of what is given; a last one without an end only where a test says so."""
+    while reading.given_text is not None:
+        reading.statements([reads])
+        if reading.given_text is None or reading.unread:
+            break
+        if not reading.at_end or (last is not None and holds(last, reading.scope)):
+            yield {}
+        elif last is None or holds(last, reading.scope) is False:
+            return
+    yield None
+
+
+def _of_numbers(reading: Reading, node: Node) -> Iterator[Turn | None]:
+    """`for ((i = 0; i < 3; i++))`."""
+    parts = re.match(r"for\s*\(\(([^;]*);([^;]*);((?:[^()]|\([^()]*\))*)\)\)", text_of(node))
+    if parts is None:
+        yield None
+        return
+    first, test, each = (part.strip() for part in parts.groups())
+    if first:
+        arithmetic(reading, first, node)
+    while (verdict := reading.expansion.number(test) if test else 1) != 0:
+        yield None if verdict is None else {}
+        if each:
+            arithmetic(reading, each, node)
 
 
 def _of_getopts(reading: Reading, spec: str, name: str) -> Iterator[Turn | None]:
@@ -112,7 +157,7 @@ def _of_getopts(reading: Reading, spec: str, name: str) -> Iterator[Turn | None]
             }
 
 
-_TURNS = {"for_statement": _of_words, "while_statement": _of_test}
+_TURNS = {"for_statement": _of_words, "c_style_for_statement": _of_numbers, "while_statement": _of_test}
 
 
 def of_own_options(reading: Reading, node: Node) -> bool:

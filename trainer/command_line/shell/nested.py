@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from os.path import normpath
 
 from trainer.command_line.launchers import peel
 from trainer.command_line.shell.bash_builtins import Words
 from trainer.command_line.shell.remote import behind_ssh
 from trainer.command_line.shell.script import headers_of, slurm_variables
-from trainer.command_line.shell.state import MOST_DEPTH, FunctionEnd, Reading, ScriptEnd
+from trainer.command_line.shell.state import MOST_DEPTH, FunctionEnd, Output, Reading, ScriptEnd, written_as
 from trainer.command_line.shell.syntax import SHELLS, Node, inside, text_of
+from trainer.command_line.shell.texts import input_of, is_outward
 from trainer.command_line.shell.words import Gap, Word, pieces_of, plain
 
 _SUBMITS = frozenset({"sbatch"})
@@ -93,8 +93,8 @@ def redirected(reading: Reading, node: Node) -> None:
     words: Words = ()
     if body is not None and body.type == "command":
         words = tuple(word for child in body.named_children for word in reading.expansion.words(child))
-    if document is None or not words:
-        reading.statements([body] if body is not None else [])
+    if document is None or not words or (reading.output is not None and words[0].text in _WRITES):
+        _with_input(reading, node, body)
         return
     start = next((text_of(each) for each in inside(node, "heredoc_start")), "")
     text = text_of(document) if re.search(r"[\"'\\]", start) else re.sub(r"\\([$`\\])", r"\1", text_of(document))
@@ -103,11 +103,26 @@ def redirected(reading: Reading, node: Node) -> None:
         return
     before = _before_a_shell(words)
     if before is None:
-        reading.statements([body])
+        _with_input(reading, node, body)
         return
     _submitted(reading, words, text)
     remote = words[0].text == "ssh"
     read_in(reading.inner({}, before=() if remote else before, line=reading.line(document), remote=remote), text)
+
+
+def _with_input(reading: Reading, node: Node, body: Node | None) -> None:
+    """The command itself, with what it is given to read; what it prints elsewhere is not looked at."""
+    redirects = node.children_by_field_name("redirect") or [
+        each for each in node.named_children if each.type.endswith("_redirect")
+    ]
+    inputs = [each for each in redirects if not text_of(each).lstrip("0123456789&").startswith(">")]
+    held = (reading.given_text, reading.output)
+    for each in inputs:
+        reading.given_text = input_of(reading, each)
+    if any(is_outward(each) for each in redirects) and reading.output is not None:
+        reading.output = Output()
+    reading.statements([body] if body is not None else [])
+    reading.given_text, reading.output = held
 
 
 def _before_a_shell(words: Words) -> Words | None:
@@ -126,9 +141,8 @@ def _write(reading: Reading, words: Words, node: Node, text: str) -> None:
     names = [word for target in targets for child in target.named_children for word in reading.expansion.words(child)]
     for name in names or words[1:]:
         adds = any(">>" in text_of(target) for target in targets)
-        if not name.gaps:
-            file = normpath(name.text)
-            reading.written[file] = (reading.written.get(file, "") if adds else "") + text
+        file = written_as(name.text)
+        reading.written[file] = (reading.written.get(file, "") if adds else "") + text
 
 
 def _source(reading: Reading, words: Words, node: Node) -> None:

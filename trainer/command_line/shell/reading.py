@@ -16,6 +16,7 @@ from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.script import Script, headers_of, slurm_variables
 from trainer.command_line.shell.state import ReadBeside, Reading
 from trainer.command_line.shell.statements import STATEMENTS
+from trainer.command_line.shell.texts import printed
 from trainer.command_line.shell.words import plain
 
 NO_ARGUMENTS = "the script's arguments ($@) are not known: taken as empty"
@@ -36,7 +37,7 @@ def read_script(
     headers = headers_of(text)
     for name, value in slurm_variables(headers).items():
         scope.variables[name] = plain(value)
-    reading = Reading(scope=scope, beside=beside, handlers={**BRANCHES, **STATEMENTS, **LAUNCHES})
+    reading = Reading(scope=scope, beside=beside, handlers={**BRANCHES, **STATEMENTS, **LAUNCHES}, substitution=printed)
     reading.read(text)
     for name, line in scope.notes.items():
         reading.note(line, NO_ARGUMENTS if name in "@*" else f"${name} is not set in the script: taken as empty")

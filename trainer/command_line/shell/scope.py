@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from trainer.command_line.shell.script import TooMuchError
 from trainer.command_line.shell.syntax import Node, line_of
 from trainer.command_line.shell.words import Pieces, Variable, merged, plain
 
+WHOLE = re.compile(r"\s*-?(0|[1-9]\d*)\s*")  # 010 is 8 in arithmetic
+SPACES = " \t\n"  # at which words end where IFS is not set
 MOST_STEPS = 50_000
 MOST_LETTERS = 2**20
 MOST_PIECES = 2**14  # of the words of one variable, known or not
@@ -28,6 +30,7 @@ class Scope:
     file: str | None = None  # that is read, where it is not the script itself
     path: str | None = None  # of the script, absolute: what it finds its own folder by
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))  # those left
+    prints: Callable[[Node], Pieces | None] = lambda node: None  # what a substitution gives, where that is known
 
     def get(self, name: str) -> Variable | None:
         if name.isdigit() and self.positional is None:
@@ -57,6 +60,7 @@ class Scope:
         if not value.is_array:
             value = Variable(values=tuple(map(merged, value.values)))
         only = value.values[0] if not value.is_array and len(value.values) == 1 else ()
+        only = tuple(piece for piece in only if piece.text or piece.gap)
         if len(only) == 1 and only[0].gap and not only[0].gap.has_own_name:
             value = Variable(values=((replace(only[0], gap=replace(only[0].gap, name=name)),),))
         self.variables[name] = value
@@ -88,7 +92,14 @@ class Scope:
         """A variable as arithmetic reads it; None where it is no number, or not known."""
         variable = self.named(name)
         text = variable.known if variable else None
-        return int(text) if text is not None and re.fullmatch(r"\s*-?\d+\s*", text) else None
+        return int(text) if text is not None and WHOLE.fullmatch(text) else None
+
+    @property
+    def separators(self) -> str:
+        """Of words that an expansion gives: IFS."""
+        held = self.get("IFS")
+        known = None if held is None else held.known
+        return SPACES if known is None else known
 
     def note(self, name: str, node: Node) -> None:
         """A variable that is taken as empty."""

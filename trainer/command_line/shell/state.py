@@ -16,12 +16,17 @@ from trainer.command_line.shell.remote import is_apart
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.script import Command
 from trainer.command_line.shell.syntax import Node, first_error, parse, text_of
-from trainer.command_line.shell.words import Gap, Variable, Word, exported_word, missing, pieces_of
+from trainer.command_line.shell.words import Gap, Piece, Pieces, Variable, Word, exported_word, missing, pieces_of
 
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)\}")
 MOST_DEPTH = 5  # files and texts that start each other
 ReadBeside = Callable[[str], str | None]
 Handler: TypeAlias = "Callable[[Reading, Node], None]"
+
+
+def written_as(name: str) -> str:
+    """How a file is known that the script writes: also by variables that are not known."""
+    return normpath(_VARIABLE.sub(lambda match: f"${match[1] or match[2]}", name))
 
 
 class ScriptEnd(Exception):
@@ -38,6 +43,14 @@ class LoopEnd(Exception):
     def __init__(self, *, goes_on: bool) -> None:
         self.goes_on = goes_on
         super().__init__()
+
+
+@dataclass(kw_only=True)
+class Output:
+    """What is printed where that is looked at; `known` is false where only running it could tell."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    known: bool = True
 
 
 @dataclass(kw_only=True)
@@ -59,6 +72,14 @@ class Reading:
     headers: tuple[str, ...] = ()  # of a job that is submitted from here
     written: dict[str, str] = field(default_factory=dict)  # files that the script writes, by the name it gives them
     outside: list[str] = field(default_factory=list)  # of setup, what a container or another machine does not have
+    substitution: Callable[[Reading, Node], Pieces | None] = lambda reading, node: None
+    output: Output | None = None  # of the substitution that is read
+    given_text: Pieces | None = None  # what commands read, as far as it is known
+    at_end: bool = True  # whether the last `read` came to the end
+    unread: bool = False  # whether what it took is not known
+
+    def __post_init__(self) -> None:
+        self.scope.prints = lambda node: self.substitution(self, node)
 
     @property
     def expansion(self) -> Expansion:
@@ -110,9 +131,22 @@ class Reading:
         del self.setup[count:]
         return left
 
+    def fill(self, name: str, *values: Pieces, is_array: bool = False) -> None:
+        """A variable as a builtin sets it."""
+        if name.isidentifier() and name not in self.scope.given:
+            self.scope.assign(name, Variable(values=values, is_array=is_array))
+            if self.all_exported:
+                self.exported[name] = None
+
+    def plain_text(self, name: str) -> str | None:
+        """Of a file, unless the script itself writes it with words that it would expand."""
+        text = self.text_beside(name)
+        own = written_as(name) in self.written
+        return None if text is None or (own and re.search(r"[$`\\]", text)) else text
+
     def text_beside(self, name: str) -> str | None:
         """Of a file that the script wrote itself, or that lies beside it."""
-        return self.written.get(normpath(name)) or self.beside(name)
+        return self.written.get(written_as(name)) or self.beside(name)
 
     def _known(self, match: re.Match[str]) -> str:
         held = self.scope.get(match[1] or match[2])
@@ -123,6 +157,15 @@ class Reading:
         """What a command on this line would see."""
         held = ((name, self.scope.get(name)) for name in self.exported)
         return {name: exported_word(name, value.values[0], line=line) for name, value in held if value and value.values}
+
+    def subshell(self) -> Reading:
+        """Of the same statements, in a copy of the shell that ends with them; what it starts is nobody's."""
+        found = self.inner({}, line=self.scope.first_line)
+        found.commands, found.notes, found.functions = [], [], self.functions
+        found.scope.positional, found.scope.shifted = self.scope.positional, self.scope.shifted
+        found.scope.path, found.scope.notes = self.scope.path, {}
+        found.given_text = self.given_text
+        return found
 
     def inner(
         self, own: Mapping[str, Word], *, before: tuple[Word, ...] = (), line: int, remote: bool = False
@@ -153,4 +196,5 @@ class Reading:
             before=(*self.before, *before),
             depth=self.depth + 1,
             sure=self.sure,
+            substitution=self.substitution,
         )

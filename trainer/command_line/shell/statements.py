@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from trainer.command_line.shell.arithmetic import assignments, calculate, changed_names
+from trainer.command_line.shell.arithmetic import assignments, changed_names
 from trainer.command_line.shell.expansion import NOT_SET
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.state import Handler, Reading
 from trainer.command_line.shell.syntax import Node, parse, text_of
-from trainer.command_line.shell.words import Piece, Pieces, Variable, plain
+from trainer.command_line.shell.words import Piece, Pieces, Variable, is_open, plain
 
 _KEYED = re.compile(r"""\[(?P<key>(?:"[^"]*"|'[^']*'|[^\]])*)\]=(?P<value>.*)""", re.DOTALL)
 
@@ -37,15 +38,29 @@ def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | 
 
 
 def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> str | None:
-    """`A[key]=x` of an array with keys."""
+    """`A[key]=x` of an array with keys, `A[1]=x` of one with so many values or one less."""
     name, _, index = text_of(target).partition("[")
-    held, key = reading.scope.get(name), reading.expansion.known_word(index.removesuffix("]"))
+    held = reading.scope.get(name)
+    if held is not None and held.is_array and held.keys is None and _numbered(reading, held, name, index, node):
+        return name
+    key = reading.expansion.known_word(index.removesuffix("]"))
     if held is None or held.keys is None or key is None:
         reading.note(reading.line(node), f"{text_of(target)}=… was not followed")
         return None
     pieces = () if value is None else reading.expansion.value(value)
     reading.scope.assign(name, held.with_key(key, pieces, adds=text_of(node)[len(text_of(target)) :].startswith("+=")))
     return name
+
+
+def _numbered(reading: Reading, held: Variable, name: str, index: str, node: Node) -> bool:
+    """Whether the element could be set."""
+    number, value = reading.expansion.number(index.removesuffix("]")), node.child_by_field_name("value")
+    adds = any(child.type == "+=" for child in node.children)
+    if number is None or not 0 <= number <= len(held.values) or adds or any(map(is_open, held.values)):
+        return False
+    pieces = () if value is None else reading.expansion.value(value)
+    reading.scope.assign(name, replace(held, values=(*held.values[:number], pieces, *held.values[number + 1 :])))
+    return True
 
 
 def _value(reading: Reading, node: Node | None, name: str) -> Variable:
@@ -99,6 +114,8 @@ def _declaration(reading: Reading, node: Node) -> None:
     options = [text_of(child) for child in node.named_children if child.type == "word"]
     flags = "".join(option[1:] for option in options if option.startswith("-"))
     is_export = text_of(node.children[0]) == "export"
+    if "n" in flags and not is_export:
+        reading.note(reading.line(node), f"{text_of(node)}: what is set by another name was not followed")
     exports, keeps = (is_export or "x" in flags), (is_export and "n" in flags) or "+x" in options
     for child in node.named_children:
         is_set = child.type == "variable_assignment"
@@ -114,7 +131,10 @@ def _declaration(reading: Reading, node: Node) -> None:
 
 def _unset(reading: Reading, node: Node) -> None:
     for child in node.named_children:
-        reading.scope.variables.pop(text_of(child), None)
+        text = text_of(child).strip("\"'")
+        if "[" in text:
+            reading.note(reading.line(node), f"unset {text} was not followed")
+        reading.scope.variables.pop(text, None)
 
 
 def arithmetic(reading: Reading, text: str, node: Node) -> None:
@@ -128,7 +148,7 @@ def arithmetic(reading: Reading, text: str, node: Node) -> None:
     if plainly is None:
         reading.open(changed_names(text), node, "arithmetic that was not followed")
     for each in plainly or ():
-        value = calculate(each.expression, number)
+        value = reading.expansion.number(each.expression, number)
         if value is None:
             reading.open([each.name], node, "arithmetic on what is not known")
         elif each.name not in reading.scope.given:
@@ -158,6 +178,13 @@ def _inside(reading: Reading, node: Node) -> None:
     reading.statements(node.named_children)
 
 
+def _pipeline(reading: Reading, node: Node) -> None:
+    """What the last of it prints is another program's business."""
+    if reading.output is not None:
+        reading.output.known = False
+    _inside(reading, node)
+
+
 def _assignment(reading: Reading, node: Node) -> None:
     assign(reading, node)
 
@@ -167,7 +194,7 @@ STATEMENTS: dict[str, Handler] = {
     "variable_assignments": _inside,
     "declaration_command": _declaration,
     "unset_command": _unset,
-    "pipeline": _inside,
+    "pipeline": _pipeline,
     "subshell": _subshell,
     "compound_statement": _group,
     "do_group": _group,

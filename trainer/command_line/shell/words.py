@@ -90,17 +90,28 @@ def plain(text: str) -> Variable:
     return Variable(values=((Piece(text=text),),))
 
 
+def is_open(value: Pieces) -> bool:
+    """Whether a part of it is not known."""
+    return any(piece.gap for piece in value)
+
+
+def text_of_pieces(value: Pieces) -> str:
+    return "".join(" " if piece is BREAK else piece.text for piece in value)
+
+
 def missing(gap: Gap) -> Piece:
     return Piece(text=gap.text, gap=gap)
 
 
-def split_pieces(value: Pieces) -> Iterator[Piece]:
-    """What an unquoted expansion gives: its text broken at white space."""
+def split_pieces(value: Pieces, separators: str) -> Iterator[Piece]:
+    """What an unquoted expansion gives: its text broken at the separators ($IFS)."""
     for piece in value:
         if piece.gap or piece.inherits:
             yield replace(piece, quoted=piece.gap is not None)
             continue
-        for index, part in enumerate(re.split(r"[ \t\n]+", piece.text)):
+        for index, part in enumerate(
+            re.split(f"[{re.escape(separators)}]+", piece.text) if separators else [piece.text]
+        ):
             if index:
                 yield BREAK
             if part:

@@ -53,6 +53,33 @@ EXPANSIONS = [
     'set -- --n 3 --flag; while (( $# )); do if [ "$1" = --n ]; then N=$2; shift; fi; shift; done; show $N $#',
     'set -- -n 4 -v -abx rest; while getopts "n:va:" o; do case $o in n) N=$OPTARG ;; v) V=yes ;; a) A=$OPTARG ;; '
     'esac; done; shift $((OPTIND-1)); show $N $V $A "$@"',
+    'TP=2 PP=4 # layout\nexport E=8\nARGS=(\n  --tp $TP # comment\n  --pp "$PP"\n)\nshow "${ARGS[@]}" $E\n',
+    "A=1 B=2\nif [ $A = 1 ]; then C=x D=y\n\n# comment\nshow $C $D | cat; "
+    "fi\nA=3 B=4 \\\n C=5\n[ $A = 3 ] && show $B $C\n",
+    "f() {\n  local a=$1 b=$2\n  C=1 D=$a\n  show $C $D $b\n}\nf 9 8\n",
+    'for x in {1..3} a{b,c}; do A+=" $x"; done; show $A " ${x}" " $((1+1))" "  $(echo y)"',
+    "N=4; show $(( ${X:-3} * N )) $((${N}*3)) $(( ${#N} + 1 )); A=(1 2 3); show $(( ${A[1]} * ${#A[@]} )) $((A[2]*2))",
+    'N=V; V=5; show ${!N}; A=(--x 1 --y 2); show "${A[@]:2}" "${A[@]:0:2}" ${A[-1]}; A[1]=z; A[4]=q; show "${A[@]}"',
+    "for ((i = 0; i < 6; i += 2)); do A+=($i); done; until [ $i -ge 9 ]; do i=$((i+1)); done; "
+    "show ${A[@]} $i $(seq 2 4)",
+    "IFS=, read -r TP PP EP <<< '1,2,8'; read -r A B <<< ' x y z '; show $TP $PP $EP $A \"$B\"",
+    "read -ra L <<< 'x y z'; IFS='x' read -r -a M <<< '2x4x8'; show ${L[1]} ${#L[@]} ${M[@]}",
+    'readarray -t E <<< $\'a b\\nc\'; show "${E[@]}"; while read -r k v; do R+="$k=$v;"; '
+    'done <<EOF\na 1\nb 2 3\nEOF\nshow "$R"',
+    "while IFS= read -r l || [[ -n $l ]]; do [[ -z $l || $l == \\#* ]] && continue; R+=($l); "
+    "done < <(printf '#c\\n\\nx y\\nz'); "
+    'show "${R[@]}"',
+    "X=5; "
+    "read -r -d '' C <<'EOF' || true\n--a $X\n --b 2\nEOF\nread -r -d '' D <<EOF\n"
+    '--a $X \\$X "q" ${Y:-2}\nEOF\nshow $C; show "$C" "$D"',
+    'X=5; C=$(cat <<EOF\n--a $X "q r"\n--b 2\nEOF\n); show $C; show "$C" "$(cat <<-\'E\'\n\t$X\n\tE\n)"',
+    'f() { local s=$1; case $s in a) echo "--x 1" ;; *) echo "--y $s";; esac; }; A=($(f a)); '
+    'show $(f b) ${#A[@]} "$(f a)"',
+    'f() { echo "--n $1"; echo said >&2; [ "$2" = yes ] && echo --flag; return 0; }; A=$(f 3 yes); show $A `f 4 no`',
+    "printf -v B -- '--a %d --b %s' 4 x; show $B $(printf -- '--x=%s ' 1 2 3) $(echo -n a; echo b) \"$(echo 'x  y')\"",
+    'L=(1 2 3); K=$(IFS=,; echo "${L[*]}"); IFS=,; M="${L[*]}"; P=a,b; show $P; unset IFS; show $K $M $P',
+    "A='a*'; [[ ab == a\\* ]] && B=1 || B=2; [[ '#x' == \\#* ]] && C=1 || C=2; show $B $C a\\ b\\*",
+    'A=1 B=2; X=$A/r/$B/x; show $A/r/$B/c.sh --x=${A}/$B.c "$A"-$B-$A-y /$A/$B $A,$B,$X a$A/b$B',
     'i=0; while [ $i -lt 3 ]; do L+="$i "; i=$((i+1)); done; show "$L"; for a; do show $a; done',
 ]
 
@@ -133,8 +160,10 @@ def test_the_arguments_of_a_script_are_asked_for_by_the_number_they_were_given_u
         ("((A=U^3))", ["A"]),
         ("B=$(nproc); ((A=B*2))", ["A"]),
         ("((A = B > 1 ? A++ : 3))", ["A"]),
-        ("read -r -p ask A B <<< 'x y'", ["A", "B"]),
-        ("printf -v A %s x", ["A"]),
+        ("read -r -p ask A B", ["A", "B"]),
+        ("read A B < file", ["A", "B"]),
+        ("while read -r A; do torchrun t.py; done < file", ["A"]),
+        ("printf -v A %q x", ["A"]),
         ("mapfile -t A < file", ["A"]),
         ("getopts ab: A", ["A"]),
         ("if some_test; then let A=3; fi", ["A"]),
