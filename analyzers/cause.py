@@ -179,8 +179,12 @@ def _untraced(job: Job, headline: str, lost_us: float = 0.0, kinds: Sequence[str
 
 
 def _asked(job: Job, kinds: Sequence[str]) -> list[int]:
-    """Ranks of these kinds' groups that are not traced, spread evenly where they are many."""
+    """Ranks of these kinds' groups that are not traced, spread evenly where they are many; where the traces name no
+    group, all others of the job if they are few."""
     ranks = sorted({rank for kind in kinds for rank in job.untraced.get(kind, ())})
+    others = [rank for rank in range(job.world_size or 0) if rank not in job.by_rank]
+    if not any(job.untraced.values()) and len(others) <= TO_TRACE:
+        return others
     if len(ranks) <= TO_TRACE:
         return ranks
     return [ranks[index * len(ranks) // TO_TRACE] for index in range(TO_TRACE)]

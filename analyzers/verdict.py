@@ -108,13 +108,14 @@ def _no_wall_is_larger(case: _Case) -> str | None:
 
 
 def _may_be_waiting(case: _Case) -> str | None:
-    """Communication that leads only through what may be waiting for other ranks."""
+    """Communication that leads only through what may be waiting for other ranks, or of which that is the larger part:
+    a rank without a trace that is as late in every layer looks like slow transfers, and lengthens them unevenly."""
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
     leader = _worth(case.job, case.leader)
     maybe = leader * step.may_wait_share
-    if leader - maybe >= max(leader - case.lead + THRESHOLDS["margin"], THRESHOLDS["share"]):
+    if leader - maybe >= max(leader - case.lead + THRESHOLDS["margin"], THRESHOLDS["share"], maybe):
         return None
     return (
         f"of communication's {percent(case.leader.share)} of the step "

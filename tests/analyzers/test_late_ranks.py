@@ -31,6 +31,20 @@ def test_what_makes_ranks_late_is_named_and_never_another_thing(cases: int) -> N
     assert sum(one.right for one in found) >= 0.9 * len(found), said
 
 
+@pytest.mark.parametrize("seed", few((9_000_000, 9_000_003, 9_000_010, 9_000_019), 2))
+def test_a_device_without_a_trace_that_is_as_late_in_every_layer_is_no_slow_network(seed: int) -> None:
+    found = find_cause("untraced", seed)
+    assert found.late.cause == UNTRACED
+    assert found.late.job.speed, "one device is slower"
+    assert found.diagnosis.wall is Wall.UNDETERMINED, str(found)
+    assert found.right, str(found)
+    assert found.diagnosis.cause is not None
+    assert found.diagnosis.headline == "communication, or waiting for ranks that were not traced"
+    assert found.late.traced is not None
+    (late,) = set(range(found.late.job.ranks)) - found.late.traced
+    assert late in found.diagnosis.cause.trace_ranks
+
+
 def test_a_case_is_right_only_if_cause_and_ranks_are() -> None:
     one = find_cause("slow_device", 0)
     assert one.right
