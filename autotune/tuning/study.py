@@ -180,8 +180,8 @@ def _lock(folder: Path) -> int:
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """All of them by name, but the words that ask Slurm for the study's next job."""
-    found = dict(_leaves(recipe.model_dump(mode="json")))
+    """All of them by name, defaults too, but the words that ask Slurm for the study's next job."""
+    found = dict(_leaves(recipe.written(resolved=True)))
     found.pop("burst.launcher.slurm.allocate", None)
     return found
 

@@ -141,6 +141,10 @@ class Recipe(Section):
 
     def to_yaml(self, *, resolved: bool = False) -> str:
         """The recipe as YAML; `resolved` writes every default, knobs included."""
+        return yaml_text(self.written(resolved=resolved))
+
+    def written(self, *, resolved: bool = False) -> dict[str, Any]:
+        """What is in its YAML."""
         data = self.model_dump(mode="json", exclude_defaults=not resolved)
         if resolved:
             names = [name for name, knob in KNOBS.items() if knob.section == "knobs"]
@@ -150,4 +154,4 @@ class Recipe(Section):
                 "memory_gib": self.memory_limit_gib,
             }
         data["cluster"] = {"gpu": self.cluster.gpu, **data.get("cluster", {})}
-        return yaml_text(data)
+        return data

@@ -19,7 +19,7 @@ from autotune.tuning.study import Study
 from tests.autotune.tuning.fakes import FASTER, base_recipe, loop_in, micro_batches
 from tests.places import ROOT
 from trainer.errors import BadInputError
-from trainer.recipe import Recipe
+from trainer.recipe import Recipe, load_recipe
 
 
 def silent(event: object, history: object) -> None:
@@ -90,6 +90,7 @@ def test_a_study_goes_on_in_a_job_that_is_asked_for_otherwise_and_on_no_other_no
 
     begin(tmp_path / "s", asking("--time=30")).close()
     resume(tmp_path / "s", asking("--time=60 --partition=long")).close()
+    resume(tmp_path / "s", load_recipe(str(tmp_path / "s/recipe.resolved.yaml"))).close()  # as the tuner in the job
     with pytest.raises(BadInputError, match=r"started with another recipe \(cluster.nodes 2 → 4\)"):
         resume(tmp_path / "s", asking("--time=30", nodes=4))
 
