@@ -38,11 +38,17 @@ def silent(done: int, of: int) -> None:
     """Nobody is told how many traces are read."""
 
 
-def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent, kept: Kept | None = None) -> Analysis:
+def analyze(
+    paths: str | Path | Sequence[str | Path],
+    stretch: Stretch = WHOLE,
+    told: Told = silent,
+    kept: Kept | None = None,
+) -> Analysis:
     """Diagnose the traces of one job.
 
     Args:
-        paths: trace files, folders of them (one a rank), or run folders of bursts, whose outcome.json is used.
+        paths: one or several: trace files, folders of them (one a rank), or run folders of bursts, whose
+            outcome.json is used.
         stretch: what of each trace is judged, and which ranges are its steps.
         told: how many traces are read, and of how many, after each.
         kept: gets the events of what this process reads itself, for who wants to draw them; what other processes read
@@ -56,7 +62,8 @@ def analyze(paths: Sequence[Path], stretch: Stretch = WHOLE, told: Told = silent
         TraceError: nothing there can be read as a trace, two are of one rank or of two jobs,
             or one has no such stretch.
     """
-    inputs = find_inputs([Path(p) for p in paths])
+    named = [paths] if isinstance(paths, str | Path) else paths
+    inputs = find_inputs([Path(path).expanduser() for path in named])
     digests, snapshots = _read_all(inputs, stretch, told, kept)
     digests = sorted(digests, key=_place)
     refuse_several_jobs(digests)

@@ -7,7 +7,7 @@ has most: its launches go to what was open there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from analyzers.timeline import Activity, Ints, Spans
 
 MOST_RANGES = 300_000  # of a trace: beyond, a tree says nothing that the sums by name do not
 LEAST_SHARE = 0.001  # of the trace: shorter nodes are left out
+MOST_EARLY = 1e-3  # of a range: how much of it may be before the longer range that it is in
 ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 
 
@@ -40,12 +41,13 @@ def range_tree(breakdown: Breakdown) -> list[Node]:
     ranges = breakdown.timeline.ranges
     if not 0 < len(ranges) <= MOST_RANGES:
         return []
+    ranges = _aligned(ranges)
     parent = _parents(ranges)
     node, above, names = _nodes(ranges, parent)
     took = np.maximum(ranges.end_us - ranges.start_us, 0.0)
     host = np.bincount(node, weights=took, minlength=len(above))
     count = np.bincount(node, minlength=len(above))
-    device, kernels = _device(breakdown, node, above)
+    device, kernels = _device(breakdown, ranges, node, above)
     span = breakdown.span.duration_us
     least = LEAST_SHARE * (span if span > 0 else float(took.max(initial=0.0)))
     children: dict[int, list[int]] = {}
@@ -66,6 +68,21 @@ def range_tree(breakdown: Breakdown) -> list[Node]:
             yield from walk(one, depth + 1)
 
     return list(walk(NONE, 0))
+
+
+def _aligned(ranges: Spans) -> Spans:
+    """What starts a moment before a longer range and ends inside of it starts with it: it is below it, not above."""
+    start = ranges.start_us.copy()
+    for lane in np.unique(ranges.lane):
+        here = np.flatnonzero(ranges.lane == lane)
+        here = here[np.lexsort((-ranges.end_us[here], ranges.start_us[here]))]
+        begins, ends = ranges.start_us[here], ranges.end_us[here]
+        until = np.searchsorted(begins, begins + MOST_EARLY * (ends - begins), side="right")
+        for at in np.flatnonzero(until > np.arange(len(here)) + 1).tolist():
+            beyond = np.flatnonzero(ends[at + 1 : until[at]] > ends[at] + ROUNDED_US)
+            if len(beyond):
+                start[here[at]] = begins[at + 1 + beyond[0]]
+    return replace(ranges, start_us=start)
 
 
 def _parents(ranges: Spans) -> Ints:
@@ -95,10 +112,10 @@ def _nodes(ranges: Spans, parent: Ints) -> tuple[Ints, Ints, list[str]]:
     return node, above, [ranges.names[name] for _, name in known]
 
 
-def _device(breakdown: Breakdown, node: Ints, above: Ints) -> tuple[Floats, Floats]:
+def _device(breakdown: Breakdown, ranges: Spans, node: Ints, above: Ints) -> tuple[Floats, Floats]:
     """float64[K] each: device time and number of what was launched inside each node."""
     timeline = breakdown.timeline
-    ranges, spans, launch = timeline.ranges, timeline.device.spans, launches(timeline)
+    spans, launch = timeline.device.spans, launches(timeline)
     work = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))
     lanes, counts = np.unique(ranges.lane, return_counts=True)
     main = int(lanes[counts.argmax()])

@@ -83,7 +83,7 @@ def load_study(path: str | Path) -> LoadedStudy:
     Raises:
         BadInputError: the folder holds no journal, or one that cannot be read.
     """
-    folder = Path(path)
+    folder = Path(path).expanduser()
     journal = folder / JOURNAL
     if not journal.is_file():
         hint = "name a folder that `moe-autotune run` made"

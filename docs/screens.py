@@ -24,6 +24,7 @@ from autotune.tuning.standing import standing_of
 
 WIDTHS = (1280, 600)
 SCHEMES = {"light": 1, "dark": 0}  # Chromium's numbers of a preferred colour scheme
+HEIGHTS = {"studies": 1800, "status": 400}  # of pages shorter than the others
 HEIGHT = 2600
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND")
@@ -48,7 +49,8 @@ def draw(folder: Path) -> Iterator[Path]:
         for width in WIDTHS:
             for scheme, number in SCHEMES.items():
                 picture = folder / f"{name}-{width}-{scheme}.png"
-                _photograph(page, picture, width, number, folder / "profile")
+                size = (width, HEIGHTS.get(name, HEIGHT))
+                _photograph(page, picture, size, number, folder / "profile")
                 yield picture
     shutil.rmtree(folder / "profile", ignore_errors=True)
 
@@ -102,13 +104,13 @@ def _quietly(*words: str) -> None:
             raise SystemExit(f"moe-autotune {' '.join(words)} was refused")
 
 
-def _photograph(page: Path, picture: Path, width: int, scheme: int, profile: Path) -> None:
+def _photograph(page: Path, picture: Path, size: tuple[int, int], scheme: int, profile: Path) -> None:
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         raise SystemExit("no Chromium here: apt-get install chromium")
     command = [
         browser, *FLAGS, f"--user-data-dir={profile}", f"--blink-settings=preferredColorScheme={scheme}",
-        f"--window-size={width},{HEIGHT}", f"--screenshot={picture}", page.resolve().as_uri(),
+        f"--window-size={size[0]},{size[1]}", f"--screenshot={picture}", page.resolve().as_uri(),
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=300)
 

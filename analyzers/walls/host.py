@@ -72,8 +72,9 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
         return ["the device never waits for the host"]
     what = "no operator runs" if job.on_cpu else "the device waits for work that the host had not launched yet"
     lines = [f"{what} for {job.of_step(step.host_us)}{_mostly(step)}"]
+    said = {_mostly_in(step)} - {ALLOCATOR}
     for activity, us in sorted(step.host_by_activity.items(), key=lambda item: -item[1]):
-        if job.share(us) >= SAID_SHARE:
+        if job.share(us) >= SAID_SHARE and activity not in said:
             whose = ", counted as memory" if activity == ALLOCATOR else ""
             what = f"{ACTIVITY_NAMES[activity]}{whose}"
             lines.append(f"of that {ms(us)} ms ({percent(job.share(us))} of the step): {what}")
@@ -92,8 +93,16 @@ def _mostly(step: RankStep) -> str:
     if step.launch_rate_us > step.host_us / 2:
         often = short(step.launch_interval_us)
         return f", mostly launching one after the other, every {often} ({ms(step.launch_rate_us)} ms)"
+    activity = _mostly_in(step)
+    return f", mostly {ACTIVITY_NAMES[activity]} ({ms(step.host_by_activity[activity])} ms)" if activity else ""
+
+
+def _mostly_in(step: RankStep) -> str | None:
+    """What the host does in more than half of it, where that is what the first line names: it is said once."""
+    if step.launch_rate_us > step.host_us / 2:
+        return None
     activity, us = max(step.host_by_activity.items(), key=lambda item: item[1], default=("", 0.0))
-    return f", mostly {ACTIVITY_NAMES[activity]} ({ms(us)} ms)" if us > step.host_us / 2 else ""
+    return activity if us > step.host_us / 2 else None
 
 
 def _launch_rate(job: Job, step: RankStep) -> str:

@@ -7,6 +7,7 @@ are microseconds; the segments of a partition add up to its duration.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -230,7 +231,10 @@ def rank_time(analysis: Analysis, trace: TraceReport) -> RankTime | None:
 
 
 def slowest(analysis: Analysis) -> TraceReport | None:
-    """The rank the others wait for: with most time of its own in a step where that is known, else with the longest."""
+    """The rank the walls are judged by in most steps; else the one with most time of its own in a step where that is
+    known, or with the longest."""
+    if analysis.judged:
+        return analysis.traces[Counter(one.trace for one in analysis.judged).most_common(1)[0][0]]
 
     def length(trace: TraceReport) -> tuple[float, float]:
         known = rank_time(analysis, trace)

@@ -97,7 +97,7 @@ def _software(material: Material) -> str:
 
 def _cost(history: History, document: Document) -> str:
     price = document.gpu_hour_price
-    money = f", {significant(price * history.gpu_hours)} at {price:g} per hour" if price is not None else ""
+    money = f", {significant(price * history.gpu_hours)} at {price:g} per GPU-hour" if price is not None else ""
     return f"{cost_in_words(history)}{money}"
 
 
@@ -106,7 +106,7 @@ def _saves(document: Document, recipe: Recipe) -> str:
     if planned is None or saved is None:
         return ""
     low, middle, high = saved
-    money = f", {significant(price * middle)} at {price:g} per hour" if price is not None else ""
+    money = f", {significant(price * middle)} at {price:g} per GPU-hour" if price is not None else ""
     by = ", by a simulation" if document.simulated else ""
     if middle <= 0:
         return f"none of the planned {significant(planned)} GPU-hours"

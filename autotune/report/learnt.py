@@ -10,6 +10,7 @@ from policies.learned import LearnedPolicy
 from trainer.recipe import Recipe
 
 MOST = 16  # rows
+UNITS = {"us": "µs"}  # of the table of constants, as people write them
 
 
 def learnt(material: Material) -> Section | None:
@@ -21,7 +22,13 @@ def learnt(material: Material) -> Section | None:
     belief = LearnedPolicy(base, study.seed, material.history.lessons).belief(material.trials)
     found = corrections(belief.time, base)
     rows = tuple(
-        (one.words, one.unit, significant(one.before, 3), significant(one.after, 3), _interval(one.low, one.high))
+        (
+            one.words,
+            UNITS.get(one.unit, one.unit),
+            significant(one.before, 3),
+            significant(one.after, 3),
+            _interval(one.low, one.high),
+        )
         for one in found[:MOST]
     )
     traced = sum(bool(each.ranks) for each in belief.time.measured)

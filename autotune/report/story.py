@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from analyzers.diagnosis import Wall
 from autotune.looks.quantities import (
-    changes_text,
     counted,
     duration,
+    first_changes,
     gib,
     interval,
     speedup,
@@ -83,7 +83,9 @@ def _bursts_behind(history: History) -> str:
     if history.best is None or history.reference is None:
         return ""
     ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (history.best, history.reference))
-    return f"{counted(ours, 'burst')} against {theirs}"
+    if ours == theirs:
+        return f"from {counted(ours, 'burst')} of each"
+    return f"from {counted(ours, 'burst')} against {theirs}"
 
 
 def _ended(history: History, document: Document) -> str:
@@ -134,7 +136,7 @@ def _what_was_changed(history: History) -> str:
     if not changed:
         return "Nothing: no change beat the base recipe."
     kept = sum(trial.accepted for trial in trials if trial.number != trials[0].number)
-    return f"{changes_text(changed)}, in {counted(kept, 'accepted step')} out of {counted(len(trials), 'trial')}."
+    return f"{first_changes(changed)}, in {counted(kept, 'accepted step')} out of {counted(len(trials), 'trial')}."
 
 
 def _what_it_gave(history: History, document: Document, unit: str) -> str:

@@ -10,8 +10,10 @@ import pytest
 from pandas import DataFrame
 
 import autotune
+from analyzers import analyze
 from analyzers.diagnosis import Analysis, Diagnosis, Wall
 from autotune.report.document import measured
+from tests.analyzers.drawing import GEMM, Drawing
 from tests.analyzers.drawn_jobs import DrawnJob, uneven
 from tests.autotune.report.drawn_study import STEPS, events, write_study
 from trainer.errors import BadInputError
@@ -114,3 +116,10 @@ def test_no_command_loads_pandas() -> None:
         "sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_one_path_is_analyzed_like_a_list_of_it(tmp_path: Path) -> None:
+    drawing = Drawing().step(1, 0, 1000)
+    path = drawing.kernel(GEMM, 100, 900, launched=50).write(tmp_path)
+    for given in (path, str(path)):
+        assert analyze(given).steps().equals(analyze([path]).steps())

@@ -233,3 +233,10 @@ def test_ranges_stand_below_the_ranges_they_ran_in(tmp_path: Path) -> None:
     ]
     page = diagnosis_page(analysis, "drawn")
     assert page.index('id="tree"') < page.index('<code title="layer">') < page.index('<code title="experts">')
+
+
+def test_a_range_that_starts_a_moment_before_the_step_that_it_is_in_is_below_it(tmp_path: Path) -> None:
+    drawing = Drawing().range("forward", 99.95, 600).step(1, 100, 1000).range("experts", 200, 300)
+    drawing.kernel(GEMM, 220, 290, launched=210)
+    tree = range_tree(diagnosed(analyze([drawing.write(tmp_path)]).traces[0]))
+    assert [(node.depth, node.name) for node in tree] == [(0, "ProfilerStep#1"), (1, "forward"), (2, "experts")]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from analyzers import analyze
 from analyzers.diagnosis import Analysis, KernelTime, MemoryUse, RangeTime, RankTime, UnknownKernel, Wall
+from analyzers.wording import ms
 from autotune.check.findings import show_findings, show_nearest
-from autotune.diagnose.terminal import LEFT_OF_IT, show_analysis
+from autotune.diagnose.terminal import LEFT_OF_IT, judged_words, show_analysis
 from autotune.doctor.checks import Found
 from autotune.doctor.terminal import show_doctor
 from autotune.estimate.memory import Memory, show_memory
+from autotune.looks.segments import counted_steps, judged_steps, mean_segments, slowest
 from autotune.looks.text_tables import print_table
 from autotune.looks.wrapping import plain_console
+from tests.analyzers.drawing import GEMM, Drawing
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from trainer.recipe.rules import Finding, FindingKind
 
@@ -276,3 +282,26 @@ def test_a_cut_trace_says_so_before_its_verdict(capsys: pytest.CaptureFixture[st
     text = printed(capsys)
     assert text.startswith("cut short at 1.2 MB, wall: undetermined\n")
     assert text.index(LEFT_OF_IT) < text.index("memory: up to")
+
+
+def test_the_table_of_the_average_step_has_the_figures_of_the_evidence(tmp_path: Path) -> None:
+    """Of two ranks: the table, the headline and the walls are of the one that is judged."""
+    traces = []
+    for rank, idle in enumerate((100, 300)):
+        drawing = Drawing(rank=rank)
+        for number in (1, 2, 3):
+            start = 1000.0 * number
+            drawing.step(number, start, start + 1000)
+            drawing.kernel(GEMM, start + idle, start + 1000, launched=start + idle - 5)
+        traces.append(drawing.write(tmp_path))
+    analysis = analyze(traces)
+    judged = slowest(analysis)
+    assert judged is not None
+    table = {part.kind.words: part.us for part in mean_segments(judged_steps(analysis))}
+    host = analysis.diagnosis.finding(Wall.HOST)
+    assert host is not None
+    assert f" for {ms(table['idle: host'])} of " in host.evidence[0]
+    assert f" for {ms(table['idle: host'])} of " in analysis.diagnosis.because
+    assert sum("code outside CUDA calls" in line for line in host.evidence) == 1  # no figure twice
+    assert {part.kind.words: part.us for part in mean_segments(counted_steps(judged))} == table
+    assert judged_words(analysis).endswith(f"rank {judged.rank}")

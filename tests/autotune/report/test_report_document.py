@@ -46,7 +46,7 @@ def test_the_document_has_the_fields_of_the_contract_and_no_other(report: dict[s
         "step_us", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "peak_gib", "loss", "cost_s",
     }  # fmt: skip
     assert set(ran["outcome"]["step_us"]) == {"median", "low", "high", "n"}
-    assert set(report["trials"][0]["failure"]) == {"kind", "phase", "rank", "evidence", "node"}
+    assert set(report["trials"][0]["failure"]) == {"kind", "phase", "rank", "evidence", "node", "killed"}
     assert ran["diagnosis"]["wall"] == "memory"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
 from autotune.report import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import Material, material_of
+from autotune.report.measurements import noise, throughput
 from autotune.report.path import accepted_path
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
@@ -116,3 +119,22 @@ def test_links_that_were_measured_are_a_table_and_a_probe_that_failed_is_said() 
         material_of(failed, document_of(failed))
     )
     assert "Links" not in markdown(material_of(History(events()), document_of(History(events()))))
+
+
+def test_the_three_figures_of_noise_are_explained_together_each_with_its_use(material: Material) -> None:
+    section, chart = noise(material), throughput(material)
+    assert section is not None
+    assert chart is not None
+    said = section.paragraphs
+    for use in ("Between bursts: ", "For a verdict: ", "For an idea: "):
+        (paragraph,) = [each for each in said if each.startswith(use)]
+        assert re.search(r"\d %", paragraph)
+    band = re.search(r"a gain below ([\d.]+ %)", " ".join(chart.paragraphs))
+    assert band is not None
+    assert f"a gain counts from {band[1]} on" in " ".join(said)
+
+
+def test_of_many_changes_the_first_are_named_and_the_rest_counted(material: Material) -> None:
+    changed = dict(tell(material.history, material.document).sentences)["What was changed"]
+    assert changed.count("→") <= 4
+    assert changed.endswith(" trials.")
