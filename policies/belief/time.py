@@ -24,8 +24,9 @@ from policies.noise import PINNED
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
-from trainer.estimate.time.estimate import StageTable, stages_of
+from trainer.estimate.time.estimate import stages_of
 from trainer.estimate.time.layer_time import imbalance
+from trainer.estimate.time.stage_table import EXPOSED, StageTable
 
 DEVIATION = 0.10  # of a part's log by the closed form, where every constant is right
 DEVIATIONS = {  # of parts that are told worse: what is left over, or what two streams decide
@@ -262,10 +263,11 @@ class _Form:
 def work_of(stages: StageTable, *, moved: float) -> Floats:
     """CPU seconds of a mean rank in a step, [N]: gloo moves and reduces its bytes on threads of the rank, for the share
     `moved` of what that takes."""
-    moving = sum((stages.parts[name] for name in ("ep_exposed", "tp_exposed", "cp_exposed")), np.zeros(()))
-    own = (stages.busy - (1 - moved) * moving).sum(axis=1) / (stages.busy > 0).sum(axis=1)
-    seconds: Floats = own + moved * stages.dp_exposed + stages.optimizer + stages.fixed + stages.gc
-    return seconds / stages.stretch
+    moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
+    own = ((stages.busy - moving) / stages.stretch + moved * moving / stages.links_stretch).sum(axis=1)
+    once = (stages.optimizer + stages.fixed + stages.gc) / stages.stretch
+    seconds: Floats = own / (stages.busy > 0).sum(axis=1) + once + moved * stages.dp_exposed / stages.links_stretch
+    return seconds
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:

@@ -10,11 +10,11 @@ Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.estimate.candidates import Candidates, Floats, Integers, one
+from trainer.estimate.candidates import Candidates, Floats, one
 from trainer.estimate.held import held_parameters
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.memory.bound import unbalanced
@@ -24,6 +24,7 @@ from trainer.estimate.time.constants import constants as fitted
 from trainer.estimate.time.data_parallel import data_parallel_s, optimizer_s
 from trainer.estimate.time.layer_time import LayerTime, layer_time
 from trainer.estimate.time.links import GB, collective_s
+from trainer.estimate.time.stage_table import StageTable, stretched
 from trainer.estimate.time.work import (
     MULTIPLY_ADD,
     TERA,
@@ -52,35 +53,6 @@ class TimeTable:
     tokens_per_s_per_gpu: Floats
     model_tflops_per_gpu: Floats
     spread: Floats  # relative half width of the interval
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageTable:
-    """Seconds a step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
-
-    `parts` are LAYER_PARTS, the head and the host's (without what it does once a step); `busy` is all that the stage
-    works for. What a step does once is alike on all ranks, [N]. `stretch` is how much longer than alone on their cores
-    all of it takes CPU ranks; 1 on GPUs.
-    """
-
-    parts: dict[str, Floats]
-    busy: Floats
-    pp: Floats
-    pp_exposed: Floats
-    pp_bubble: Floats
-    dp: Floats
-    dp_exposed: Floats
-    optimizer: Floats
-    fixed: float  # host work once a step
-    gc: Floats  # garbage collected by hand
-    step: Floats
-    stretch: float
-
-    @property
-    def slowest(self) -> Integers:
-        """The pipeline rank that works longest, [N]."""
-        result: Integers = np.argmax(self.busy, axis=1)
-        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +94,7 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
     shape = (candidates.count, candidates.stages.exists.shape[1])
     parts = {name: np.broadcast_to(part * micro_batches, shape) for name, part in stage.items()}
     busy = parts.pop("busy")
-    pp, pp_exposed = _sends(candidates, values)
+    pp, pp_exposed = _sends(candidates, values, room=busy.max(axis=1))
     longest = busy.max(axis=1) + pp_exposed
     mean = np.where(candidates.stages.exists, stage["busy"], 0.0).sum(axis=1) / candidates.pp
     filled = mean + values["bubble_uneven"] * (stage["busy"].max(axis=1) - mean)
@@ -142,22 +114,10 @@ def stages_of(candidates: Candidates, *, release: str | None = None, constants: 
         busy=busy,
         fixed=fixed,
         stretch=1.0,
+        links_stretch=1.0,
         **{name: np.broadcast_to(seconds, shape[:1]) for name, seconds in once.items()},
     )
-    return _stretched(table, values["cpu_stretch"]) if candidates.base.hardware.is_cpu else table
-
-
-def _stretched(table: StageTable, stretch: float) -> StageTable:
-    """Where neighbours take their part of the cores, everything takes so much longer."""
-    once = ("pp", "pp_exposed", "pp_bubble", "dp", "dp_exposed", "optimizer", "gc", "step")
-    return replace(
-        table,
-        parts={name: part * stretch for name, part in table.parts.items()},
-        busy=table.busy * stretch,
-        fixed=table.fixed * stretch,
-        stretch=stretch,
-        **{name: getattr(table, name) * stretch for name in once},
-    )
+    return stretched(table, candidates, values) if candidates.base.hardware.is_cpu else table
 
 
 def _table(candidates: Candidates, parts: dict[str, Floats], step: Floats) -> TimeTable:
@@ -278,12 +238,13 @@ def _loss(candidates: Candidates, values: Constants) -> Floats:
     return seconds
 
 
-def _sends(candidates: Candidates, values: Constants) -> tuple[Floats, Floats]:
-    """Activations to the next stage and gradients back, all micro batches: (whole, exposed)."""
+def _sends(candidates: Candidates, values: Constants, *, room: Floats) -> tuple[Floats, Floats]:
+    """Activations to the next stage and gradients back, all micro batches: (whole, exposed). No more is hidden than
+    there is room for beside a stage's own work."""
     model = candidates.base.architecture
     gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     stride = candidates.base.world_size / candidates.pp
     each = collective_s(candidates, values, gb, np.minimum(candidates.pp, 2.0), stride=stride) * values["pp_time"]
     whole = 2 * each * candidates.vpp * candidates.microbatches
     overlapped = (candidates.vpp > 1) | candidates.on("overlap_p2p_comm")
-    return whole, whole * np.where(overlapped, 1 - values["p2p_hidden"], 1.0)
+    return whole, whole - np.where(overlapped, np.minimum(values["p2p_hidden"] * whole, room), 0.0)

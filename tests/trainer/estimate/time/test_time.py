@@ -9,7 +9,7 @@ import pytest
 from tests.places import FACTS
 from trainer.estimate.candidates import one, table
 from trainer.estimate.time.constants import constants
-from trainer.estimate.time.estimate import estimate_time, time_of
+from trainer.estimate.time.estimate import estimate_time, stages_of, time_of
 from trainer.estimate.time.links import dispatch_s
 from trainer.recipe.load import load_recipe
 from trainer.recipe.schema import Recipe
@@ -225,3 +225,25 @@ def test_what_makes_cpu_ranks_faster(fast: dict[str, Any], slow: dict[str, Any])
     recipe = load_recipe("cpu-moe").replace({"expert_tensor_parallel_size": 1})
     fast_s, slow_s = (estimate_time(recipe.replace(changes)).step_s for changes in (fast, slow))
     assert fast_s < 0.98 * slow_s
+
+
+def test_no_more_of_pipeline_sends_is_hidden_than_a_stage_works() -> None:
+    recipe = recipe_of(pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size=3, overlap_p2p_comm=True)
+    quick, slow = (stages_of(one(recipe), constants={"pp_time": factor}) for factor in (1.0, 1000.0))
+    assert quick.pp_exposed[0] == pytest.approx((1 - constants()["p2p_hidden"]) * quick.pp[0])
+    assert slow.pp_exposed[0] == pytest.approx(slow.pp[0] - slow.busy.max())
+
+
+@pytest.mark.parametrize("own_node", [True, False])
+def test_neighbours_stretch_what_goes_between_nodes_by_its_cpu_time_only(own_node: bool) -> None:
+    """Two ranks with a node each, whose wire neighbours leave alone, and two ranks of one node."""
+    shape = {"nodes": 2, "gpus_per_node": 1} if own_node else {"nodes": 1, "gpus_per_node": 2}
+    cpus = load_recipe("cpu-moe").replace({"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1})
+    recipe = cpus.model_copy(update={"cluster": cpus.cluster.model_copy(update=shape)})
+    calm, busy = (stages_of(one(recipe), constants={"cpu_stretch": by, "cpu_moved": 0.1}) for by in (1.0, 3.0))
+    for parts, times in (("ep_exposed", 1.2 if own_node else 3.0), ("gemm", 3.0)):
+        assert busy.parts[parts] == pytest.approx(times * calm.parts[parts])
+    assert busy.dp_exposed == pytest.approx((1.2 if own_node else 3.0) * calm.dp_exposed)
+    assert busy.optimizer == pytest.approx(3.0 * calm.optimizer)
+    assert bool(busy.step[0] < 2.9 * calm.step[0]) is own_node
+    assert busy.busy == pytest.approx(3 * calm.busy - 3 * calm.parts["ep_exposed"] + busy.parts["ep_exposed"])

@@ -1,0 +1,75 @@
+"""The step by pipeline rank, and what neighbours on the cores of CPU ranks stretch of it.
+
+Shapes: N candidates, P pipeline ranks; seconds a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats, Integers
+from trainer.estimate.time.constants import Constants
+
+EXPOSED = ("ep_exposed", "tp_exposed", "cp_exposed")  # of what ranks send each other inside a stage's work
+SENT = (*EXPOSED, "ep", "tp", "cp", "pp", "pp_exposed", "dp", "dp_exposed")
+ONCE = ("pp", "pp_exposed", "dp", "dp_exposed", "optimizer", "gc")
+TINY_S = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTable:
+    """Seconds a step of every pipeline rank, [N, P]: what a trace of one of its ranks should show.
+
+    `parts` are LAYER_PARTS, the head and the host's (without what it does once a step); `busy` is all that the stage
+    works for. What a step does once is alike on all ranks, [N]. `stretch` is how much longer than alone on their cores
+    CPU ranks take, `links_stretch` how much longer what goes between them does; 1 on GPUs.
+    """
+
+    parts: dict[str, Floats]
+    busy: Floats
+    pp: Floats
+    pp_exposed: Floats
+    pp_bubble: Floats
+    dp: Floats
+    dp_exposed: Floats
+    optimizer: Floats
+    fixed: float  # host work once a step
+    gc: Floats  # garbage collected by hand
+    step: Floats
+    stretch: float
+    links_stretch: float
+
+    @property
+    def slowest(self) -> Integers:
+        """The pipeline rank that works longest, [N]."""
+        result: Integers = np.argmax(self.busy, axis=1)
+        return result
+
+    @property
+    def work(self) -> Floats:
+        """The step without what its ranks wait for each other, [N]."""
+        longest = self.busy.max(axis=1) + self.pp_exposed + self.pp_bubble
+        seconds: Floats = longest + self.dp_exposed + self.optimizer + self.fixed + self.gc
+        return seconds
+
+
+def stretched(table: StageTable, candidates: Candidates, values: Constants) -> StageTable:
+    """Where neighbours take their part of the cores, everything takes so much longer; but of what goes between ranks
+    that have a node each, where the wire sets the pace, only the share that is CPU time."""
+    stretch = links = values["cpu_stretch"]
+    if candidates.base.cluster.gpus_per_node == 1:
+        links = 1 + values["cpu_moved"] * (stretch - 1)
+    sent = sum((table.parts[name] for name in EXPOSED), np.zeros(()))
+    busy = table.busy * stretch - sent * (stretch - links)
+    slower: dict[str, Any] = {
+        "parts": {name: part * (links if name in SENT else stretch) for name, part in table.parts.items()},
+        "busy": busy,
+        "pp_bubble": table.pp_bubble * busy.max(axis=1) / np.maximum(table.busy.max(axis=1), TINY_S),
+        "fixed": table.fixed * stretch,
+        **{name: getattr(table, name) * (links if name in SENT else stretch) for name in ONCE},
+    }
+    found = replace(table, **slower, stretch=stretch, links_stretch=links)
+    return replace(found, step=table.step * found.work / table.work)
