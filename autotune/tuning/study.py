@@ -24,6 +24,7 @@ from trainer.recipe import Recipe
 
 STUDIES = Path("studies")
 LOCK = ".lock"
+NAMED = 6  # settings of another recipe; more are counted
 FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 GIVEN, RESOLVED, BURSTS = "recipe.yaml", "recipe.resolved.yaml", "bursts"
 DEFAULT_SEED = 1234
@@ -198,8 +199,9 @@ def _refuse_other(folder: Path, started: StudyStarted, recipe: Recipe, seed: int
     problems = []
     begun = Recipe.model_validate(started.recipe)
     was, now = _settings(begun), _settings(recipe)
-    moved = (name for name in was | now if was.get(name) != now.get(name))
-    if told := ", ".join(f"{name} {was.get(name)} → {now.get(name)}" for name in moved):
+    moved = [f"{name} {was.get(name)} → {now.get(name)}" for name in was | now if was.get(name) != now.get(name)]
+    if moved:
+        told = ", ".join(moved[:NAMED]) + (f" and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
         problems.append(
             Problem(
                 where=str(folder),
