@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder
 from trainer.launchers.nodes.avoid import avoid, avoided, spared
+from trainer.launchers.slurm import clients
+from trainer.launchers.slurm.carrier import SlurmCarrier
 from trainer.launchers.slurm.clients import (
     cancel,
     down,
@@ -123,6 +126,17 @@ def test_what_a_silent_controller_may_still_run_is_not_taken_for_gone() -> None:
     assert answers == []
     with pytest.raises(ToolError, match="Slurm has not answered squeue"):
         named("moe-ab-", ask=lambda argv: None, answer_s=0.0, say=said.append)
+
+
+@pytest.mark.parametrize(("listed", "stays"), [(["7.0"], True), (["7"], False), ([], False), (None, False)])
+def test_a_step_that_does_not_end_is_an_error_and_a_job_in_its_epilogue_is_none(
+    listed: list[str] | None, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "cancel", lambda name: ["7", "7.0"])
+    monkeypatch.setattr(clients, "listed", lambda name: listed)
+    carrier = SlurmCarrier(control=tmp_path, name="moe-ab-1", job=None, queue_s=None)
+    with pytest.raises(ToolError, match=r"Slurm does not end 7\.0") if stays else nullcontext():
+        carrier.end()
 
 
 def test_a_job_is_followed_through_the_queue_to_its_end(tmp_path: Path) -> None:
