@@ -123,17 +123,16 @@ def _choices(plan: Plan) -> Table:
         (
             str(number),
             layout_words(choice.recipe),
-            setting_words(choice.recipe),
             significant(choice.tokens_per_s_per_gpu, 4),
             significant(choice.model_tflops_per_gpu),
             duration(choice.step_s * 1e6),
             significant(choice.needs_gib),
-            choice.because,
+            f"{setting_words(choice.recipe)}: {choice.because}",
         )
         for number, choice in enumerate(plan.choices, 1)
     ]
-    header = ("", "layout", "settings", "tokens/s/GPU", "TFLOPS", "step", "≤ GiB", "why")
-    return Table(columns=header, rows=tuple(rows), numbers=(3, 4, 5, 6))
+    header = ("", "layout", "tokens/s/GPU", "TFLOPS", "step", "≤ GiB", "settings: why")
+    return Table(columns=header, rows=tuple(rows), numbers=(2, 3, 4, 5))
 
 
 def _bars(choices: tuple[Choice, ...], what: str, *, limit: float | None = None) -> Markup:

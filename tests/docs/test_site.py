@@ -72,6 +72,19 @@ def test_every_key_of_a_recipe_stands_with_what_it_takes_and_the_remark_in_the_s
     assert '<a href="#burst">burst</a>' in text
 
 
+def test_only_model_and_cluster_of_a_recipe_are_needed(site: tuple[Path, Built]) -> None:
+    whole = (site[0] / "recipe.html").read_text().split('<h2 id="cluster">')[0]
+    assert whole.count("<td>needed</td>") == 2
+    assert "the file&#x27;s name" in whole or "the file's name" in whole
+
+
+def test_what_a_wall_is_how_it_shows_and_what_it_costs_are_paragraphs(site: tuple[Path, Built]) -> None:
+    for module in walls():
+        text = (site[0] / "walls" / f"{module.WALL.value}.html").read_text()
+        for heading in ("What it is.", "How it shows.", "What it costs."):
+            assert f"<p><em>{heading}</em>" in text
+
+
 def test_every_document_is_shown_by_its_fields_and_has_its_schema_as_a_file(site: tuple[Path, Built]) -> None:
     text = (site[0] / "outputs.html").read_text()
     for name, document in DOCUMENTS.items():

@@ -33,6 +33,12 @@ SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("model", Architecture, "Megatron-Core's own fields, where `model` is neither a preset nor a `config.json`."),
 )
 
+# what the schema alone does not say
+SPECIAL: dict[tuple[type[BaseModel], str], tuple[str, str, str, str]] = {
+    (Recipe, "name"): (code("name"), "text", "the file's name", "of the study and of its folder"),
+    (Recipe, "knobs"): (code("knobs"), "[knobs](knobs/index.html) by name", "", "what is not at its default"),
+}
+
 
 def pages() -> Iterator[Page]:
     examples = ", ".join(code(name) for name in packaged_examples())
@@ -45,7 +51,7 @@ def pages() -> Iterator[Page]:
 def _keys(kind: type[BaseModel]) -> str:
     hints, remarks = hints_of(kind), remarks_of(kind)
     rows = [
-        (code(name), _taken(hints[name]), _default(field), remarks.get(name, ""))
+        SPECIAL.get((kind, name), (code(name), _taken(hints[name]), _default(field), remarks.get(name, "")))
         for name, field in kind.model_fields.items()
     ]
     return table(("key", "takes", "default", "what"), rows)

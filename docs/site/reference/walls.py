@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from analyzers.walls import walls
 from docs.site.page import Page, table
 from policies.fixes import FIXES
+
+PARAGRAPH = re.compile(r"\n(?=\*[A-Z])")  # `*What it is.* …`
 
 
 def pages() -> Iterator[Page]:
@@ -26,4 +29,5 @@ def _page(name: str, text: str) -> str:
         if name in fix.walls
     ]
     heading, _, rest = text.partition("\n")
+    rest = PARAGRAPH.sub("\n\n", rest)
     return f"# {name}\n\n{heading}\n{rest}\n\n## Fixes\n\n{table(('fix', 'what', 'phases'), answers)}\n"
