@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.model.flops import attended, mean_attended
 from trainer.recipe.layout import layers_of_ranks, mtp_layers_of_ranks, pipeline_stages
 from trainer.recipe.schema import Recipe
 
@@ -53,6 +54,7 @@ class Stages:
     exists: Flags
     dense: Floats  # decoder layers without experts
     moe: Floats
+    attending: Floats  # both, each by the positions its attention sees over the model's mean
     mtp: Floats  # multi-token-prediction layers, of the model's last kind; in the rank's last chunk
     embeds: Flags  # the first rank holds the token embedding
     heads: Flags  # the last rank holds the output head and the loss
@@ -66,6 +68,7 @@ class Chunks:
 
     dense: Floats  # [K, P, V]
     moe: Floats
+    attending: Floats
     of_row: Integers  # which split each row has, [N], or [] where all have one
 
 
@@ -219,16 +222,19 @@ def _pieces(text: str | None) -> float:
 
 
 def _chunked(recipes: Sequence[Recipe], rows: Integers) -> Chunks:
-    flags = recipes[0].architecture.moe_layers
+    model, seq_length = recipes[0].architecture, recipes[0].training.seq_length
+    flags, seen, mean = model.moe_layers, attended(model, seq_length), mean_attended(model, seq_length)
+    attends = [each / mean if mean else 1.0 for each in seen]
     splits = [layers_of_ranks(recipe) for recipe in recipes]
     shape = (len(splits), max(map(len, splits)), max(len(chunks) for split in splits for chunks in split))
-    every, moe = np.zeros(shape), np.zeros(shape)
+    every, moe, attending = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for kind, split in enumerate(splits):
         for rank, chunks in enumerate(split):
             for number, chunk in enumerate(chunks):
                 every[kind, rank, number] = len(chunk)
                 moe[kind, rank, number] = sum(flags[layer] for layer in chunk)
-    return Chunks(dense=every - moe, moe=moe, of_row=rows)
+                attending[kind, rank, number] = sum(attends[layer] for layer in chunk)
+    return Chunks(dense=every - moe, moe=moe, attending=attending, of_row=rows)
 
 
 def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
@@ -248,6 +254,7 @@ def _stacked(recipes: Sequence[Recipe], chunks: Chunks) -> Stages:
         exists=numbers < sizes,
         dense=chunks.dense.sum(axis=2),
         moe=chunks.moe.sum(axis=2),
+        attending=chunks.attending.sum(axis=2),
         mtp=mtp,
         embeds=numbers == 0,
         heads=heads,

@@ -55,11 +55,17 @@ def model_flops_per_token(model: Architecture, seq_length: int) -> float:
     return sum(flops.layers) + mtp * flops.mtp + (1 + mtp) * flops.head
 
 
-def mean_attended(model: Architecture, seq_length: int) -> float:
-    """Positions a token attends to in a layer, on average over all layers; those without attention count none."""
+def attended(model: Architecture, seq_length: int) -> tuple[float, ...]:
+    """Positions a token attends to in each layer: fewer where a layer sees a window, none where it has no attention."""
     layers = zip(model.layer_kinds, model.windowed_layers, strict=True)
-    attended = (_seen(model, seq_length, windowed=windowed) for kind, windowed in layers if kind.mixer == "attention")
-    return sum(attended) / model.num_layers
+    return tuple(
+        _seen(model, seq_length, windowed=windowed) if kind.mixer == "attention" else 0.0 for kind, windowed in layers
+    )
+
+
+def mean_attended(model: Architecture, seq_length: int) -> float:
+    """The same on average over all layers."""
+    return sum(attended(model, seq_length)) / model.num_layers
 
 
 def _seen(model: Architecture, seq_length: int, *, windowed: bool) -> float:

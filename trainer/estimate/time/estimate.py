@@ -175,6 +175,9 @@ def _stage(candidates: Candidates, values: Constants, dense: LayerTime, moe: Lay
         name: denses * getattr(dense, name)[..., None] + moes * getattr(moe, name)[..., None]
         for name in (*LAYER_PARTS, "device", "host")
     }
+    # Where some layers see a window only, stages with more of the others attend longer
+    uneven = (held.attending - held.dense - held.moe) * moe.attention[..., None]
+    parts |= {name: parts[name] + uneven for name in ("attention", "compute", "device")}
     parts["head"] = _head(candidates, values)
     parts["loss"] = _loss(candidates, values)
     device = parts["device"] + parts["head"] + parts["loss"]
@@ -194,7 +197,10 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     rows = np.flatnonzero(np.broadcast_to(candidates.vpp > 1, (candidates.count,)))
     if not len(rows):
         return waits
-    each_dense, each_moe = (np.broadcast_to(layer.device, (candidates.count,))[rows][:, None] for layer in (dense, moe))
+    each_dense, each_moe, each_attention = (
+        np.broadcast_to(seconds, (candidates.count,))[rows][:, None]
+        for seconds in (dense.device, moe.device, moe.attention)
+    )
     splits = np.broadcast_to(chunks.of_row, (candidates.count,))[rows]
 
     def of_rows(values: Floats) -> Floats:
@@ -203,12 +209,15 @@ def _chunks_wait(candidates: Candidates, stage: dict[str, Floats], dense: LayerT
     ends, busy = of_rows(stage["head"] + stage["loss"]), of_rows(stage["busy"])
     mtp_moe = float(candidates.base.architecture.moe_layers[-1])
     mtp = of_rows(held.mtp) * (mtp_moe * each_moe + (1 - mtp_moe) * each_dense)
-    layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + mtp
+    uneven = of_rows(held.attending - held.dense - held.moe) * each_attention
+    layers = of_rows(held.moe) * each_moe + of_rows(held.dense) * each_dense + uneven + mtp
     rate = (busy - ends) / np.maximum(layers, 1e-12)  # the host's share included
     last = np.broadcast_to(candidates.vpp, (candidates.count,))[rows] - 1
     longest = np.zeros(len(rows))
     for chunk in range(chunks.moe.shape[2]):
-        held_here = chunks.moe[splits, :, chunk] * each_moe + chunks.dense[splits, :, chunk] * each_dense
+        of_moe, of_dense = chunks.moe[splits, :, chunk], chunks.dense[splits, :, chunk]
+        uneven = (chunks.attending[splits, :, chunk] - of_moe - of_dense) * each_attention
+        held_here = of_moe * each_moe + of_dense * each_dense + uneven
         at_end = np.where((last == chunk)[:, None], mtp * rate + ends, 0.0)
         longest += (held_here * rate + at_end).max(axis=1)
     waits[rows] = np.maximum(longest - busy.max(axis=1), 0.0)

@@ -133,6 +133,20 @@ def test_dealing_heads_moves_less_than_the_ring_over_many_context_ranks() -> Non
     assert ring["cp_exposed_s"] < ring["cp_s"]
 
 
+def test_a_stage_with_more_layers_that_see_the_whole_sequence_attends_longer() -> None:
+    """gpt-oss: every second layer sees a window. With chunks of three layers one rank has twice as many of the others,
+    with chunks of two all have alike."""
+    piped: dict[str, Any] = {"model": "gpt-oss-20b", "pipeline_model_parallel_size": 2, "overlap_p2p_comm": True}
+    threes, twos = (
+        stages_of(one(recipe_of(**piped, virtual_pipeline_model_parallel_size=chunks))) for chunks in (4, 6)
+    )
+    first, last = threes.parts["attention"][0]
+    assert last > 1.5 * first
+    assert first + last == pytest.approx(twos.parts["attention"].sum())
+    assert twos.parts["attention"][0] == pytest.approx([(first + last) / 2] * 2)
+    assert threes.busy[0, 0] < twos.busy[0, 0]
+
+
 def test_graphs_take_host_time_away() -> None:
     small: dict[str, Any] = {"model": "gpt-oss-20b", "seq_length": 1024, "global_batch_size": 512}
     eager = estimate_time(recipe_of(**small)).by_part["host_s"]
