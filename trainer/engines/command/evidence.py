@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 from trainer.burst import BurstPhase
+from trainer.engines.command.lines import plain
 from trainer.failures import Death, RankEvidence
 from trainer.launchers import Processes
 from trainer.launchers.mailbox import tail
@@ -41,7 +42,7 @@ def evidence_of(processes: Processes, burst_folder: Path, *, trained: bool) -> l
     found = []
     for rank in range(processes.world_size):
         paths = processes.outputs(rank)
-        written = "\n".join(tail(path) for path in paths)
+        written = plain("\n".join(tail(path) for path in paths))
         log, uncaught = _PREFIX.sub("", written), _UNCAUGHT.search(written)
         code = named.get(rank)
         if code is None and (uncaught or (not named and (_RAISED.search(_last_traceback(log)) or _USAGE.search(log)))):

@@ -6,9 +6,10 @@ data), a later one so many medians of the steps before it, and more where a trac
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from trainer.recipe.sections import TrainerSettings
 POLL_S = 0.2
 LAST = 3.0  # medians that a line may still take when the burst's time is over
 BOTH = 2  # files of a rank: stdout and stderr
+BLOCK = 1 << 20  # bytes of a log that are looked at at once, and of a line that does not end
+_LINE_END = re.compile(rb"[\r\n]")
 FEW = 16  # ranks that are all followed; of more the first and the last, which print, and the others at the end
 
 
@@ -77,6 +80,8 @@ class Follower:
             if len(self.reading.iterations) != seen:
                 seen, moved = len(self.reading.iterations), now
                 first = now if first is None else first
+            if min(self.reading.iterations, default=0) >= self.bounds.measures.stop:
+                return Followed()  # it goes on from a checkpoint
             if max(self.reading.iterations, default=0) >= self.bounds.last:
                 if now - moved > self.patience.ending_s:
                     return Followed(lingered=True)
@@ -112,20 +117,21 @@ class Follower:
 
 
 class _Tail:
-    """The new whole lines of a growing file."""
+    """The new whole lines of a growing file, however large it is; a progress bar ends its own with a return."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._at, self._rest = path, 0, b""
 
-    def lines(self) -> list[str]:
+    def lines(self) -> Iterator[str]:
         try:
             if self.path.stat().st_size == self._at:
-                return []
+                return
             with self.path.open("rb") as file:
                 file.seek(self._at)
-                new = file.read()
+                while new := file.read(BLOCK):
+                    self._at += len(new)
+                    *whole, self._rest = _LINE_END.split(self._rest + new)
+                    yield from (line.decode(errors="replace") for line in whole if line)
+                    self._rest = self._rest[-BLOCK:]
         except OSError:
-            return []
-        self._at += len(new)
-        *whole, self._rest = (self._rest + new).split(b"\n")
-        return [line.decode(errors="replace") for line in whole]
+            return

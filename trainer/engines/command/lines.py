@@ -12,20 +12,25 @@ from dataclasses import dataclass, field
 
 from trainer.errors import BadInputError, Problem
 
-_NUMBER = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|(?i:nan|inf))"
+_PLAIN = r"\d(?:[\d.,]*\d)?"  # a locale may put a comma where others have a point
+_NUMBER = rf"[-+]?(?:{_PLAIN}(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 _MB, _GB = 2**20, 10**9
 
 # name -> pattern; the named groups are what is read
 PATTERNS = {
-    "iteration": r"iteration\s+(?P<iteration>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)",
+    "iteration": r"iteration\s+(?P<iteration>\d+)/\s*\d+ \|.*?"
+    rf"elapsed time per iteration \(ms\):\s*(?P<ms>{_PLAIN})",
     "loss": rf"\| lm loss:\s*(?P<loss>{_NUMBER})",
     "grad_norm": rf"\| grad norm:\s*(?P<grad_norm>{_NUMBER})",
     "skipped": r"number of skipped iterations:\s*(?P<skipped>\d+)",
     "nan": r"number of nan iterations:\s*(?P<nan>\d+)",
     "tflops": rf"throughput per GPU \(TFLOP/s/GPU\):\s*(?P<tflops>{_NUMBER})",
     "memory": r"\[Rank (?P<rank>\d+)\] \(after \d+ iterations\) memory \((?P<unit>MB|GB)\)"
-    r".*?max[ -]allocated[^:]*:\s*(?P<allocated>[\d.]+)",
+    rf".*?max[ -]allocated[^:]*:\s*(?P<allocated>{_PLAIN})",
 }
+_COLOUR = re.compile(
+    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\\\)"
+)  # and what else a terminal obeys
 
 
 @dataclass(kw_only=True)
@@ -50,19 +55,24 @@ class Reading:
     peak_gib: dict[int, float] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
-        if found := self.patterns["iteration"].search(line):
+        """One line, in which those of several ranks may stand behind each other."""
+        line = plain(line)
+        steps = list(self.patterns["iteration"].finditer(line))
+        for index, found in enumerate(steps):
+            begin = found.start() if index else 0
+            end = steps[index + 1].start() if index + 1 < len(steps) else len(line)
             each = Iteration(number=int(found["iteration"]), ms=_milliseconds(found))
-            self._more(each, line)
+            self._more(each, line[begin:end])
             self.iterations[each.number] = each
-        elif found := self.patterns["memory"].search(line):
+        for found in self.patterns["memory"].finditer(line):
             unit = _GB if found.groupdict().get("unit") == "GB" else _MB
-            rank, gib = int(found["rank"]), float(found["allocated"]) * unit / 2**30
+            rank, gib = int(found["rank"]), size_in(found["allocated"]) * unit / 2**30
             self.peak_gib[rank] = max(gib, self.peak_gib.get(rank, 0.0))
 
     def _more(self, each: Iteration, line: str) -> None:
         for name in ("loss", "grad_norm", "tflops"):
             if found := self.patterns[name].search(line):
-                setattr(each, name, float(found[name]))
+                setattr(each, name, number_in(found[name]))
         for name in ("skipped", "nan"):
             if found := self.patterns[name].search(line):
                 setattr(each, name, int(found[name]))
@@ -71,7 +81,25 @@ class Reading:
 def _milliseconds(found: re.Match[str]) -> float:
     """A pattern of the user's own may give seconds (`s`) instead."""
     groups = found.groupdict()
-    return float(groups["ms"]) if groups.get("ms") else 1e3 * float(groups["s"])
+    return size_in(groups["ms"]) if groups.get("ms") else 1e3 * number_in(groups["s"])
+
+
+def plain(line: str) -> str:
+    """Without colours."""
+    return _COLOUR.sub("", line) if "\x1b" in line else line
+
+
+def size_in(text: str) -> float:
+    """A time or a memory: 1,234 is 1234, since nobody prints three decimals of them."""
+    return float(text.replace(",", "")) if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text) else number_in(text)
+
+
+def number_in(text: str) -> float:
+    """12.5 also where it is written 12,5, and 1234.5 where it is 1,234.5 or 1.234,5."""
+    if "," not in text:
+        return float(text)
+    whole, _, part = text.rpartition("," if text.rfind(",") > text.rfind(".") else ".")
+    return float(f"{re.sub('[.,]', '', whole)}.{part}")
 
 
 def patterns_with(own: dict[str, str]) -> dict[str, re.Pattern[str]]:

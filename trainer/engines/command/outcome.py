@@ -42,6 +42,12 @@ class Ended:
     not_prepared: NotPrepared | None = None
 
 
+_RESUMED = (
+    "the trainer began with iteration {first}: it resumed from a checkpoint; a burst begins with the first, take what "
+    "makes it resume out of trainer.command and trainer.env"
+)
+
+
 def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
     """The measured steps as the trainer timed them, the losses of all steps, the memory of every rank that told."""
     recipe, bounds = job.burst.recipe, job.bounds
@@ -120,11 +126,13 @@ def _peaks(recipe: Recipe, reading: Reading, usage: dict[int, Usage]) -> tuple[d
 
 
 def _failure(recipe: Recipe, bounds: Bounds, reading: Reading, ended: Ended, peaks: dict[int, float]) -> Failure | None:
-    done = max(reading.iterations, default=0)
+    done, first = max(reading.iterations, default=0), min(reading.iterations, default=0)
     if ended.not_prepared is not None:
         return ended.not_prepared.failure()
     if wrong := next((said for each in _in_order(reading) if (said := _no_number(each))), None):
         return Failure(kind=FailureKind.NAN, phase=BurstPhase.FORWARD, evidence=wrong)
+    if first >= bounds.measures.stop:
+        return Failure(kind=FailureKind.CONFIG, phase=BurstPhase.START, evidence=_RESUMED.format(first=first))
     if done < bounds.last or ended.code not in (0, None):
         found = classify(ended.evidence) if ended.code != 0 or ended.followed.overdue_s is not None else None
         if found is not None and found.kind is FailureKind.HANG and ended.flight is not None:
@@ -154,7 +162,10 @@ def _no_number(each: Iteration) -> str | None:
 
 def _short(bounds: Bounds, done: int) -> str:
     if done == 0:
-        return "the trainer ended without an iteration line; its log is in the burst's log/"
+        return (
+            "the trainer ended without an iteration line (trainer.patterns says how one looks); its log is in the "
+            "burst's log/"
+        )
     return f"the trainer ended after iteration {done} of {bounds.last}: its schedule must allow that many"
 
 

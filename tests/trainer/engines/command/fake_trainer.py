@@ -2,13 +2,17 @@
 
 ACTS is JSON: `{"at": {"3": "nan"}, "step_s": 0.02}` does something at iteration 3 on the last rank: nan, oom, crash,
 short (ends there with code 0), hang (all ranks), linger (does all, then does not end). `{"tell": ["PATH"]}` prints
-variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it.
+variables first, `{"with": TEXT}` is what a crash says, $NAME of the environment in it. `{"first": 1001}` is where it
+begins, `{"noise_mib": 9}` what it prints beside, `{"orphan": "own"}` leaves a process with its own or an empty
+environment, and `{"looks": […]}` is how its lines look: see LOOKS.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 import traceback
@@ -20,6 +24,24 @@ LINE = (
     "iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): 12.5 | learning rate: 3.000000E-04 | "
     "lm loss: {loss:.6E} | grad norm: {norm} | number of skipped iterations:   0 | number of nan iterations:   {nan} |"
 )
+
+
+# what a line becomes: rewritten by a progress bar, coloured, told twice, run into others, of a locale with a comma
+LOOKS = {
+    "bar": lambda line: f"\r 10%|#   | 1/9\r{line}\r 20%|##  | 2/9",
+    "colour": lambda line: line.replace("iteration ", "\x1b[1;32miteration\x1b[0m ").replace(": ", ": \x1b[33m"),
+    "twice": lambda line: f"{line}\n{line}",
+    "joined": lambda line: (
+        f"[Rank 0] (after 1 iterations) memory (MB) | max allocated: 2,048.0 | {line}WARNING: a{line}"
+    ),
+    "comma": lambda line: re.sub(r"(\d)\.(\d)", r"\1,\2", line),
+}
+
+
+def leave(environment: str) -> None:
+    """A process in a session of its own that nobody waits for."""
+    env: dict[str, str] | None = None if environment == "own" else {}
+    subprocess.Popen(["/bin/sleep", "300"], start_new_session=True, env=env)
 
 
 def value(flag: str, default: str = "") -> str:
@@ -55,8 +77,14 @@ def main() -> None:
         os.write(1, f"told {RANK} {name}={os.environ.get(name)}\n".encode())  # whole: ranks may share the file
     if "refuse" in acts:
         raise AssertionError(acts["refuse"])
+    if "orphan" in acts:
+        leave(acts["orphan"])
     last, step_s = int(value("--exit-interval")), acts.get("step_s", 0.0)
-    for i in range(1, last + 1):
+    first = acts.get("first", 1)
+    last = -(-first // last) * last  # Megatron ends where the iteration can be divided by it
+    for _ in range(acts.get("noise_mib", 0)):
+        sys.stdout.write(("x" * 1023 + "\n") * 512 + "y" * (1 << 19))  # lines, and one that does not end
+    for i in range(first, last + 1):
         what = acts.get("at", {}).get(str(i))
         if what == "handled":
             handled()
@@ -64,10 +92,10 @@ def main() -> None:
         backward_step(what)
         if RANK == WORLD - 1:
             nan = int(acts.get("at", {}).get(str(i)) == "nan")
-            print(
-                LINE.format(i=i, ms=1e3 * step_s + i, loss=6.0 - i / 100, nan=nan, norm="nan" if nan else "0.700"),
-                flush=True,
-            )
+            line = LINE.format(i=i, ms=1e3 * step_s + i, loss=6.0 - i / 100, nan=nan, norm="nan" if nan else "0.700")
+            for look in acts.get("looks", ()):
+                line = LOOKS[look](line)
+            print(line, flush=True)
         time.sleep(step_s)
     if "--use-pytorch-profiler" in sys.argv:
         folder = Path(value("--tensorboard-dir"))

@@ -17,6 +17,7 @@ from tests.policies.drawn import cpu_recipe
 from trainer.burst import Burst, BurstPhase, FailureKind, Outcome
 from trainer.engines.command.engine import CommandEngine
 from trainer.engines.command.follow import Patience
+from trainer.engines.command.job import KEPT_BYTES
 from trainer.launchers.processes import marked
 from trainer.recipe import Recipe
 
@@ -59,6 +60,65 @@ def test_a_burst_reads_the_measured_steps_between_warm_up_and_profile(tmp_path: 
     command = (tmp_path / "0001" / "command.txt").read_text()
     assert "--exit-interval 9 " in command
     assert "fake_trainer.py" in command
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "looks", [["bar"], ["colour"], ["twice"], ["joined"], ["comma"], ["comma", "colour", "joined", "bar"]], ids="+".join
+)
+def test_lines_are_read_however_they_look(looks: list[str], tmp_path: Path) -> None:
+    outcome = run(tmp_path, {"looks": looks, "step_s": 1.2}, trace="none")
+    assert outcome.failure is None
+    assert outcome.step_us == [1203000.0, 1204000.0, 1205000.0, 1206000.0]
+    assert outcome.loss == [5.99, 5.98, 5.97, 5.96, 5.95, 5.94]
+    assert (outcome.reported_tflops_per_gpu, set(outcome.grad_norm)) == (12.5, {0.7})
+
+
+@pytest.mark.faults
+def test_a_trainer_that_resumes_from_a_checkpoint_is_told_to_begin_with_the_first_iteration(tmp_path: Path) -> None:
+    failure = run(tmp_path, {"first": 1001}).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CONFIG
+    assert "began with iteration 1001: it resumed from a checkpoint" in failure.evidence
+
+
+@pytest.mark.faults
+def test_a_trainer_that_ends_well_without_an_iteration_has_failed(tmp_path: Path) -> None:
+    failure = run(tmp_path, {"at": {"1": "short"}}).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.CONFIG
+    assert "without an iteration line" in failure.evidence
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("environment", ["own", "empty"])
+def test_no_process_that_a_trainer_leaves_outlives_its_burst(environment: str, tmp_path: Path) -> None:
+    before = sleepers()
+    outcome = run(tmp_path, {"orphan": environment})
+    assert outcome.failure is None
+    assert sleepers() <= before
+
+
+def sleepers() -> set[int]:
+    """Processes that the fake trainer leaves."""
+    found = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return {pid for pid in found if _command(pid) == b"/bin/sleep\x00300\x00"}
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.faults
+def test_of_a_log_that_is_large_the_ends_are_kept_and_all_is_read(tmp_path: Path) -> None:
+    outcome = run(tmp_path, {"noise_mib": 24}, trace="none")
+    assert outcome.failure is None
+    assert len(outcome.step_us) == 4
+    kept = max(path.stat().st_size for path in (tmp_path / "0001" / "log").iterdir())
+    assert 2 * KEPT_BYTES < kept < 2 * KEPT_BYTES + 1000
 
 
 @pytest.mark.faults

@@ -6,7 +6,7 @@ import pytest
 
 from tests.places import TRAINER_LOGS as LOGS
 from tests.places import WITHOUT_SHARED
-from trainer.engines.command.lines import Reading, patterns_with
+from trainer.engines.command.lines import Reading, number_in, patterns_with, size_in
 from trainer.errors import BadInputError
 
 NEEDS_LOGS = pytest.mark.skipif(not LOGS.is_dir(), reason=WITHOUT_SHARED)
@@ -74,3 +74,27 @@ def test_a_pattern_that_cannot_be_used_is_refused(patterns: dict[str, str], said
     with pytest.raises(BadInputError) as caught:
         patterns_with(patterns)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("12.5", 12.5), ("12,5", 12.5), ("1,234.5", 1234.5), ("1.234,5", 1234.5), ("0,700", 0.7)],
+        *[("6,255138E+00", 6.255138), ("-0,70", -0.7), ("7", 7.0)],
+    ],
+)
+def test_a_number_is_read_as_its_locale_writes_it(text: str, number: float) -> None:
+    assert number_in(text) == size_in(text) == pytest.approx(number)
+
+
+def test_a_time_of_three_digits_behind_a_comma_counts_thousands() -> None:
+    assert (size_in("1,234"), size_in("1,234,567"), number_in("1,234")) == (1234.0, 1234567.0, 1.234)
+
+
+def test_of_lines_that_ran_into_each_other_each_keeps_its_own_figures() -> None:
+    step = "iteration {}/ 10 | elapsed time per iteration (ms): {}.5 | lm loss: {}.0E+00 | grad norm: 0.5 |"
+    memory = "[Rank {}] (after 1 iterations) memory (MB) | allocated: 10.0 | max allocated: {}.0 |"
+    reading = Reading(patterns=patterns_with({}))
+    reading.feed(step.format(1, 11, 6) + memory.format(0, 1024) + step.format(2, 12, 5) + memory.format(1, 2048))
+    assert [(each.ms, each.loss) for each in reading.iterations.values()] == [(11.5, 6.0), (12.5, 5.0)]
+    assert reading.peak_gib == {0: 1.0, 1: 2.0}
