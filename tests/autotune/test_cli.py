@@ -17,7 +17,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.tuning.journal import JOURNAL, read_study
-from tests.autotune.outside import SIMULATED
+from tests.autotune.outside import SIMULATED, SMALL
 from tests.places import ROOT
 
 HEAVY = ("torch", "megatron", "optuna", "pandas", "numpy", "pydantic", "trainer.recipe", "policies", "rich.live")
@@ -26,6 +26,13 @@ HEAVY = ("torch", "megatron", "optuna", "pandas", "numpy", "pydantic", "trainer.
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "base.yaml"
+    path.write_text(SMALL)
+    return path
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -218,7 +225,7 @@ def test_a_run_ends_with_a_report_and_says_where(recipe: Path, capsys: pytest.Ca
     study = Path("studies/sim-1")
     assert f"report: {study / 'report.html'}" in said
     assert re.search(r"\d\d:\d\d:\d\d \[fit\] trial 0: base\n\d\d:\d\d:\d\d   why: the base recipe", said)
-    assert (study / "recipe.yaml").read_text() == SIMULATED
+    assert (study / "recipe.yaml").read_text() == SMALL
     assert {path.name for path in study.iterdir()} >= {JOURNAL, "report.json", "report.md", "tuned_recipe.yaml"}
     assert (study / "bursts" / "0001" / "outcome.json").exists()
 
@@ -261,6 +268,7 @@ def test_a_time_that_is_none_is_said_to_be(moment: str, recipe: Path, capsys: py
 
 
 def test_gpu_hours_end_a_study(recipe: Path) -> None:
+    recipe.write_text(SIMULATED)
     assert main(["run", str(recipe), "--max-gpu-hours", "0.01", "--study", "s"]) == 0
     ended = read_study(Path("s")).ended
     assert ended is not None
@@ -268,7 +276,7 @@ def test_gpu_hours_end_a_study(recipe: Path) -> None:
 
 
 def test_a_recipe_nothing_can_make_fit_ends_with_1(tmp_path: Path) -> None:
-    (tmp_path / "huge.yaml").write_text(SIMULATED.replace("gpus_per_node: 8", "gpus_per_node: 8, memory_gib: 2"))
+    (tmp_path / "huge.yaml").write_text(SMALL.replace("gpus_per_node: 8", "gpus_per_node: 8, memory_gib: 2"))
     assert main(["run", "huge.yaml", "--budget", "3"]) == 1
     assert main(["check", "huge.yaml"]) == 1
     assert json.loads(Path("studies/sim-1/report.json").read_text())["status"] == "infeasible"

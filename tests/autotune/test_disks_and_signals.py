@@ -13,13 +13,20 @@ import pytest
 
 from autotune.cli import main
 from autotune.tuning.journal import read_study
-from tests.autotune.outside import mounted, started, without_a_reader
+from tests.autotune.outside import SIMULATED, mounted, started, without_a_reader
 from tests.places import ROOT
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "base.yaml"
+    path.write_text(SIMULATED)
+    return path
 
 
 @pytest.fixture

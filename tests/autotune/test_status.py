@@ -13,7 +13,7 @@ import pytest
 from autotune.cli import main
 from autotune.status.watching import follow
 from autotune.tuning.study import held
-from tests.autotune.outside import SIMULATED, started
+from tests.autotune.outside import SIMULATED, SMALL, started
 from tests.autotune.report.drawn_study import events, write_study
 
 
@@ -76,6 +76,7 @@ def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
 
 
 def test_an_ended_study_says_how_it_ended_and_what_it_cost(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("base.yaml").write_text(SMALL)
     main(["run", "base.yaml", "--budget", "3", "--study", "s"])
     capfd.readouterr()
     assert main(["status", "s", "--json"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +34,18 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def of_four_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "base.yaml").write_text(LEFT_OPEN)
+    assert main(["run", str(folder / "base.yaml"), "--budget", "4", "--study", str(folder / "study")]) == 0
+    return folder / "study"
+
+
 @pytest.fixture
-def study() -> Path:
-    Path("base.yaml").write_text(LEFT_OPEN)
-    assert main(["run", "base.yaml", "--budget", "4", "--study", "study"]) == 0
-    return Path("study")
+def study(of_four_bursts: Path) -> Path:
+    """A copy that a test may do with as it likes."""
+    return Path(shutil.copytree(of_four_bursts, "study"))
 
 
 @pytest.mark.parametrize("target", TARGETS)

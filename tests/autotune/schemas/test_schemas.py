@@ -15,7 +15,7 @@ from autotune.cli import app, main
 from autotune.schemas.documents import DOCUMENTS
 from autotune.schemas.plain import Name
 from autotune.schemas.schema import DIALECT, classes_of, schema_of
-from tests.autotune.outside import SIMULATED
+from tests.autotune.outside import SMALL
 from tests.autotune.report.drawn_study import events, write_study
 
 validators = pytest.importorskip("jsonschema", reason="without jsonschema (pip install '.[dev]')")
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("documents")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        texts = {"base.yaml": SIMULATED, "illegal.yaml": ILLEGAL, "too_large.yaml": TOO_LARGE, "train.sh": SCRIPT}
+        texts = {"base.yaml": SMALL, "illegal.yaml": ILLEGAL, "too_large.yaml": TOO_LARGE, "train.sh": SCRIPT}
         for name, text in texts.items():
             (folder / name).write_text(text)
         write_study(folder / "drawn")

@@ -15,7 +15,7 @@ from autotune.session.notify import PREFIX, notify, variables
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
 from autotune.tuning.standing import standing_of
-from tests.autotune.outside import SIMULATED
+from tests.autotune.outside import SMALL
 from tests.autotune.report.drawn_study import STEPS, events
 
 TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE_AUTOTUNE_SUMMARY" > told'
@@ -24,7 +24,7 @@ TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "base.yaml").write_text(f"{SIMULATED}tune: {{notify: '{TELL}'}}\n")
+    (tmp_path / "base.yaml").write_text(f"{SMALL}tune: {{notify: '{TELL}'}}\n")
 
 
 def told() -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_study
-from tests.autotune.outside import SIMULATED
+from tests.autotune.outside import SMALL
 from tests.draws import few
 from tests.places import ROOT
 
@@ -60,14 +60,14 @@ def told(history: History) -> list[object]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, int]:
     """The study without a kill, and the size of its journal."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "base.yaml").write_text(SIMULATED)
+    (folder / "base.yaml").write_text(SMALL)
     return finish(folder), (folder / "s" / JOURNAL).stat().st_size
 
 
 @pytest.mark.parametrize("seed", few(range(SEEDS), 1, later=pytest.mark.faults))
 def test_a_killed_study_ends_as_it_would_have(seed: int, tmp_path: Path, whole: tuple[History, int]) -> None:
     uninterrupted, size = whole
-    (tmp_path / "base.yaml").write_text(SIMULATED)
+    (tmp_path / "base.yaml").write_text(SMALL)
     journal = tmp_path / "s" / JOURNAL
     moments = sorted(random.Random(seed).sample(range(size), 2))
     kill_when_the_journal_has(tuner(tmp_path), journal, moments[0])

@@ -7,10 +7,18 @@ from trainer.estimate.plan.space import full_recompute
 from trainer.recipe.schema import Recipe
 
 MOST_GPUS = 16384
+_FOUND: dict[tuple[str, int], int | None] = {}  # seconds of search each, and a report asks in several places
 
 
 def fewest_nodes(recipe: Recipe, *, above: int = 0) -> int | None:
     """In doublings from one node, more than `above`; None where not even MOST_GPUS are enough. Batch and model stay."""
+    key = recipe.model_dump_json(), above
+    if key not in _FOUND:
+        _FOUND[key] = _fewest(recipe, above)
+    return _FOUND[key]
+
+
+def _fewest(recipe: Recipe, above: int) -> int | None:
     lean = _leanest(recipe)
     nodes, each = 1, recipe.world_size // recipe.cluster.nodes
     while nodes * each <= MOST_GPUS:
