@@ -29,8 +29,9 @@ def _exit(reading: Reading, words: Words, node: Node) -> None:
 
 
 def _return(reading: Reading, words: Words, node: Node) -> None:
+    status = words[1].text if len(words) > 1 else "0"
     if reading.sure:
-        raise FunctionEnd
+        raise FunctionEnd(succeeds=int(status) == 0 if status.isdigit() else None)
 
 
 def _break(reading: Reading, words: Words, node: Node) -> None:

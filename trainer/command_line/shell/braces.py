@@ -32,7 +32,9 @@ def _choices(inner: str) -> list[str] | None:
     if match := _SEQUENCE.fullmatch(inner):
         first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
         by = step if last >= first else -step
-        return [str(each) for each in range(first, last + (1 if by > 0 else -1), by)][:MOST]
+        padded = any(re.match(r"-?0\d", end) for end in match.group(1, 2))  # {01..10}
+        width = max(map(len, match.group(1, 2))) if padded else 0
+        return [f"{each:0{width}d}" for each in range(first, last + (1 if by > 0 else -1), by)][:MOST]
     cuts = [place for place in _at(inner, ",") if _depth(inner, place) == 0]
     if not cuts:
         return None

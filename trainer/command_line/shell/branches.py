@@ -40,6 +40,8 @@ def _condition(reading: Reading, branch: Node) -> bool | None:
     tests = _tests(branch)
     if any(_starts(test) for test in tests):  # if ! torchrun …; then
         reading.statements(tests)
+    if tests and _calls(reading, tests[-1]) is not None:  # if is_big "$SIZE"; then
+        return _status(reading, tests[-1])
     return holds(tests[-1], reading.scope) if tests else None
 
 
@@ -70,12 +72,18 @@ def _status(reading: Reading, node: Node) -> bool | None:
     is_test = node.type in ("test_command", "negated_command") or _is_arithmetic_test(node)
     if not (is_test or text_of(node).startswith("test ")):
         reading.statements([node])
-        return True
+        return _calls(reading, node) is None or reading.succeeded
     if (asked := reading.scope.given.get(_place(reading, reading.line(node)))) is not None:
         return asked.lower() in YES
     if node.type == "negated_command" and node.named_children[0].type == "command":
         reading.statements(node.named_children)
     return holds(node, reading.scope)
+
+
+def _calls(reading: Reading, node: Node) -> str | None:
+    """The script's own function that a command is."""
+    name = node.child_by_field_name("name") if node.type == "command" else None
+    return text_of(name) if name is not None and text_of(name) in reading.functions else None
 
 
 def _is_arithmetic_test(node: Node) -> bool:

@@ -322,8 +322,8 @@ class Expansion:
 
     def known_word(self, text: str) -> str | None:
         """The text of a word of the script, as in a substitution; None while a part of it is not known."""
-        if not text:
-            return ""
+        if not text.strip():
+            return text
         value = _read_alone(text)
         pieces = () if value is None else self.value(value)
         return None if value is None or any(piece.gap for piece in pieces) else "".join(p.text for p in pieces)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from trainer.command_line.shell import nested
 from trainer.command_line.shell.bash_builtins import BUILTINS, Words
+from trainer.command_line.shell.conditions import holds
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.remote import behind_ssh, is_apart
 from trainer.command_line.shell.scope import Scope
@@ -78,10 +79,21 @@ def _call(reading: Reading, words: Words) -> None:
         return
     held, reading.scope.positional = reading.scope.positional, tuple(pieces_of(word) for word in words[1:])
     reading.depth += 1
-    with suppress(FunctionEnd):
-        reading.statements(reading.functions[words[0].text].named_children)
-    reading.depth -= 1
-    reading.scope.positional = held
+    reading.hidden.append({})
+    body = [each for each in reading.functions[words[0].text].named_children if each.type != "comment"]
+    try:
+        reading.statements(body)
+        succeeded = holds(body[-1], reading.scope) if body and body[-1].type in _TESTS else True
+    except FunctionEnd as end:
+        succeeded = end.succeeds
+    finally:
+        reading.depth -= 1
+        reading.scope.positional = held
+        reading.scope.put_back(reading.hidden.pop())
+    reading.succeeded = succeeded
+
+
+_TESTS = frozenset({"test_command", "negated_command", "list"})  # which a function may end with
 
 
 def _exec(reading: Reading, words: Words, node: Node) -> None:

@@ -65,6 +65,13 @@ class Scope:
             value = Variable(values=((replace(only[0], gap=replace(only[0].gap, name=name)),),))
         self.variables[name] = value
 
+    def put_back(self, values: Mapping[str, Variable | None]) -> None:
+        """What variables held before; None: nothing."""
+        for name, value in values.items():
+            self.variables.pop(name, None)
+            if value is not None:
+                self.variables[name] = value
+
     def append(self, name: str, value: Variable) -> None:
         held = self.variables.get(name, Variable(values=(), is_array=value.is_array))
         if held.keys is not None and value.keys is not None:

@@ -34,7 +34,11 @@ class ScriptEnd(Exception):
 
 
 class FunctionEnd(Exception):
-    """The function, or the file that is read, ends here."""
+    """The function, or the file that is read, ends here; `succeeds`: by its status, None where that is not known."""
+
+    def __init__(self, *, succeeds: bool | None = True) -> None:
+        self.succeeds = succeeds
+        super().__init__()
 
 
 class LoopEnd(Exception):
@@ -75,6 +79,8 @@ class Reading:
     substitution: Callable[[Reading, Node], Pieces | None] = lambda reading, node: None
     output: Output | None = None  # of the substitution that is read
     given_text: Pieces | None = None  # what commands read, as far as it is known
+    hidden: list[dict[str, Variable | None]] = field(default_factory=list)  # by functions' own, the innermost last
+    succeeded: bool | None = True  # the last function that was called
     at_end: bool = True  # whether the last `read` came to the end
     unread: bool = False  # whether what it took is not known
 

@@ -116,9 +116,12 @@ def _declaration(reading: Reading, node: Node) -> None:
     is_export = text_of(node.children[0]) == "export"
     if "n" in flags and not is_export:
         reading.note(reading.line(node), f"{text_of(node)}: what is set by another name was not followed")
+    own = reading.hidden and not is_export and text_of(node.children[0]) != "readonly" and "g" not in flags
     exports, keeps = (is_export or "x" in flags), (is_export and "n" in flags) or "+x" in options
     for child in node.named_children:
         is_set = child.type == "variable_assignment"
+        if own and child.type in ("variable_assignment", "variable_name"):
+            _hide(reading, text_of(child.child_by_field_name("name")) if is_set else text_of(child))
         if "A" in flags and child.type in ("variable_assignment", "variable_name"):
             declared = text_of(child.child_by_field_name("name")) if is_set else text_of(child)
             reading.scope.variables.setdefault(declared, Variable(values=(), is_array=True, keys=()))
@@ -127,6 +130,11 @@ def _declaration(reading: Reading, node: Node) -> None:
             reading.exported.pop(name, None)
         elif name and exports:
             reading.exported[name] = None
+
+
+def _hide(reading: Reading, name: str) -> None:
+    """A function's own variable: what it held outside comes back when the function ends."""
+    reading.hidden[-1].setdefault(name, reading.scope.variables.get(name))
 
 
 def _unset(reading: Reading, node: Node) -> None:

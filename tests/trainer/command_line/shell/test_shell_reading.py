@@ -79,6 +79,11 @@ EXPANSIONS = [
     "printf -v B -- '--a %d --b %s' 4 x; show $B $(printf -- '--x=%s ' 1 2 3) $(echo -n a; echo b) \"$(echo 'x  y')\"",
     'L=(1 2 3); K=$(IFS=,; echo "${L[*]}"); IFS=,; M="${L[*]}"; P=a,b; show $P; unset IFS; show $K $M $P',
     "A='a*'; [[ ab == a\\* ]] && B=1 || B=2; [[ '#x' == \\#* ]] && C=1 || C=2; show $B $C a\\ b\\*",
+    "A=1; f() { local A=2 B; B=$A; g; C=$B; }; g() { show $A ${B:-none}; }; f; g; show ${B:-none} $C",
+    "f() { [ $1 = a ] || return 1; show in; }; f a && show yes; f b || show no; "
+    "if f b; then show bad; else show good; fi",
+    "big() { [ $1 -gt 10 ]; }; big 20 && A=1 || A=2; if big 5; then B=1; else B=2; fi; show $A $B",
+    "A=1,2,3; B=(${A//,/ }); show ${B[1]} ${#B[@]} n{08..11} {1..3}",
     'A=1 B=2; X=$A/r/$B/x; show $A/r/$B/c.sh --x=${A}/$B.c "$A"-$B-$A-y /$A/$B $A,$B,$X a$A/b$B',
     'i=0; while [ $i -lt 3 ]; do L+="$i "; i=$((i+1)); done; show "$L"; for a; do show $a; done',
 ]
