@@ -4,7 +4,8 @@
 
 Every scene is the same small mixture of experts, trained for a few steps by the engine itself; a rank's host sleeps or
 collects garbage in each layer, or the router sends most tokens to one rank's experts. `even` is disturbed by nothing.
-Printed are the verdict and its cause beside what was done, and right, wrong and abstained over all.
+Printed are the verdict and its cause beside what was done, and right, wrong and abstained over all; where a fix cures
+the cause, what ranks wait for it before and after.
 """
 
 from __future__ import annotations
@@ -110,10 +111,15 @@ class Scene:
     cause: str = ""
     late: tuple[int, ...] = ()
     model: Mapping[str, int] = field(default_factory=dict)
+    cure: Mapping[str, Any] = field(default_factory=dict)  # of knobs, as the cause's fix makes it
 
     @property
     def recipe(self) -> Recipe:
         return Recipe.model_validate(RECIPE | {"model": RECIPE["model"] | self.model})
+
+    @property
+    def cured(self) -> Recipe:
+        return self.recipe.replace(dict(self.cure))
 
     def judge(self, analysis: Analysis) -> str:
         """right, wrong or abstained. Where nothing is disturbed it is only wrong to call a rank late."""
@@ -135,6 +141,7 @@ SCENES = (
         cause="experts_load",
         late=(0,),
         model={"moe_ffn_hidden_size": 2048},
+        cure={"moe_expert_capacity_factor": 1.25},
     ),
 )
 SLEEP_S = 0.2
@@ -164,13 +171,13 @@ def disturbed(scene: Scene, folder: Path) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def play(scene: Scene, folder: Path) -> Analysis:
-    """The traces of one burst of a scene, diagnosed by themselves: what a CPU could attain, which a busy machine never
-    lets it, is not asked. RuntimeError where it does not run."""
+def play(scene: Scene, folder: Path, recipe: Recipe) -> Analysis:
+    """The traces of one burst of a recipe under a scene, diagnosed by themselves: what a CPU could attain, which a busy
+    machine never lets it, is not asked. RuntimeError where it does not run."""
     with disturbed(scene, folder / "path"):
         engine = open_engine("megatron", folder / "engine")
         try:
-            burst = Burst(number=1, recipe=scene.recipe, folder=folder / "0001")
+            burst = Burst(number=1, recipe=recipe, folder=folder / "0001")
             outcome = engine.run(burst)
         finally:
             engine.close()
@@ -190,12 +197,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="late-ranks-") as temporary:
         for number in range(asked.repeats):
             for scene in chosen:
-                analysis = play(scene, (asked.keep or Path(temporary)) / f"{scene.name}-{number}")
+                kept = (asked.keep or Path(temporary)) / f"{scene.name}-{number}"
+                analysis = play(scene, kept, scene.recipe)
                 verdict = scene.judge(analysis)
                 judged[verdict] += 1
                 diagnosis, cause = analysis.diagnosis, analysis.diagnosis.cause
                 said = "; ".join(cause.evidence) if cause is not None else diagnosis.because
                 print(f"{scene.name:14} {verdict:10} {diagnosis.wall}: {diagnosis.headline}: {said}", flush=True)
+                if scene.cure:
+                    after = play(scene, kept.with_name(f"{kept.name}-cured"), scene.cured)
+                    waits = (one.diagnosis.waits.get(scene.cause, 0.0) / 1e3 for one in (analysis, after))
+                    changed = ", ".join(f"{knob} {value}" for knob, value in scene.cure.items())
+                    print(f"{'':14} with {changed} ranks wait for it {' → '.join(f'{ms:.0f}' for ms in waits)} ms")
     print(f"{judged.total()} bursts: {', '.join(f'{count} {verdict}' for verdict, count in judged.most_common())}")
 
 
