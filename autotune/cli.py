@@ -141,8 +141,18 @@ def _usage(error: Exception, words: Sequence[str]) -> Explained:
     named = f"moe-autotune {command}" if command in {*app()} else "moe-autotune"
     strange = next((word for word in words if word.startswith("-") and os.path.exists(word)), None)
     beside = f"; a path that starts with - is written ./{strange}" if strange else ""
-    problem = Problem(where=named, what=str(error).rstrip(), hint=f"see `{named} --help`{beside}")
+    problem = Problem(where=named, what=_lacking(error) or str(error).rstrip(), hint=f"see `{named} --help`{beside}")
     return Explained(code=BAD_INPUT, problems=(problem,))
+
+
+def _lacking(error: Exception) -> str | None:
+    """`RECIPE is missing`: what is not given at all, an option by its name; None where it is another fault."""
+    from cyclopts import MissingArgumentError
+
+    if not isinstance(error, MissingArgumentError) or error.argument is None or error.keyword is not None:
+        return None
+    name = error.argument.name
+    return f"{name if error.argument.index is None else name.removeprefix('--').upper()} is missing"
 
 
 def _explained(error: Exception) -> Explained:

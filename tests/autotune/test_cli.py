@@ -149,7 +149,8 @@ def test_a_bad_trace_ends_with_2_and_says_what_to_do(
     ("words", "said"),
     [
         (["run", "nowhere.yaml"], "nowhere.yaml"),
-        (["run"], "recipe"),
+        (["run"], "moe-autotune run: RECIPE is missing"),
+        (["run", "cpu-moe", "--study"], "--study requires an argument"),
         (["rnu", "x"], 'Did you mean "run"?'),
         (["run", "cpu-moe", "--bugdet", "3"], "Did you mean --budget?"),
         (["run", "cpu-moe", "--budget", "0"], "Must be > 0"),
