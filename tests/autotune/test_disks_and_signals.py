@@ -13,7 +13,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.tuning.journal import read_study
-from tests.autotune.outside import SIMULATED, mounted, started, without_a_reader
+from tests.autotune.outside import LONG, SIMULATED, mounted, started, without_a_reader
 from tests.places import ROOT
 
 
@@ -71,6 +71,7 @@ def test_a_read_only_file_system_ends_with_2(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Signals, recipe: Path) -> None:
     told = 'printf "%s" "$MOE_AUTOTUNE_STATUS $MOE_AUTOTUNE_EXIT_CODE $MOE_AUTOTUNE_SUMMARY" > told'
+    recipe.write_text(LONG)
     run = started("run", str(recipe), "--budget", "5000", "--study", "s", "--notify", told)
     assert run.stdout is not None
     for line in run.stdout:
