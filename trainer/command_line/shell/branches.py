@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from trainer.command_line.shell.arithmetic import changed_names
-from trainer.command_line.shell.conditions import holds
+from trainer.command_line.shell.conditions import holds, truth
 from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options, reading_command
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.state import Handler, Reading
@@ -67,8 +67,8 @@ def _status(reading: Reading, node: Node) -> bool | None:
     """Reads a statement as the shell would run it, and says whether it succeeds; a command that is not run does."""
     if node.type == "list":
         return _status_of_list(reading, node)
-    if node.type == "command" and text_of(node) in ("true", "false", ":"):
-        return text_of(node) != "false"
+    if (said := truth(node, reading.scope)) is not None:
+        return said
     is_test = node.type in ("test_command", "negated_command") or _is_arithmetic_test(node)
     if not (is_test or text_of(node).startswith("test ")):
         reading.statements([node])

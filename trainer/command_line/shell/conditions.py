@@ -110,11 +110,18 @@ def _list(node: Node, scope: Scope) -> bool | None:
 
 def _command(node: Node, scope: Scope) -> bool | None:
     name, _, rest = text_of(node).partition(" ")
-    if name in ("true", ":"):
-        return True
-    if name == "false":
-        return False
+    if (said := truth(node, scope)) is not None:
+        return said
     return holds(parse(f"[ {rest} ]").named_children[0], scope) if name == "test" else None
+
+
+def truth(node: Node, scope: Scope) -> bool | None:
+    """Of `true`, `false` and `:`, also as what a variable holds: `if $DEBUG`."""
+    alone = node.type == "command" and len(node.named_children) == 1
+    return _TRUTHS.get(_text(node.named_children[0], scope) or "") if alone else None
+
+
+_TRUTHS = {"true": True, ":": True, "false": False}
 
 
 def _text(node: Node, scope: Scope) -> str | None:

@@ -83,6 +83,7 @@ EXPANSIONS = [
     "f() { [ $1 = a ] || return 1; show in; }; f a && show yes; f b || show no; "
     "if f b; then show bad; else show good; fi",
     "big() { [ $1 -gt 10 ]; }; big 20 && A=1 || A=2; if big 5; then B=1; else B=2; fi; show $A $B",
+    "T=true F=false; $T && A=1 || A=2; $F && B=1 || B=2; if $F; then C=1; elif $T; then C=2; fi; show $A $B $C",
     "A=1,2,3; B=(${A//,/ }); show ${B[1]} ${#B[@]} n{08..11} {1..3}",
     'A=1 B=2; X=$A/r/$B/x; show $A/r/$B/c.sh --x=${A}/$B.c "$A"-$B-$A-y /$A/$B $A,$B,$X a$A/b$B',
     'i=0; while [ $i -lt 3 ]; do L+="$i "; i=$((i+1)); done; show "$L"; for a; do show $a; done',
