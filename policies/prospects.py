@@ -37,6 +37,9 @@ FEW = 12  # single moves whose pairs are looked at
 HOPE = 0.25  # of what two bursts differ by: a gain that is expected to be less is hardly ever told from none
 NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
+# Deviations by which a recipe may be told to lose: the best of thousands is one that is told too high, and of 65 that
+# were told to lose by more, 4 gained, and by less than a burst is paid for (benchmarks/data/policy_today.csv)
+LOSING = 0.4
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
 Move = tuple[Axis, str, Recipe]  # along an axis, its option, and what it makes
 Doubt = Mapping[str, Any]  # knob -> value that only a failed recipe has had
@@ -271,7 +274,7 @@ def _scores(
         )
     over, deviation = belief.time.over(belief.time.foreseen(table), now)
     z = -over / deviation
-    chance = np.where(fits >= asked, fits**CAUTION, 0.0)
+    chance = np.where((fits >= asked) & (z >= -LOSING), fits**CAUTION, 0.0)
     worth = deviation * (norm.pdf(z) + z * norm.cdf(z)) * chance * _trust(table, doubts)
     return _Scores(log_step=over, deviation=deviation, gain=-over, fits=fits, worth=worth, score=worth, noise=noise)
 
