@@ -25,7 +25,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "base.yaml"
-    path.write_text(SIMULATED)
+    path.write_text(LONG)
     return path
 
 
@@ -39,6 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_with_2_and_the_study_goes_on_once_there_is_room(
     recipe: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    recipe.write_text(SIMULATED)
     words = ["run", str(recipe), "--budget", "30", "--study", str(small_disk / "s")]
     assert main(words) == 2
     said = capsys.readouterr().err
@@ -71,7 +72,6 @@ def test_a_read_only_file_system_ends_with_2(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_cleanly_with_130_and_says_how_to_go_on(number: signal.Signals, recipe: Path) -> None:
     told = 'printf "%s" "$MOE_AUTOTUNE_STATUS $MOE_AUTOTUNE_EXIT_CODE $MOE_AUTOTUNE_SUMMARY" > told'
-    recipe.write_text(LONG)
     run = started("run", str(recipe), "--budget", "5000", "--study", "s", "--notify", told)
     assert run.stdout is not None
     for line in run.stdout:
