@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import count, islice
 
 from trainer.command_line.shell.scope import SPACES
 from trainer.command_line.shell.state import FunctionEnd, LoopEnd, Output, Reading, ScriptEnd
 from trainer.command_line.shell.syntax import Node, inside, parse, text_of
 from trainer.command_line.shell.words import Piece, Pieces, Word, is_open, pieces_of, text_of_pieces
 
-_DIRECTIVE = re.compile(r"%(%|[-0 ]*\d*(?:\.\d+)?[sdi])|\\(n|t|\\)")
+_DIRECTIVE = re.compile(r"%(%|[-0 ]*\d{0,3}(?:\.\d{1,3})?[sdi])|\\(n|t|\\)")
 _OUTWARD = re.compile(r"(?:1|&)?>")  # of standard output; 2> is another's
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 MOST_TURNS = 1000  # of a format that is used again
@@ -128,8 +127,10 @@ def seq(reading: Reading, words: tuple[Word, ...], node: Node) -> None:
         hides(reading)
         return
     first, step = (1 if len(numbers) == 1 else numbers[0]), (numbers[1] if len(numbers) == 3 else 1)
-    there = (n for n in islice(count(first, step), MOST_COUNTED))
-    counted = [n for n in there if (n <= numbers[-1] if step > 0 else n >= numbers[-1])]
+    counted = range(first, numbers[-1] + (1 if step > 0 else -1), step)
+    if len(counted) > MOST_COUNTED:
+        hides(reading)
+        return
     prints(reading, (Piece(text="".join(f"{n}\n" for n in counted)),))
 
 

@@ -170,6 +170,8 @@ def test_the_arguments_of_a_script_are_asked_for_by_the_number_they_were_given_u
         ("read A B < file", ["A", "B"]),
         ("while read -r A; do torchrun t.py; done < file", ["A"]),
         ("printf -v A %q x", ["A"]),
+        ("printf -v A %0999999999d 1", ["A"]),
+        ("A=$(seq 999999999)", ["A"]),
         ("mapfile -t A < file", ["A"]),
         ("getopts ab: A", ["A"]),
         ("if some_test; then let A=3; fi", ["A"]),
