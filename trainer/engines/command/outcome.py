@@ -43,8 +43,8 @@ class Ended:
 
 
 _RESUMED = (
-    "the trainer began with iteration {first}: it resumed from a checkpoint; a burst begins with the first, take what "
-    "makes it resume out of trainer.command and trainer.env"
+    "the trainer started with iteration {first}: it resumed from a checkpoint; a burst starts with the first: "
+    "take what makes it resume out of trainer.command and trainer.env"
 )
 
 
