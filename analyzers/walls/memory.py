@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from analyzers.diagnosis import Wall, WallFinding
 from analyzers.memory.evidence import memory_evidence
+from analyzers.names.kernels import RECOMPUTE
 from analyzers.one_rank.rank_step import OFFLOAD, RankStep
 from analyzers.outcome import RunOutcome
 from analyzers.ranks.job import Job
@@ -75,8 +76,7 @@ def _parts(step: RankStep) -> dict[str, float]:
 def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
     lines = []
     if (us := parts.get("recompute", 0.0)) > 0:
-        host = f", {ms(step.recompute_host_us)} ms of it on the host" if step.recompute_host_us > 0 else ""
-        lines.append(f"recompute takes {job.of_step(us)}{host}")
+        lines.append(f"recompute takes {job.of_step(us)}{_beside_compute(job, step)}")
     if (us := parts.get("offload_copies", 0.0)) > 0:
         lines.append(f"copies between device and host, both ways, are exposed for {job.of_step(us)}")
     elif job.share(step.to_host_us + step.from_host_us) >= SAID_SHARE:
@@ -88,6 +88,14 @@ def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
         often = f"{step.driver_calls:.3g} cudaMalloc and cudaFree{' per step' if job.steps else ''}"
         lines.append(f"{often} take {ms(step.driver_us)} ms")
     return lines or ["no recompute, no offload and no allocator stall shows in the trace"]
+
+
+def _beside_compute(job: Job, step: RankStep) -> str:
+    """What of recompute the step's table does not show as such."""
+    repeated = step.recompute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
+    counted = {"in communication that it repeats": repeated, "on the host": step.recompute_host_us}
+    said = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= SAID_SHARE]
+    return "".join(f", {each}" for each in said)
 
 
 def _peak(outcome: RunOutcome) -> list[str]:

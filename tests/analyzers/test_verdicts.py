@@ -77,6 +77,12 @@ def test_recompute_with_its_host_time_is_memory() -> None:
     assert _finding(diagnosis, Wall.MEMORY).parts == {"recompute": 34_000.0}
 
 
+def test_recompute_says_what_of_it_the_steps_table_shows_elsewhere() -> None:
+    diagnosis = _judge(recompute_us=30_000.0, recompute_host_us=4_000.0, compute_by_class={"recompute": 20_000.0})
+    said = _finding(diagnosis, Wall.MEMORY).evidence[0]
+    assert said.endswith("10 ms of it in communication that it repeats, 4.0 ms of it on the host")
+
+
 def test_copies_both_ways_are_offload_and_one_way_are_not() -> None:
     both = _finding(_judge(to_host_us=9_000.0, from_host_us=8_000.0), Wall.MEMORY)
     one = _finding(_judge(to_host_us=10.0, from_host_us=8_000.0), Wall.MEMORY)
