@@ -21,6 +21,7 @@ from analyzers.diagnosis import Analysis
 from analyzers.errors import TraceError
 from autotune.tuning.events import Analyzed, BurstFinished, BurstLost, BurstStarted, Judged, Proposed, Purpose, Refused
 from autotune.tuning.journal import Journal
+from autotune.tuning.lines import rate_unit
 from policies.trial import Proposal, Status, Trial, Verdict
 from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, was_begun
 from trainer.engines import Adopting, Engine
@@ -70,7 +71,8 @@ class Bench:
         if self.spent >= self.budget:
             return self.in_words
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
-            return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} GPU-hours are used, a burst takes {hours:.2g}"
+            unit = f"{rate_unit(history)}-hours"
+            return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} {unit} are used, a burst takes {hours:.2g}"
         if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
             return "the deadline was reached"
         return None

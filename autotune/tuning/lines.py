@@ -142,8 +142,8 @@ def failure_in_words(failure: Failure | None) -> str:
 
 def rate_unit(history: History) -> str:
     """What one share of the throughput is counted for: a GPU, or a rank where the recipe runs on CPUs."""
-    recipes = [trial.recipe for trial in history.attempted.values()]
-    return "rank" if recipes and recipes[0].cluster.gpu == "cpu" else "GPU"
+    on_cpu = history.study is not None and history.study.recipe["cluster"]["gpu"] == "cpu"
+    return "rank" if on_cpu else "GPU"
 
 
 def cost_in_words(history: History) -> str:

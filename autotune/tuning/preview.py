@@ -180,7 +180,8 @@ def _show(
         say(console, _because(trial), lead="   why: ")
     if night:
         hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
-        cost = f"{counted(night.bursts, 'burst')} need about {hours} h, {gpu_hours} GPU-hours"
+        unit = "rank" if recipe.hardware.is_cpu else "GPU"
+        cost = f"{counted(night.bursts, 'burst')} need about {hours} h, {gpu_hours} {unit}-hours"
         console.print()
         say(console, f"{cost}, not counting startup of ranks and models")
 

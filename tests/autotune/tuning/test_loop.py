@@ -342,12 +342,12 @@ def test_a_reference_that_was_measured_is_not_measured_anew_on_resuming(tmp_path
 def test_no_burst_is_begun_that_would_cost_more_gpu_hours_than_there_are(
     hours: float, bursts: int, tmp_path: Path
 ) -> None:
-    """A burst of two ranks takes a second by the fake clock: 0.00056 GPU-hours."""
+    """A burst of two ranks takes a second by the fake clock: 0.00056 rank-hours."""
     engine = FakeEngine(micro_batches)
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], max_gpu_hours=hours).run()
     assert len(engine.ran) == bursts
     assert ended.status == ("budget" if bursts < 5 else "converged")
-    assert "GPU-hours are used" in ended.because or bursts == 5
+    assert "rank-hours are used" in ended.because or bursts == 5
 
 
 def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None:
