@@ -134,7 +134,8 @@ def test_a_host_that_is_down_is_the_machines_fault(
 ) -> None:
     failure = launch_on_hosts(ssh=("-p", "9", *hosts.ssh)).run(make_burst({}), deadline_s=PATIENCE_S).failure
     assert failure is not None
-    assert (failure.kind, failure.node) == (FailureKind.INFRASTRUCTURE, "h1")
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert failure.node in ("h1", "h2")  # no ssh answers on either: the one that is refused first
 
 
 def test_a_trainer_of_the_users_runs_behind_its_setup_on_every_host(hosts: Hosts, tmp_path: Path) -> None:
