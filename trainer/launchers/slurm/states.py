@@ -34,24 +34,11 @@ PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", SUSPENDED, "RES
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED")
 
 NEVER_S = 30.0  # for a reason to wait for ever to be more than the scheduler's first word
-# Reasons for which a job waits for ever, from squeue(1): what it asks for is not there, or not for this user
-NEVER = (
-    "BadConstraints",
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-    "PartitionInactive",
-    "PartitionDown",
-    "InvalidAccount",
-    "InvalidQOS",
-    "AccountNotAllowed",
-    "QOSNotAllowed",
-    "JobHeldUser",
-    "JobHeldAdmin",
-    "AssocMaxJobsLimit",
-    "AssocMaxNodePerJobLimit",
-    "QOSMaxNodePerJobLimit",
-    "QOSMaxWallDurationPerJobLimit",
-    "AssocMaxWallDurationPerJobLimit",
+# Reasons of squeue(1) that lie in what the job asks for: it waits for ever, until it is asked for otherwise. A hold, a
+# partition that is down, or other jobs of the user (AssocMaxJobsLimit) pass without that.
+NEVER = re.compile(
+    r"BadConstraints|Partition(?:Node|Time)Limit|Invalid(?:Account|QOS)|(?:Account|QOS)NotAllowed"
+    r"|(?:Assoc|QOS)Max\w+PerJob(?:Limit)?"
 )
 
 
@@ -185,8 +172,8 @@ def reason_of(queue: Queue) -> str:
 
 
 def never(queue: Queue) -> bool:
-    """Whether the job will wait for ever."""
-    return queue.state in PENDING and queue.reason in NEVER
+    """Whether the job will wait for ever, for what it asks for."""
+    return queue.state in PENDING and NEVER.fullmatch(queue.reason) is not None
 
 
 def refusal(log: str) -> str | None:

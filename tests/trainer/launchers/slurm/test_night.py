@@ -17,8 +17,10 @@ from tests.places import ROOT
 from tests.trainer.launchers.slurm.cluster import Cluster
 from tests.trainer.launchers.slurm.test_ended_by_slurm import finished, night_in
 from tests.trainer.launchers.two_nodes import PATIENCE_S, until
+from trainer.errors import ToolError
+from trainer.launchers.slurm import clients, night, states
 from trainer.launchers.slurm.clients import named
-from trainer.launchers.slurm.night import Night, is_wanted
+from trainer.launchers.slurm.night import Look, Night, is_wanted
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.launching import SlurmSettings
 
@@ -35,13 +37,13 @@ ASKED = {"slurm": {"allocate": "--nodes=2 --time=30"}}  # for bursts that take l
 
 def test_the_recipes_words_take_the_place_of_ours() -> None:
     settings = SlurmSettings(allocate="-N4 --time 8:00:00 --mem=100G", account="me")
-    night = Night(settings=settings, study=Path("/s/night-1"), nodes=2, gpus_per_node=8, argv=["run", "a b"])
-    words = night.words()
+    asked = Night(settings=settings, study=Path("/s/night-1"), nodes=2, gpus_per_node=8, argv=["run", "a b"])
+    words = asked.words()
     assert words[:2] == ["sbatch", "--parsable"]
     assert words[-5:] == ["-N4", "--time", "8:00:00", "--mem=100G", "/s/night-1/allocation/job.sh"]
     assert {"--account=me", "--gpus-per-node=8", "--signal=B:TERM@120", "--no-requeue"} <= set(words)
     assert not {"--nodes=2", "--mem=0"} & set(words)
-    assert night.script().endswith("exec run 'a b'\n")
+    assert asked.script().endswith("exec run 'a b'\n")
 
 
 def test_a_study_asks_for_its_job_only_outside_of_one(tmp_path: Path) -> None:
@@ -49,6 +51,43 @@ def test_a_study_asks_for_its_job_only_outside_of_one(tmp_path: Path) -> None:
     assert is_wanted(recipe, {})
     assert not is_wanted(recipe, {"SLURM_JOB_ID": "7"})
     assert not is_wanted(load_recipe("cpu-moe"), {})
+
+
+@pytest.fixture
+def taken_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was cancelled, where no reason is given time to pass."""
+    names: list[str] = []
+    monkeypatch.setattr(clients, "cancel", names.append)
+    monkeypatch.setattr(states, "NEVER_S", -1.0)
+    monkeypatch.setattr(night, "_LOOK_S", 0.0)
+    return names
+
+
+def look_at(monkeypatch: pytest.MonkeyPatch, study: Path, *records: dict[str, str]) -> tuple[Look, list[str]]:
+    left, said = list(records), list[str]()
+    monkeypatch.setattr(clients, "job_record", lambda job: left.pop(0))
+    asked = Night(settings=SlurmSettings(allocate=""), study=study, nodes=2, gpus_per_node=8, argv=["run"])
+    return Look(night=asked, job="7", say=said.append), said
+
+
+@pytest.mark.parametrize("reason", ["AssocMaxJobsLimit", "JobHeldUser", "PartitionDown"])
+def test_a_job_that_waits_for_what_passes_is_waited_for(
+    reason: str, taken_back: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = {"JobState": "PENDING", "Reason": reason}
+    look, said = look_at(monkeypatch, tmp_path, waits, waits, {"JobState": "RUNNING"}, {"JobState": "COMPLETED"})
+    assert look.follow()
+    assert said == [f"job 7 is pending ({reason})", "job 7 runs"]
+    assert taken_back == []
+
+
+def test_a_job_that_asks_for_what_is_not_there_is_taken_back(
+    taken_back: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, _ = look_at(monkeypatch, tmp_path, {"JobState": "PENDING", "Reason": "PartitionNodeLimit"})
+    with pytest.raises(ToolError, match="cannot start, for the reason PartitionNodeLimit, and was taken back"):
+        look.follow()
+    assert taken_back == [look.night.name]
 
 
 def recipe_in(folder: Path) -> Recipe:

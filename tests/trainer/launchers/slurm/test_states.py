@@ -117,6 +117,24 @@ def test_a_job_waits_for_ever_for_what_is_not_there_and_not_for_resources() -> N
 
 
 @pytest.mark.parametrize(
+    ("reason", "passes"),
+    [
+        ("PartitionTimeLimit", False),
+        ("QOSMaxWallDurationPerJobLimit", False),
+        ("QOSMaxGRESPerJob", False),
+        ("AssocMaxJobsLimit", True),
+        ("QOSMaxGRESPerUser", True),
+        ("JobHeldUser", True),
+        ("JobHeldAdmin", True),
+        ("PartitionDown", True),
+        ("PartitionInactive", True),
+    ],
+)
+def test_a_reason_that_passes_with_the_same_request_is_not_for_ever(reason: str, passes: bool) -> None:
+    assert never(Queue(job="7", state="PENDING", reason=reason)) is not passes
+
+
+@pytest.mark.parametrize(
     ("words", "state", "why"),
     [
         ("JobState=RUNNING Reason=None PreemptTime=None", "RUNNING", None),
