@@ -2,9 +2,10 @@
 
 `python -m trainer.launchers.nodes.supervise <tuner's pid> <control folder> <last words> <stays> <command…>` runs the
 command (srun, ssh, or what submits a job) until it ends, until it is told to end it (TERM) or until the tuner is gone.
-It renews the lease that the keepers on the nodes live by. At the end it asks them to end, then runs the last words (one
-word of a shell: scancel), if there are any. What `stays` is left alone where nobody but the tuner is gone: the next one
-finds it. If this process is killed itself, the kernel kills the command, and the lease runs out.
+It renews the lease that the keepers on the nodes live by. At the end it asks them to end, leaves the command's exit
+code, then runs the last words (one word of a shell: scancel), if there are any. What `stays` is left alone where nobody
+but the tuner is gone: the next one finds it. If this process is killed itself, the kernel kills the command, and the
+lease runs out.
 """
 
 from __future__ import annotations
@@ -44,10 +45,18 @@ def main(owner: int, control: Path, last_words: list[str], stays: bool, command:
     if code is None and folder.came_path(control, 0).exists():
         _let_end(agent)
     end_all(family)
-    if last_words:
-        subprocess.run(last_words, timeout=_LAST_WORDS_S, check=False)
     if code is not None:
         write_whole(exit_path(control), str(code).encode())
+    if last_words:
+        run_last(last_words)
+
+
+def run_last(words: Sequence[str], *, limit_s: float = _LAST_WORDS_S) -> None:
+    """No longer than that: programs of Slurm may hang."""
+    try:
+        subprocess.run(words, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"no end after {limit_s:g} s, given up: {shlex.join(words)}", flush=True)
 
 
 def start_supervise(
