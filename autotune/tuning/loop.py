@@ -194,8 +194,13 @@ class Loop:
 
     @property
     def _out_of_patience(self) -> bool:
-        best = self._history.best
-        return best is not None and sum(t.number > best.number for t in self._history.trials) >= self.patience
+        return self._history.best is not None and self._without_gain >= self.patience
+
+    @property
+    def _without_gain(self) -> int:
+        """Trials of the search behind the best: a recipe that is run as the reference alone is none."""
+        behind = (trial for trial in self._history.trials if trial.number > self.best.number)
+        return sum(trial.proposal.phase is not Phase.FIT for trial in behind)
 
     def _beats_noise(self, proposal: Proposal) -> bool:
         bound = proposal.predicted.gain_bound
@@ -233,9 +238,8 @@ class Loop:
             return None
         bound = found.predicted.gain_bound
         most = "the gain of the next is unknown" if bound is None else f"the next could gain {percent(bound)}"
-        without = sum(trial.number > self.best.number for trial in trials)
         return (
-            f"{without} recipes in a row brought no gain (tune.patience), and {most}, within the noise "
+            f"{self._without_gain} recipes in a row brought no gain (tune.patience), and {most}, within the noise "
             f"(±{percent(noise_gain(trials))})"
         )
 

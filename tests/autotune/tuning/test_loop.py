@@ -329,6 +329,19 @@ def test_where_the_recipe_as_given_does_not_run_one_near_it_is_what_the_gain_is_
     assert [burst.recipe.knob("micro_batch_size") for burst in engine.ran] == [1, 4, 2, 2, 4]
 
 
+def test_the_reference_is_no_recipe_of_the_search_that_brought_no_gain(tmp_path: Path) -> None:
+    engine = FakeEngine(only_with_a_larger_micro_batch)
+    dull = Idea(changes={"manual_gc": True, "manual_gc_interval": 1}, bound=0.001)
+    late = Idea(
+        changes={"manual_gc": True, "manual_gc_interval": 2},
+        bound=0.001,
+        when=lambda best: any(burst.recipe.knob("micro_batch_size") == 2 for burst in engine.ran),
+    )
+    ideas, rule = [GOOD_GUESS, dull, late], only_with_a_larger_micro_batch
+    loop_in(tmp_path, rule=rule, engine=engine, ideas=ideas, nearest=NEAR, patience=2).run()
+    assert [trial.recipe.knob("manual_gc_interval") for trial in trials_in(tmp_path)] == [0, 0, 1, 0, 2]
+
+
 def test_a_reference_that_was_measured_is_not_measured_anew_on_resuming(tmp_path: Path) -> None:
     rule = only_with_a_larger_micro_batch
     loop_in(tmp_path, rule=rule, ideas=[GOOD_GUESS], nearest=NEAR, budget=3).run()

@@ -8,6 +8,7 @@ searched for, none is anchored at a line's start. Sources: megatron/training/tra
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.errors import BadInputError, Problem
@@ -55,27 +56,32 @@ class Reading:
     peak_gib: dict[int, float] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
-        """One line, in which those of several ranks may stand behind each other."""
+        """One line, in which those of several ranks may stand behind each other. What a pattern of the user's own
+        catches that is no number is passed over."""
         line = plain(line)
         steps = list(self.patterns["iteration"].finditer(line))
         for index, found in enumerate(steps):
             begin = found.start() if index else 0
             end = steps[index + 1].start() if index + 1 < len(steps) else len(line)
-            each = Iteration(number=int(found["iteration"]), ms=_milliseconds(found))
-            self._more(each, line[begin:end])
-            self.iterations[each.number] = each
+            with suppress(ValueError):
+                each = Iteration(number=int(found["iteration"]), ms=_milliseconds(found))
+                self._more(each, line[begin:end])
+                self.iterations[each.number] = each
         for found in self.patterns["memory"].finditer(line):
             unit = _GB if found.groupdict().get("unit") == "GB" else _MB
-            rank, gib = int(found["rank"]), size_in(found["allocated"]) * unit / 2**30
-            self.peak_gib[rank] = max(gib, self.peak_gib.get(rank, 0.0))
+            with suppress(ValueError):
+                rank, gib = int(found["rank"]), size_in(found["allocated"]) * unit / 2**30
+                self.peak_gib[rank] = max(gib, self.peak_gib.get(rank, 0.0))
 
     def _more(self, each: Iteration, line: str) -> None:
         for name in ("loss", "grad_norm", "tflops"):
             if found := self.patterns[name].search(line):
-                setattr(each, name, number_in(found[name]))
+                with suppress(ValueError):
+                    setattr(each, name, number_in(found[name]))
         for name in ("skipped", "nan"):
             if found := self.patterns[name].search(line):
-                setattr(each, name, int(found[name]))
+                with suppress(ValueError):
+                    setattr(each, name, int(found[name]))
 
 
 def _milliseconds(found: re.Match[str]) -> float:
@@ -95,9 +101,11 @@ def size_in(text: str) -> float:
 
 
 def number_in(text: str) -> float:
-    """12.5 also where it is written 12,5, and 1234.5 where it is 1,234.5 or 1.234,5."""
+    """12.5 also where it is written 12,5, and 1234.5 where it is 1,234.5 or 1.234,5; a comma or point behind it is
+    none of it. ValueError for what is no number."""
+    text = text.rstrip(".,")
     if "," not in text:
-        return float(text)
+        return float(text if text.count(".") == 1 else text.replace(".", ""))
     whole, _, part = text.rpartition("," if text.rfind(",") > text.rfind(".") else ".")
     return float(f"{re.sub('[.,]', '', whole)}.{part}")
 

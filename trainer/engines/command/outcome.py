@@ -43,8 +43,9 @@ class Ended:
 
 
 _RESUMED = (
-    "the trainer started with iteration {first}: it resumed from a checkpoint; a burst starts with the first: "
-    "take what makes it resume out of trainer.command and trainer.env"
+    "the first line of the trainer is of iteration {first}: it resumed from a checkpoint, or does not print every "
+    "iteration; a burst starts with the first: take what makes it resume out of trainer.command and trainer.env, and "
+    "make it print each"
 )
 
 

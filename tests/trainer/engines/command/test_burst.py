@@ -79,7 +79,7 @@ def test_a_trainer_that_resumes_from_a_checkpoint_is_told_to_begin_with_the_firs
     failure = run(tmp_path, {"first": 1001}).failure
     assert failure is not None
     assert failure.kind is FailureKind.CONFIG
-    assert "started with iteration 1001: it resumed from a checkpoint" in failure.evidence
+    assert "the first line of the trainer is of iteration 1001: it resumed from a checkpoint" in failure.evidence
 
 
 @pytest.mark.faults

@@ -81,10 +81,22 @@ def test_a_pattern_that_cannot_be_used_is_refused(patterns: dict[str, str], said
     [
         *[("12.5", 12.5), ("12,5", 12.5), ("1,234.5", 1234.5), ("1.234,5", 1234.5), ("0,700", 0.7)],
         *[("6,255138E+00", 6.255138), ("-0,70", -0.7), ("7", 7.0)],
+        *[("3.5,", 3.5), ("1,234.5.", 1234.5), ("1.234.567", 1234567.0)],
     ],
 )
 def test_a_number_is_read_as_its_locale_writes_it(text: str, number: float) -> None:
     assert number_in(text) == size_in(text) == pytest.approx(number)
+
+
+def test_what_a_users_pattern_catches_that_is_no_number_is_passed_over() -> None:
+    iteration = r"step (?P<iteration>\S+) took (?P<s>\S+) s"
+    reading = Reading(patterns=patterns_with({"iteration": iteration, "loss": r"loss (?P<loss>\S+)"}))
+    for line in ("step 1 took . s", "step one took 2.0 s", "step 2 took 3.5, s loss ?", "step 3 took 1.5 s loss 7.0"):
+        reading.feed(line)
+    assert [(each.number, each.ms, each.loss) for each in reading.iterations.values()] == [
+        (2, 3500.0, None),
+        (3, 1500.0, 7.0),
+    ]
 
 
 def test_a_time_of_three_digits_behind_a_comma_counts_thousands() -> None:
