@@ -181,7 +181,8 @@ def _show(
     if night:
         hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
         unit = "rank" if recipe.hardware.is_cpu else "GPU"
-        cost = f"{counted(night.bursts, 'burst')} {'needs' if night.bursts == 1 else 'need'} about {hours} h, {gpu_hours} {unit}-hours"
+        need = "needs" if night.bursts == 1 else "need"
+        cost = f"{counted(night.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours"
         console.print()
         say(console, f"{cost}, not counting startup of ranks and models")
 

@@ -59,6 +59,7 @@ VERBS = {
     "uv": ("run",),
     "conda": ("run",),
 }
+LIVE = frozenset({"--no-capture-output", "--live-stream"})  # of conda run
 OF_RANKS = frozenset({"uv", "conda"})  # whose words every rank's command begins with: they say which Python it is
 TAKES_ONE = frozenset({"singularity", "docker", "timeout"})  # an image or a time stands before the command
 TWO_VALUES = frozenset({"mca"})
@@ -135,9 +136,16 @@ def peel(words: Sequence[str]) -> Start:
         at, python = end, "python -m" if starts_python and module else "python" if starts_python else None
         if python:
             break
-    within = tuple(word for each in peeled if each.name in OF_RANKS for word in each.words)
+    within = tuple(word for each in peeled if each.name in OF_RANKS for word in _told_at_once(each.words))
     starts = tuple(each for each in peeled if each.name not in OF_RANKS)
     return Start(command=tuple(range(at, len(words))), python=python, peeled=starts, env=tuple(env), within=within)
+
+
+def _told_at_once(words: tuple[str, ...]) -> tuple[str, ...]:
+    """`conda run` keeps what its program prints until it ends: nobody could tell how far a burst is."""
+    if words[0] != "conda" or LIVE.intersection(words):
+        return words
+    return (*words[:2], "--no-capture-output", *words[2:])
 
 
 def _launcher(words: Sequence[str], at: int) -> tuple[str | None, int]:

@@ -103,3 +103,15 @@ def test_variables_between_commas_are_found(words: str) -> None:
 def test_slurm_words_name_the_gpus_of_a_node(words: str, gpu: str | None, count: int) -> None:
     said = slurm_sizes(shlex.split(words))
     assert (said.gpu, said.gpus_per_node) == (gpu, count)
+
+
+@pytest.mark.parametrize(
+    ("given", "within"),
+    [
+        ("conda run -n moe python train.py", "conda run --no-capture-output -n moe"),
+        ("conda run --live-stream -n moe python train.py", "conda run --live-stream -n moe"),
+        ("uv run python train.py", "uv run"),
+    ],
+)
+def test_conda_hands_on_what_a_rank_prints_at_once(given: str, within: str) -> None:
+    assert peel(given.split()).within == tuple(within.split())
