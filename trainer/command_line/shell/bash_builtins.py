@@ -8,6 +8,7 @@ from collections.abc import Callable
 from trainer.command_line.shell import texts
 from trainer.command_line.shell.state import FunctionEnd, LoopEnd, Reading, ScriptEnd
 from trainer.command_line.shell.statements import arithmetic
+from trainer.command_line.shell.status import told
 from trainer.command_line.shell.syntax import Node
 from trainer.command_line.shell.words import Word, pieces_of
 
@@ -29,9 +30,14 @@ def _exit(reading: Reading, words: Words, node: Node) -> None:
 
 
 def _return(reading: Reading, words: Words, node: Node) -> None:
-    status = words[1].text if len(words) > 1 else "0"
-    if reading.sure:
-        raise FunctionEnd(succeeds=int(status) == 0 if status.isdigit() else None)
+    """With the status that it is given, or that of the statement in front of it."""
+    before = node.prev_named_sibling
+    if not reading.sure:
+        reading.may_have_ended = True
+    elif len(words) == 1:
+        raise FunctionEnd(succeeds=None if before is None else told(reading, before))
+    else:
+        raise FunctionEnd(succeeds=int(words[1].text) == 0 if words[1].text.isdigit() else None)
 
 
 def _break(reading: Reading, words: Words, node: Node) -> None:

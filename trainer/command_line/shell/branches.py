@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from trainer.command_line.shell.arithmetic import changed_names
@@ -12,13 +12,13 @@ from trainer.command_line.shell.conditions import holds, truth
 from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options, reading_command
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.state import Handler, Reading
+from trainer.command_line.shell.status import YES, calls, is_test, place, told
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.texts import read_names
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
 # a loop or a test without any of these words starts no training
 _STARTS = re.compile(r"\b(python[\d.]*|torchrun|srun|mpirun|mpiexec|accelerate|deepspeed|bash|sh|ssh)\b")
-YES = ("yes", "true", "1")
 
 
 def _if(reading: Reading, node: Node) -> None:
@@ -35,14 +35,19 @@ def _if(reading: Reading, node: Node) -> None:
 
 
 def _condition(reading: Reading, branch: Node) -> bool | None:
-    if (asked := reading.scope.given.get(_place(reading, reading.line(branch)))) is not None:
+    if (asked := reading.scope.given.get(place(reading, reading.line(branch)))) is not None:
         return asked.lower() in YES
     tests = _tests(branch)
     if any(_starts(test) for test in tests):  # if ! torchrun …; then
         reading.statements(tests)
-    if tests and _calls(reading, tests[-1]) is not None:  # if is_big "$SIZE"; then
-        return _status(reading, tests[-1])
+    if tests and _asks_function(reading, tests[-1]):
+        return status_of(reading, tests[-1]).succeeds
     return holds(tests[-1], reading.scope) if tests else None
+
+
+def _asks_function(reading: Reading, test: Node) -> bool:
+    """`if is_big "$SIZE"`, `if ! is_big "$SIZE"`."""
+    return calls(reading, test.named_children[0] if test.type == "negated_command" else test)
 
 
 def _case(reading: Reading, node: Node) -> None:
@@ -60,48 +65,45 @@ def _case(reading: Reading, node: Node) -> None:
 
 
 def _list(reading: Reading, node: Node) -> None:
-    _status(reading, node)
+    status_of(reading, node)
 
 
-def _status(reading: Reading, node: Node) -> bool | None:
-    """Reads a statement as the shell would run it, and says whether it succeeds; a command that is not run does."""
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """`succeeds`: None where nothing tells; `assumed`: of commands that are not run, which count as successes in the
+    list that they stand in and nowhere else."""
+
+    succeeds: bool | None
+    assumed: bool = False
+
+
+def status_of(reading: Reading, node: Node) -> Status:
+    """Reads a statement as the shell would run it, and says whether it succeeds."""
     if node.type == "list":
         return _status_of_list(reading, node)
-    if (said := truth(node, reading.scope)) is not None:
-        return said
-    is_test = node.type in ("test_command", "negated_command") or _is_arithmetic_test(node)
-    if not (is_test or text_of(node).startswith("test ")):
-        reading.statements([node])
-        return _calls(reading, node) is None or reading.succeeded
-    if (asked := reading.scope.given.get(_place(reading, reading.line(node)))) is not None:
-        return asked.lower() in YES
-    if node.type == "negated_command" and node.named_children[0].type == "command":
+    decides = is_test(node) or calls(reading, node)
+    if node.type == "negated_command":
         reading.statements(node.named_children)
-    return holds(node, reading.scope)
+    elif not is_test(node) and truth(node, reading.scope) is None:
+        reading.statements([node])
+    said = told(reading, node)
+    return Status(succeeds=True, assumed=True) if said is None and not decides else Status(succeeds=said)
 
 
-def _calls(reading: Reading, node: Node) -> str | None:
-    """The script's own function that a command is."""
-    name = node.child_by_field_name("name") if node.type == "command" else None
-    return text_of(name) if name is not None and text_of(name) in reading.functions else None
-
-
-def _is_arithmetic_test(node: Node) -> bool:
-    text = text_of(node)
-    return text.startswith("((") and not changed_names(text)
-
-
-def _status_of_list(reading: Reading, node: Node) -> bool | None:
+def _status_of_list(reading: Reading, node: Node) -> Status:
     """`a && b || c` is read as `(a && b) || c`."""
     left, sign, right = node.children[0], text_of(node.children[1]), node.children[-1]
     if sign == "||" and _prepares(reading, left):
         reading.prepare(node)
-        return None
-    status = _status(reading, left)
-    if status is None:
+        return Status(succeeds=None)
+    first = status_of(reading, left)
+    if first.succeeds is None:
         _maybe(reading, [right], node, "test")
-        return None
-    return _status(reading, right) if status is (sign == "&&") else status
+        return first
+    if first.succeeds is not (sign == "&&"):
+        return first
+    second = status_of(reading, right)
+    return Status(succeeds=second.succeeds, assumed=first.assumed or second.assumed)
 
 
 def _prepares(reading: Reading, node: Node) -> bool:
@@ -123,6 +125,8 @@ def _loop(reading: Reading, node: Node) -> None:
     reading.note(reading.line(node), "a loop was not followed")
     name = node.child_by_field_name("variable")
     sets = _assigned(body)
+    reading.open(_counted(node), node, "set by a loop")
+    reading.may_have_ended |= re.search(r"\breturn\b", text_of(body)) is not None
     if condition := node.child_by_field_name("condition"):
         reading.statements([condition] if _starts(condition) else [])
         reads = reading_command(condition)
@@ -137,9 +141,10 @@ def _loop(reading: Reading, node: Node) -> None:
         reading.open(_assigned(body), node, own_options(node), named=ARGUMENTS)
 
 
-def _place(reading: Reading, line: int) -> str:
-    """What a test is decided by: if@3, or if@env.sh:3 in a file that the script reads."""
-    return f"if@{reading.scope.file}:{line}" if reading.scope.file else f"if@{line}"
+def _counted(loop: Node) -> set[str]:
+    """What `for ((i = 0; i < 3; i++))` itself sets."""
+    header = text_of(loop)[: loop.child_by_field_name("body").start_byte - loop.start_byte]
+    return set(changed_names(header)) if loop.type == "c_style_for_statement" else set()
 
 
 def _starts(node: Node) -> bool:
@@ -166,7 +171,7 @@ def _maybe(reading: Reading, nodes: list[Node], whole: Node, what: str, sets: Co
         before = reading.scope.variables.get(name)
         if before is not None and before.is_array:
             gap = Gap(
-                name=_place(reading, line), line=line, text=f"({what} of line {line})", why="undecided: yes or no?"
+                name=place(reading, line), line=line, text=f"({what} of line {line})", why="undecided: yes or no?"
             )
         gap = replace(gap, file=reading.scope.file)
         reading.scope.variables[name] = Variable(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from trainer.command_line.shell import nested
 from trainer.command_line.shell.bash_builtins import BUILTINS, Words
-from trainer.command_line.shell.conditions import holds
+from trainer.command_line.shell.branches import Status, status_of
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.remote import behind_ssh, is_apart
 from trainer.command_line.shell.scope import Scope
@@ -76,24 +76,25 @@ def _beside(reading: Reading, own: Own) -> Iterator[None]:
 
 def _call(reading: Reading, words: Words) -> None:
     if reading.depth >= MOST_DEPTH:
+        reading.succeeded = None
         return
+    ended, reading.may_have_ended = reading.may_have_ended, False
     held, reading.scope.positional = reading.scope.positional, tuple(pieces_of(word) for word in words[1:])
     reading.depth += 1
     reading.hidden.append({})
     body = [each for each in reading.functions[words[0].text].named_children if each.type != "comment"]
     try:
-        reading.statements(body)
-        succeeded = holds(body[-1], reading.scope) if body and body[-1].type in _TESTS else True
+        reading.statements(body[:-1])
+        last = status_of(reading, body[-1]) if body else Status(succeeds=None)
+        succeeded = None if last.assumed else last.succeeds
     except FunctionEnd as end:
         succeeded = end.succeeds
     finally:
         reading.depth -= 1
         reading.scope.positional = held
         reading.scope.put_back(reading.hidden.pop())
-    reading.succeeded = succeeded
-
-
-_TESTS = frozenset({"test_command", "negated_command", "list"})  # which a function may end with
+    reading.succeeded = None if reading.may_have_ended else succeeded
+    reading.may_have_ended = ended
 
 
 def _exec(reading: Reading, words: Words, node: Node) -> None:

@@ -25,8 +25,8 @@ def follow(reading: Reading, node: Node) -> bool:
     if kind is None or not reading.sure:
         return False
     held = _Held.of(reading)
-    for _, turn in zip(range(MOST_TURNS), kind(reading, node), strict=False):
-        if turn is None:
+    for count, turn in enumerate(kind(reading, node)):
+        if turn is None or count == MOST_TURNS:
             break
         reading.scope.variables |= {
             name: Variable(values=(value,)) for name, value in turn.items() if name not in reading.scope.given

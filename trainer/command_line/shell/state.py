@@ -81,6 +81,7 @@ class Reading:
     given_text: Pieces | None = None  # what commands read, as far as it is known
     hidden: list[dict[str, Variable | None]] = field(default_factory=list)  # by functions' own, the innermost last
     succeeded: bool | None = True  # the last function that was called
+    may_have_ended: bool = False  # whether a `return` before may have ended the function
     at_end: bool = True  # whether the last `read` came to the end
     unread: bool = False  # whether what it took is not known
 

@@ -107,7 +107,14 @@ def _directed(match: re.Match[str], left: list[str]) -> str:
     if match[1] == "%":
         return "%"
     value = left.pop(0) if left else ""
-    return f"%{match[1]}" % (value if match[1].endswith("s") else int(value or 0))
+    return f"%{match[1]}" % (value if match[1].endswith("s") else _number(value))
+
+
+def _number(value: str) -> int:
+    """What %d makes of a word; of 010 bash makes 8, and of 0x10 16."""
+    if not re.fullmatch(r"(?:-?(?:0|[1-9][0-9]*))?", value):
+        raise ValueError(value)
+    return int(value or 0)
 
 
 def cat(reading: Reading, words: tuple[Word, ...], node: Node) -> None:

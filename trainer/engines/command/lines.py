@@ -29,9 +29,7 @@ PATTERNS = {
     "memory": r"\[Rank (?P<rank>\d+)\] \(after \d+ iterations\) memory \((?P<unit>MB|GB)\)"
     rf".*?max[ -]allocated[^:]*:\s*(?P<allocated>{_PLAIN})",
 }
-_COLOUR = re.compile(
-    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\\\)"
-)  # and what else a terminal obeys
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # and what else a terminal obeys
 
 
 @dataclass(kw_only=True)

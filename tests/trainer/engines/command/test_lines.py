@@ -6,7 +6,7 @@ import pytest
 
 from tests.places import TRAINER_LOGS as LOGS
 from tests.places import WITHOUT_SHARED
-from trainer.engines.command.lines import Reading, number_in, patterns_with, size_in
+from trainer.engines.command.lines import Reading, number_in, patterns_with, plain, size_in
 from trainer.errors import BadInputError
 
 NEEDS_LOGS = pytest.mark.skipif(not LOGS.is_dir(), reason=WITHOUT_SHARED)
@@ -110,3 +110,8 @@ def test_of_lines_that_ran_into_each_other_each_keeps_its_own_figures() -> None:
     reading.feed(step.format(1, 11, 6) + memory.format(0, 1024) + step.format(2, 12, 5) + memory.format(1, 2048))
     assert [(each.ms, each.loss) for each in reading.iterations.values()] == [(11.5, 6.0), (12.5, 5.0)]
     assert reading.peak_gib == {0: 1.0, 1: 2.0}
+
+
+def test_links_and_titles_of_a_terminal_are_left_out_of_the_text() -> None:
+    assert plain("\x1b]8;;u\x1b\\link\x1b]8;;\x1b\\") == "link"
+    assert plain("\x1b]0;title\x07loss: \x1b[1;32m2.5\x1b[0m") == "loss: 2.5"
