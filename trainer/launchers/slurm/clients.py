@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,13 @@ _GONE_S = 60.0  # KillWait (30 s by default) and the epilogue
 _ANSWER_S = 600.0  # for a controller that is restarted, or whose machine is
 POLL_S = 0.5
 
+# what Slurm's programs print where no controller can be reached, or none has taken over yet
+_SILENT = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Connection (?:refused|reset|timed out)"
+    r"|connect(?:ion)? failure|Zero Bytes were transmitted|essage (?:send|receive) failure|in standby mode"
+    r"|No route to host|temporarily"
+)
+
 Run = Callable[[Sequence[str]], str | None]
 
 
@@ -30,12 +39,34 @@ def say(text: str) -> None:
 def run(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
     """What the program prints; None where it fails or does not answer in time."""
     try:
+        return answer(argv, timeout_s=timeout_s)
+    except ToolError:
+        return None
+
+
+def answer(argv: Sequence[str], *, timeout_s: float = CLIENT_S) -> str | None:
+    """What the program prints; None where the controller is silent for now. ToolError, in the program's words, where it
+    fails for another reason, which waiting does not change."""
+    try:
         done = subprocess.run(
             argv, env=_plain(os.environ), capture_output=True, text=True, timeout=timeout_s, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
         return None
-    return done.stdout if done.returncode == 0 else None
+    except OSError as error:
+        raise _fails(argv, str(error)) from None
+    if done.returncode == 0:
+        return done.stdout
+    words = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+    if words and not _SILENT.search(words):
+        raise _fails(argv, words)
+    return None
+
+
+def _fails(argv: Sequence[str], words: str) -> ToolError:
+    return ToolError(
+        f"{argv[0]} fails: {words}", hint=f"run `{shlex.join(argv)}` here; once it answers, continue with --resume"
+    )
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
@@ -122,8 +153,11 @@ def listed(prefix: str, *, ask: Run = run) -> list[str] | None:
     return [row[0] for row in rows if len(row) == 2 and row[1].startswith(prefix)]
 
 
-def named(prefix: str, *, ask: Run = run, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say) -> list[str]:
-    """As `listed`, from a controller that is waited for: what is not known may run. ToolError where it stays silent."""
+def named(
+    prefix: str, *, ask: Run = answer, answer_s: float = _ANSWER_S, say: Callable[[str], None] = say
+) -> list[str]:
+    """As `listed`, from a controller that is waited for: what is not known may run. ToolError where it stays silent,
+    and at once where squeue fails."""
     give_up, silent = time.monotonic() + answer_s, False
     while (found := listed(prefix, ask=ask)) is None:
         if time.monotonic() > give_up:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -126,6 +128,58 @@ def test_what_a_silent_controller_may_still_run_is_not_taken_for_gone() -> None:
     assert answers == []
     with pytest.raises(ToolError, match="Slurm has not answered squeue"):
         named("moe-ab-", ask=lambda argv: None, answer_s=0.0, say=said.append)
+
+
+def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """One that counts in `asked` how often it was asked, and fails so."""
+    path = folder / "squeue"
+    path.write_text(f"#!/bin/sh\necho >> {folder}/asked\nprintf '%b' \"{words}\" >&2\nexit 1\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "squeue: unrecognized option '--me'\nTry squeue --help for more information\n",
+        "squeue: error: Munge encode failed: Failed to access /run/munge/munge.socket.2: No such file or directory\n"
+        "slurm_load_jobs error: Protocol authentication error\n",
+    ],
+)
+def test_a_squeue_that_fails_is_told_in_its_words_and_not_waited_for(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_squeue(tmp_path, monkeypatch, words)
+    said: list[str] = []
+    with pytest.raises(ToolError, match=re.escape("squeue fails: " + "; ".join(words.splitlines()))):
+        named("moe-ab-", say=said.append)
+    assert said == []
+    assert (tmp_path / "asked").read_text() == "\n"
+    assert run(["squeue"]) is None
+
+
+def test_a_squeue_that_may_not_be_run_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match=r"squeue fails: .*No such file or directory"):
+        named("moe-ab-")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Socket timed out on send/recv operation",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "slurm_load_jobs error: Connection refused",
+        "",
+    ],
+)
+def test_a_controller_that_squeue_cannot_reach_is_waited_for(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_squeue(tmp_path, monkeypatch, words)
+    with pytest.raises(ToolError, match="Slurm has not answered squeue for 0 s"):
+        named("moe-ab-", answer_s=0.0)
 
 
 @pytest.mark.parametrize(("listed", "stays"), [(["7.0"], True), (["7"], False), ([], False), (None, False)])
