@@ -41,8 +41,11 @@ def _return(reading: Reading, words: Words, node: Node) -> None:
 
 
 def _break(reading: Reading, words: Words, node: Node) -> None:
-    if reading.sure:
-        raise LoopEnd(goes_on=words[0].text == "continue")
+    by = words[1].text if len(words) > 1 else "1"
+    levels = min(int(by) if by.isdigit() else reading.loops, reading.loops)
+    if reading.sure and by.isdigit() and levels:
+        raise LoopEnd(goes_on=words[0].text == "continue", levels=levels)
+    reading.unsure_loops = max(reading.unsure_loops, levels)
 
 
 def _shift(reading: Reading, words: Words, node: Node) -> None:

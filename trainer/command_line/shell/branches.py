@@ -19,6 +19,7 @@ from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
 # a loop or a test without any of these words starts no training
 _STARTS = re.compile(r"\b(python[\d.]*|torchrun|srun|mpirun|mpiexec|accelerate|deepspeed|bash|sh|ssh)\b")
+_LEAVES = re.compile(r"\b(?:break|continue)\s+[2-9$\"]")  # also the loop around it
 
 
 def _if(reading: Reading, node: Node) -> None:
@@ -125,6 +126,7 @@ def _loop(reading: Reading, node: Node) -> None:
     reading.note(reading.line(node), "a loop was not followed")
     name = node.child_by_field_name("variable")
     sets = _assigned(body)
+    unsure = reading.loops if _LEAVES.search(text_of(body)) else reading.unsure_loops
     reading.open(_counted(node), node, "set by a loop")
     reading.may_have_ended |= re.search(r"\breturn\b", text_of(body)) is not None
     if condition := node.child_by_field_name("condition"):
@@ -137,6 +139,7 @@ def _loop(reading: Reading, node: Node) -> None:
         gap = Gap(name=text_of(name), line=reading.line(node), text=f"${text_of(name)}", why="set by a loop")
         reading.scope.variables[text_of(name)] = Variable(values=((missing(gap),),))
     _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=sets)
+    reading.unsure_loops = unsure
     if of_own_options(reading, node):
         reading.open(_assigned(body), node, own_options(node), named=ARGUMENTS)
 

@@ -27,8 +27,9 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {
     "=": fnmatchcase,
     "==": fnmatchcase,
     "!=": lambda left, right: not fnmatchcase(left, right),
-    "=~": lambda left, right: re.search(right, left) is not None,
+    "=~": lambda left, right: _found(right, left),
 }
+MOST_STEPS = 10**7  # of a search, which may take so many where nothing fits
 UNARY: dict[str, Callable[[str], bool]] = {"-z": lambda text: not text, "-n": bool}
 
 
@@ -36,6 +37,14 @@ def holds(node: Node, scope: Scope) -> bool | None:
     """The value of a condition: `[ … ]`, `[[ … ]]`, `(( … ))`, `test …`, joined by && || ! in any depth."""
     handler = _KINDS.get(node.type)
     return None if handler is None else handler(node, scope)
+
+
+def _found(pattern: str, text: str) -> bool:
+    """Whether the text has it; `re.error` where the search might not end in time, as of `(a+)+` in a long text."""
+    repeats, groups = len(re.findall(r"[*+?{]", pattern)), len(re.findall(r"\)[*+{]", pattern))
+    if max(2, len(text)) ** repeats > MOST_STEPS or (1 + groups) ** len(text) > MOST_STEPS:
+        raise re.error("too many ways to search")
+    return re.search(pattern, text) is not None
 
 
 def _test(node: Node, scope: Scope) -> bool | None:

@@ -82,7 +82,8 @@ def _call(reading: Reading, words: Words) -> None:
     held, reading.scope.positional = reading.scope.positional, tuple(pieces_of(word) for word in words[1:])
     reading.depth += 1
     reading.hidden.append({})
-    body = [each for each in reading.functions[words[0].text].named_children if each.type != "comment"]
+    function, variables = reading.functions[words[0].text], dict(reading.scope.variables)
+    body = [each for each in function.named_children if each.type != "comment"]
     try:
         reading.statements(body[:-1])
         last = status_of(reading, body[-1]) if body else Status(succeeds=None)
@@ -93,6 +94,8 @@ def _call(reading: Reading, words: Words) -> None:
         reading.depth -= 1
         reading.scope.positional = held
         reading.scope.put_back(reading.hidden.pop())
+        if function.type == "subshell":  # f() ( … )
+            reading.scope.variables = variables
     reading.succeeded = None if reading.may_have_ended else succeeded
     reading.may_have_ended = ended
 

@@ -25,21 +25,35 @@ def follow(reading: Reading, node: Node) -> bool:
     if kind is None or not reading.sure:
         return False
     held = _Held.of(reading)
-    for count, turn in enumerate(kind(reading, node)):
+    reading.loops += 1
+    try:
+        followed = _followed(reading, node, kind(reading, node))
+    finally:
+        reading.loops -= 1
+    if followed and not reading.unsure_loops:
+        return True
+    reading.unsure_loops = max(0, reading.unsure_loops - 1)
+    held.put_back(reading)
+    return False
+
+
+def _followed(reading: Reading, node: Node, turns: Iterator[Turn | None]) -> bool:
+    for count, turn in enumerate(turns):
         if turn is None or count == MOST_TURNS:
-            break
+            return False
         reading.scope.variables |= {
             name: Variable(values=(value,)) for name, value in turn.items() if name not in reading.scope.given
         }
         try:
             reading.statements([node.child_by_field_name("body")])
         except LoopEnd as end:
+            if end.levels > 1:
+                raise LoopEnd(goes_on=end.goes_on, levels=end.levels - 1) from None
             if not end.goes_on:
                 return True
-    else:
-        return True
-    held.put_back(reading)
-    return False
+        if reading.unsure_loops:
+            return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,10 +42,10 @@ class FunctionEnd(Exception):
 
 
 class LoopEnd(Exception):
-    """The loop ends here (`break`), or its turn does (`continue`)."""
+    """The loop ends here (`break`), or its turn does (`continue`); `levels`: 2 for the loop around it."""
 
-    def __init__(self, *, goes_on: bool) -> None:
-        self.goes_on = goes_on
+    def __init__(self, *, goes_on: bool, levels: int = 1) -> None:
+        self.goes_on, self.levels = goes_on, levels
         super().__init__()
 
 
@@ -82,6 +82,8 @@ class Reading:
     hidden: list[dict[str, Variable | None]] = field(default_factory=list)  # by functions' own, the innermost last
     succeeded: bool | None = True  # the last function that was called
     may_have_ended: bool = False  # whether a `return` before may have ended the function
+    loops: int = 0  # that are followed here, one in another
+    unsure_loops: int = 0  # of these, how many a `break` may have ended
     at_end: bool = True  # whether the last `read` came to the end
     unread: bool = False  # whether what it took is not known
 
@@ -171,7 +173,7 @@ class Reading:
         found.commands, found.notes, found.functions = [], [], self.functions
         found.scope.positional, found.scope.shifted = self.scope.positional, self.scope.shifted
         found.scope.path, found.scope.notes = self.scope.path, {}
-        found.given_text = self.given_text
+        found.given_text, found.loops = self.given_text, self.loops
         return found
 
     def inner(

@@ -115,3 +115,40 @@ def test_what_printf_makes_of_a_number_in_another_base_is_not_known(number: str)
 
 def test_plain_numbers_are_printed_with_their_zeros() -> None:
     assert shown("show $(printf '%02d-' 0 7 -3 12)") == "00-07--3-12-"
+
+
+NESTED = [
+    "for a in 1 2 3; do for b in x y z; do N=$N$a$b; [ $b = y ] && break 2; done; N=$N-; done; show $N $a $b",
+    "for a in 1 2 3; do for b in x y z; do N=$N$a$b; [ $b = y ] && continue 2; done; N=$N-; done; show $N $a $b",
+    "for a in 1 2 3; do for b in x y z; do N=$N$a$b; [ $b = y ] && break 9; done; N=$N-; done; show $N $a $b",
+    "for a in 1 2; do for b in x y z; do [ $b = y ] && break; N=$N$a$b; done; N=$N-; done; show $N $a $b",
+    "X=1; f() ( X=3; Y=4; [ $X = 3 ] ); f && Z=5; show $X $Z end",
+    "V=12.8.1; [[ $V =~ ^[0-9]+(\\.[0-9]+)*$ ]] && A=1 || A=2; show $A",
+]
+
+
+@pytest.mark.parametrize("text", NESTED)
+def test_loops_in_loops_and_functions_of_their_own_shell_end_as_in_bash(text: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'show() {{ echo "$*"; }}; {text}'], capture_output=True, text=True, check=True
+    )
+    assert shown(text) == done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for a in 1 2; do if some; then break; fi; N=$a; done; show $N",
+        "for a in 1 2; do for b in $(some); do M=$b; break 2; done; N=$a; done; show $N",
+        "K=$(some); for a in 1 2; do for b in 1 2; do break $K; done; N=$a; done; show $N",
+        "for a in 1 2; do for b in 1 2; do if some; then continue 2; fi; done; N=$a; done; show $N",
+    ],
+)
+def test_what_a_loop_sets_that_may_have_ended_before_is_asked_for(text: str) -> None:
+    assert shown(text) == ASKED
+    assert shown(f"{text}; for c in 1 2; do P=$c; done; show $P") == "2"
+
+
+def test_a_search_that_would_not_end_is_not_tried() -> None:
+    text = f"A={'a' * 40}b; if [[ $A =~ ^(a+)+$ ]]; then N=1; else N=2; fi; show $N"
+    assert shown(text) == ASKED
