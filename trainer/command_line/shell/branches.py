@@ -12,7 +12,7 @@ from trainer.command_line.shell.conditions import holds, truth
 from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options, reading_command
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.state import Handler, Reading
-from trainer.command_line.shell.status import YES, calls, is_test, place, told
+from trainer.command_line.shell.status import YES, asks, calls, is_test, place, told
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.texts import read_names
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
@@ -82,7 +82,7 @@ def status_of(reading: Reading, node: Node) -> Status:
     """Reads a statement as the shell would run it, and says whether it succeeds."""
     if node.type == "list":
         return _status_of_list(reading, node)
-    decides = is_test(node) or calls(reading, node)
+    decides = is_test(node) or calls(reading, node) or asks(node)
     if node.type == "negated_command":
         reading.statements(node.named_children)
     elif not is_test(node) and truth(node, reading.scope) is None:

@@ -10,6 +10,7 @@ from trainer.command_line.shell.state import Reading
 from trainer.command_line.shell.syntax import Node, inside, text_of
 
 YES = ("yes", "true", "1")
+_ASKS = frozenset({"cmp", "diff", "egrep", "fgrep", "grep", "hash", "pgrep", "type", "which"})
 _BETWEEN_OUTPUTS = re.compile(r"\d?>&\d")  # echo … >&2
 
 
@@ -37,6 +38,16 @@ def is_test(node: Node) -> bool:
 def calls(reading: Reading, node: Node) -> bool:
     """Whether a command is one of the script's own functions."""
     return node.type == "command" and _name(node) in reading.functions
+
+
+def asks(node: Node) -> bool:
+    """Whether a command is run for its status: `nvidia-smi | grep -q H100`, `command -v nvcc > /dev/null`."""
+    if node.type == "pipeline":
+        return asks(node.named_children[-1])
+    if node.type == "redirected_statement":
+        body = node.child_by_field_name("body")
+        return body is not None and asks(body)
+    return node.type == "command" and (_name(node) in _ASKS or text_of(node).lower().startswith("command -v "))
 
 
 def place(reading: Reading, line: int) -> str:

@@ -152,3 +152,12 @@ def test_what_a_loop_sets_that_may_have_ended_before_is_asked_for(text: str) -> 
 def test_a_search_that_would_not_end_is_not_tried() -> None:
     text = f"A={'a' * 40}b; if [[ $A =~ ^(a+)+$ ]]; then N=1; else N=2; fi; show $N"
     assert shown(text) == ASKED
+
+
+@pytest.mark.parametrize(
+    "asking", ["nvidia-smi | grep -q H100", "grep -q x /proc/cpuinfo", "command -v nvcc > /dev/null 2>&1", "which nvcc"]
+)
+def test_what_is_run_for_its_status_decides_no_list(asking: str) -> None:
+    assert shown(f"A=1\n{asking} && A=4\nshow $A\n") == ASKED
+    assert shown(f"A=1\n{asking} || A=4\nshow $A\n") == ASKED
+    assert shown("A=1\nmkdir -p logs && A=4\nshow $A\n") == "4"
