@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-STOPPED_S = 60.0  # between two looks: more than all that a look waits for (programs of Slurm that do not answer)
+STOPPED_S = 60.0  # between two looks: more than what a look waits for (programs of Slurm that do not answer), as a rule
+_COUNTED_S = 30.0  # of more than that: less than a trainer's next line may take, so that a suspension is no hang
 
 
 @dataclass(kw_only=True)
@@ -25,9 +26,12 @@ class Stopwatch:
         self._looked_at = self.clock()
 
     def look(self, *, held: bool) -> float:
-        """`now`, which the time since the last look is added to unless the ranks were held meanwhile."""
+        """`now`, which the time since the last look is added to unless the ranks were held meanwhile.
+
+        Of a time too long half a minute is: a deadline passes also where every look takes so long.
+        """
         at = self.clock()
         since, self._looked_at = at - self._looked_at, at
-        if not held and since <= STOPPED_S:
-            self.now += since
+        if not held:
+            self.now += since if since <= STOPPED_S else _COUNTED_S
         return self.now

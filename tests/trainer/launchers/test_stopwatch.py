@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from trainer.engines.command.follow import Patience
 from trainer.launchers.stopwatch import STOPPED_S, Stopwatch
 
 
-def test_time_counts_unless_the_ranks_are_held_or_nobody_looked() -> None:
-    now = [100.0]
-    watch = Stopwatch(clock=lambda: now[0])
+class Looks:
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.watch = Stopwatch(clock=lambda: self.at)
 
-    def after(seconds: float, *, held: bool = False) -> float:
-        now[0] += seconds
-        return watch.look(held=held)
+    def __call__(self, seconds: float, *, held: bool = False) -> float:
+        """What counts, by a look so long after the last."""
+        self.at += seconds
+        return self.watch.look(held=held)
 
+
+def test_time_counts_unless_the_ranks_are_held() -> None:
+    after = Looks()
     assert after(2.0) == 2.0
     assert after(30.0, held=True) == 2.0  # a queue, or a suspension that Slurm tells
     assert after(1.0) == 3.0
-    assert after(STOPPED_S + 1.0) == 3.0  # this process was stopped
     assert after(STOPPED_S) == 3.0 + STOPPED_S
+    assert after(3600.0, held=True) == 3.0 + STOPPED_S
+
+
+def test_however_long_this_process_was_stopped_no_deadline_of_its_trainers_next_line_passes_by_that() -> None:
+    after = Looks()
+    assert after(2.0) == 2.0
+    assert after(8 * 3600.0) - 2.0 <= Patience.least_s / 2
+
+
+def test_a_deadline_passes_also_where_every_look_takes_longer_than_a_stop() -> None:
+    after = Looks()
+    looks = [after(STOPPED_S + 1.0) for _ in range(100)]
+    assert looks == sorted(set(looks))
+    assert looks[-1] >= 900.0
