@@ -58,7 +58,7 @@ class LearnedPolicy:
         self._prior, self._lessons = prior_of(lessons), tuple(lessons)
         self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
-        self._known: tuple[tuple[object, ...], Belief, list[Prospect]] | None = None
+        self._known: tuple[tuple[object, ...], Belief, list[Prospect], Candidate | None] | None = None
         self._moves: tuple[str, list[Move]] | None = None
         self._space: Search | None = None
 
@@ -86,8 +86,7 @@ class LearnedPolicy:
             return None
         if phase is Phase.RETUNE and best.recipe.tune.sampler != MODEL:
             return propose_retune(view, self._seed)
-        belief, ranked = self._ranked(view)
-        cure = self._cure(view, belief)
+        belief, ranked, cure = self._ranked(view)
         chosen = self._chosen(view, phase, ranked, beside=_worth(cure))
         if cure is not None and phase is Phase.PROFILE and _worth(cure) >= (chosen.worth if chosen else WORTH):
             return self._fix(view, phase, cure)
@@ -112,7 +111,7 @@ class LearnedPolicy:
         if throughput(best) is None:
             needed = f"; {self._what_it_takes()}" if needs_room(view) else ""
             return self._fixes.why_stopped(best, trials) + needed
-        belief, ranked = self._ranked(view)
+        belief, ranked, _ = self._ranked(view)
         told = INTERVAL * belief.time.noise
         if not ranked:
             by = f" (two bursts differ by up to {100 * math.expm1(told):.1f} %)" if told else ""
@@ -143,13 +142,15 @@ class LearnedPolicy:
         told = [f"{lesson.trials} of {lesson.study}" if lesson.trials else lesson.study for lesson in self._lessons]
         return f", and from {', '.join(told)}" if told else ""
 
-    def _ranked(self, view: View) -> tuple[Belief, list[Prospect]]:
-        """Worked out once for the phases of one decision."""
+    def _ranked(self, view: View) -> tuple[Belief, list[Prospect], Candidate | None]:
+        """The belief, what is worth a look by it, and the cure for what it does not see: worked out once for the phases
+        of one decision."""
         key = (view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
         if self._known is None or self._known[0] != key:
             belief = self.belief(view.trials)
-            self._known = key, belief, _worth_a_look(self._prospects(view, view.best.recipe, belief))
-        return self._known[1], self._known[2]
+            found = _worth_a_look(self._prospects(view, view.best.recipe, belief))
+            self._known = key, belief, found, self._cure(view, belief)
+        return self._known[1:]
 
     # --- fit ----------------------------------------------------------------------------------------------
     def _fitting(self, view: View) -> Proposal | None:

@@ -10,10 +10,14 @@ import msgspec
 import pytest
 
 from analyzers import analyze
+from policies import learned
+from policies.consider import Candidate, Idea, consider
+from policies.fix import Fix
 from policies.learned import LearnedPolicy
 from policies.phases import PHASES
 from policies.prospects import LIKELY, asked_of_fits
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
+from policies.view import View
 from tests.policies.drawn import cpu_recipe, out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
@@ -127,6 +131,23 @@ def test_a_fresh_policy_proposes_the_same(walked: list[Trial]) -> None:
     fresh, used = LearnedPolicy(base(), 1), LearnedPolicy(base(), 1)
     next_of(used, walked[0], walked[:1])
     assert next_of(fresh, _best(known), known) == next_of(used, _best(known), known)
+
+
+def test_what_cures_a_wait_is_considered_once_for_the_phases_of_a_decision(
+    walked: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    considered: list[str] = []
+
+    def counted(fix: Fix, view: View, phase: Phase) -> Candidate | Idea:
+        considered.append(fix.name)
+        return consider(fix, view, phase)
+
+    monkeypatch.setattr(learned, "consider", counted)
+    policy = LearnedPolicy(base(), 1)
+    for phase in (Phase.SCALE, Phase.RETUNE):
+        policy.propose(walked[0], phase, walked[:1])
+    assert considered
+    assert len(considered) == len(set(considered))
 
 
 def test_bursts_narrow_what_is_believed(walked: list[Trial]) -> None:
