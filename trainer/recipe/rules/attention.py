@@ -216,7 +216,12 @@ ROWS = (
         "transformer_impl is local",
         nearest=fixed(transformer_impl="transformer_engine"),
         source="megatron/training/arguments.py:1905, :1937",
-        breaking=example(transformer_impl="local", delay_wgrad_compute=True, overlap_moe_expert_parallel_comm=True),
+        breaking=example(
+            engine="simulated",
+            transformer_impl="local",
+            delay_wgrad_compute=True,
+            overlap_moe_expert_parallel_comm=True,
+        ),
         passing=example(delay_wgrad_compute=True, overlap_moe_expert_parallel_comm=True),
     ),
     Rule(

@@ -10,6 +10,7 @@ from trainer.recipe.rules.rule import Rule, Suggestion, example, fixed
 from trainer.recipe.settings import Settings
 
 _CPU: dict[str, Any] = {"precision": "fp32", "moe_grouped_gemm": False}
+TRIED = "megatron-core 0.16.1 on torch CPU, tried"
 
 
 def _row(
@@ -20,7 +21,7 @@ def _row(
     breaking: dict[str, Any],
     nearest: Callable[[Settings], Suggestion],
     passing: dict[str, Any] | None = None,
-    source: str = "megatron-core 0.16.1 on torch CPU, tried",
+    source: str = TRIED,
 ) -> Rule:
     return Rule(
         id=f"cpu-{id}",
@@ -34,7 +35,7 @@ def _row(
     )
 
 
-def _switched_off(knob: str, why: str, **beside: Any) -> Rule:
+def _switched_off(knob: str, why: str, source: str = TRIED, **beside: Any) -> Rule:
     """A knob that is true or false and stays false on CPUs."""
     return _row(
         knob.replace("_", "-"),
@@ -43,6 +44,7 @@ def _switched_off(knob: str, why: str, **beside: Any) -> Rule:
         breaking={knob: True} | beside,
         nearest=fixed(**{knob: False}),
         passing=beside,
+        source=source,
     )
 
 
@@ -95,6 +97,16 @@ ROWS = (
     ),
     _switched_off("moe_permute_fusion", "is a Transformer Engine kernel"),
     _switched_off("moe_router_fusion", "is a Transformer Engine kernel"),
+    _switched_off(
+        "use_transformer_engine_op_fuser",
+        "is Transformer Engine's",
+        source="megatron-core 0.16.1 models/gpt/gpt_layer_specs.py:461: requires Transformer Engine 1.13",
+    ),
+    _switched_off(
+        "overlap_dispatch_backward_with_experts_wgrad",
+        "defers the experts' weight gradients, as Transformer Engine's layers can",
+        source="transformer_config.py:3090: requires Transformer Engine 2.3",
+    ),
     _row(
         "precision-aware-optimizer",
         when=on("use_precision_aware_optimizer"),

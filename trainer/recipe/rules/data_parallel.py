@@ -3,7 +3,7 @@
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import above_one, all_of, any_of, off, on
 from trainer.recipe.rules.examples import PIPELINE
-from trainer.recipe.rules.rule import MEGATRON_LM, FindingKind, Rule, example, fixed
+from trainer.recipe.rules.rule import MEGATRON_LM, OURS, FindingKind, Rule, example, fixed
 from trainer.recipe.settings import Settings
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -51,13 +51,29 @@ ROWS = (
         message="overlap_param_gather_with_optimizer_step does nothing without overlap_param_gather and VPP",
         nearest=fixed(overlap_param_gather_with_optimizer_step=False),
         source="megatron/training/arguments.py:1072",
-        breaking=example(overlap_param_gather_with_optimizer_step=True),
+        breaking=example(overlap_param_gather_with_optimizer_step=True, engine="simulated"),
         passing=example(
             overlap_param_gather_with_optimizer_step=True,
             overlap_param_gather=True,
             pipeline_model_parallel_size=2,
             virtual_pipeline_model_parallel_size=2,
         ),
+    ),
+    Rule(
+        id="param-gather-with-step-chunks",
+        binds=OURS,
+        knobs=("overlap_param_gather_with_optimizer_step", "use_distributed_optimizer"),
+        broken=all_of(
+            on("overlap_param_gather_with_optimizer_step"),
+            any_of(off("use_distributed_optimizer"), lambda recipe: layout_of(recipe).vpp == 1),
+            lambda recipe: recipe.burst.engine == "megatron",
+        ),
+        message="overlap_param_gather_with_optimizer_step without the distributed optimizer and VPP: Megatron-Core "
+        "updates the first chunk by itself, and fails where there is no other",
+        nearest=fixed(overlap_param_gather_with_optimizer_step=False),
+        source="megatron-core 0.16.1 optimizer/__init__.py:538, optimizer/optimizer.py:1249; tried on CPU ranks",
+        breaking=example(overlap_param_gather_with_optimizer_step=True, use_distributed_optimizer=False, **PIPELINE),
+        passing=example(overlap_param_gather_with_optimizer_step=True, overlap_param_gather=True, **PIPELINE),
     ),
     Rule(
         id="instances-need-sharding",

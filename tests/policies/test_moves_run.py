@@ -1,0 +1,95 @@
+"""What may be tried of a recipe where there is no Transformer Engine: nothing that needs it, and everything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.space import moves
+from tests.trainer.engines.gpu_recipes import TINY, on_gpus
+from trainer.burst import Burst
+from trainer.engines.megatron.engine import MegatronEngine
+from trainer.engines.megatron.needs import missing_transformer_engine
+from trainer.recipe import Recipe
+
+SHARED = {"moe_shared_expert_intermediate_size": 64}
+BASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sharded": {
+        "precision": "bf16",
+        "expert_model_parallel_size": 2,
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "moe_grouped_gemm": True,
+    },
+    "tensor parallel": {
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "expert_model_parallel_size": 2,
+        "expert_tensor_parallel_size": 1,
+    },
+    "interleaved": {
+        "pipeline_model_parallel_size": 2,
+        "virtual_pipeline_model_parallel_size": 2,
+        "overlap_p2p_comm": True,
+        "use_distributed_optimizer": True,
+    },
+}
+EP_OVERLAP = {"expert_model_parallel_size": 2, "moe_grouped_gemm": True, "overlap_moe_expert_parallel_comm": True}
+
+
+def free(recipe: Recipe) -> Recipe:
+    """Whatever a user may allow is allowed."""
+    tune = recipe.tune.model_copy(update={"allow": "numerics-changing", "freeze": ()})
+    return recipe.model_copy(update={"tune": tune})
+
+
+def on_cpus(base: str) -> Recipe:
+    recipe = Recipe.model_validate(
+        {
+            "name": "tiny",
+            "model": TINY | SHARED | {"num_layers": 4},
+            "cluster": {"gpu": "cpu", "gpus_per_node": 2},
+            "training": {"seq_length": 32, "global_batch_size": 8, "precision": "fp32"},
+            "burst": {"warmup_steps": 1, "measure_steps": 2, "trace_steps": 0, "deadline_s": 120},
+        }
+    )
+    return free(recipe.replace(BASES[base]))
+
+
+def local(**knobs: Any) -> Recipe:
+    return free(on_gpus({"transformer_impl": "local"} | knobs, gpus=8, **SHARED, num_layers=4))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_nothing_that_may_be_tried_on_cpu_ranks_needs_transformer_engine(base: str) -> None:
+    found = [missing_transformer_engine(made) for _, _, made in moves(on_cpus(base))]
+    assert found
+    assert set(found) == {None}
+
+
+@pytest.mark.parametrize("knobs", [*BASES.values(), EP_OVERLAP], ids=[*BASES, "EP overlap"])
+def test_nothing_that_may_be_tried_of_local_layers_needs_transformer_engine(knobs: dict[str, Any]) -> None:
+    found = [missing_transformer_engine(made) for _, _, made in moves(local(**knobs))]
+    assert found
+    assert set(found) == {None}
+
+
+@pytest.mark.megatron
+@pytest.mark.thorough
+@pytest.mark.parametrize("base", ["plain", "sharded", "interleaved"])
+def test_everything_that_may_be_tried_on_cpu_ranks_runs(base: str, tmp_path: Path) -> None:
+    engine = MegatronEngine(tmp_path / "engine")
+    failed = {}
+    try:
+        for number, (axis, label, made) in enumerate(moves(on_cpus(base))):
+            if axis.name != "threads":  # ranks of their own, for the environment alone
+                outcome = engine.run(Burst(number=number, recipe=made, folder=tmp_path / str(number)))
+                if outcome.failure is not None:
+                    failed[label] = outcome.failure.evidence
+    finally:
+        engine.close()
+    assert failed == {}

@@ -1,0 +1,65 @@
+"""Megatron-Core's own layers, without those of Transformer Engine: what they cannot do, and engine megatron refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.recipe.identity import effective
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.predicates import all_of, among, on_gpu
+from trainer.recipe.rules.rule import OURS, Rule, Suggestion, example
+from trainer.recipe.settings import Settings
+
+IMPL = "transformer_impl"
+# knob -> values of it that Transformer Engine alone can do; () means any value that is not off
+NEED_TRANSFORMER_ENGINE: dict[str, tuple[str, ...]] = {
+    "precision": ("fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"),  # ignored: trains in bf16
+    "fp8_param_gather": (),
+    "tp_comm_overlap": (),  # ignored by local layers
+    "moe_permute_fusion": (),
+    "moe_router_fusion": (),
+    "delay_wgrad_compute": (),
+    "overlap_dispatch_backward_with_experts_wgrad": (),
+    "use_transformer_engine_op_fuser": (),
+    "cpu_offloading": (),
+    "fine_grained_activation_offloading": (),
+    "use_precision_aware_optimizer": (),
+    "use_te_rng_tracker": (),
+    "cuda_graph_impl": ("transformer_engine",),
+    IMPL: ("transformer_engine",),
+    "attention_backend": ("flash", "fused"),
+}
+
+
+def needing(recipe: Settings) -> dict[str, Any]:
+    """What the recipe asks of Transformer Engine: its knobs that act, and their values."""
+    asked = {knob: effective(recipe, knob) for knob in NEED_TRANSFORMER_ENGINE}
+    return {
+        knob: value
+        for knob, value in asked.items()
+        if (value in NEED_TRANSFORMER_ENGINE[knob] if NEED_TRANSFORMER_ENGINE[knob] else value)
+    }
+
+
+def _without(recipe: Settings) -> Suggestion:
+    return {knob: KNOBS[knob].default for knob in needing(recipe)}
+
+
+ROWS = (
+    Rule(
+        id="engine-local-layers",
+        binds=OURS,
+        knobs=tuple(NEED_TRANSFORMER_ENGINE),
+        broken=all_of(
+            among(IMPL, "local"),
+            on_gpu,
+            lambda recipe: recipe.burst.engine == "megatron",
+            lambda recipe: bool(needing(recipe)),
+        ),
+        message="transformer_impl is local, and what needs Transformer Engine is asked for beside it",
+        nearest=_without,
+        source="megatron-core 0.16.1 models/gpt/gpt_layer_specs.py get_gpt_layer_local_spec; engine megatron refuses",
+        breaking=example(transformer_impl="local", moe_permute_fusion=True),
+        passing=example(transformer_impl="local"),
+    ),
+)
