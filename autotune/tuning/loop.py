@@ -43,6 +43,14 @@ class Adviser(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What the last bursts have made sure of: `reference` is known, and `confirmed` is the trial that was the best."""
+
+    reference: bool = False
+    confirmed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loop:
     """One tuning run. `patience` is how many proposals in a row may fail to gain."""
 
@@ -55,9 +63,9 @@ class Loop:
         """Tunes until the budget is spent or nothing is left to try: how it ended and why, written down."""
         self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
         self._search(PHASES)
-        confirmed = self._make_sure()
+        settled = self._make_sure(Settled())
         while self._search(LATER_PASSES):
-            confirmed = self._make_sure(confirmed)
+            settled = self._make_sure(settled)
         return self.bench.journal.append(self._end())
 
     def _search(self, phases: Sequence[Phase]) -> bool:
@@ -74,14 +82,15 @@ class Loop:
                 self._settle(self.bench.attempt(number))
         return len(self._history.proposals) != before
 
-    def _make_sure(self, confirmed: int | None = None) -> int | None:
-        """What was left open is told, and the best confirmed, unless it is the trial that was: the one that is now."""
+    def _make_sure(self, before: Settled) -> Settled:
+        """What was left open is told, a reference measured unless one is known, and the best confirmed, unless it is
+        the trial that was."""
         self._reconsider()
-        self._measure_reference()
+        known = self._measure_reference(known=before.reference)
         best = self._history.best
-        if best is not None and best.number != confirmed:
+        if best is not None and best.number != before.confirmed:
             self._confirm()
-        return best.number if best is not None else None
+        return Settled(reference=known, confirmed=best.number if best is not None else None)
 
     @property
     def best(self) -> Trial:
@@ -98,9 +107,14 @@ class Loop:
         if past is None:
             proposal = self._wanted(phase)
             return None if proposal is None else self.bench.enter(proposal)
-        if isinstance(past, Proposed) and past.phase is phase:
+        if isinstance(past, Proposed) and past.phase is phase and not self._is_reference(past):
             return self.bench.journal.once(Proposed, lambda: past).trial
         return None
+
+    def _is_reference(self, past: Proposed) -> bool:
+        """Whether an earlier run entered it as the reference: all else starts from the best."""
+        best = self._history.best
+        return best is not None and past.phase is Phase.FIT and past.parent != best.number
 
     def _wanted(self, phase: Phase) -> Proposal | None:
         """What the policy proposes, unless it is enough: no budget, no patience, nothing new, or too dear."""
@@ -154,18 +168,25 @@ class Loop:
             self.bench.repeat(trial)
         return True
 
-    def _measure_reference(self) -> None:
+    def _measure_reference(self, *, known: bool) -> bool:
         """Where the recipe as given does not run, one near it is measured: a good first guess must not shrink the
-        gain that is told."""
+        gain that is told. What later trials would put in its place is not asked for: the gain stays one over the same
+        recipe. Whether the reference is known now."""
         given, past = self._history.attempted[0], self.bench.journal.next_past
         if given.status is Status.OK or self._history.best is None:
-            return
+            return known
         if past is None:
-            proposal = self.policy.reference(given, self._history.trials) if self.bench.may_burst else None
-            if proposal is not None and not self._tried(proposal.recipe):
-                self._settle(self.bench.attempt(self.bench.enter(proposal)))
-        elif isinstance(past, Proposed) and past.phase is Phase.FIT:
-            self._settle(self.bench.attempt(self.bench.journal.once(Proposed, lambda: past).trial))
+            proposal = (
+                self.policy.reference(given, self._history.trials) if not known and self.bench.may_burst else None
+            )
+            if proposal is None or self._tried(proposal.recipe):
+                return known or self.bench.may_burst
+            number = self.bench.enter(proposal)
+        elif isinstance(past, Proposed) and self._is_reference(past):
+            number = self.bench.journal.once(Proposed, lambda: past).trial
+        else:
+            return True
+        return self._settle(self.bench.attempt(number)).status is Status.OK
 
     def _confirm(self) -> None:
         """Measures reference and best again, in turns, until the speed-up is known to SURE or PAIRS are spent."""

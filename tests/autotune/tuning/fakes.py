@@ -12,7 +12,7 @@ from analyzers.diagnosis import Analysis, Diagnosis, Wall
 from autotune.tuning.bench import Bench
 from autotune.tuning.events import Event, StudyStarted
 from autotune.tuning.history import History
-from autotune.tuning.journal import JOURNAL, Journal
+from autotune.tuning.journal import JOURNAL, Journal, read_study
 from autotune.tuning.loop import Loop
 from policies.trial import Phase, Prediction, Proposal, Trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
@@ -148,6 +148,29 @@ def loop_in(
         until=until,
     )
     return Loop(base=recipe, policy=FakePolicy(ideas, nearest), bench=bench, patience=patience)
+
+
+def trials_in(folder: Path) -> list[Trial]:
+    return read_study(folder).trials
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler of the loop sees it."""
+
+
+def dies_after(events: int) -> Callable[[Event, History], None]:
+    """A listener that kills its study right after so many events were written."""
+    left = iter(range(events - 1))
+
+    def die(event: Event, history: History) -> None:
+        if next(left, None) is None:
+            raise Killed
+
+    return die
+
+
+def measured(trials: Sequence[Trial]) -> list[object]:
+    return [(trial.number, trial.changes, trial.bursts, trial.outcomes, trial.verdict_because) for trial in trials]
 
 
 OOM = Outcome(failure=Failure(kind=FailureKind.OOM, rank=1, evidence="std::bad_alloc"), ranks=2)

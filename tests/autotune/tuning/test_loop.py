@@ -27,16 +27,13 @@ from tests.autotune.tuning.fakes import (
     loop_in,
     micro_batches,
     outcome_of,
+    trials_in,
 )
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
 
 LOST = Outcome(failure=Failure(kind=FailureKind.INFRASTRUCTURE, evidence="no port is free"), ranks=2)
-
-
-def trials_in(folder: Path) -> list[Trial]:
-    return read_study(folder).trials
 
 
 def scattered(recipe: Recipe) -> Outcome:
@@ -307,48 +304,6 @@ def test_the_verdict_of_the_journal_is_the_judges(tmp_path: Path) -> None:
     base, faster = trials_in(tmp_path)
     assert judge(faster, against=base, trials=[base, faster]).verdict is faster.verdict
     assert base.recipe == base_recipe()
-
-
-GOOD_GUESS = Idea(changes={"micro_batch_size": 4, "threads_per_rank": 2}, phase=Phase.FIT)
-NEAR = {"micro_batch_size": 2}
-
-
-def only_with_a_larger_micro_batch(recipe: Recipe) -> Outcome | float:
-    return OOM if recipe.knob("micro_batch_size") == 1 else micro_batches(recipe)
-
-
-def test_where_the_recipe_as_given_does_not_run_one_near_it_is_what_the_gain_is_counted_from(tmp_path: Path) -> None:
-    engine = FakeEngine(only_with_a_larger_micro_batch)
-    rule = only_with_a_larger_micro_batch
-    loop_in(tmp_path, rule=rule, engine=engine, ideas=[GOOD_GUESS], nearest=NEAR).run()
-    history = read_study(tmp_path)
-    assert [trial.recipe.knob("micro_batch_size") for trial in history.trials] == [1, 4, 2]
-    assert history.best is not None
-    assert history.reference is not None
-    assert (history.best.number, history.reference.number) == (1, 2)
-    assert [burst.recipe.knob("micro_batch_size") for burst in engine.ran] == [1, 4, 2, 2, 4]
-
-
-def test_the_reference_is_no_recipe_of_the_search_that_brought_no_gain(tmp_path: Path) -> None:
-    engine = FakeEngine(only_with_a_larger_micro_batch)
-    dull = Idea(changes={"manual_gc": True, "manual_gc_interval": 1}, bound=0.001)
-    late = Idea(
-        changes={"manual_gc": True, "manual_gc_interval": 2},
-        bound=0.001,
-        when=lambda best: any(burst.recipe.knob("micro_batch_size") == 2 for burst in engine.ran),
-    )
-    ideas, rule = [GOOD_GUESS, dull, late], only_with_a_larger_micro_batch
-    loop_in(tmp_path, rule=rule, engine=engine, ideas=ideas, nearest=NEAR, patience=2).run()
-    assert [trial.recipe.knob("manual_gc_interval") for trial in trials_in(tmp_path)] == [0, 0, 1, 0, 2]
-
-
-def test_a_reference_that_was_measured_is_not_measured_anew_on_resuming(tmp_path: Path) -> None:
-    rule = only_with_a_larger_micro_batch
-    loop_in(tmp_path, rule=rule, ideas=[GOOD_GUESS], nearest=NEAR, budget=3).run()
-    engine = FakeEngine(rule)
-    loop_in(tmp_path, rule=rule, engine=engine, ideas=[GOOD_GUESS], nearest=NEAR).run()
-    assert [burst.recipe.knob("micro_batch_size") for burst in engine.ran] == [2, 4]
-    assert len(trials_in(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(("hours", "bursts"), [(0.0001, 1), (0.0012, 2), (1.0, 5)])

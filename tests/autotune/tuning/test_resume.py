@@ -7,11 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events, read_study
-from policies.trial import Phase, Trial
-from tests.autotune.tuning.fakes import OOM, FakeEngine, Idea, loop_in, micro_batches
+from policies.trial import Phase
+from tests.autotune.tuning.fakes import OOM, FakeEngine, Idea, Killed, dies_after, loop_in, measured, micro_batches
 from trainer.burst import Burst, Failure, FailureKind, Outcome, write_burst, write_outcome
 from trainer.recipe import Recipe
 
@@ -32,26 +31,10 @@ IDEAS = [
 ]
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: no handler of the loop sees it."""
-
-
 def run_until(folder: Path, events: int) -> None:
     """Runs a study that dies right after writing so many events."""
-    left = events
-
-    def die(event: Event, history: History) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Killed
-
     with pytest.raises(Killed):
-        loop_in(folder, rule=tight, ideas=IDEAS, listener=die).run()
-
-
-def measured(trials: list[Trial]) -> list[object]:
-    return [(trial.number, trial.changes, trial.bursts, trial.outcomes, trial.verdict_because) for trial in trials]
+        loop_in(folder, rule=tight, ideas=IDEAS, listener=dies_after(events)).run()
 
 
 @pytest.fixture(scope="module")
