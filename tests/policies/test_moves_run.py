@@ -14,7 +14,7 @@ from trainer.engines.megatron.engine import MegatronEngine
 from trainer.engines.megatron.needs import missing_transformer_engine
 from trainer.recipe import Recipe
 
-SHARED = {"moe_shared_expert_intermediate_size": 64}
+SHARED: dict[str, Any] = {"moe_shared_expert_intermediate_size": 64}
 BASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "sharded": {
@@ -38,7 +38,11 @@ BASES: dict[str, dict[str, Any]] = {
         "use_distributed_optimizer": True,
     },
 }
-EP_OVERLAP = {"expert_model_parallel_size": 2, "moe_grouped_gemm": True, "overlap_moe_expert_parallel_comm": True}
+EP_OVERLAP: dict[str, Any] = {
+    "expert_model_parallel_size": 2,
+    "moe_grouped_gemm": True,
+    "overlap_moe_expert_parallel_comm": True,
+}
 
 
 def free(recipe: Recipe) -> Recipe:
