@@ -142,7 +142,7 @@ class JsonTrace:
     rank: int | None = None
     world_size: int | None = None
     group_sizes: dict[str, int] = field(default_factory=dict)  # ranks by process group's description
-    device_properties: list[Any] = field(default_factory=list)
+    device_properties: list[Any] | None = None  # empty where the profiler found no device; None where none are told
     base_ns: int = 0
     excerpt: dict[str, bytes] = field(default_factory=dict)  # what it says of itself as an excerpt, as it is written
     losses: Losses = field(default_factory=Losses)
@@ -210,7 +210,8 @@ class JsonTrace:
             groups = _GROUPS(bytes(info.pg_config)) or ()
             self.rank, self.world_size = info.rank, info.world_size
             self.group_sizes = {group.pg_desc: group.pg_size for group in groups if group.pg_size is not None}
-        self.device_properties = _PROPERTIES(bytes(document.deviceProperties)) or self.device_properties
+        if (properties := _PROPERTIES(bytes(document.deviceProperties))) is not None:
+            self.device_properties = properties
         self.base_ns = _WHOLE_NUMBER(bytes(document.baseTimeNanoseconds)) or self.base_ns
         said = {key: bytes(getattr(document, key)) for key in EXCERPT_KEYS}
         self.excerpt |= {key: text for key, text in said.items() if text != bytes(NOTHING)}

@@ -199,6 +199,8 @@ class _Columns:
         host = self._host_spans(origin, names)
         if len(host["calls"]) or trace.device_properties or not _is_training_on_cpu(host["ranges"]):
             raise _no_device_events(trace)
+        if trace.device_properties is None and not _is_of_gloo(host["ranges"]):
+            _refuse_unknown_device(trace)
         spans = self.device.spans(origin_us=origin, names=names)
         none = np.empty(0, dtype=np.int64)
         device = DeviceEvents(spans=spans, activity=none.astype(np.int8), group=none, message=none)
@@ -224,21 +226,32 @@ class _Columns:
         return spans
 
 
+WHOLE_AGAIN = (
+    "copy the whole file again; if the profiler left it like this, let it finish writing (stop() before the process "
+    "ends)"
+)
+
+
 def _no_device_events(trace: JsonTrace) -> TraceError:
     cut = cut_words(trace.losses.dropped())
     if cut:
-        return TraceError(
-            trace.path,
-            f"is {cut}, before the first event of the device: profilers write those last",
-            hint="copy the whole file again; if the profiler left it like this, let it finish writing (stop() before "
-            "the process ends)",
-        )
+        said = f"is {cut}, before the first event of the device: profilers write those last"
+        return TraceError(trace.path, said, hint=WHOLE_AGAIN)
     return TraceError(
         trace.path,
         "has no device events, only host events",
         hint="profile with activities=[CPU, CUDA]; on clusters check that CUPTI may be used "
         "(no other profiler attached, NVreg_RestrictProfilingToAdminUsers=0)",
     )
+
+
+def _refuse_unknown_device(trace: JsonTrace) -> None:
+    """Raises where the end of the file is missing, which may have told of a device."""
+    if cut := cut_words(trace.losses.dropped()):
+        said = (
+            f"is {cut}, and nothing before that tells whether the rank computed on a GPU: its events are written last"
+        )
+        raise TraceError(trace.path, said, hint=WHOLE_AGAIN)
 
 
 def _timeline(
@@ -259,7 +272,7 @@ def _timeline(
         ops=host["ops"],
         ranges=host["ranges"],
         overhead=host["overhead"],
-        memory_limit_bytes=_memory_of(trace.device_properties, index),
+        memory_limit_bytes=_memory_of(trace.device_properties or [], index),
         microbatches=said.microbatches,
         microbatches_traced=said.traced,
         repeats=said.repeats(origin),
@@ -276,6 +289,12 @@ def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
 
 def _is_training_on_cpu(ranges: Spans) -> bool:
     return any(name.startswith(("gloo:", "ProfilerStep#")) or name == "step" for name in _used_names(ranges))
+
+
+def _is_of_gloo(ranges: Spans) -> bool:
+    """Whether its ranks talked over gloo alone: those of GPUs have NCCL beside it."""
+    names = _used_names(ranges)
+    return any(name.startswith("gloo:") for name in names) and not any(name.startswith("nccl:") for name in names)
 
 
 def _used_names(spans: Spans) -> list[str]:

@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,9 @@ from analyzers.readers import chunks, json_events, read
 from analyzers.readers.losses import CUT_SHORT
 from analyzers.timeline import Timeline
 from tests.analyzers.drawing import GEMM, Drawing
+from tests.places import TRACES, WITHOUT_SHARED
+
+TRACE_OF_A_GPU = TRACES / "bert_small_h100.json.gz"
 
 
 def _many(count: int = 200) -> Drawing:
@@ -78,6 +82,47 @@ def test_a_trace_cut_before_its_device_events_is_called_cut_and_not_badly_record
     with pytest.raises(TraceError, match=r"is cut short at .*, before the first event of the device") as caught:
         analyze([path])
     assert "CUPTI" not in str(caught.value)
+
+
+def _cut_before_its_end(drawing: Drawing, folder: Path) -> Path:
+    text = json.dumps(drawing.document())
+    path = folder / "cut.json"
+    path.write_text(text[: len(text) - 60])
+    return path
+
+
+def _operators(*transfers: str, **header: Any) -> Drawing:
+    drawing = Drawing(on_cpu=True).step(1, 0, 1000)
+    drawing.header |= header
+    for name in transfers:
+        drawing.range(name, 6, 9)
+    for k in range(100):
+        drawing.operator("aten::mm", k * 10, k * 10 + 6)
+    return drawing
+
+
+def test_a_cut_trace_whose_header_tells_of_no_device_is_of_a_rank_on_cpus(tmp_path: Path) -> None:
+    analysis = analyze([_cut_before_its_end(_operators(), tmp_path)])
+    assert analysis.traces[0].devices == []
+    assert analysis.diagnosis.cut_short
+
+
+def test_a_cut_trace_that_says_nothing_of_devices_is_of_cpus_where_gloo_alone_was_used(tmp_path: Path) -> None:
+    unknown, beside_nccl = (_operators(*names, deviceProperties=None) for names in ((), ("gloo:send", "nccl:send")))
+    for drawing in (unknown, beside_nccl):
+        with pytest.raises(TraceError, match=r"is cut short at .* nothing before that tells whether the rank computed"):
+            analyze([_cut_before_its_end(drawing, tmp_path)])
+    known = _operators("gloo:send", deviceProperties=None)
+    assert analyze([_cut_before_its_end(known, tmp_path)]).traces[0].devices == []
+
+
+@pytest.mark.skipif(not TRACE_OF_A_GPU.is_file(), reason=WITHOUT_SHARED)
+def test_a_real_trace_of_a_gpu_cut_before_its_kernels_is_not_called_one_of_cpus(tmp_path: Path) -> None:
+    text = gzip.decompress(TRACE_OF_A_GPU.read_bytes())
+    path = tmp_path / "cut.json"
+    path.write_bytes(text[: text.index(b'"cat": "kernel"') - 200])
+    with pytest.raises(TraceError, match=r"is cut short at 0\.9 MB"):
+        analyze([path])
 
 
 def test_a_trace_read_in_many_pieces_is_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
