@@ -24,14 +24,14 @@ def container_in(command: Command, start: Start, headers: tuple[str, ...]) -> tu
         srun=tuple(word for word in said.srun if not _is_open(word, open_texts)),
         prefix=() if any(_is_open(word, open_texts) for word in said.prefix) else said.prefix,
     )
-    return known, [*_of_container(command, said, known), *_outside(command)]
+    return known, [*_of_container(command, said, known, open_texts), *_outside(command)]
 
 
 def _is_open(word: str, open_texts: list[str]) -> bool:
     return any(text in word for text in open_texts)
 
 
-def _of_container(command: Command, said: Container, known: Container) -> Iterator[str]:
+def _of_container(command: Command, said: Container, known: Container, open_texts: list[str]) -> Iterator[str]:
     if known.image or known.prefix:
         yield (
             "it runs in a container, and so will bursts (burst.launcher): the folders of the study and of moe-autotune "
@@ -44,9 +44,9 @@ def _of_container(command: Command, said: Container, known: Container) -> Iterat
         )
     lost = [word for word in (said.image, *said.mounts, *said.srun, *said.prefix) if word is not None]
     kept = {known.image, *known.mounts, *known.srun, *known.prefix}
-    if missing := [word for word in lost if word not in kept]:
-        left = short(" ".join(missing))
-        yield f"not known of the container: {left} (--set its variables, or complete burst.launcher)"
+    missing = [word for word in lost if word not in kept]
+    if unknown := dict.fromkeys(text for text in open_texts if any(text in word for word in missing)):
+        yield f"not known of the container: {short(' '.join(unknown))} (--set it, or complete burst.launcher)"
 
 
 def _outside(command: Command) -> Iterator[str]:

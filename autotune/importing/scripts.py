@@ -76,7 +76,7 @@ def started(text: str, asked: Asked) -> Started:
     argv = words[split:]
     program = [gap for word in words[:split] for gap in word.gaps]
     program += [gap for word in command.words for gap in word.gaps if any(gap.text in each for each in start.within)]
-    _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], script, asked)
+    _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], asked)
     notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
     container, told = container_in(command, start, script.headers)
     notes += told
@@ -142,9 +142,7 @@ def _training(script: Script, asked: Asked) -> tuple[Command, Start, list[str]]:
     alike = [pair for pair in trains if pair[0].sure == best[0].sure and _named(*pair) == _named(*best)]
     if not best[0].sure and len(alike) > 1:
         lines = ", ".join(str(pair[0].line) for pair in alike)
-        raise refused(
-            asked.file, f"which of the lines {lines} is run depends on an undecided test", _decide(script, asked)
-        )
+        raise refused(asked.file, f"which of the lines {lines} is run depends on an undecided test", _decide(script))
     others = {pair[0].line: _program_of(*pair) for pair in trains if _is_another(pair, best)}
     notes = [
         f"line {line}: {program} is started too: line {best[0].line} is what was imported, as it has the most flags"
@@ -170,7 +168,7 @@ def _from_first_known(words: tuple[Word, ...]) -> tuple[Word, ...]:
     return words[first:]
 
 
-def _decide(script: Script, asked: Asked) -> str:
+def _decide(script: Script) -> str:
     undecided = [line for line, what in script.notes if "could not be decided" in what]
     return "; ".join(f"--set if@{line}=yes or no" for line in sorted(set(undecided))) or "--set its variables"
 
@@ -254,7 +252,7 @@ def _needed_env(command: Command) -> list[Gap]:
     return [gap for name, word in command.env.items() if is_knob(name) and not is_secret(name) for gap in word.gaps]
 
 
-def _refuse_gaps(gaps: list[Gap], script: Script, asked: Asked) -> None:
+def _refuse_gaps(gaps: list[Gap], asked: Asked) -> None:
     problems = {
         gap.name: Problem(
             where=f"{_file_of(gap, asked)}:{gap.line}", what=f"{short(gap.text)}: {gap.why}", hint=_hint(gap)

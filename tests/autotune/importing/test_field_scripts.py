@@ -135,7 +135,7 @@ CASES = {
         setup=("cd /shared",),
         env={"MEGATRON": "/shared/Megatron-LM"},
         last=("--mock-data", "--train-iters", "2000", "--lr", "3e-4"),
-        notes=("not known of the container: $HOME:$HOME", "and so will bursts", "TRITON_CACHE_DIR was left out"),
+        notes=("not known of the container: $HOME (--set it", "and so will bursts", "TRITON_CACHE_DIR was left out"),
     ),
     "loops_and_files.sh": Case(
         layout=(1, 8, 1, 2, 8),

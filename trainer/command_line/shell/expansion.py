@@ -279,7 +279,7 @@ class Expansion:
         sign, name = match["operator"], match["name"]
         if variable is None and name == self.assigned:  # PATH=/here${PATH:+:$PATH}, PATH=/here:${PATH:-}
             if sign.endswith("+") and re.search(rf"\$\{{?{name}\b", match["rest"]):
-                yield from self._reread(match["rest"], node, quoted, empty)
+                yield from self._reread(match["rest"], quoted, empty)
                 return
             if sign.endswith("-") and match["rest"] in ("", '""', "''"):
                 yield Piece(text="", inherits=name)
@@ -287,18 +287,18 @@ class Expansion:
         holds = variable is not None and not (sign.startswith(":") and variable.known == "" and not variable.is_array)
         if sign.endswith("+"):
             if holds:
-                yield from self._reread(match["rest"], node, quoted, empty)
+                yield from self._reread(match["rest"], quoted, empty)
         elif holds and variable is not None:
             yield from self._spread(variable, match["index"] or name, quoted)
         elif sign.endswith("?"):
             yield from self._unset(node, name, _spelled(node), empty)
         else:
-            found = tuple(self._reread(match["rest"], node, quoted, empty))
+            found = tuple(self._reread(match["rest"], quoted, empty))
             if sign.endswith("="):
                 self.scope.assign(name, Variable(values=(found,)))
             yield from found
 
-    def _reread(self, rest: str, node: Node, quoted: bool, empty: bool) -> Iterator[Piece]:
+    def _reread(self, rest: str, quoted: bool, empty: bool) -> Iterator[Piece]:
         """The word behind an operator, which the tree holds in pieces."""
         if not quoted and re.search("[\"']", rest):  # ${N:+--flag "a b"}
             yield from self._words(parse(f"x=({rest})"), empty)

@@ -51,7 +51,7 @@ def activation_bytes(candidates: Candidates) -> Held:
         saved = saved_by_tensor(candidates, is_moe=is_moe)
         left = kept(candidates, saved)
         captured = select(left, graphs)
-        static = _static(candidates, captured, hidden)
+        static = _static(captured, hidden)
         held, each = fullest[is_moe], (total(left) - total(captured))[..., None]
         eager, gone = eager + held * each, gone + (held - at_loss[is_moe]) * each
         graphed = graphed + (held + ahead * count) * (total(captured) + static)[..., None]
@@ -87,7 +87,7 @@ def _ahead(candidates: Candidates) -> Floats:
     return result
 
 
-def _static(candidates: Candidates, captured: Tensors, hidden: Floats) -> Floats:
+def _static(captured: Tensors, hidden: Floats) -> Floats:
     """Inputs and outputs that a captured layer keeps, bytes a token."""
     return constant("graph_buffers") * hidden * (total(captured) > 0)
 
