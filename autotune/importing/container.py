@@ -8,7 +8,7 @@ from dataclasses import replace
 from autotune.importing.found import short
 from trainer.command_line.containers import Container, container_of
 from trainer.command_line.launchers import Start
-from trainer.command_line.shell import Command
+from trainer.command_line.shell import Command, Gap
 from trainer.command_line.shell.remote import is_apart
 
 
@@ -16,7 +16,8 @@ def container_in(command: Command, start: Start, headers: tuple[str, ...]) -> tu
     """What launcher slurm is told of it, nothing where another starts the ranks; and notes for the user."""
     of_slurm = bool(headers) or any(each.name == "srun" for each in start.peeled)
     said = container_of(start.peeled, headers) if of_slurm else Container()
-    open_texts = [gap.text for word in command.words for gap in word.gaps]
+    gaps = [gap for word in command.words for gap in word.gaps]
+    open_texts = [gap.text for gap in gaps]
     known = replace(
         said,
         image=None if said.image is None or _is_open(said.image, open_texts) else said.image,
@@ -24,14 +25,14 @@ def container_in(command: Command, start: Start, headers: tuple[str, ...]) -> tu
         srun=tuple(word for word in said.srun if not _is_open(word, open_texts)),
         prefix=() if any(_is_open(word, open_texts) for word in said.prefix) else said.prefix,
     )
-    return known, [*_of_container(command, said, known, open_texts), *_outside(command)]
+    return known, [*_of_container(command, said, known, gaps), *_outside(command)]
 
 
 def _is_open(word: str, open_texts: list[str]) -> bool:
     return any(text in word for text in open_texts)
 
 
-def _of_container(command: Command, said: Container, known: Container, open_texts: list[str]) -> Iterator[str]:
+def _of_container(command: Command, said: Container, known: Container, gaps: list[Gap]) -> Iterator[str]:
     if known.image or known.prefix:
         yield (
             "it runs in a container, and so will bursts (burst.launcher): the folders of the study and of moe-autotune "
@@ -45,8 +46,13 @@ def _of_container(command: Command, said: Container, known: Container, open_text
     lost = [word for word in (said.image, *said.mounts, *said.srun, *said.prefix) if word is not None]
     kept = {known.image, *known.mounts, *known.srun, *known.prefix}
     missing = [word for word in lost if word not in kept]
-    if unknown := dict.fromkeys(text for text in open_texts if any(text in word for word in missing)):
-        yield f"not known of the container: {short(' '.join(unknown))} (--set it, or complete burst.launcher)"
+    unknown: dict[str, str] = {}  # $WORK and ${WORK} are one
+    for gap in gaps:
+        if any(gap.text in word for word in missing):
+            unknown.setdefault(gap.name, gap.text)
+    if unknown:
+        left = short(" ".join(unknown.values()))
+        yield f"not known of the container: {left} (--set it, or complete burst.launcher)"
 
 
 def _outside(command: Command) -> Iterator[str]:
