@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.estimate.memory import Calibration, Memory, against_limit, calibrated, memory_document
-from autotune.looks.quantities import duration, gib, percent, significant
+from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.wrapping import listed, plain_console
 from trainer.dry_run import DryRun
 from trainer.estimate.candidates import one
@@ -138,8 +138,9 @@ def show_estimate(estimate: Estimate) -> None:
     console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
     console.print(_time_table(estimate, bar))
     time = estimate.time
-    rate = f"{significant(time.tokens_per_s_per_gpu, 4)} tokens/s/GPU, {significant(time.model_tflops_per_gpu)} TFLOPS"
-    console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, ± {percent(time.spread, 0)}")
+    rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=share_of(estimate.recipe.cluster.gpu))
+    tflops = f"{significant(time.model_tflops_per_gpu)} TFLOPS"
+    console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, {tflops}, ± {percent(time.spread, 0)}")
     console.print(calibration_words(estimate))
     for assumption in estimate.document["assumptions"]:
         console.print(f"note: {assumption}", style="dim")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from autotune.estimate.document import Estimate, calibration_words
-from autotune.looks.quantities import duration, gib, percent, significant
+from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Piece, Stack, bar, columns, legend
@@ -19,18 +19,20 @@ from trainer.recipe import Recipe
 
 def estimate_page(estimate: Estimate) -> str:
     recipe, time = estimate.recipe, estimate.time
+    unit = share_of(recipe.cluster.gpu)
     return render(
         "estimate.html.j2",
         name=recipe.name,
         figure=gib(estimate.needs_gib),
-        figure_note=f"per GPU at most, {estimate.verdict}",
+        figure_note=f"per {unit} at most, {estimate.verdict}",
         facts={
             "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu} · {layout_words(recipe)}",
             "Settings": setting_words(recipe),
             "Memory": f"peak {gib(estimate.memory.peak_gib)}, upper bound {gib(estimate.memory.upper_gib)} on pipeline "
             f"rank {estimate.memory.hottest['pp_rank']}, and {gib(estimate.memory.outside_gib)} outside the allocator",
-            "Time": f"{duration(time.step_s * 1e6)} per step, {significant(time.tokens_per_s_per_gpu, 4)} "
-            f"tokens/s/GPU, {significant(time.model_tflops_per_gpu)} TFLOPS, ± {percent(time.spread, 0)}",
+            "Time": f"{duration(time.step_s * 1e6)} per step, "
+            f"{tokens_per_s(time.tokens_per_s_per_gpu, unit=unit)}, {significant(time.model_tflops_per_gpu)} TFLOPS, "
+            f"± {percent(time.spread, 0)}",
             "How sure": calibration_words(estimate).removeprefix("calibration: "),
         },
         memory_figure=_memory(estimate),

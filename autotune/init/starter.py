@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from autotune.init.written import written
+from autotune.looks.quantities import share_of
 from trainer.errors import BadInputError, Problem
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import choices
@@ -100,9 +101,10 @@ def _without_remarks(recipe: Recipe) -> Recipe:
 def _unfit(recipe: Recipe) -> str:
     memory = estimate_memory(recipe)
     nodes = fewest_nodes(recipe, above=recipe.cluster.nodes)
-    more = f"{nodes * recipe.ranks_per_node} GPUs are enough" if nodes else "no number of GPUs is enough"
+    unit = share_of(recipe.cluster.gpu)
+    more = f"{nodes * recipe.ranks_per_node} {unit}s are enough" if nodes else f"no number of {unit}s is enough"
     return (
-        f"no layout fits {recipe.world_size} GPUs by estimate: this one needs "
+        f"no layout fits {recipe.world_size} {unit}s by estimate: this one needs "
         f"{memory.upper_gib + memory.outside_gib:,.0f} GiB of {recipe.memory_limit_gib:.0f}; {more}"
     )
 
@@ -110,8 +112,9 @@ def _unfit(recipe: Recipe) -> str:
 def _expected(recipe: Recipe) -> tuple[str, ...]:
     time, memory = estimate_time(recipe), estimate_memory(recipe)
     beside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
+    rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{share_of(recipe.cluster.gpu)}"
     return (
-        f"`moe-autotune plan`'s first choice: about {time.tokens_per_s_per_gpu:,.0f} tokens/s/GPU by estimate,",
+        f"`moe-autotune plan`'s first choice: about {rate} by estimate,",
         f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{beside}, "
         f"of {recipe.memory_limit_gib:.0f}.",
     )

@@ -49,8 +49,13 @@ def gib(value: float | None) -> str:
     return NONE if value is None else f"{significant(value)} GiB"
 
 
-def tokens_per_s(value: float | None, *, unit: str = "GPU") -> str:
-    """Throughput of one `unit` (GPU, or rank where there is no GPU)."""
+def share_of(gpu: str) -> str:
+    """What throughput, memory and cost are counted for one of: a GPU, or a rank where a recipe's `gpu` is the CPU."""
+    return "rank" if gpu == "cpu" else "GPU"
+
+
+def tokens_per_s(value: float | None, *, unit: str) -> str:
+    """Throughput of one `unit`, as `share_of` names it."""
     return NONE if value is None else f"{significant(value, 4)} tokens/s/{unit}"
 
 

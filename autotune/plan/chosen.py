@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import knob_value, significant
+from autotune.looks.quantities import knob_value, share_of, tokens_per_s
 from autotune.plan.document import Plan, memory_words
 from trainer.errors import BadInputError, Problem
 
@@ -17,8 +17,9 @@ def chosen_text(plan: Plan, number: int) -> str:
         raise BadInputError(Problem(where="--choice", what=f"the plan has no choice {number}", hint=have))
     choice = plan.choices[number - 1]
     against = plan.recipe.diff(choice.recipe).items()
+    rate = tokens_per_s(choice.tokens_per_s_per_gpu, unit=share_of(plan.recipe.cluster.gpu))
     lines = (
-        f"Choice {number} of moe-autotune plan: about {significant(choice.tokens_per_s_per_gpu, 4)} tokens/s/GPU, "
+        f"Choice {number} of moe-autotune plan: about {rate}, "
         f"{memory_words(choice)}{'' if choice.fits else ': it does not fit'}",
         *(f"{name}: {knob_value(to)}, not {knob_value(here)}" for name, (here, to) in against),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
-from autotune.looks.quantities import gib
+from autotune.looks.quantities import gib, share_of
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.estimate.plan.choices import Choice, Missing, choices, missing
 from trainer.estimate.plan.familiar import SIZES
@@ -150,12 +150,12 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
 
 
 def unfit_words(plan: Plan) -> str:
-    """How many GPUs are needed, where nothing fits."""
-    each = plan.recipe.world_size // plan.recipe.cluster.nodes
+    """How many GPUs or ranks are needed, where nothing fits."""
+    unit, each = share_of(plan.recipe.cluster.gpu), plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
-        return f"nothing fits, not even on {MOST_GPUS:,} GPUs: the smallest peaks are shown"
+        return f"nothing fits, not even on {MOST_GPUS:,} {unit}s: the smallest peaks are shown"
     gpus = plan.fewest_nodes * each
-    return f"nothing fits on {plan.recipe.world_size:,} GPUs; at least {gpus:,} are needed (tried by doubling)"
+    return f"nothing fits on {plan.recipe.world_size:,} {unit}s; at least {gpus:,} are needed (tried by doubling)"
 
 
 def memory_words(choice: Choice) -> str:

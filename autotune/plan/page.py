@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from autotune.estimate.page import memory_pieces, model_name, time_pieces
-from autotune.looks.quantities import duration, gib, knob_value, percent, significant
+from autotune.looks.quantities import duration, gib, knob_value, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Stack, bar, legend
@@ -28,7 +28,7 @@ def plan_page(plan: Plan) -> str:
     return render(
         "plan.html.j2",
         name=recipe.name,
-        figure=f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU" if first else "no layout",
+        figure=tokens_per_s(first.tokens_per_s_per_gpu, unit=_unit(plan)) if first else "no layout",
         figure_note=f"predicted, ± {percent(first.spread, 0)}, for {layout_words(first.recipe)}" if first else "",
         facts={
             "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu}, sequence "
@@ -65,21 +65,27 @@ class _Frame:
         return tag("circle", cx=place(self.x(needs_gib)), cy=f"{self.axis.y(tokens):.1f}", **attributes)
 
 
+def _unit(plan: Plan) -> str:
+    return share_of(plan.recipe.cluster.gpu)
+
+
 def _scatter(plan: Plan) -> Markup:
     """Every layout as a mark, the limit drawn; the choices on top, to be reached by key."""
     points = cloud(plan.found)
     frame = _frame(points, plan.limit_gib)
-    parts = [*frame.axis.grid(), *_memory_axis(frame, plan.limit_gib)]
+    parts = [*frame.axis.grid(), *_memory_axis(frame, plan)]
     for point in points:
         class_ = "point" if point.fits else "point over-limit"
-        parts.append(frame.mark(point.tokens, point.needs_gib, r="4", class_=class_, data_tip=_tip(point)))
+        parts.append(frame.mark(point.tokens, point.needs_gib, r="4", class_=class_, data_tip=_tip(point, _unit(plan))))
     for number, choice in enumerate(plan.choices, 1):
         rate, needs = choice.tokens_per_s_per_gpu, choice.needs_gib
         point = Point(recipe=choice.recipe, tokens=rate, needs_gib=needs, fits=choice.fits)
-        tip = f"{number}. {_tip(point)}"
+        tip = f"{number}. {_tip(point, _unit(plan))}"
         parts.append(frame.mark(rate, needs, r="6", class_="point chosen", tabindex="0", data_tip=tip))
     name = f"{len(points)} layouts by predicted throughput and memory; the tables below have the figures of the first"
-    return tag("p", "tokens/s/GPU", class_="unit") + drawing(parts, height=SCATTER_PX, name=name, class_="chart")
+    return tag("p", f"tokens/s/{_unit(plan)}", class_="unit") + drawing(
+        parts, height=SCATTER_PX, name=name, class_="chart"
+    )
 
 
 def _frame(points: Sequence[Point], limit_gib: float | None) -> _Frame:
@@ -92,7 +98,7 @@ def _frame(points: Sequence[Point], limit_gib: float | None) -> _Frame:
     )
 
 
-def _memory_axis(frame: _Frame, limit_gib: float | None) -> list[Markup]:
+def _memory_axis(frame: _Frame, plan: Plan) -> list[Markup]:
     step = round_step((frame.high - frame.low) / 8)
     ticks = [k * step for k in range(math.ceil(frame.low / step), math.floor(frame.high / step) + 1)]
     y = str(SCATTER_PX - 22)
@@ -100,21 +106,21 @@ def _memory_axis(frame: _Frame, limit_gib: float | None) -> list[Markup]:
     parts.append(
         tag(
             "text",
-            "GiB per GPU: upper bound, context and communication",
+            f"GiB per {_unit(plan)}: upper bound, context and communication",
             x="50%",
             y=str(SCATTER_PX - 4),
             class_="axis middle",
         )
     )
-    if limit_gib is not None:
+    if (limit_gib := plan.limit_gib) is not None:
         x = frame.x(limit_gib)
         parts.append(line(x, frame.axis.top, x, frame.axis.bottom, "limit"))
         parts.append(tag("text", f"limit {limit_gib:g} GiB", x=place(x), y="10", class_="axis middle"))
     return parts
 
 
-def _tip(point: Point) -> str:
-    rate = f"{significant(point.tokens, 4)} tokens/s/GPU, {gib(point.needs_gib)} at most"
+def _tip(point: Point, unit: str) -> str:
+    rate = f"{tokens_per_s(point.tokens, unit=unit)}, {gib(point.needs_gib)} at most"
     return f"{layout_words(point.recipe)}\n{setting_words(point.recipe)}\n{rate}"
 
 
@@ -131,7 +137,7 @@ def _choices(plan: Plan) -> Table:
         )
         for number, choice in enumerate(plan.choices, 1)
     ]
-    header = ("", "layout", "tokens/s/GPU", "TFLOPS", "step", "≤ GiB", "settings: why")
+    header = ("", "layout", f"tokens/s/{_unit(plan)}", "TFLOPS", "step", "≤ GiB", "settings: why")
     return Table(columns=header, rows=tuple(rows), numbers=(2, 3, 4, 5))
 
 

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from autotune.looks.quantities import gib, knob_value, percent, significant
+from autotune.looks.quantities import gib, knob_value, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.wrapping import plain_console, say
 from autotune.plan.document import UNRANKED, Plan, memory_words, unfit_words
 from trainer.estimate.plan.choices import Choice
 
-FIGURES = ("tokens/s/GPU", "TFLOPS", "≤ GiB")
+FIGURES = ("TFLOPS", "≤ GiB")  # behind the throughput
 
 
 def show_plan(plan: Plan) -> None:
     console = plain_console()
     for finding in plan.findings:
         say(console, f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
-    print_entries(console, "layout, settings, why", FIGURES, _entries(plan.choices))
+    rate = f"tokens/s/{share_of(plan.recipe.cluster.gpu)}"
+    print_entries(console, "layout, settings, why", (rate, *FIGURES), _entries(plan.choices))
     if plan.choices:
         console.print()
         _show_first(console, plan)
@@ -62,5 +63,5 @@ def _show_first(console: Console, plan: Plan) -> None:
     first = plan.choices[0]
     changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
     say(console, f"choice 1 vs the recipe: {changes or 'nothing to change'}")
-    rate = f"{significant(first.tokens_per_s_per_gpu, 4)} tokens/s/GPU ± {percent(first.spread, 0)}"
-    say(console, f"{rate}, {memory_words(first)} on pipeline rank {first.pp_rank}")
+    rate = tokens_per_s(first.tokens_per_s_per_gpu, unit=share_of(plan.recipe.cluster.gpu))
+    say(console, f"{rate} ± {percent(first.spread, 0)}, {memory_words(first)} on pipeline rank {first.pp_rank}")

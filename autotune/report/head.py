@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from autotune.export.difference import WordChange, word_changes
-from autotune.looks.quantities import counted, first_changes, gib, significant
+from autotune.looks.quantities import counted, first_changes, gib, share_of, significant
 from autotune.looks.recipes import model_words
 from autotune.looks.tables import Table
 from autotune.report.answers import before_and_after
@@ -16,7 +16,7 @@ from autotune.report.feasible import feasible
 from autotune.report.material import Material, fix_title
 from autotune.report.path import obtained_text
 from autotune.tuning.history import History
-from autotune.tuning.lines import cost_in_words
+from autotune.tuning.lines import cost_in_words, rate_unit
 from autotune.tuning.standing import span_words
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
@@ -97,7 +97,11 @@ def _software(material: Material) -> str:
 
 def _cost(history: History, document: Document) -> str:
     price = document.gpu_hour_price
-    money = f", {significant(price * history.gpu_hours)} at {price:g} per GPU-hour" if price is not None else ""
+    money = (
+        f", {significant(price * history.gpu_hours)} at {price:g} per {rate_unit(history)}-hour"
+        if price is not None
+        else ""
+    )
     return f"{cost_in_words(history)}{money}"
 
 
@@ -106,13 +110,14 @@ def _saves(document: Document, recipe: Recipe) -> str:
     if planned is None or saved is None:
         return ""
     low, middle, high = saved
-    money = f", {significant(price * middle)} at {price:g} per GPU-hour" if price is not None else ""
+    unit = share_of(recipe.cluster.gpu)
+    money = f", {significant(price * middle)} at {price:g} per {unit}-hour" if price is not None else ""
     by = ", by a simulation" if document.simulated else ""
     if middle <= 0:
-        return f"none of the planned {significant(planned)} GPU-hours"
+        return f"none of the planned {significant(planned)} {unit}-hours"
     return (
-        f"{significant(middle)} of the planned {significant(planned)} GPU-hours (95 % interval {significant(low)} to "
-        f"{significant(high)}){money}{by}"
+        f"{significant(middle)} of the planned {significant(planned)} {unit}-hours (95 % interval "
+        f"{significant(low)} to {significant(high)}){money}{by}"
     )
 
 

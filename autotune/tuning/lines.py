@@ -6,7 +6,7 @@ from functools import singledispatch
 from statistics import median
 
 from analyzers.diagnosis import Wall
-from autotune.looks.quantities import changes_text, counted, duration, gib, significant, speedup, tokens_per_s
+from autotune.looks.quantities import changes_text, counted, duration, gib, share_of, significant, speedup, tokens_per_s
 from autotune.tuning.events import (
     Analyzed,
     BurstFinished,
@@ -75,7 +75,7 @@ def _(event: BurstStarted, history: History) -> str | None:
 
 @line_of.register
 def _(event: BurstFinished, history: History) -> str:
-    return f"  burst {event.burst}: {outcome_in_words(event.outcome)}"
+    return f"  burst {event.burst}: {outcome_in_words(event.outcome, rate_unit(history))}"
 
 
 @line_of.register
@@ -119,13 +119,13 @@ def links_in_words(links: Links) -> str:
     return said
 
 
-def outcome_in_words(outcome: Outcome) -> str:
+def outcome_in_words(outcome: Outcome, unit: str) -> str:
     """Step time, throughput and peak memory of a burst, or how it failed."""
     if outcome.failure is not None:
         return failure_in_words(outcome.failure)
     parts = [f"{duration(median(outcome.step_us))} per step"] if outcome.step_us else []
     if outcome.tokens_per_s_per_gpu:
-        parts.append(tokens_per_s(outcome.tokens_per_s_per_gpu))
+        parts.append(tokens_per_s(outcome.tokens_per_s_per_gpu, unit=unit))
     if outcome.peak_gib:
         limit = f" of {gib(outcome.limit_gib)}" if outcome.limit_gib else ""
         parts.append(f"peak {gib(max(outcome.peak_gib))}{limit}")
@@ -142,8 +142,7 @@ def failure_in_words(failure: Failure | None) -> str:
 
 def rate_unit(history: History) -> str:
     """What one share of the throughput is counted for: a GPU, or a rank where the recipe runs on CPUs."""
-    on_cpu = history.study is not None and history.study.recipe["cluster"]["gpu"] == "cpu"
-    return "rank" if on_cpu else "GPU"
+    return share_of(history.study.recipe["cluster"]["gpu"] if history.study is not None else "")
 
 
 def cost_in_words(history: History) -> str:

@@ -24,7 +24,7 @@ from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
 from autotune.tuning.judge import Speedup, speedup
-from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict_of
+from autotune.tuning.lines import best_in_words, cost_in_words, line_of, rate_unit, verdict_of
 from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
 from policies.trial import Verdict
@@ -119,7 +119,8 @@ def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
 
 def summary(history: History, console: Console) -> None:
     """The end of a run: every trial with its wall and verdict, and the speed-up."""
-    rates, peaks = (Column(name, justify="right", no_wrap=True) for name in ("tokens/s/GPU", "GiB"))
+    figures = (f"tokens/s/{rate_unit(history)}", "GiB")
+    rates, peaks = (Column(name, justify="right", no_wrap=True) for name in figures)
     table = Table("#", "fix", rates, peaks, Column("wall", no_wrap=True), Column("verdict", no_wrap=True), box=None)
     for trial in history.trials:
         rate, peaks_gib = throughput(trial), trial.outcomes[0].peak_gib

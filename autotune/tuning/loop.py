@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.looks.quantities import percent
+from autotune.looks.quantities import percent, share_of
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
 from autotune.tuning.events import Ended, Proposed
@@ -236,9 +236,10 @@ class Loop:
         saved, cost = -planned * math.expm1(-worth), self.bench.burst_gpu_hours
         if saved >= cost:
             return None
+        unit = share_of(self.base.cluster.gpu)
         return (
-            f"the next burst takes {cost:.2g} GPU-hours and is expected to save {saved:.2g} of the {planned:g} planned "
-            f"for training (tune.planned_gpu_hours)"
+            f"the next burst takes {cost:.2g} {unit}-hours and is expected to save {saved:.2g} of the {planned:g} "
+            f"planned for training (tune.planned_gpu_hours)"
         )
 
     def _dear(self) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from rich.console import Console
 
 from autotune.estimate.memory import Memory, against_limit, memory_document
-from autotune.looks.quantities import changes_text, counted, gain, gib, percent, significant, tokens_per_s
+from autotune.looks.quantities import changes_text, counted, gain, gib, percent, share_of, significant
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.working import working
@@ -31,7 +31,6 @@ from trainer.recipe.rules.rule import Finding
 
 AHEAD = 4  # proposals that are looked ahead
 STEPS = 8  # of an imagined burst
-FIGURES = ("tokens/s/GPU", "gain (90 %)", "P(fits)")
 
 
 class Expected(TypedDict):
@@ -173,14 +172,15 @@ def _show(
     say(console, f"estimated peak {gib(memory['peak_gib'])} per rank, {against_limit(memory)}")
     console.print()
     say(console, "The expected path, by estimate only; nothing is run:")
-    print_entries(console, "phase, layout, settings", FIGURES, [_entry(trial) for trial in path], first=0)
+    unit = share_of(recipe.cluster.gpu)
+    figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")
+    print_entries(console, "phase, layout, settings", figures, [_entry(trial) for trial in path], first=0)
     for trial in path[1:2]:
         console.print()
         say(console, changes_text(path[0].recipe.diff(trial.recipe)), lead=f"{trial.number}: ")
         say(console, _because(trial), lead="   why: ")
     if night:
         hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
-        unit = "rank" if recipe.hardware.is_cpu else "GPU"
         need = "needs" if night.bursts == 1 else "need"
         cost = f"{counted(night.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours"
         console.print()
@@ -200,7 +200,7 @@ def _entry(trial: Trial) -> Entry:
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
         low, high = gain(predicted.gain_low, 0).removesuffix(" %"), gain(predicted.gain_high, 0)
         interval = f"{gain(predicted.gain, 0)} ({low} to {high})"
-    rate = tokens_per_s(outcome.tokens_per_s_per_gpu).split(" ")[0] if outcome.tokens_per_s_per_gpu else ""
+    rate = significant(outcome.tokens_per_s_per_gpu, 4) if outcome.tokens_per_s_per_gpu else ""
     fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
     phase = "base" if trial.number == 0 else trial.proposal.phase.value
     return Entry(
