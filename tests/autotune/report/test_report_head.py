@@ -61,8 +61,8 @@ def test_it_says_when_what_where_and_with_which_software(head: Head) -> None:
 def test_a_price_of_the_run_or_of_the_report_is_money() -> None:
     told = events()
     of_the_run = [told[0], TunerStarted(recipe="x", budget=20, gpu_hour_price=2.0), *told[1:]]
-    assert dict(head_of(material(of_the_run)).facts)["Cost"].endswith(", 0.416 at 2 per GPU-hour")
-    assert dict(head_of(material(of_the_run, price=4.0)).facts)["Cost"].endswith(", 0.832 at 4 per GPU-hour")
+    assert dict(head_of(material(of_the_run)).facts)["Cost"].endswith(", 0.416 at 2 per rank-hour")
+    assert dict(head_of(material(of_the_run, price=4.0)).facts)["Cost"].endswith(", 0.832 at 4 per rank-hour")
 
 
 def test_what_the_tuned_recipe_saves_is_counted_on_the_training_it_is_for() -> None:
@@ -72,8 +72,8 @@ def test_what_the_tuned_recipe_saves_is_counted_on_the_training_it_is_for() -> N
     assert middle == pytest.approx(1000 * (1 - 1 / made.document.speedup))
     assert low <= middle <= high
     said = dict(head_of(made).facts)["Saves"]
-    assert "of the planned 1,000 GPU-hours" in said
-    assert "at 3 per GPU-hour" in said
+    assert "of the planned 1,000 rank-hours" in said
+    assert "at 3 per rank-hour" in said
 
 
 def test_every_accepted_change_names_its_wall_with_its_milliseconds_before_and_after(head: Head) -> None:
