@@ -23,16 +23,7 @@ from tests.places import ROOT
 HEAVY = ("torch", "megatron", "optuna", "pandas", "numpy", "pydantic", "trainer.recipe", "policies", "rich.live")
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    path = tmp_path / "base.yaml"
-    path.write_text(SMALL)
-    return path
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_help_imports_nothing_heavy() -> None:

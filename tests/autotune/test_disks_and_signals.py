@@ -16,17 +16,12 @@ from autotune.tuning.journal import read_study
 from tests.autotune.outside import LONG, SIMULATED, mounted, started, without_a_reader
 from tests.places import ROOT
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    path = tmp_path / "base.yaml"
-    path.write_text(LONG)
-    return path
+def recipe_text() -> str:
+    return LONG
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from tests.autotune.report.drawn_study import events, write_study
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "base.yaml").write_text(LONG)
+def _recipe(empty_folder: Path) -> None:
+    (empty_folder / "base.yaml").write_text(LONG)
 
 
 def test_a_study_is_told_from_another_shell_while_it_runs_and_after_a_kill(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,9 @@ FOR_MEGATRON_LM = BAD.replace("tp: 3", "tp: 2, etp: 1") + (
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("bad.yaml").write_text(BAD)
-    Path("lm.yaml").write_text(FOR_MEGATRON_LM)
+def _recipes(empty_folder: Path) -> None:
+    (empty_folder / "bad.yaml").write_text(BAD)
+    (empty_folder / "lm.yaml").write_text(FOR_MEGATRON_LM)
 
 
 def test_the_nearest_legal_recipe_is_written_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,9 +29,7 @@ REFUSED_BY_MEGATRON_LM = RECIPE % (64, 2, ", CUDA_DEVICE_MAX_CONNECTIONS: 8")
 LEFT_OPEN = RECIPE % (64, 2, "")
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,7 @@ from trainer.recipe.load import recipe_from
 from trainer.recipe.rules import check
 from trainer.recipe.source import parse_source
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "kimi-k2", "qwen3-235b-a22b"])

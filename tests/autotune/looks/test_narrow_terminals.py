@@ -35,9 +35,8 @@ COMMANDS = {
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("r.yaml").write_text(RECIPE)
+def _recipes(empty_folder: Path) -> None:
+    (empty_folder / "r.yaml").write_text(RECIPE)
 
 
 @pytest.mark.parametrize("columns", [60, 40])

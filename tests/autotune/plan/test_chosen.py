@@ -14,9 +14,8 @@ RECIPE = "model: deepseek-v2-lite\ncluster: {gpu: h100}\ntraining: {global_batch
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("r.yaml").write_text(RECIPE)
+def _recipes(empty_folder: Path) -> None:
+    (empty_folder / "r.yaml").write_text(RECIPE)
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -22,9 +22,8 @@ TELL = 'printf "%s|%s|%s" "$MOE_AUTOTUNE_STATUS" "$MOE_AUTOTUNE_EXIT_CODE" "$MOE
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "base.yaml").write_text(f"{SMALL}tune: {{notify: '{TELL}'}}\n")
+def _recipe(empty_folder: Path) -> None:
+    (empty_folder / "base.yaml").write_text(f"{SMALL}tune: {{notify: '{TELL}'}}\n")
 
 
 def told() -> list[str]:
