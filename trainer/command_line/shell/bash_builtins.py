@@ -26,18 +26,22 @@ def _cd(reading: Reading, words: Words, node: Node) -> None:
 
 def _exit(reading: Reading, words: Words, node: Node) -> None:
     if reading.sure:
-        raise ScriptEnd
+        raise ScriptEnd(succeeds=_status(reading, words, node))
+    reading.may_have_exited = True
 
 
 def _return(reading: Reading, words: Words, node: Node) -> None:
-    """With the status that it is given, or that of the statement in front of it."""
+    if reading.sure:
+        raise FunctionEnd(succeeds=_status(reading, words, node))
+    reading.may_have_ended = True
+
+
+def _status(reading: Reading, words: Words, node: Node) -> bool | None:
+    """Whether `exit` or `return` says success: by what it is given, or by the statement in front of it."""
+    if len(words) > 1:
+        return int(words[1].text) == 0 if words[1].text.isdigit() else None
     before = node.prev_named_sibling
-    if not reading.sure:
-        reading.may_have_ended = True
-    elif len(words) == 1:
-        raise FunctionEnd(succeeds=None if before is None else told(reading, before))
-    else:
-        raise FunctionEnd(succeeds=int(words[1].text) == 0 if words[1].text.isdigit() else None)
+    return None if before is None else told(reading, before)
 
 
 def _break(reading: Reading, words: Words, node: Node) -> None:

@@ -11,14 +11,17 @@ from trainer.command_line.shell.arithmetic import changed_names
 from trainer.command_line.shell.conditions import holds, truth
 from trainer.command_line.shell.loops import ARGUMENTS, follow, of_own_options, own_options, reading_command
 from trainer.command_line.shell.preparing import prepares
-from trainer.command_line.shell.state import Handler, Reading
-from trainer.command_line.shell.status import YES, asks, calls, is_test, place, told
+from trainer.command_line.shell.state import FunctionEnd, Handler, Reading, ScriptEnd
+from trainer.command_line.shell.status import YES, asks, calls, is_followed, is_test, name_of, place, told
 from trainer.command_line.shell.syntax import Node, inside, text_of
 from trainer.command_line.shell.texts import read_names
 from trainer.command_line.shell.words import Gap, Variable, missing, word_of
 
 # a loop or a test without any of these words starts no training
 _STARTS = re.compile(r"\b(python[\d.]*|torchrun|srun|mpirun|mpiexec|accelerate|deepspeed|bash|sh|ssh)\b")
+SETTING = ("variable_assignment", "variable_assignments", "declaration_command")
+FILLING = frozenset({"read", "mapfile", "readarray", "printf", "source", ".", "eval", "let", "set", "shift"})
+FALLS, TESTS_ON = ";&", ";;&"  # what may end the commands of a case: the next ones too, or if their pattern fits
 _LEAVES = re.compile(r"\b(?:break|continue)\s+[2-9$\"]")  # also the loop around it
 
 
@@ -38,17 +41,22 @@ def _if(reading: Reading, node: Node) -> None:
 def _condition(reading: Reading, branch: Node) -> bool | None:
     if (asked := reading.scope.given.get(place(reading, reading.line(branch)))) is not None:
         return asked.lower() in YES
-    tests = _tests(branch)
-    if any(_starts(test) for test in tests):  # if ! torchrun …; then
-        reading.statements(tests)
-    if tests and _asks_function(reading, tests[-1]):
-        return status_of(reading, tests[-1]).succeeds
-    return holds(tests[-1], reading.scope) if tests else None
+    *before, test = _tests(branch) or [None]
+    reading.statements(before)
+    if test is None:
+        return None
+    if _sets(reading, test):
+        return status_of(reading, test).known
+    reading.statements([test] if _starts(test) else [])  # if ! torchrun …; then
+    return holds(test, reading.scope)
 
 
-def _asks_function(reading: Reading, test: Node) -> bool:
-    """`if is_big "$SIZE"`, `if ! is_big "$SIZE"`."""
-    return calls(reading, test.named_children[0] if test.type == "negated_command" else test)
+def _sets(reading: Reading, test: Node) -> bool:
+    """Whether a test has to be read for what it sets: `if is_big "$SIZE"`, `if ! ( … )`, `if X=$(f) && [ "$X" ]`."""
+    if test.type == "list":
+        return any(_sets(reading, side) for side in (test.children[0], test.children[-1]))
+    inner = test.named_children[0] if test.type == "negated_command" else test
+    return inner.type in SETTING or is_followed(reading, inner) or name_of(inner) in FILLING
 
 
 def _case(reading: Reading, node: Node) -> None:
@@ -58,11 +66,42 @@ def _case(reading: Reading, node: Node) -> None:
         for item in items:
             _maybe(reading, _commands_of_case(item), node, "case")
         return
+    falls = False  # into the next commands, whatever their pattern
     for item in items:
-        patterns = [word_of(reading.expansion.value(each)).text for each in item.children_by_field_name("value")]
-        if any(fnmatchcase(value.text, pattern) for pattern in patterns):
-            reading.statements(_commands_of_case(item))
+        if not falls and not _is_case(reading, item, value.text):
+            continue
+        reading.statements(_commands_of_case(item))
+        end = text_of(item.children[-1])
+        if end not in (FALLS, TESTS_ON):
             return
+        falls = end == FALLS
+
+
+def _is_case(reading: Reading, item: Node, text: str) -> bool:
+    patterns = [word_of(reading.expansion.value(each)).text for each in item.children_by_field_name("value")]
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _subshell(reading: Reading, node: Node) -> None:
+    said = read_apart(reading, [each for each in node.named_children if each.type != "comment"])
+    reading.succeeded, reading.assumed = said.known, said.assumed
+
+
+def read_apart(reading: Reading, nodes: list[Node]) -> Status:
+    """Reads statements in a copy of the shell, and says whether they succeed."""
+    inner = reading.copy()
+    try:
+        said = read_body(inner, nodes)
+    except (ScriptEnd, FunctionEnd) as end:
+        said = Status(succeeds=end.succeeds)
+    reading.headers, reading.given_text = inner.headers or reading.headers, inner.given_text
+    return Status(succeeds=None) if inner.may_have_exited or inner.may_have_ended else said
+
+
+def read_body(reading: Reading, nodes: list[Node]) -> Status:
+    """Reads statements, and says whether the last of them succeeds."""
+    reading.statements(nodes[:-1])
+    return status_of(reading, nodes[-1]) if nodes else Status(succeeds=None)
 
 
 def _list(reading: Reading, node: Node) -> None:
@@ -77,6 +116,10 @@ class Status:
     succeeds: bool | None
     assumed: bool = False
 
+    @property
+    def known(self) -> bool | None:
+        return None if self.assumed else self.succeeds
+
 
 def status_of(reading: Reading, node: Node) -> Status:
     """Reads a statement as the shell would run it, and says whether it succeeds."""
@@ -88,6 +131,7 @@ def status_of(reading: Reading, node: Node) -> Status:
     elif not is_test(node) and truth(node, reading.scope) is None:
         reading.statements([node])
     said = told(reading, node)
+    decides = decides or (node.type == "subshell" and not reading.assumed)
     return Status(succeeds=True, assumed=True) if said is None and not decides else Status(succeeds=said)
 
 
@@ -131,13 +175,14 @@ def _loop(reading: Reading, node: Node) -> None:
     reading.may_have_ended |= re.search(r"\breturn\b", text_of(body)) is not None
     if condition := node.child_by_field_name("condition"):
         reading.statements([condition] if _starts(condition) else [])
+        _maybe(reading, [condition] if _sets(reading, condition) else [], node, "loop")
         reads = reading_command(condition)
         parts = [] if reads is None else [each for each in reads.named_children[1:] if "redirect" not in each.type]
         words = tuple(word for each in parts for word in reading.expansion.words(each))
         reading.open([] if reads is None else read_names(words), node, "set by a loop")
     if name is not None and text_of(name) not in reading.scope.given:
         gap = Gap(name=text_of(name), line=reading.line(node), text=f"${text_of(name)}", why="set by a loop")
-        reading.scope.variables[text_of(name)] = Variable(values=((missing(gap),),))
+        reading.scope.hold(text_of(name), Variable(values=((missing(gap),),)))
     _maybe(reading, [body] if _starts(body) else [], node, "loop", sets=sets)
     reading.unsure_loops = unsure
     if of_own_options(reading, node):
@@ -177,10 +222,9 @@ def _maybe(reading: Reading, nodes: list[Node], whole: Node, what: str, sets: Co
                 name=place(reading, line), line=line, text=f"({what} of line {line})", why="undecided: yes or no?"
             )
         gap = replace(gap, file=reading.scope.file)
-        reading.scope.variables[name] = Variable(
-            values=(*(before.values if before and before.is_array else ()), (missing(gap),)),
-            is_array=before is not None and before.is_array,
-        )
+        is_array = before is not None and before.is_array
+        values = before.values if before is not None and is_array else ()
+        reading.scope.hold(name, Variable(values=(*values, (missing(gap),)), is_array=is_array))
 
 
 def _tests(branch: Node) -> list[Node]:
@@ -214,6 +258,7 @@ BRANCHES: dict[str, Handler] = {
     "if_statement": _if,
     "case_statement": _case,
     "list": _list,
+    "subshell": _subshell,
     "for_statement": _loop,
     "c_style_for_statement": _loop,
     "while_statement": _loop,

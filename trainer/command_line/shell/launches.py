@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from trainer.command_line.shell import nested
 from trainer.command_line.shell.bash_builtins import BUILTINS, Words
-from trainer.command_line.shell.branches import Status, status_of
+from trainer.command_line.shell.branches import read_apart, read_body
 from trainer.command_line.shell.preparing import prepares
 from trainer.command_line.shell.remote import behind_ssh, is_apart
 from trainer.command_line.shell.scope import Scope
@@ -82,20 +82,16 @@ def _call(reading: Reading, words: Words) -> None:
     held, reading.scope.positional = reading.scope.positional, tuple(pieces_of(word) for word in words[1:])
     reading.depth += 1
     reading.hidden.append({})
-    function, variables = reading.functions[words[0].text], dict(reading.scope.variables)
+    function = reading.functions[words[0].text]
     body = [each for each in function.named_children if each.type != "comment"]
     try:
-        reading.statements(body[:-1])
-        last = status_of(reading, body[-1]) if body else Status(succeeds=None)
-        succeeded = None if last.assumed else last.succeeds
+        succeeded = (read_apart if function.type == "subshell" else read_body)(reading, body).known  # f() ( … )
     except FunctionEnd as end:
         succeeded = end.succeeds
     finally:
         reading.depth -= 1
         reading.scope.positional = held
         reading.scope.put_back(reading.hidden.pop())
-        if function.type == "subshell":  # f() ( … )
-            reading.scope.variables = variables
     reading.succeeded = None if reading.may_have_ended else succeeded
     reading.may_have_ended = ended
 

@@ -41,9 +41,9 @@ def _followed(reading: Reading, node: Node, turns: Iterator[Turn | None]) -> boo
     for count, turn in enumerate(turns):
         if turn is None or count == MOST_TURNS:
             return False
-        reading.scope.variables |= {
-            name: Variable(values=(value,)) for name, value in turn.items() if name not in reading.scope.given
-        }
+        for name, value in turn.items():
+            if name not in reading.scope.given:
+                reading.scope.hold(name, Variable(values=(value,)))
         try:
             reading.statements([node.child_by_field_name("body")])
         except LoopEnd as end:

@@ -63,7 +63,18 @@ class Scope:
         only = tuple(piece for piece in only if piece.text or piece.gap)
         if len(only) == 1 and only[0].gap and not only[0].gap.has_own_name:
             value = Variable(values=((replace(only[0], gap=replace(only[0].gap, name=name)),),))
-        self.variables[name] = value
+        self.hold(name, value)
+
+    def hold(self, name: str, value: Variable) -> None:
+        """The value as it is, of a variable that stays what it was declared to be."""
+        self.variables[name] = replace(value, is_integer=self.is_integer(name))
+
+    def is_integer(self, name: str) -> bool:
+        """Whether what it is given is calculated (`declare -i`)."""
+        return name in self.variables and self.variables[name].is_integer
+
+    def declare_integer(self, name: str, is_integer: bool) -> None:
+        self.variables[name] = replace(self.variables.get(name, plain("")), is_integer=is_integer)
 
     def put_back(self, values: Mapping[str, Variable | None]) -> None:
         """What variables held before; None: nothing."""

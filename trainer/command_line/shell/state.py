@@ -30,7 +30,12 @@ def written_as(name: str) -> str:
 
 
 class ScriptEnd(Exception):
-    """The script ends here."""
+    """The script ends here, or the shell `( … )` that says `exit`; `succeeds`: by its status, None where that is not
+    known."""
+
+    def __init__(self, *, succeeds: bool | None = True) -> None:
+        self.succeeds = succeeds
+        super().__init__()
 
 
 class FunctionEnd(Exception):
@@ -80,7 +85,9 @@ class Reading:
     output: Output | None = None  # of the substitution that is read
     given_text: Pieces | None = None  # what commands read, as far as it is known
     hidden: list[dict[str, Variable | None]] = field(default_factory=list)  # by functions' own, the innermost last
-    succeeded: bool | None = True  # the last function that was called
+    succeeded: bool | None = True  # the last function that was called, or shell of its own `( … )`
+    assumed: bool = False  # whether that is not known because its commands are not run
+    may_have_exited: bool = False  # whether an `exit` before may have ended the shell
     may_have_ended: bool = False  # whether a `return` before may have ended the function
     loops: int = 0  # that are followed here, one in another
     unsure_loops: int = 0  # of these, how many a `break` may have ended
@@ -122,7 +129,7 @@ class Reading:
         for name in names:
             if name.isidentifier() and name not in self.scope.given:
                 gap = Gap(name=named or name, line=self.line(node), text=f"${name}", why=why, file=self.scope.file)
-                self.scope.variables[name] = Variable(values=((missing(gap),),))
+                self.scope.hold(name, Variable(values=((missing(gap),),)))
                 if self.all_exported:
                     self.exported[name] = None
 
@@ -167,13 +174,19 @@ class Reading:
         held = ((name, self.scope.get(name)) for name in self.exported)
         return {name: exported_word(name, value.values[0], line=line) for name, value in held if value and value.values}
 
-    def subshell(self) -> Reading:
-        """Of the same statements, in a copy of the shell that ends with them; what it starts is nobody's."""
+    def copy(self) -> Reading:
+        """Of a shell that begins as this one stands, `( … )`: what it starts is the script's, all else ends with it."""
         found = self.inner({}, line=self.scope.first_line)
-        found.commands, found.notes, found.functions = [], [], self.functions
+        found.depth, found.functions, found.all_exported = self.depth, dict(self.functions), self.all_exported
         found.scope.positional, found.scope.shifted = self.scope.positional, self.scope.shifted
-        found.scope.path, found.scope.notes = self.scope.path, {}
-        found.given_text, found.loops = self.given_text, self.loops
+        found.scope.path, found.given_text, found.output = self.scope.path, self.given_text, self.output
+        return found
+
+    def subshell(self) -> Reading:
+        """Of a substitution: a copy of the shell, and what it starts is nobody's."""
+        found = self.copy()
+        found.commands, found.notes, found.scope.notes = [], [], {}
+        found.depth, found.loops = self.depth + 1, self.loops
         return found
 
     def inner(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from trainer.command_line.shell.arithmetic import assignments, changed_names
@@ -31,10 +32,29 @@ def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | 
             and text_of(value)[:2].strip("\"'").startswith(":")
         ):
             held = Variable(values=((Piece(text="", inherits=name), *held.values[0]),))  # PATH+=:/here
-        (scope.append if adds else scope.assign)(name, held)
+        if scope.is_integer(name) and not held.is_array:
+            _calculate(reading, node, name, held, adds=adds)
+        else:
+            (scope.append if adds else scope.assign)(name, held)
     if reading.all_exported:
         reading.exported[name] = None
     return name
+
+
+def _calculate(reading: Reading, node: Node, name: str, given: Variable, *, adds: bool) -> None:
+    """`N+=2*3` of a variable that is declared to hold a whole number."""
+    before = reading.scope.variables[name].known
+    texts = [f"({text or 0})" for text in ([before, given.known] if adds else [given.known]) if text is not None]
+    value = reading.expansion.number(" + ".join(texts), _or_zero(reading)) if len(texts) == 1 + adds else None
+    if value is None:
+        reading.open([name], node, "arithmetic on what is not known")
+    else:
+        reading.scope.assign(name, plain(str(value)))
+
+
+def _or_zero(reading: Reading) -> Callable[[str], int | None]:
+    """The whole number that a name holds; one without a value counts as 0."""
+    return lambda name: 0 if reading.scope.get(name) is None else reading.scope.whole_number(name)
 
 
 def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> str | None:
@@ -125,6 +145,9 @@ def _declaration(reading: Reading, node: Node) -> None:
         if "A" in flags and child.type in ("variable_assignment", "variable_name"):
             declared = text_of(child.child_by_field_name("name")) if is_set else text_of(child)
             reading.scope.variables.setdefault(declared, Variable(values=(), is_array=True, keys=()))
+        if child.type in ("variable_assignment", "variable_name") and ("i" in flags or "+i" in options):
+            declared = text_of(child.child_by_field_name("name")) if is_set else text_of(child)
+            reading.scope.declare_integer(declared, "i" in flags)
         name = assign(reading, child) if is_set else text_of(child) if child.type == "variable_name" else None
         if name and keeps:
             reading.exported.pop(name, None)
@@ -147,27 +170,15 @@ def _unset(reading: Reading, node: Node) -> None:
 
 def arithmetic(reading: Reading, text: str, node: Node) -> None:
     """`(( N *= 2 ))`: calculated where it is plain, else what it would set is open."""
-
-    def number(name: str) -> int | None:
-        """A name without a value counts as 0."""
-        return 0 if reading.scope.get(name) is None else reading.scope.whole_number(name)
-
     plainly = assignments(text)
     if plainly is None:
         reading.open(changed_names(text), node, "arithmetic that was not followed")
     for each in plainly or ():
-        value = reading.expansion.number(each.expression, number)
+        value = reading.expansion.number(each.expression, _or_zero(reading))
         if value is None:
             reading.open([each.name], node, "arithmetic on what is not known")
         elif each.name not in reading.scope.given:
             reading.scope.assign(each.name, plain(str(value)))
-
-
-def _subshell(reading: Reading, node: Node) -> None:
-    held, lines = dict(reading.scope.variables), len(reading.setup)
-    reading.statements(node.named_children)
-    reading.scope.variables = held
-    reading.forget_setup(lines)
 
 
 def _group(reading: Reading, node: Node) -> None:
@@ -203,7 +214,6 @@ STATEMENTS: dict[str, Handler] = {
     "declaration_command": _declaration,
     "unset_command": _unset,
     "pipeline": _pipeline,
-    "subshell": _subshell,
     "compound_statement": _group,
     "do_group": _group,
     "function_definition": _function,

@@ -18,13 +18,13 @@ def told(reading: Reading, node: Node) -> bool | None:
     """Of a statement that was read just now."""
     if (said := truth(node, reading.scope)) is not None:
         return said
-    if not is_test(node) and not calls(reading, node):
+    if not is_test(node) and not is_followed(reading, node):
         return True if _succeeds(node) else None
     if (asked := reading.scope.given.get(place(reading, reading.line(node)))) is not None:
         return asked.lower() in YES
-    if calls(reading, node):
+    if is_followed(reading, node):
         return reading.succeeded
-    if node.type == "negated_command" and calls(reading, node.named_children[0]):
+    if node.type == "negated_command" and is_followed(reading, node.named_children[0]):
         return None if reading.succeeded is None else not reading.succeeded
     return holds(node, reading.scope)
 
@@ -37,7 +37,12 @@ def is_test(node: Node) -> bool:
 
 def calls(reading: Reading, node: Node) -> bool:
     """Whether a command is one of the script's own functions."""
-    return node.type == "command" and _name(node) in reading.functions
+    return node.type == "command" and name_of(node) in reading.functions
+
+
+def is_followed(reading: Reading, node: Node) -> bool:
+    """Whether reading it tells how it ends: a function of the script, or a shell of its own."""
+    return node.type == "subshell" or calls(reading, node)
 
 
 def asks(node: Node) -> bool:
@@ -47,7 +52,7 @@ def asks(node: Node) -> bool:
     if node.type == "redirected_statement":
         body = node.child_by_field_name("body")
         return body is not None and asks(body)
-    return node.type == "command" and (_name(node) in _ASKS or text_of(node).lower().startswith("command -v "))
+    return node.type == "command" and (name_of(node) in _ASKS or text_of(node).lower().startswith("command -v "))
 
 
 def place(reading: Reading, line: int) -> str:
@@ -64,9 +69,10 @@ def _succeeds(node: Node) -> bool:
         return any(child.type == "variable_assignment" for child in node.named_children)
     if node.type in ("variable_assignment", "variable_assignments"):
         return not inside(node, "command_substitution")
-    return node.type == "command" and _name(node) == "echo" and not inside(node, "file_redirect")
+    return node.type == "command" and name_of(node) == "echo" and not inside(node, "file_redirect")
 
 
-def _name(command: Node) -> str:
-    name = command.child_by_field_name("name")
+def name_of(command: Node) -> str:
+    """What a command runs; empty for any other node."""
+    name = command.child_by_field_name("name") if command.type == "command" else None
     return "" if name is None else text_of(name)

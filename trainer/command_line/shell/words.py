@@ -63,11 +63,13 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """What a variable holds: one value, or those of an array; `keys` of an array by names (declare -A), else None."""
+    """What a variable holds: one value, or those of an array; `keys` of an array by names (declare -A), else None;
+    `is_integer`: declared to hold a whole number (declare -i)."""
 
     values: tuple[Pieces, ...]
     is_array: bool = False
     keys: tuple[str, ...] | None = None
+    is_integer: bool = False
 
     def at(self, key: str) -> Variable | None:
         """The value of a key as a variable of its own."""

@@ -131,3 +131,27 @@ def test_a_loop_that_starts_something_or_waits_is_not_followed() -> None:
         script = read_script(f"N=1\n{loop}\ngo $N\n")
         assert "line 2: a loop was not followed" in script.notes_in_order()
         assert [gap.name for gap in script.commands[-1].words[-1].gaps] == ["N"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("( [ -f /x ] || exit 1; echo ) && A=1", ["A"]),
+        ("(exit $STATUS) || A=1", ["A"]),
+        ("declare -i A=$(nproc); A+=2", ["A"]),
+        ("declare -i A=3; A+=$((1 + $(nproc)))", ["A"]),
+        ("declare -i A=3; if test_it; then A+=1; fi; A+=1", ["A"]),
+        ("if A=$(some_program) && [ -n $A ]; then B=1; fi", ["A", "B"]),
+        ("f() { A=9; }; while f && [ -f /x ]; do B=1; done", ["A", "B"]),
+        ("case $(some_program) in a) A=1 ;& b) B=1 ;; esac", ["A", "B"]),
+    ],
+)
+def test_how_a_shell_of_its_own_a_sum_or_a_test_comes_out_is_asked_for(text: str, names: list[str]) -> None:
+    words = read_script(f"A=0; B=0\n{text}\ngo $A $B\n").commands[-1].words[1:]
+    assert [gap.name for word in words for gap in word.gaps] == names
+
+
+def test_an_exit_ends_its_own_shell_and_no_other() -> None:
+    script = read_script("(module load b; go one; exit 1; go never)\n(cd /x; exit)\ngo two\nexit\ngo never\n")
+    gone = [(each.words[1].text, each.setup) for each in script.commands]
+    assert gone == [("one", ("module load b",)), ("two", ())]

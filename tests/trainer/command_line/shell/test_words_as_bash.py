@@ -88,6 +88,21 @@ EXPANSIONS = [
     "A=1,2,3; B=(${A//,/ }); show ${B[1]} ${#B[@]} n{08..11} {1..3}",
     'A=1 B=2; X=$A/r/$B/x; show $A/r/$B/c.sh --x=${A}/$B.c "$A"-$B-$A-y /$A/$B $A,$B,$X a$A/b$B',
     'i=0; while [ $i -lt 3 ]; do L+="$i "; i=$((i+1)); done; show "$L"; for a; do show $a; done',
+    "case a in a) A=1 ;& b) B=2 ;& c) C=3 ;; *) D=4 ;; esac; show $A $B $C ${D:-none}",
+    "case ab in a*) A=1 ;;& *c) B=2 ;;& *b) C=3 ;; *) D=4 ;; esac; show $A ${B:-none} $C ${D:-none}",
+    "case ab in x) X=1 ;& y) Y=2 ;; a*) A=1 ;;& ab) B=2 ;& c) C=3 ;;& *) D=4; esac; show ${X:-0}${Y:-0} $A $B $C $D",
+    "declare -i N=3; N+=2; show $N; N=2*N; show $N; N+=N; show $N; declare +i N; N+=1; show $N",
+    "declare -i M; M+=4; M=M-1; W=7; M+=W; ((M += 1)); M+=1; show $M; unset M; M=1+1; show $M",
+    "f() { local -i k=2; k+=3; show $k; }; f; k=1; k+=1; show $k; typeset -ix E=2+1; show $E",
+    "f() { R=1; }; if f && [ $R = 1 ]; then A=2; fi; show $A $R; if ! f || [ $R = 2 ]; then B=1; else B=2; fi; show $B",
+    "f() { R=$1; [ $R -gt 2 ]; }; if f 1 || f 3; then A=$R; fi; if f 5; [ $R = 5 ]; then B=$R; fi; show $A $B",
+    "f() { R=$1; [ $R -gt 2 ]; }; if f 1; then A=1; elif f 4 && [ $R = 4 ]; then A=2; else A=3; fi; show $A $R",
+    "( exit 1 ); show after; ( A=1; exit 0; A=2 ) && show yes; (exit 3) || show no; ! (exit 1) && show not",
+    "if (exit 1); then A=1; else A=2; fi; (true; false) || B=1; (f() { X=1; }; set -- a b; show $#); show $A $B",
+    "f() { ( return 1 ) || C=1; ( exit 1 ); show in $C; }; f; g() ( exit 2; ); g || D=1; show $D; h() ( exit 0 ); "
+    "h && show h",
+    "A=1; (A=2; export A; (A=3; show $A); show $A); show $A; for x in 1 2; do (exit $x); L+=$x; done; show $L",
+    '[ -z "$Z" ] && (exit 1) || A=1; show $A; ([ -n "$Z" ] || exit 1; show never) || show left',
 ]
 
 
