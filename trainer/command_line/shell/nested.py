@@ -33,7 +33,7 @@ def read(reading: Reading, words: Words, own: Mapping[str, Word], node: Node) ->
     first = 1 if submits else next(iter(peel([word.text for word in words]).command), 0)
     for index in range(first, len(words) if submits else first + 1):
         if index < len(words) and _is_script(reading, words[index]) and "--recipe" not in names:
-            _submitted(reading, words, reading.text_beside(words[index].text) or "")
+            _submitted(reading, words[:index], reading.text_beside(words[index].text) or "")
             _shell(reading, () if submits else words[:index], words[index:], own, node)
             return True
     return False
@@ -58,9 +58,9 @@ def _is_script(reading: Reading, word: Word) -> bool:
 
 
 def _submitted(reading: Reading, words: Words, text: str) -> None:
-    """A job's own #SBATCH lines, and what Slurm sets of them in it."""
-    if words[0].text.rpartition("/")[2] in _SUBMITS:
-        reading.headers = (*headers_of(text), *(word.text for word in words[1:] if word.text.startswith("-")))
+    """A job's own #SBATCH lines, the options that sbatch has before the script, and what Slurm sets of them in it."""
+    if words and words[0].text.rpartition("/")[2] in _SUBMITS:
+        reading.headers = (*headers_of(text), *(word.text for word in words[1:]))
         for name, value in slurm_variables(reading.headers).items():
             reading.scope.variables[name] = plain(value)
 

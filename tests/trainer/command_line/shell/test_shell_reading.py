@@ -51,6 +51,16 @@ def test_sbatch_lines_are_read_and_their_sizes_known_to_the_script() -> None:
     assert script.commands[-1].words[1].text == "4"
 
 
+@pytest.mark.parametrize("options", ["-N 3 --gres gpu:4", "-N3 --gres=gpu:4", "--nodes=3 --gres=gpu:4"])
+def test_what_sbatch_is_told_wins_over_the_job_it_submits(options: str) -> None:
+    job = "#!/bin/bash\n#SBATCH -N 4\nsrun go $SLURM_NNODES $SLURM_GPUS_ON_NODE $1\n"
+    script = read_script(f"sbatch {options} job.sh -x\n", beside={"job.sh": job}.get)
+    assert [word.text for word in script.commands[-1].words] == ["srun", "go", "3", "4", "-x"]
+    assert script.headers == ("-N", "4", *options.split())
+    document = read_script(f"sbatch {options} <<'EOF'\n{job.replace(' $1', '')}EOF\n")
+    assert [word.text for word in document.commands[-1].words] == ["srun", "go", "3", "4"]
+
+
 def test_nothing_of_a_script_is_executed(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     text = (
