@@ -18,8 +18,17 @@ from trainer.recipe.schema import Recipe
 from trainer.secrets import masked
 
 # what torch's allocators say of an allocation that failed, on GPUs and on CPUs
-_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", re.IGNORECASE)
-_ASKED_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE = r"[\d.]+ (?:bytes|[KMG]iB)"
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_ASKED = re.compile(rf"tried to allocate ({_SIZE})", re.IGNORECASE)
+# and what the one of GPUs says of the device: (total, free, what the allocator holds) from torch 2.1 on, and before
+_HELD = (
+    re.compile(
+        rf"capac\w+ of ({_SIZE}) of which ({_SIZE}) is free.*? memory ({_SIZE}) is allocated by PyTorch,.*? "
+        rf"({_SIZE}) is reserved by PyTorch but unallocated"
+    ),
+    re.compile(rf"({_SIZE}) total capacity; .*?({_SIZE}) free; ({_SIZE}) reserved in total"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +81,24 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def asked_gib(self) -> float | None:
         """Of the allocation that failed, as torch says it; None where nothing says how much it was."""
         found = _ASKED.search(self.evidence)
-        return float(found[1]) * _ASKED_UNITS[found[2].lower()] / 2**30 if found else None
+        return _gib(found[1]) if found else None
+
+    @property
+    def outside_gib(self) -> float | None:
+        """What the GPU held beside torch's allocator as its message says it, counted as engines do: what is neither
+        free nor the allocator's, so that of other processes is in it (the message's "this process has" leaves it out).
+        None where nothing says it, or a driver that lends the host's memory lets the allocator hold more than there is.
+        """
+        found = next(filter(None, (said.search(self.evidence) for said in _HELD)), None)
+        if found is None:
+            return None
+        total, *held = map(_gib, found.groups())
+        return total - sum(held) if total > sum(held) else None
+
+
+def _gib(said: str) -> float:
+    number, unit = said.split()
+    return float(number) * _UNITS[unit.lower()] / 2**30
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +125,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     grad_norm: list[float] = []  # per step from the first, where the trainer tells it
     skipped_steps: int = 0  # that the trainer says it skipped
     peak_gib: list[float] = []  # per rank
+    outside_gib: list[float] = []  # per rank, what its GPU holds beside torch's allocator
     limit_gib: float | None = None  # per rank
     tokens_per_step: int = 0
     ranks: int = 0

@@ -52,7 +52,7 @@ _KERNEL_OOM = Words(FailureKind.OOM, "", "SIGKILL while the kernel's oom_kill co
 STACK = "(most recent call first):"  # begins each thread's stack that Python's faulthandler writes
 _WAITING = re.compile(r"torch/distributed/|param_and_grad_buffer\.py|p2p_communication\.py")  # for other ranks
 _INNERMOST = 3  # frames of a stack that tell what a thread waits for; further out everything is inside a wrapper
-_LONGEST_EVIDENCE = 400
+_LONGEST_EVIDENCE = 500  # torch tells of a GPU without memory in up to 450 characters
 
 
 @dataclass(frozen=True, kw_only=True)

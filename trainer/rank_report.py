@@ -29,6 +29,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     cpu_us: list[float] = []
     loss: list[float] = []  # on ranks that hold the loss, else empty
     peak_gib: float = 0.0
+    outside_gib: float | None = None  # what its GPU holds beside the allocator
     limit_gib: float | None = None
     cores: float | None = None  # of the node, this rank's even share
     startup_s: float = 0.0

@@ -286,3 +286,51 @@ def test_an_agent_that_failed_before_any_rank_arrived_is_explained_by_its_log() 
 )
 def test_what_was_asked_for_when_memory_ran_out_is_read(said: str, asked_gib: float | None) -> None:
     assert Failure(kind=FailureKind.OOM, evidence=said).asked_gib == asked_gib
+
+
+# as torch 2.0 says it; 2.1; 2.5 with other processes; with a limit and graphs; where the driver lends the host's memory
+HELD = (
+    (
+        "CUDA out of memory. Tried to allocate 128.00 MiB (GPU 0; 79.33 GiB total capacity; 70.85 GiB already "
+        "allocated; 512.00 MiB free; 75.33 GiB reserved in total by PyTorch) If reserved memory is >> allocated "
+        "memory try setting max_split_size_mb to avoid fragmentation.",
+        3.5,
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 496.00 MiB. GPU 0 has a total capacty of 14.75 GiB of which "
+        "235.06 MiB is free. Process 20398 has 14.52 GiB memory in use. Of the allocated memory 11.06 GiB is "
+        "allocated by PyTorch, and 330.42 MiB is reserved by PyTorch but unallocated. If reserved but "
+        "unallocated memory is large try setting",
+        14.75 - 11.06 - (235.06 + 330.42) / 1024,
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 1.25 GiB. GPU 1 has a total capacity of 79.33 GiB of which 1.00 "
+        "GiB is free. Process 7 has 2.50 GiB memory in use. Including non-PyTorch memory, this process has 75.83 "
+        "GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 2.33 GiB is reserved "
+        "by PyTorch but unallocated.",
+        6.0,
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 GiB of which 12.73 "
+        "GiB is free. 30.00 GiB allowed; Including non-PyTorch memory, this process has 18.73 GiB memory in use. "
+        "Of the allocated memory 9.08 GiB is allocated by PyTorch, with 1.00 GiB allocated in private pools "
+        "(e.g., CUDA Graphs), and 9.35 GiB is reserved by PyTorch but unallocated.",
+        0.31,
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 0 "
+        "bytes is free. Of the allocated memory 14.51 GiB is allocated by PyTorch, and 15.90 MiB is reserved by "
+        "PyTorch but unallocated.",
+        None,
+    ),
+    ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.33 GiB", None),
+    ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes. Error code 12", None),
+)
+
+
+@pytest.mark.parametrize(("said", "outside_gib"), HELD)
+def test_what_lay_beside_the_allocator_when_memory_ran_out_is_read(said: str, outside_gib: float | None) -> None:
+    ranks = [RankEvidence(rank=511, phase=BurstPhase.BACKWARD, death=Death(at_s=1.0, code=1), log=f"[rank511]: {said}")]
+    found = classify(Evidence(ranks=ranks))  # what is kept of the log is enough
+    assert found is not None
+    assert found.outside_gib == (None if outside_gib is None else pytest.approx(outside_gib, abs=1e-6))

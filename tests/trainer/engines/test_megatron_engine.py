@@ -157,6 +157,7 @@ def test_every_layout_trains(ranks: Ranks, name: str) -> None:
     assert abs(outcome.loss[0] - math.log(128)) < 0.2  # an untrained model knows nothing
     assert outcome.loss[-1] < outcome.loss[0]
     assert len(outcome.peak_gib) == 2
+    assert outcome.outside_gib == []  # nothing lies beside a process's own memory
     assert outcome.tokens_per_s_per_gpu is not None
     assert outcome.tokens_per_s_per_gpu > 0
     assert outcome.layers == "local"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.engines.gpu_recipes import LOCAL_GRAPHS, TE_GRAPHS, WHOLE_ITERATION, on_gpus
-from trainer.burst import Burst, Outcome
+from trainer.burst import Burst, Failure, FailureKind, Outcome
+from trainer.engines.megatron.device import GpuDevice
 from trainer.engines.megatron.engine import MegatronEngine
 
 torch = pytest.importorskip("torch")
@@ -51,6 +52,20 @@ def test_a_burst_trains_with_the_fusions_on(run: Any) -> None:
     assert outcome.failure is None
     assert outcome.layers == "transformer_engine"
     assert outcome.loss[-1] < outcome.loss[0]
+
+
+def test_what_a_gpu_holds_beside_the_allocator_is_more_than_a_context_and_less_than_the_gpu(run: Any) -> None:
+    outcome = run({})
+    assert len(outcome.outside_gib) == outcome.ranks == 1
+    assert 0.1 < outcome.outside_gib[0] < torch.cuda.mem_get_info()[1] / 2**30 - outcome.peak_gib[0]
+
+
+def test_what_torch_says_of_a_full_gpu_is_what_the_device_says() -> None:
+    device = GpuDevice(0)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        torch.empty(2**50, dtype=torch.uint8, device=device.name)
+    said = Failure(kind=FailureKind.OOM, evidence=str(raised.value)).outside_gib
+    assert said == pytest.approx(device.outside_gib(), abs=0.05)  # figures of 0.01 GiB, and others come and go
 
 
 @pytest.mark.parametrize("graphs", [LOCAL_GRAPHS, TE_GRAPHS, WHOLE_ITERATION | CAPACITY], ids=["local", "te", "whole"])

@@ -69,6 +69,7 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
         grad_norm=_finite(each.grad_norm for each in _in_order(reading)),
         skipped_steps=sum(each.skipped for each in reading.iterations.values()),
         peak_gib=peaks,
+        outside_gib=[held for rank in sorted(usage) if (held := usage[rank].outside_gib) is not None],
         limit_gib=recipe.memory_limit_gib,
         tokens_per_step=tokens,
         ranks=recipe.world_size,

@@ -15,6 +15,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     resident_gib: float = 0.0  # of the process, beyond what it held before training began
     allocated_gib: float | None = None
     reserved_gib: float | None = None
+    outside_gib: float | None = None  # what the GPU holds beside it
     versions: dict[str, str] = {}
 
     @property

@@ -21,7 +21,8 @@ GIB = 2**30
 
 
 class Device(Protocol):
-    """`held` starts the account of one burst's memory; `peak_gib` reads it."""
+    """`held` starts the account of one burst's memory; `peak_gib` reads it. `outside_gib`: what the device holds
+    beside it."""
 
     name: str  # what torch calls it
     backend: str  # of torch.distributed
@@ -31,6 +32,8 @@ class Device(Protocol):
     def held(self, limit_gib: float | None) -> contextlib.AbstractContextManager[None]: ...
 
     def peak_gib(self) -> float: ...
+
+    def outside_gib(self) -> float | None: ...
 
     def attainable_tflops(self) -> float | None: ...
 
@@ -69,6 +72,9 @@ class CpuDevice:
 
     def peak_gib(self) -> float:
         return max(0, _status_kib("VmHWM") - self._baseline_kib) * 1024 / GIB
+
+    def outside_gib(self) -> None:
+        """Nothing lies beside a process's own memory."""
 
     def attainable_tflops(self) -> float:
         """What a large float32 product gives with this rank's threads: the rate a GEMM could have here."""
@@ -120,6 +126,17 @@ class GpuDevice:
         import torch
 
         return torch.cuda.max_memory_reserved() / GIB
+
+    def outside_gib(self) -> float | None:
+        """What is neither free nor the allocator's: context, NCCL, the dispatcher's buffers, and what other processes
+        hold. None where the GPU no longer answers."""
+        import torch
+
+        try:
+            free, total = torch.cuda.mem_get_info()
+        except RuntimeError:  # of a kernel before: this call only repeats it, and must not hide it
+            return None
+        return max(total - free - torch.cuda.memory_reserved(), 0) / GIB
 
     def attainable_tflops(self) -> None:
         """The hardware table's peak is the reference on a GPU."""

@@ -138,6 +138,7 @@ def outcome_of(recipe: Recipe, reports: Sequence[RankReport], failure: Failure |
         cpu_us=[sum(step) for step in zip(*(r.cpu_us for r in reports), strict=False)],
         loss=next((r.loss for r in reports if r.loss), []),
         peak_gib=[r.peak_gib for r in reports],
+        outside_gib=[r.outside_gib for r in reports if r.outside_gib is not None],
         limit_gib=first.limit_gib,
         tokens_per_step=tokens,
         ranks=recipe.world_size,

@@ -40,6 +40,7 @@ class Measured:
     loss: list[float] = field(default_factory=list)
     setup_s: float = 0.0
     peak_gib: float = 0.0
+    outside_gib: float | None = None
     diverged: str | None = None
     attainable_tflops: float | None = None
     acting: dict[str, Any] = field(default_factory=dict)

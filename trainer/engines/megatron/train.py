@@ -73,6 +73,7 @@ def run_burst(burst: Burst, *, rank: int, device: Device, store: Any, startup_s:
         cpu_us=measured.cpu_us,
         loss=measured.loss,
         peak_gib=measured.peak_gib,
+        outside_gib=measured.outside_gib,
         limit_gib=burst.recipe.memory_limit_gib,
         cores=cores_per_rank(),
         startup_s=startup_s,
@@ -110,7 +111,7 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
                 for index in range(steps.unmeasured + recipe.burst.measure_steps):
                     steps.take(timed=index >= steps.unmeasured)
             finally:
-                measured.peak_gib = device.peak_gib()
+                measured.peak_gib, measured.outside_gib = device.peak_gib(), device.outside_gib()
         phase.enter(BurstPhase.TRACE)  # outside the limit: what a profiler holds is not the recipe's
         _trace(recipe, steps, model, burst.folder / "trace" / f"rank{rank}.pt.trace.json.gz")
         phase.enter(BurstPhase.CHECK)

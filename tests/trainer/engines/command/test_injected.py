@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from trainer.engines.command.job import INJECTED
+from trainer.engines.command.usage import read_usage
 
 # A module of Megatron's name and shape, so that nothing heavy is loaded
 SCHEDULES = "def forward_step(x):\n    return x + 1\ndef backward_step(x):\n    return x\n"
@@ -70,6 +73,31 @@ def test_memory_is_told_at_the_last_measured_step_or_at_the_end(tmp_path: Path) 
     usage = json.loads((tmp_path / "ranks" / "rank0.usage.json").read_text())
     assert len(usage["cpu_s"]) == 2
     assert usage["resident_gib"] >= 0
+
+
+CUDA = """
+def mem_get_info(): {info}
+cuda = type("cuda", (), {{
+    "is_initialized": staticmethod(lambda: True), "max_memory_allocated": staticmethod(lambda: 5 * 2**30),
+    "max_memory_reserved": staticmethod(lambda: 7 * 2**30), "memory_reserved": staticmethod(lambda: 6 * 2**30),
+    "mem_get_info": staticmethod(mem_get_info)}})
+"""  # a stand-in for torch.cuda
+
+
+@pytest.mark.parametrize(
+    ("info", "outside_gib"),
+    [
+        ("return 3 * 2**30, 12 * 2**30", 3.0),
+        ("return 8 * 2**30, 12 * 2**30", 0.0),
+        ("raise RuntimeError('CUDA error: an illegal memory access was encountered')", None),
+    ],
+)
+def test_what_a_gpu_holds_beside_the_allocator_is_told(tmp_path: Path, info: str, outside_gib: float | None) -> None:
+    module(tmp_path, "megatron.training.training", "def train_step():\n    return 1\n")
+    (tmp_path / "torch.py").write_text(CUDA.format(info=info))
+    run(tmp_path, "import torch; from megatron.training.training import train_step; train_step()")
+    usage = read_usage(tmp_path / "ranks", 1)[0]
+    assert (usage.peak_gib, usage.outside_gib) == (7.0, outside_gib)
 
 
 def test_outside_a_burst_it_does_nothing(tmp_path: Path) -> None:

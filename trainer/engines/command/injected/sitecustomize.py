@@ -178,7 +178,8 @@ class Rank:
             resource.setrlimit(resource.RLIMIT_DATA, self.limits)
 
     def tell(self) -> None:
-        """Peak memory so far, in GiB: what a GPU's allocator gave out and kept, and the resident set of the process."""
+        """Memory in GiB: the peaks so far of what a GPU's allocator gave out and kept, what the GPU holds beside it,
+        and the peak resident set of the process."""
         import json
 
         if self.told or not self.claim():
@@ -190,6 +191,7 @@ class Rank:
         if torch is not None and torch.cuda.is_initialized():
             usage["allocated_gib"] = torch.cuda.max_memory_allocated() / 2**30
             usage["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
+            usage["outside_gib"] = outside_gib(torch)
         path = os.path.join(self.out, f"rank{self.rank}.usage.json")
         with open(f"{path}.part", "w") as file:
             json.dump(usage, file)
@@ -211,6 +213,15 @@ def is_child(rank: int) -> bool:
 def status_kib(field: str) -> int:
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def outside_gib(torch: Any) -> float | None:
+    """What is neither free nor the allocator's, other processes' included; None where the GPU no longer answers."""
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:
+        return None
+    return float(max(total - free - torch.cuda.memory_reserved(), 0) / 2**30)
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""What a device says of its memory, the GPU's held against a stand-in for torch.cuda (`gpu` marks run the real one)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainer.engines.megatron.device import GIB, CpuDevice, GpuDevice
+from trainer.engines.megatron.engine import outcome_of
+from trainer.rank_report import RankReport
+from trainer.recipe import Recipe
+
+torch = pytest.importorskip("torch")
+RECIPE = Recipe.model_validate({"name": "a", "model": "qwen3-30b-a3b", "cluster": {"gpu": "h100", "nodes": 1}})
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The first of eight, and a way to say what is free of its 80 GiB and what the allocator holds."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    device = GpuDevice(0)
+
+    def holding(*, free_gib: float, reserved_gib: float) -> GpuDevice:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free_gib * GIB), 80 * GIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: int(reserved_gib * GIB))
+        return device
+
+    return holding
+
+
+def test_a_gpu_holds_beside_the_allocator_what_is_neither_free_nor_its(gpu: Any) -> None:
+    assert gpu(free_gib=10, reserved_gib=66.5).outside_gib() == 3.5
+
+
+def test_nothing_is_never_less_than_nothing(gpu: Any) -> None:
+    assert gpu(free_gib=10, reserved_gib=71).outside_gib() == 0.0
+
+
+def test_a_gpu_that_no_longer_answers_says_nothing(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = gpu(free_gib=10, reserved_gib=60)
+
+    def broken() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", broken)
+    assert device.outside_gib() is None
+
+
+def test_beside_the_memory_of_a_cpu_rank_lies_nothing() -> None:
+    assert CpuDevice().outside_gib() is None  # type: ignore[func-returns-value]
+
+
+def test_an_outcome_has_it_of_the_ranks_that_told() -> None:
+    reports = [RankReport(rank=rank, outside_gib=held) for rank, held in enumerate((3.0, None, 3.5))]
+    assert outcome_of(RECIPE, reports, None, warm=False).outside_gib == [3.0, 3.5]
+    assert outcome_of(RECIPE, [RankReport(rank=0)], None, warm=False).outside_gib == []
