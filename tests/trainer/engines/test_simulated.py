@@ -139,6 +139,21 @@ def test_a_recipe_that_needs_too_much_runs_out_of_memory_in_a_phase(tmp_path: Pa
     assert not (tmp_path / "0000" / "trace").exists()
 
 
+@pytest.mark.parametrize("more_gib", [1.0, 79.0], ids=["fits", "runs out"])
+def test_every_gpu_tells_what_it_holds_beside_the_allocator(more_gib: float, tmp_path: Path) -> None:
+    plain, more = (
+        run(gpu_recipe(), tmp_path, number=number, machine=Machine(memory=Memory(outside_gib=gib)))
+        for number, gib in enumerate((0.0, more_gib))
+    )
+    assert len(more.outside_gib) == more.ranks == 16
+    assert more.outside_gib == pytest.approx([gib + more_gib for gib in plain.outside_gib])
+    assert more.ok is (more_gib == 1.0)
+
+
+def test_ranks_on_cpus_tell_of_nothing_beside(tmp_path: Path) -> None:
+    assert run(cpu_recipe(), tmp_path).outside_gib == []
+
+
 def test_what_does_not_fit_has_no_throughput() -> None:
     tight = Machine(memory=Memory(outside_gib=79.0))
     assert true_throughput(gpu_recipe(), tight) is None

@@ -78,7 +78,14 @@ class _Burst:
         if stopped:
             cost = startup_s + setup_s + self._steps_s(stopped.steps, failed=stopped.failure)
             warnings = [SIMULATED.format(self.machine.name)]
-            return Outcome(failure=stopped.failure, ranks=world, limit_gib=limit, cost_s=cost, warnings=warnings)
+            return Outcome(
+                failure=stopped.failure,
+                outside_gib=self._outside_gib(),
+                ranks=world,
+                limit_gib=limit,
+                cost_s=cost,
+                warnings=warnings,
+            )
         step_us = self._step_us()
         tokens = recipe.training.global_batch_size * recipe.training.seq_length
         rate = tokens / (median(step_us) / US) / world
@@ -88,6 +95,7 @@ class _Burst:
             cpu_us=[0.0] * len(step_us),  # no process ran
             loss=losses,
             peak_gib=self._peaks_gib(),
+            outside_gib=self._outside_gib(),
             limit_gib=limit,
             tokens_per_step=tokens,
             ranks=world,
@@ -114,6 +122,10 @@ class _Burst:
     def _peaks_gib(self) -> list[float]:
         each = self.recipe.world_size // len(self.memory.peak_gib)
         return [peak for peak in self.memory.peak_gib for _ in range(each)]
+
+    def _outside_gib(self) -> list[float]:
+        """As real ranks tell it: of GPUs."""
+        return [] if self.recipe.hardware.is_cpu else [self.memory.outside_gib] * self.recipe.world_size
 
     # --- what goes wrong ----------------------------------------------------------------------------------
     def _out_of_memory(self) -> _Stopped | None:
