@@ -82,7 +82,7 @@ def laid_evenly(recipe: Recipe) -> list[KnobChanges]:
     if layout.pp == 1:
         return []
     texts = balanced_layouts(recipe.architecture, recipe.training.seq_length, pp=layout.pp, vpp=layout.vpp)
-    return [{LAYOUT: text, VPP: None} for text in texts]
+    return [{LAYOUT: text, VPP: None} for text in texts if text != recipe.knob(LAYOUT)]
 
 
 def with_ep(recipe: Recipe, size: int) -> list[KnobChanges]:

@@ -1,16 +1,18 @@
 """What single settings have brought elsewhere: the belief about a knob that no closed form has an opinion on.
 
-`effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) and one for all
-others, `*`. Published gains were of machines and versions that are not ours, most of them of several settings at once:
-the spreads are wide.
+`effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) with the value that
+gained, where one did, and one row for all others, `*`. Published gains were of machines and versions that are not ours,
+most of them of several settings at once: the spreads are wide.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
+from typing import Any
 
 from policies.trial import NINETY
 from trainer.recipe.tables import read_table
@@ -20,8 +22,10 @@ OTHERS = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Of moving one knob: mean and standard deviation of the gain in log throughput, before any burst."""
+    """Of moving one knob to `value` (None: anywhere): mean and standard deviation of the gain in log throughput, before
+    any burst."""
 
+    value: Any = None
     gain: float
     spread: float
     evidence: str
@@ -52,12 +56,31 @@ class Effect:
 def effects() -> dict[str, Effect]:
     return {
         row["knob"]: Effect(
-            gain=float(row["gain"]), spread=float(row["spread"]), evidence=row["evidence"], source=row["source"]
+            value=json.loads(row["value"]) if row["value"] else None,
+            gain=float(row["gain"]),
+            spread=float(row["spread"]),
+            evidence=row["evidence"],
+            source=row["source"],
         )
         for row in read_table("effects.csv", package="policies")
     }
 
 
-def effect_of(knob: str) -> Effect:
-    """The knob's own, or that of all others."""
-    return effects().get(knob, effects()[OTHERS])
+def effect_of(knob: str, was: Any, to: Any) -> Effect:
+    """Of this move: the knob's own effect towards the value that gained, its reverse away from it, else that of all
+    others."""
+    others = effects()[OTHERS]
+    found = effects().get(knob, others)
+    if found.value is None or to == found.value:
+        return found
+    if not all(isinstance(value, int) for value in (found.value, was, to)):
+        return others
+    if abs(found.value - to) < abs(found.value - was):
+        return found
+    return replace(found, gain=-found.gain, evidence=f"the other way: {found.evidence}")
+
+
+def gained(knob: str, value: object) -> bool:
+    """Whether this is the value by which others gained: no burst is paid to see what comes without it."""
+    found = effects().get(knob)
+    return found is not None and found.value is not None and found.value == value

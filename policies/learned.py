@@ -90,11 +90,14 @@ class LearnedPolicy:
         chosen = self._chosen(view, phase, ranked, beside=_worth(cure))
         if cure is not None and phase is Phase.PROFILE and _worth(cure) >= (chosen.worth if chosen else WORTH):
             return self._fix(view, phase, cure)
-        if chosen is None and phase is Phase.RETUNE:
-            chosen = self._searched(view, belief)
         if chosen is not None:
             return self._proposal(view, phase, chosen, belief, ranked)
+        if ranked and ranked[0].worth >= WORTH:  # another phase has it: what nothing is believed of comes last
+            return None
         if phase is Phase.RETUNE:
+            pair = self._searched(view, belief)
+            if pair is not None:
+                return self._proposal(view, phase, pair, belief, ranked)
             return propose_untold(view, belief, least=WORTH)
         return self._unseen(view, phase, belief) if phase is Phase.PROFILE else None
 

@@ -19,6 +19,7 @@ from scipy.stats import norm
 from policies.belief.alike import features
 from policies.belief.belief import Belief
 from policies.belief.time import INTERVAL, Foreseen
+from policies.effects import gained
 from policies.legality import Refusal, derive
 from policies.refusals import Refused
 from policies.space import CURRENT, Axis
@@ -26,6 +27,7 @@ from policies.trial import Status, Trial
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search
+from trainer.estimate.plan.space import ALWAYS
 from trainer.recipe import Recipe
 
 ROOM = 1.2  # times the limit by the upper bound: beyond, a recipe hardly ever fits
@@ -50,6 +52,7 @@ FREE: tuple[dict[str, object], ...] = (
     {"moe_shared_expert_overlap": True},
     {"manual_gc": True, "manual_gc_interval": 100},
 )
+LEFT_ON: Mapping[str, Any] = ALWAYS | {knob: value for changes in FREE for knob, value in changes.items()}
 
 
 def lost(noise: float, *, expected: float, most: float) -> bool:
@@ -197,13 +200,21 @@ def pairs(
 
 def _told_apart(best: Recipe, single: Sequence[Move], belief: Belief) -> list[Move]:
     """The single moves that the belief tells from the best at all: what neither the closed forms nor likeness see would
-    seem worth as much as the best is unsure."""
+    seem worth as much as the best is unsure. None that only gives up what costs nothing, or what others gained by."""
+    single = [move for move in single if not gives_up(best, move[-1])]
     if not single:
         return []
     table = tabulate([best, *(recipe for *_, recipe in single)])
     where, log_steps = features(table), belief.time.means(table)
     apart = (where[1:] != where[0]).any(axis=1) | (np.abs(log_steps[1:] - log_steps[0]) >= NO_OPINION)
     return [move for move, keep in zip(single, apart, strict=True) if keep]
+
+
+def gives_up(best: Recipe, recipe: Recipe) -> bool:
+    """Whether all that a recipe changes is to leave out what costs nothing or has gained elsewhere."""
+    free = {} if best.hardware.is_cpu else LEFT_ON
+    moved = best.diff(recipe)
+    return all(gained(knob, was) or (knob in free and free[knob] == was) for knob, (was, _) in moved.items())
 
 
 def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prospect:

@@ -17,7 +17,7 @@ from analyzers.diagnosis import Wall
 from policies.belief.belief import Belief
 from policies.effects import Effect, effect_of
 from policies.fix import gain_of
-from policies.prospects import NO_OPINION, SURE, lost
+from policies.prospects import NO_OPINION, SURE, gives_up, lost
 from policies.space import moves
 from policies.trial import NINETY, Phase, Prediction, Proposal, Trial
 from policies.view import View
@@ -72,6 +72,7 @@ def offers(view: View, belief: Belief) -> list[Offer]:
         (KNOBS[axis.name], axis.options[label][axis.name], recipe)
         for axis, label, recipe in moves(view.best.recipe)
         if axis.name in KNOBS
+        and not gives_up(view.best.recipe, recipe)
         and recipe.digest() not in view.tried
         and not any(each.meets(recipe) for each in view.refusals)
     ]
@@ -93,7 +94,7 @@ def _lost(effect: Effect, noise: float) -> bool:
 
 
 def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:
-    effect, bound = effect_of(knob.name), _bound(view, knob)
+    effect, bound = effect_of(knob.name, view.best.recipe.knob(knob.name), value), _bound(view, knob)
     return Offer(knob=knob, value=value, recipe=recipe, effect=effect, bound=bound, worth=effect.worth(at_most=bound))
 
 

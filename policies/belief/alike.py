@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,15 +10,16 @@ from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
 from trainer.estimate.candidates import Candidates, Floats
 
-SIZES = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "micro_batch_size",
-    "threads_per_rank",
+# As they act: a layout of stages says how many chunks a rank holds, and what is not written of expert TP is TP
+SIZES: tuple[Callable[[Candidates], Floats], ...] = (
+    lambda candidates: candidates.tp,
+    lambda candidates: candidates.pp,
+    lambda candidates: candidates.vpp,
+    lambda candidates: candidates.cp,
+    lambda candidates: candidates.ep,
+    lambda candidates: candidates.etp,
+    lambda candidates: candidates.number("micro_batch_size", none=1.0),
+    lambda candidates: candidates.number("threads_per_rank", none=1.0),
 )
 # log likeness that is lost where a setting differs, by what single moves left on simulated clusters (no unseen ones)
 SETTINGS = {
@@ -46,7 +48,7 @@ DOUBLINGS = 2.0  # of one size after which likeness has fallen to exp(-1/2)
 
 def features(candidates: Candidates) -> Floats:
     """[N, K]: log2 of sizes, then a number for each value of a setting."""
-    sizes = [np.log2(np.maximum(1.0, candidates.number(name, none=1.0))) for name in SIZES]
+    sizes = [np.log2(np.maximum(1.0, size(candidates))) for size in SIZES]
     kinds = [candidates.column(name).each(_number) for name in SETTINGS]
     columns = [np.broadcast_to(column, (candidates.count,)) for column in (*sizes, *kinds)]
     return np.stack(columns, axis=1).astype(np.float64)

@@ -33,8 +33,8 @@ def recipe(**knobs: Any) -> Recipe:
     return gpu_recipe({**switches, "manual_gc": True, "manual_gc_interval": 100, **knobs})
 
 
-def base(seen: Any) -> Trial:
-    found = recipe()
+def base(seen: Any, **knobs: Any) -> Trial:
+    found = recipe(**knobs)
     return trial(found, seen=seen, given=outcome(found, peak_gib=30.0))
 
 
@@ -56,11 +56,11 @@ def test_one_knob_moves_at_a_time_and_acts_on_the_wall() -> None:
         best = base(seen)
         found = proposed(best, [best])
         assert found is not None
-        (knob,) = best.recipe.diff(found.recipe)
+        ((knob, (was, to)),) = best.recipe.diff(found.recipe).items()
         assert wall in KNOBS[knob].walls
         assert found.phase is Phase.RETUNE
         assert f"the estimate does not model {knob}" in found.because
-        assert effect_of(knob).source in found.because
+        assert effect_of(knob, was, to).source in found.because
 
 
 def test_the_gain_that_is_predicted_is_within_what_the_wall_could_give() -> None:
@@ -123,11 +123,23 @@ def test_every_move_is_legal_and_leaves_alone_what_is_frozen() -> None:
     assert {"moe_hybridep_num_sms_preprocessing", "CUDA_DEVICE_MAX_CONNECTIONS", "bucket_size"} <= moved
 
 
+def test_away_from_what_gained_elsewhere_a_loss_is_expected_and_what_gained_is_left_on() -> None:
+    assert effect_of("moe_hybridep_num_sms", 16, 24).gain > 0
+    assert effect_of("moe_hybridep_num_sms", 16, 8).gain < 0
+    assert effect_of("cpu_affinity", "none", "spread").gain > 0
+    assert effect_of("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", None, 128) == effects()[OTHERS]
+    best = base(HOST, cpu_affinity="spread", moe_router_fusion=True)
+    moved = {offer.knob.name for offer in offers(view_of(best, [best], closed_form_gib), believe([best]))}
+    assert not moved & {"cpu_affinity", "moe_router_fusion"}
+    assert "moe_permute_fusion_into_hybridep" in moved
+
+
 def test_published_effects_name_rows_that_exist() -> None:
     with data_file("effects.csv").open(encoding="utf-8") as file:
         known = {row["id"] for row in csv.DictReader(file)}
     for name, effect in effects().items():
         assert name == OTHERS or KNOBS[name].tries, name
+        assert effect.value is None or KNOBS[name].domain.problem(effect.value) is None
         assert set(effect.source.split()) <= known
 
 
