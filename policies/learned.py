@@ -274,7 +274,8 @@ class LearnedPolicy:
     def _no_opinion(self, view: View, recipe: Recipe, belief: Belief) -> bool:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
-        return abs(float(then - now)) < NO_OPINION and float(belief.memory.fits(table)[1]) >= SURE
+        best, fits = belief.memory.fits(table)
+        return abs(float(then - now)) < NO_OPINION and bool(fits >= min(SURE, best))
 
 
 def _worth(candidate: Candidate | None) -> float:

@@ -67,7 +67,7 @@ def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | No
 
 
 def offers(view: View, belief: Belief) -> list[Offer]:
-    """Every legal new value of every such knob that surely fits, less what has lost that way already."""
+    """Every legal new value of every such knob that fits as surely as the best, less what has lost that way already."""
     single = [
         (KNOBS[axis.name], axis.options[label][axis.name], recipe)
         for axis, label, recipe in moves(view.best.recipe)
@@ -81,7 +81,7 @@ def offers(view: View, belief: Belief) -> list[Offer]:
         return []
     table = tabulate([view.best.recipe, *(recipe for *_, recipe in kept)])
     log_steps, fits = belief.time.means(table), belief.memory.fits(table)
-    unseen = (np.abs(log_steps - log_steps[0]) < NO_OPINION) & (fits >= SURE)
+    unseen = (np.abs(log_steps - log_steps[0]) < NO_OPINION) & (fits >= min(SURE, fits[0]))  # the best ran
     found = [
         _offer(view, knob, value, recipe) for (knob, value, recipe), keep in zip(kept, unseen[1:], strict=True) if keep
     ]
