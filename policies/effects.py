@@ -1,8 +1,8 @@
 """What single settings have brought elsewhere: the belief about a knob that no closed form has an opinion on.
 
 `effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) with the value that
-gained, where one did, and one row for all others, `*`. Published gains were of machines and versions that are not ours,
-most of them of several settings at once: the spreads are wide.
+gained, where one did, and the precision, where it gained in one only; and one row for all others, `*`. Published gains
+were of machines and versions that are not ours, most of them of several settings at once: the spreads are wide.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 from policies.trial import NINETY
+from trainer.recipe import Recipe
 from trainer.recipe.tables import read_table
 
 OTHERS = "*"
@@ -26,6 +27,7 @@ class Effect:
     any burst."""
 
     value: Any = None
+    precision: str | None = None
     gain: float
     spread: float
     evidence: str
@@ -57,6 +59,7 @@ def effects() -> dict[str, Effect]:
     return {
         row["knob"]: Effect(
             value=json.loads(row["value"]) if row["value"] else None,
+            precision=row["precision"] or None,
             gain=float(row["gain"]),
             spread=float(row["spread"]),
             evidence=row["evidence"],
@@ -66,11 +69,13 @@ def effects() -> dict[str, Effect]:
     }
 
 
-def effect_of(knob: str, was: Any, to: Any) -> Effect:
-    """Of this move: the knob's own effect towards the value that gained, its reverse away from it, else that of all
-    others."""
-    others = effects()[OTHERS]
+def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
+    """Of moving the knob from where it is: its own effect towards the value that gained, its reverse away from it, else
+    that of all others."""
+    others, was = effects()[OTHERS], recipe.knob(knob)
     found = effects().get(knob, others)
+    if found.precision not in (None, recipe.training.precision):
+        return others
     if found.value is None or to == found.value:
         return found
     if not all(isinstance(value, int) for value in (found.value, was, to)):

@@ -42,7 +42,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import sizes_of
 
-WORTH = 0.003  # expected improvement of log throughput below which a burst is not paid for
+WORTH = 0.001  # expected improvement of log throughput below which a burst is not paid for: a minute of a day
 HOPELESS = 0.01  # P(fits) below which a recipe is not tried even where nothing runs
 HANDS_OVER = 0.5  # of the best prospect's worth: a phase with less to offer lets the next one go first
 LOOKED_AT = 40  # prospects that a phase looks through

@@ -41,7 +41,7 @@ NO_OPINION = 0.001  # log step: a change that the closed forms do not see
 CAUTION = 4.0  # power of P(fits) by which worth falls: an OOM costs a burst and teaches little
 # Deviations by which a recipe may be told to lose: the best of thousands is one that is told too high, and of 65 that
 # were told to lose by more, 4 gained, on average less than a burst is paid for (49 studies of benchmarks.policy before)
-LOSING = 0.4
+LOSING = 0.7
 DOUBTED = 0.9  # of a recipe's worth lost where it shares all that may have made another fail
 Move = tuple[Axis, str, Recipe]  # along an axis, its option, and what it makes
 Doubt = Mapping[str, Any]  # knob -> value that only a failed recipe has had

@@ -94,7 +94,7 @@ def _lost(effect: Effect, noise: float) -> bool:
 
 
 def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:
-    effect, bound = effect_of(knob.name, view.best.recipe.knob(knob.name), value), _bound(view, knob)
+    effect, bound = effect_of(view.best.recipe, knob.name, value), _bound(view, knob)
     return Offer(knob=knob, value=value, recipe=recipe, effect=effect, bound=bound, worth=effect.worth(at_most=bound))
 
 

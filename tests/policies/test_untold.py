@@ -56,11 +56,11 @@ def test_one_knob_moves_at_a_time_and_acts_on_the_wall() -> None:
         best = base(seen)
         found = proposed(best, [best])
         assert found is not None
-        ((knob, (was, to)),) = best.recipe.diff(found.recipe).items()
+        ((knob, (_, to)),) = best.recipe.diff(found.recipe).items()
         assert wall in KNOBS[knob].walls
         assert found.phase is Phase.RETUNE
         assert f"the estimate does not model {knob}" in found.because
-        assert effect_of(knob, was, to).source in found.because
+        assert effect_of(best.recipe, knob, to).source in found.because
 
 
 def test_the_gain_that_is_predicted_is_within_what_the_wall_could_give() -> None:
@@ -124,14 +124,24 @@ def test_every_move_is_legal_and_leaves_alone_what_is_frozen() -> None:
 
 
 def test_away_from_what_gained_elsewhere_a_loss_is_expected_and_what_gained_is_left_on() -> None:
-    assert effect_of("moe_hybridep_num_sms", 16, 24).gain > 0
-    assert effect_of("moe_hybridep_num_sms", 16, 8).gain < 0
-    assert effect_of("cpu_affinity", "none", "spread").gain > 0
-    assert effect_of("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", None, 128) == effects()[OTHERS]
+    sixteen = recipe(moe_hybridep_num_sms=16, cpu_affinity="none")
+    assert effect_of(sixteen, "moe_hybridep_num_sms", 24).gain > 0
+    assert effect_of(sixteen, "moe_hybridep_num_sms", 8).gain < 0
+    assert effect_of(sixteen, "cpu_affinity", "spread").gain > 0
+    assert effect_of(sixteen, "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", 128) == effects()[OTHERS]
     best = base(HOST, cpu_affinity="spread", moe_router_fusion=True)
     moved = {offer.knob.name for offer in offers(view_of(best, [best], closed_form_gib), believe([best]))}
     assert not moved & {"cpu_affinity", "moe_router_fusion"}
     assert "moe_permute_fusion_into_hybridep" in moved
+
+
+def test_what_gained_in_one_precision_is_not_expected_of_another() -> None:
+    fuser = effects()["use_transformer_engine_op_fuser"]
+    assert fuser.precision == "mxfp8"
+    assert effect_of(recipe(), "use_transformer_engine_op_fuser", True) == effects()[OTHERS]
+    narrow = recipe()
+    training = narrow.training.model_copy(update={"precision": "mxfp8"})
+    assert effect_of(narrow.model_copy(update={"training": training}), "use_transformer_engine_op_fuser", True) == fuser
 
 
 def test_published_effects_name_rows_that_exist() -> None:

@@ -73,6 +73,8 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     slowed = np.where(overlapped & (ep > 0), 1 + values["ep_contention"], 1.0)
     tp = _tensor_parallel(candidates, values, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
+    among = _expert_tensor_parallel(candidates, values) * load * (4.0 + 2.0 * dispatches) if is_moe else np.zeros(())
+    tp, tp_exposed = tp + among, tp_exposed + among
     cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
     full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
     host = host_s(candidates, values, release, is_moe=is_moe)
@@ -161,13 +163,23 @@ def _lists(name: str) -> Callable[[Any], bool]:
 
 
 def _tensor_parallel(candidates: Candidates, values: Constants, *, is_moe: bool) -> Floats:
-    """Gathers and scatters of hidden states, forward and backward; an MoE layer with ETP 1 has attention's only."""
+    """Gathers and scatters of hidden states, forward and backward; an MoE layer has attention's only."""
     model = candidates.base.architecture
     gb = candidates.tokens * (candidates.tp - 1) / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     one_way = collective_s(candidates, values, gb, candidates.tp, stride=np.ones(())) * values["tp_time"]
     shared = bool(model.moe_shared_expert_intermediate_size)
-    passes = np.where(is_moe & (candidates.etp <= 1), TP_COLLECTIVES / 2 * (2 if shared else 1), TP_COLLECTIVES)
+    passes = TP_COLLECTIVES / 2 * (2 if shared else 1) if is_moe else TP_COLLECTIVES
     return one_way * passes * (1 + TP_BACKWARD)
+
+
+def _expert_tensor_parallel(candidates: Candidates, values: Constants) -> Floats:
+    """One gather (or scatter) of the copies of tokens that came to a rank of a balanced group, among the ranks that
+    share its experts: Megatron's all-to-all dispatcher does so behind dispatch and before combine, and libraries that
+    dispatch to all of them send as much."""
+    model = candidates.base.architecture
+    copies = candidates.tokens / candidates.tp * float(model.moe_router_topk)
+    gb = copies * (candidates.etp - 1) * model.hidden_size * wide_bytes(candidates) / GB
+    return collective_s(candidates, values, gb, candidates.etp, stride=np.ones(())) * values["tp_time"]
 
 
 def _context_parallel(candidates: Candidates, values: Constants, attention: Floats) -> tuple[Floats, Floats]:

@@ -76,15 +76,15 @@ def ring_s(candidates: Candidates, constants: Constants, gb: Floats, ranks: Floa
 def dispatch_s(candidates: Candidates, constants: Constants) -> Floats:
     """Seconds of one dispatch (or combine) of one layer's micro batch on a balanced rank; 0 where no token leaves."""
     model, hardware = candidates.base.architecture, candidates.base.hardware
-    ranks = candidates.ep * candidates.etp
+    ranks = candidates.ep
     if model.num_moe_experts is None:
         return np.zeros(())
     # A rank's tokens: sequence parallel divides them over TP
     token_gb = candidates.tokens / candidates.tp * model.hidden_size * wide_bytes(candidates) / GB
     topk = float(model.moe_router_topk)
-    # EP ranks are TP·CP·DP neighbours: expert groups fill a domain before they leave it
-    near = np.minimum(ranks, domain_of(candidates))
-    domains = np.maximum(1.0, np.ceil(ranks / domain_of(candidates)))
+    # EP ranks are neighbours but for expert TP between them: expert groups fill a domain before they leave it
+    near = np.minimum(ranks, np.maximum(1.0, domain_of(candidates) / candidates.etp))
+    domains = np.maximum(1.0, np.ceil(ranks / near))
     limit = float(model.moe_router_group_topk or 1e9)
     near_s, far_s = latencies_s(hardware, constants, "dispatch_latency_us")
     total: Floats = np.zeros(())
