@@ -29,6 +29,7 @@ from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search
 from trainer.estimate.plan.space import ALWAYS
 from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
 
 ROOM = 1.2  # times the limit by the upper bound: beyond, a recipe hardly ever fits
 SHORT_LIST = 400  # rows of the space that get an interval
@@ -52,7 +53,9 @@ FREE: tuple[dict[str, object], ...] = (
     {"moe_shared_expert_overlap": True},
     {"manual_gc": True, "manual_gc_interval": 100},
 )
-LEFT_ON: Mapping[str, Any] = ALWAYS | {knob: value for changes in FREE for knob, value in changes.items()}
+LEFT_ON: Mapping[str, Any] = ALWAYS | {
+    knob: value for changes in FREE for knob, value in changes.items() if KNOBS[knob].domain.kind != "int"
+}
 
 
 def lost(noise: float, *, expected: float, most: float) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from policies.degrees import DEGREES, with_pp, with_vpp
+from policies.belief.alike import features
+from policies.degrees import DEGREES, laid_evenly, with_pp, with_vpp
 from policies.legality import derive
 from policies.space import moves
+from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layers_by_stage
 from trainer.recipe.load import recipe_from
@@ -58,3 +60,21 @@ def test_layers_that_divide_get_no_layout() -> None:
 
 def test_the_tuner_moves_pp_of_61_layers() -> None:
     assert [label for axis, label, _ in moves(of_61_layers()) if axis.name == "PP"]
+
+
+def test_layers_that_lie_evenly_are_not_laid_again() -> None:
+    interleaved = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
+    assert isinstance(interleaved, Recipe)
+    for changes in laid_evenly(interleaved):
+        laid = interleaved.replace(changes)
+        assert laid.knob("pipeline_model_parallel_layout") != interleaved.knob("pipeline_model_parallel_layout")
+        assert changes not in laid_evenly(laid)
+
+
+def test_recipes_whose_layout_says_the_same_chunks_are_alike() -> None:
+    written = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
+    assert isinstance(written, Recipe)
+    unwritten = written.replace({"virtual_pipeline_model_parallel_size": None})
+    assert unwritten.digest() != written.digest()
+    where = features(tabulate([written, unwritten]))
+    assert (where[0] == where[1]).all()

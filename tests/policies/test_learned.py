@@ -13,11 +13,12 @@ from analyzers import analyze
 from policies import learned
 from policies.consider import Candidate, Idea, consider
 from policies.fix import Fix
-from policies.learned import LearnedPolicy
+from policies.gate import closed_form_gib
+from policies.learned import WORTH, LearnedPolicy
 from policies.phases import PHASES
-from policies.prospects import LIKELY, asked_of_fits
+from policies.prospects import LEFT_ON, LIKELY, asked_of_fits, gives_up
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
-from policies.view import View
+from policies.view import View, view_of
 from tests.policies.drawn import cpu_recipe, out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
@@ -249,3 +250,23 @@ def test_the_more_proposals_have_run_out_of_memory_the_surer_the_next_must_be() 
     proposed = [trial(base(), number=number, parent=given, given=out_of_memory(base())) for number in (1, 2)]
     asked = [asked_of_fits([given, *proposed[:count]]) for count in range(3)]
     assert asked == pytest.approx([LIKELY, 0.9, 0.98])
+
+
+def test_no_burst_is_paid_to_give_up_what_costs_nothing() -> None:
+    best = base().replace(
+        {"manual_gc": True, "manual_gc_interval": 100, "moe_router_fusion": True, "cpu_affinity": "spread"}
+    )
+    assert gives_up(best, best.replace({"manual_gc": False}))
+    assert gives_up(best, best.replace({"moe_router_fusion": False, "cpu_affinity": "none"}))
+    assert not gives_up(best, best.replace({"manual_gc": False, "micro_batch_size": 2}))
+    assert not gives_up(best, best.replace({"manual_gc_interval": 300}))
+    assert LEFT_ON["overlap_grad_reduce"] is True
+
+
+def test_what_nothing_is_believed_of_waits_until_no_phase_has_a_prospect(walked: list[Trial]) -> None:
+    policy, best = LearnedPolicy(base(), 1), walked[0]
+    _, ranked = policy._ranked(view_of(best, walked[:1], closed_form_gib))
+    assert ranked[0].worth >= WORTH
+    found = [proposal for phase in PHASES if (proposal := policy.propose(best, phase, walked[:1]))]
+    assert found
+    assert all("the estimate does not model" not in proposal.because for proposal in found)

@@ -115,6 +115,16 @@ def test_expert_parallel_across_nodes_exposes_more_than_inside_one() -> None:
     assert estimate_time(across).by_part["ep_exposed_s"] > 2 * estimate_time(inside).by_part["ep_exposed_s"]
 
 
+def test_ranks_that_share_experts_pass_on_every_copy_of_a_token() -> None:
+    split = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_model_parallel_size": 4}
+    whole, shared = (
+        estimate_time(recipe_of(model="mixtral-8x7b", **split, expert_tensor_parallel_size=size)).by_part["tp_s"]
+        for size in (1, 2)
+    )
+    # a layer's hidden states twice without, and each of the two copies of a token twice more with
+    assert 1.5 < shared / whole < 3.0
+
+
 def test_overlap_hides_part_of_dispatch_and_never_all() -> None:
     plain, hidden = (
         estimate_time(recipe_of(expert_model_parallel_size=32, overlap_moe_expert_parallel_comm=on)).by_part
