@@ -1,6 +1,8 @@
-"""What every row of the space takes along on CPUs, and what is not worth a burst of its own there."""
+"""What every row of the space takes along, and what is not worth a burst of its own there."""
 
 from __future__ import annotations
+
+from itertools import islice
 
 import msgspec
 import pytest
@@ -10,7 +12,7 @@ from policies.belief.belief import Belief, believed
 from policies.carried import RARELY, carrying
 from policies.learned import WORTH, LearnedPolicy
 from policies.phases import PHASES
-from policies.prospects import Prospect, lost
+from policies.prospects import Prospect, lost, prospects
 from policies.trial import Trial
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, outcome, trial
 from trainer.estimate.plan.search import Search, search
@@ -48,10 +50,25 @@ def test_garbage_is_collected_rarely_where_it_is_collected_at_every_step(space: 
     assert base_of(space, frozen).knob("manual_gc_interval") == 1
 
 
-def test_nothing_is_carried_on_gpus() -> None:
+def test_what_is_free_on_gpus_is_not_carried() -> None:
     given = gpu_recipe()
     found = search(given)
     assert carrying(found, given, given.replace(EACH_STEP), nothing_ran(), least=WORTH) is found
+
+
+def test_what_single_settings_have_won_goes_along_to_layouts_that_do_not_refuse_it() -> None:
+    given = gpu_recipe()
+    won = {
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "tp_comm_overlap": True,
+        "attention_backend": "fused",
+    }
+    best, belief = given.replace(won), believed([], limit_gib=None)
+    space = carrying(search(given), given, best, belief, least=WORTH)
+    found = [each.recipe for each in islice(prospects(space, None, belief, ()), 40)]
+    assert all(each.knob("attention_backend") == "fused" for each in found)
+    assert all(each.knob("tp_comm_overlap") == (each.knob("tensor_model_parallel_size") > 1) for each in found)
 
 
 def test_what_evens_out_the_experts_load_is_carried_on_gpus_too() -> None:
