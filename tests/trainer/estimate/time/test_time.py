@@ -116,7 +116,11 @@ def test_expert_parallel_across_nodes_exposes_more_than_inside_one() -> None:
 
 
 def test_ranks_that_share_experts_pass_on_every_copy_of_a_token() -> None:
-    split = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "expert_model_parallel_size": 4}
+    split: dict[str, Any] = {
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "expert_model_parallel_size": 4,
+    }
     whole, shared = (
         estimate_time(recipe_of(model="mixtral-8x7b", **split, expert_tensor_parallel_size=size)).by_part["tp_s"]
         for size in (1, 2)
