@@ -215,10 +215,11 @@ def _told_apart(best: Recipe, single: Sequence[Move], belief: Belief) -> list[Mo
 
 
 def gives_up(best: Recipe, recipe: Recipe) -> bool:
-    """Whether all that a recipe changes is to leave out what costs nothing or has gained elsewhere."""
-    free = {} if best.hardware.is_cpu else LEFT_ON
-    moved = best.diff(recipe)
-    return all(gained(knob, was) or (knob in free and free[knob] == was) for knob, (was, _) in moved.items())
+    """Whether all that a recipe changes is to leave out what costs nothing or has gained elsewhere, on GPUs."""
+    left = (
+        gained(knob, was) or (knob in LEFT_ON and LEFT_ON[knob] == was) for knob, (was, _) in best.diff(recipe).items()
+    )
+    return not best.hardware.is_cpu and all(left)
 
 
 def _prospect(recipe: Recipe, scores: _Scores, row: int, *, runs: bool) -> Prospect:
