@@ -265,7 +265,7 @@ def test_no_burst_is_paid_to_give_up_what_costs_nothing() -> None:
 
 def test_what_nothing_is_believed_of_waits_until_no_phase_has_a_prospect(walked: list[Trial]) -> None:
     policy, best = LearnedPolicy(base(), 1), walked[0]
-    _, ranked = policy._ranked(view_of(best, walked[:1], closed_form_gib))
+    _, ranked, _ = policy._ranked(view_of(best, walked[:1], closed_form_gib))
     assert ranked[0].worth >= WORTH
     found = [proposal for phase in PHASES if (proposal := policy.propose(best, phase, walked[:1]))]
     assert found
