@@ -10,7 +10,7 @@ from __future__ import annotations
 from policies.fix import KnobChanges
 from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe import Recipe
-from trainer.recipe.layout import layout_of
+from trainer.recipe.layout import layout_of, pipeline_stages
 from trainer.recipe.rules.nearest import LAYOUT, UNEVEN, VPP, no_uneven
 
 DEGREES = {
@@ -82,7 +82,14 @@ def laid_evenly(recipe: Recipe) -> list[KnobChanges]:
     if layout.pp == 1:
         return []
     texts = balanced_layouts(recipe.architecture, recipe.training.seq_length, pp=layout.pp, vpp=layout.vpp)
-    return [{LAYOUT: text, VPP: None} for text in texts if text != recipe.knob(LAYOUT)]
+    return [{LAYOUT: text, VPP: None} for text in texts if not _lies_so(recipe, text)]
+
+
+def _lies_so(recipe: Recipe, text: str) -> bool:
+    """Written out or not: without a layout every stage has as many layers."""
+    if recipe.knob(LAYOUT) is not None or any(recipe.knob(name) for name in UNEVEN):
+        return bool(text == recipe.knob(LAYOUT))
+    return "m" not in text and len({stage.count("t") for stage in pipeline_stages(text)}) == 1
 
 
 def with_ep(recipe: Recipe, size: int) -> list[KnobChanges]:

@@ -71,6 +71,12 @@ def test_layers_that_lie_evenly_are_not_laid_again() -> None:
         assert changes not in laid_evenly(laid)
 
 
+def test_what_divides_into_equal_stages_is_not_written_out() -> None:
+    text = "{{model: mixtral-8x7b, cluster: {{gpu: h100, nodes: 4}}, parallelism: {{pp: 4, ep: 8, {vpp}}}}}"
+    plain = recipe_from(parse_source(text.format(vpp="vpp: 8"), name="r"))
+    assert laid_evenly(plain) == []
+
+
 def test_recipes_whose_layout_says_the_same_chunks_are_alike() -> None:
     written = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
     assert isinstance(written, Recipe)
