@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import significant
+from collections.abc import Iterator, Sequence
+
+from autotune.looks.quantities import gib, significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
 from policies.belief.corrections import corrections
+from policies.belief.evidence import evidence_of
 from policies.learned import LearnedPolicy
+from policies.trial import Trial
+from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 
 MOST = 16  # rows
@@ -36,12 +41,23 @@ def learnt(material: Material) -> Section | None:
         f"Constants of the step-time estimate, calibrated on {len(belief.time.measured)} recipes that ran ({traced} of "
         "them traced): the tables' value, and the one that every prediction now uses. Largest change first; constants "
         "that no burst measured keep the tables' value.",
+        *outside(material.trials),
     )
     columns = ("what", "unit", "tables", "this cluster", "90 % interval")
     if not rows:
         return None
     table = Table(columns=columns, rows=rows, numbers=(2, 3, 4))
     return Section(key="learned", title="What was learned about this cluster", paragraphs=said, table=table)
+
+
+def outside(trials: Sequence[Trial]) -> Iterator[str]:
+    """What GPUs were measured to hold beside torch's allocator, of the trial where it was most."""
+    measured = [each for each in evidence_of(trials) if each.outside_gib is not None]
+    most = max(measured, key=lambda each: each.outside_gib or 0.0, default=None)
+    if most is not None:
+        told = estimate_memory(most.recipe).outside_gib
+        words = "as estimated" if gib(told) == gib(most.outside_gib) else f"not the estimated {gib(told)}"
+        yield f"GPUs hold up to {gib(most.outside_gib)} outside torch's allocator, {words} (trial {most.number})."
 
 
 def _interval(low: float, high: float) -> str:

@@ -15,7 +15,7 @@ from analyzers.diagnosis import Partition, RankTime, TraceReport
 from policies.measures import EP_KINDS, busy, exposed
 from policies.noise import PINNED, median_error
 from policies.trial import Trial
-from trainer.burst import FailureKind, Outcome
+from trainer.burst import BurstPhase, FailureKind, Outcome
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 
@@ -31,7 +31,8 @@ class RankParts:
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """`step_s` is None where nothing was measured; `peak_gib` is by pipeline rank, empty where it was not;
-    `denied_gib`: what the allocator could not hold when a rank ran out of memory, None where nothing says it."""
+    `denied_gib`: what the allocator could not hold when a rank ran out of memory, None where nothing says it;
+    `outside_gib`: the most that a rank's GPU held beside the allocator, in any burst, None where it was not told."""
 
     number: int
     recipe: Recipe
@@ -43,8 +44,10 @@ class Evidence:
     peak_gib: tuple[float, ...] = ()
     out_of_memory: bool = False
     denied_gib: float | None = None
+    outside_gib: float | None = None
 
 
+BEFORE_THE_STEPS = (BurstPhase.START, BurstPhase.INIT)
 GARBAGE = "garbage_collection"  # of what a host does
 # Deviation of a burst of CPU ranks that neighbours stretch e-fold, and of less with the root: 22 recorded studies with
 # repeats, stretched 1.1-fold to 16-fold
@@ -72,6 +75,7 @@ def _evidence(trial: Trial) -> Evidence:
         peak_gib=_peaks(trial),
         out_of_memory=trial.ran_out and not medians,
         denied_gib=min(filter(None, map(_denied_gib, trial.outcomes)), default=None),
+        outside_gib=max(filter(None, map(_outside_gib, trial.outcomes)), default=None),
     )
 
 
@@ -81,6 +85,15 @@ def _denied_gib(outcome: Outcome) -> float | None:
     if failure is None or failure.kind is not FailureKind.OOM or failure.asked_gib is None or not outcome.peak_gib:
         return None
     return max(outcome.peak_gib) + failure.asked_gib
+
+
+def _outside_gib(outcome: Outcome) -> float | None:
+    """The most of any rank. A rank that ended before its first step had not met all its communicators."""
+    failure = outcome.failure
+    if failure is not None and failure.phase in BEFORE_THE_STEPS:
+        return None
+    said = failure and failure.outside_gib
+    return max(outcome.outside_gib, default=said)
 
 
 def _deviation(trial: Trial) -> float:

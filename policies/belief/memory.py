@@ -4,8 +4,9 @@
 
 φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. What
 ran out of memory needed more than the limit, what ran needed less. What a GPU holds beside the allocator is a group of
-its own. A limit is what ranks met, where one ran out below what it should have had: heaps are never packed, and others
-hold some too. Shapes: N candidates, P pipeline ranks, G groups.
+its own, exp(φ) times the estimate, and learned from every burst that measured it. A limit is what ranks met, where one
+ran out below what it should have had: heaps are never packed, and others hold some too. Shapes: N candidates, P
+pipeline ranks, G groups.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from trainer.estimate.memory.estimate import MemoryTable, memory_of
 DISCREPANCY = 0.03  # standard deviation of h before any burst
 NOISE = 0.01  # of a measured peak
 FAR = 4.0  # spreads beyond which no group is moved
-EDGE = 0.02  # how sharply a limit cuts, of the limit: what ran near it does not run every time
+EDGE = 0.012  # how sharply a limit cuts, of the limit: what ran near it does not run every time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ GROUPS: dict[str, Group] = {
     "uneven": Group(gib=_uneven, mean=0.03, spread=0.15),
 }
 EXTRA = ("uneven",)  # not in the estimate: φ of them, not 1 + φ
-OUTSIDE_SPREAD = 0.5  # of what lies beside the allocator
+OUTSIDE_SPREAD = 0.5  # of what lies beside the allocator: of the log of true over told
+OUTSIDE_DIFFERS = 0.15  # of the same from recipe to recipe of a cluster; simulated ones: 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +79,14 @@ class MemoryBelief:
         parts = _grouped(candidates, table)
         peaks = _peaks(parts, self.mean)
         rows, hottest = np.arange(candidates.count), peaks.argmax(axis=1)
-        outside = table.outside_gib * (1 + self.mean[-1])
+        outside = table.outside_gib * np.exp(self.mean[-1])
         error, variance = self.residual.at(features(candidates))
         variance = np.maximum(variance, NOISE**2)
         peak = peaks[rows, hottest] * np.exp(error)
         need = peak + outside
-        slopes = np.concatenate([parts[:, rows, hottest].T, table.outside_gib[:, None]], axis=1) / need[:, None]
+        slopes = np.concatenate([parts[:, rows, hottest].T, outside[:, None]], axis=1) / need[:, None]
         spread = np.einsum("ng,gh,nh->n", slopes, self.covariance, slopes) + variance
+        spread += (OUTSIDE_DIFFERS * slopes[:, -1]) ** 2
         return need, np.sqrt(spread)
 
     def peaks(self, candidates: Candidates) -> Floats:
@@ -156,10 +159,9 @@ def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float |
 
 
 def _beside(evidence: Sequence[Evidence]) -> list[float]:
-    """GiB beside the allocator by the estimate."""
-    found = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
-    beside: list[float] = found.tolist()
-    return beside
+    """GiB beside the allocator: as measured, else by the estimate."""
+    told = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
+    return [each.outside_gib or float(gib) for each, gib in zip(evidence, told, strict=True)]
 
 
 def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
@@ -176,6 +178,8 @@ class _Told:
         self.limit_gib = limit_gib
         self.measured = np.array([bool(each.peak_gib) for each in told])
         self.died = np.array([each.out_of_memory for each in told])
+        self.outside = np.array([each.outside_gib or 0.0 for each in told])
+        self.beside = (self.outside > 0) & (self.table.outside_gib > 0)  # where `outside` was measured
         self.peaks = np.full(self.parts.shape[1:], np.nan)
         for row, each in enumerate(told):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib
@@ -200,6 +204,8 @@ class _Told:
         """Minus the log likelihood. The ranks of one recipe err together: they count as one."""
         errors = self.errors(phi)[self.measured]
         cost = 0.5 * (errors**2).mean(axis=1).sum() / self.deviation**2
+        beside = np.log(self.outside[self.beside] / self.table.outside_gib[self.beside])
+        cost += 0.5 * ((beside - phi[-1]) ** 2).sum() / OUTSIDE_DIFFERS**2
         if self.limit_gib is None:
             return float(cost)
         over = self._over(phi)
@@ -213,11 +219,13 @@ class _Told:
         known = np.isfinite(self.peaks) & self.measured[:, None]
         weight = known / np.maximum(known.sum(axis=1, keepdims=True), 1) / self.deviation**2
         found: Floats = np.einsum("gmp,hmp,mp->gh", slopes, slopes, weight)
+        found[-1, -1] += self.beside.sum() / OUTSIDE_DIFFERS**2
         if self.limit_gib is None:
             return found
         rows, hottest = np.arange(len(peaks)), peaks.argmax(axis=1)
-        need = peaks[rows, hottest] + self.table.outside_gib * (1 + phi[-1])
-        edge = np.concatenate([self.parts[:, rows, hottest], self.table.outside_gib[None]]) / need / self._sharp
+        outside = self._beside(phi)
+        moves = np.concatenate([self.parts[:, rows, hottest] * ~self.measured, [outside * ~self.beside]])  # with φ
+        edge = moves / self._needs(phi) / self._deviations
         sign = np.where(self.died, 1.0, -1.0)
         z = sign * self._over(phi)
         ratio = np.exp(norm.logpdf(z) - norm.logcdf(z))
@@ -225,12 +233,23 @@ class _Told:
         return cut
 
     def _over(self, phi: Floats) -> Floats:
-        """How far over the limit each was, in deviations, [M]; where it was measured, by the peak itself."""
+        """How far over the limit each was, in deviations, [M]."""
+        over: Floats = np.log(self._needs(phi) / (self.limit_gib or 1.0)) / self._deviations
+        return over
+
+    def _needs(self, phi: Floats) -> Floats:
+        """GiB of the GPU, [M]: what was measured as measured, the rest as told."""
         told = _peaks(self.parts, phi).max(axis=1)
         peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), told)
-        need = np.maximum(peak + self.table.outside_gib * (1 + phi[-1]), 1e-9)
-        over: Floats = np.log(need / (self.limit_gib or 1.0)) / np.where(self.measured, EDGE, self._sharp)
-        return over
+        return np.maximum(peak + self._beside(phi), 1e-9)
+
+    def _beside(self, phi: Floats) -> Floats:
+        """GiB beside the allocator, [M]."""
+        return np.where(self.beside, self.outside, self.table.outside_gib * np.exp(phi[-1]))
+
+    @property
+    def _deviations(self) -> Floats:
+        return np.where(self.measured, EDGE, self._sharp)
 
     @property
     def _sharp(self) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from policies.belief.evidence import Evidence
-from policies.belief.memory import learnt_memory
+from policies.belief.memory import GROUPS, OUTSIDE_DIFFERS, OUTSIDE_SPREAD, _Told, learnt_memory
 from tests.policies.belief.planted import OTHER, RECIPES
 from tests.policies.drawn import gpu_recipe
 from trainer.estimate.candidates import tabulate
@@ -92,3 +94,54 @@ def test_what_ran_had_room_whatever_was_denied() -> None:
 def test_more_than_the_limit_was_never_there() -> None:
     limit = needs(OTHER) * 1.05
     assert learnt_memory([died(OTHER, 2 * limit)], limit).limit_gib == limit
+
+
+def beside(found: Evidence, times: float) -> Evidence:
+    """With so many times what the estimate says measured beside the allocator."""
+    return replace(found, outside_gib=times * estimate_memory(found.recipe).outside_gib)
+
+
+@pytest.mark.parametrize(("times", "more"), [(0.5, True), (2.0, False)])
+def test_what_lies_beside_the_allocator_moves_the_chance_of_another_recipe(times: float, more: bool) -> None:
+    limit = needs(OTHER) * 1.03
+    plain = [ran(recipe, 1.0, number) for number, recipe in enumerate(RECIPES)]
+    taught = chance(OTHER, [beside(each, times) for each in plain], limit)
+    assert (taught > chance(OTHER, plain, limit)) is more
+
+
+def test_what_lies_beside_the_allocator_is_surer_with_every_recipe_that_told_it() -> None:
+    told = [beside(ran(recipe, 1.0, number), 1.4) for number, recipe in enumerate(RECIPES)]
+    found = [learnt_memory(told[:count], 1e6) for count in (1, 2, 4)]
+    assert [each.mean[-1] for each in found] == pytest.approx([np.log(1.4)] * 3, abs=0.06)
+    spreads = [float(each.covariance[-1, -1]) ** 0.5 for each in (learnt_memory([], 1e6), *found)]
+    assert spreads == sorted(spreads, reverse=True)
+    assert spreads[1] < OUTSIDE_SPREAD / 2
+
+
+def test_another_recipe_may_differ_in_what_lies_beside_however_many_told_it() -> None:
+    told = [beside(ran(RECIPES[0], 1.0, number), 1.0) for number in range(50)]
+    table = tabulate([OTHER])
+    need, deviation = learnt_memory(told, 1e6).needs(table)
+    assert deviation[0] > OUTSIDE_DIFFERS * estimate_memory(OTHER).outside_gib / need[0]
+
+
+def test_a_limit_that_was_met_counts_what_was_measured_beside() -> None:
+    limit, held = needs(RECIPES[0]) * 1.2, 2 * estimate_memory(RECIPES[0]).outside_gib
+    short = replace(died(RECIPES[0], 0.9 * limit - held), outside_gib=held)
+    assert learnt_memory([short], limit).limit_gib == pytest.approx(0.9 * limit)
+
+
+def test_a_recipe_that_ran_at_the_limit_says_nothing_of_what_was_measured_beside() -> None:
+    """Where both are measured the sum is known: that it fits moves no part of the estimate."""
+    told = beside(ran(OTHER, 1.0), 1.0)
+    tight, roomy = (learnt_memory([told], needs(OTHER) * times) for times in (1.001, 10.0))
+    assert tight.mean == pytest.approx(roomy.mean, abs=1e-3)
+    assert tight.covariance == pytest.approx(roomy.covariance, rel=1e-2, abs=1e-9)
+
+
+def test_the_curvature_of_what_was_measured_beside_is_that_of_the_cost() -> None:
+    seen = _Told([beside(each, 1.2) for each in (ran(RECIPES[0], 1.0), died(OTHER))], needs(OTHER) * 1.02)
+    at, step = np.zeros(len(GROUPS) + 1), np.eye(len(GROUPS) + 1)[-1] * 1e-2
+    bend = (seen.cost(at + step) - 2 * seen.cost(at) + seen.cost(at - step)) / 1e-4
+    assert seen.curvature(at)[-1, -1] == pytest.approx(bend, rel=1e-3)
+    assert not seen.curvature(at)[-1, :-1].any()
