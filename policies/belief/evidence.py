@@ -92,7 +92,7 @@ def _outside_gib(outcome: Outcome) -> float | None:
     failure = outcome.failure
     if failure is not None and failure.phase in BEFORE_THE_STEPS:
         return None
-    said = failure and failure.outside_gib
+    said = failure.outside_gib if failure is not None else None
     return max(outcome.outside_gib, default=said)
 
 

@@ -241,7 +241,8 @@ class _Told:
         """GiB of the GPU, [M]: what was measured as measured, the rest as told."""
         told = _peaks(self.parts, phi).max(axis=1)
         peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), told)
-        return np.maximum(peak + self._beside(phi), 1e-9)
+        needs: Floats = np.maximum(peak + self._beside(phi), 1e-9)
+        return needs
 
     def _beside(self, phi: Floats) -> Floats:
         """GiB beside the allocator, [M]."""
