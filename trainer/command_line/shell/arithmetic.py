@@ -65,7 +65,8 @@ def changed_names(text: str) -> list[str]:
 
 
 def calculate(text: str, value_of: Callable[[str], int | None]) -> int | None:
-    """The value of an expression; None where a name has none or the expression holds more than arithmetic and tests."""
+    """The value of an expression; None where a name has none or the expression holds more than arithmetic and tests, as
+    `--N`, which sets something."""
     unknown = False
 
     def number(match: re.Match[str]) -> str:
@@ -75,7 +76,7 @@ def calculate(text: str, value_of: Callable[[str], int | None]) -> int | None:
         return f"({value})"
 
     filled = _NAME.sub(number, text)
-    if unknown or "#" in filled or len(filled) > 1000:  # 10#08 has a base
+    if unknown or changed_names(text) or "#" in filled or len(filled) > 1000:  # 10#08 has a base
         return None
     try:
         return _value(ast.parse(_in_python(filled.strip()), mode="eval").body)

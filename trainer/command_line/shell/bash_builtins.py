@@ -39,7 +39,7 @@ def _return(reading: Reading, words: Words, node: Node) -> None:
 def _status(reading: Reading, words: Words, node: Node) -> bool | None:
     """Whether `exit` or `return` says success: by what it is given, or by the statement in front of it."""
     if len(words) > 1:
-        return int(words[1].text) == 0 if words[1].text.isdigit() else None
+        return int(words[1].text) % 256 == 0 if words[1].text.isdigit() else None
     before = node.prev_named_sibling
     return None if before is None else told(reading, before)
 
@@ -108,5 +108,6 @@ BUILTINS: dict[str, Callable[[Reading, Words, Node], None]] = {
     "getopts": _getopts,
     "let": _let,
     "true": _skip,
+    "false": _skip,
     ":": _skip,
 }

@@ -56,7 +56,8 @@ def _sets(reading: Reading, test: Node) -> bool:
     if test.type == "list":
         return any(_sets(reading, side) for side in (test.children[0], test.children[-1]))
     inner = test.named_children[0] if test.type == "negated_command" else test
-    return inner.type in SETTING or is_followed(reading, inner) or name_of(inner) in FILLING
+    sets = inner.type in SETTING or name_of(inner) in FILLING or bool(_calculated(inner))
+    return sets or is_followed(reading, inner)
 
 
 def _case(reading: Reading, node: Node) -> None:
@@ -131,7 +132,7 @@ def status_of(reading: Reading, node: Node) -> Status:
     elif not is_test(node) and truth(node, reading.scope) is None:
         reading.statements([node])
     said = told(reading, node)
-    decides = decides or (node.type == "subshell" and not reading.assumed)
+    decides = decides or (is_followed(reading, node) and not reading.assumed)
     return Status(succeeds=True, assumed=True) if said is None and not decides else Status(succeeds=said)
 
 
@@ -174,6 +175,7 @@ def _loop(reading: Reading, node: Node) -> None:
     reading.open(_counted(node), node, "set by a loop")
     reading.may_have_ended |= re.search(r"\breturn\b", text_of(body)) is not None
     if condition := node.child_by_field_name("condition"):
+        reading.open(_calculated(condition), node, "set by a loop")
         reading.statements([condition] if _starts(condition) else [])
         _maybe(reading, [condition] if _sets(reading, condition) else [], node, "loop")
         reads = reading_command(condition)
@@ -203,7 +205,7 @@ def _maybe(reading: Reading, nodes: list[Node], whole: Node, what: str, sets: Co
     """Statements that may or may not be run: what they set is a gap, what they start is not sure."""
     line = reading.line(whole)
     names = {*sets, *(name for node in nodes for name in _assigned(node))}
-    commands = [node for node in nodes if inside(node, "command")]
+    commands = [node for node in nodes if inside(node, "command") and truth(node, reading.scope) is None]
     if (names or commands) and what != "loop":
         reading.note(line, f"the {what} could not be decided")
     held, reading.sure, variables = reading.sure, False, dict(reading.scope.variables)
@@ -249,9 +251,13 @@ def _commands_of_case(item: Node) -> list[Node]:
 def _assigned(node: Node) -> set[str]:
     """Names that a statement would set, also behind export."""
     found = (each.child_by_field_name("name") for each in inside(node, "variable_assignment"))
-    arithmetic = (text_of(each) for each in inside(node, "compound_statement"))
-    by_arithmetic = {name for text in arithmetic if text.startswith("((") for name in changed_names(text)}
-    return {text_of(name) for name in found if name.type == "variable_name"} | by_arithmetic
+    return {text_of(name) for name in found if name.type == "variable_name"} | _calculated(node)
+
+
+def _calculated(node: Node) -> set[str]:
+    """Names that arithmetic in a statement would set: `((N++))`, `$((N--))`."""
+    texts = [text_of(each) for kind in ("compound_statement", "arithmetic_expansion") for each in inside(node, kind)]
+    return {name for text in texts if text.startswith(("((", "$((", "$[")) for name in changed_names(text)}
 
 
 BRANCHES: dict[str, Handler] = {

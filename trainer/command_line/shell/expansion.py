@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from trainer.command_line.shell.arithmetic import calculate, changed_names, names_in
@@ -25,6 +25,7 @@ from trainer.command_line.shell.words import (
     missing,
     pieces_of,
     split_pieces,
+    text_of_pieces,
     words_of,
 )
 
@@ -43,6 +44,7 @@ NOT_SET = "not set in the script"
 NOT_UNDERSTOOD = "not understood"
 NOT_COUNTED = "it counts what is not known"
 NOT_RUN = "a command that is not run"
+NOT_CALCULATED = "arithmetic on what is not known"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +297,7 @@ class Expansion:
         else:
             found = tuple(self._reread(match["rest"], quoted, empty))
             if sign.endswith("="):
+                found = self.calculated(name, found, node)
                 self.scope.assign(name, Variable(values=(found,)))
             yield from found
 
@@ -341,18 +344,35 @@ class Expansion:
         text = _spelled(node)
         inner = text.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
         value = self.number(inner)
-        for name in changed_names(inner) if value is None else ():  # $((N++)): not followed, nor forgotten
-            if name not in self.scope.given:
-                self.scope.variables[name] = Variable(values=((self._gap(node, name, NOT_UNDERSTOOD),),))
+        self._forget(changed_names(inner) if value is None else [], node)  # $((N++)): not followed
         lacks = {gap.name: gap for name in names_in(inner) for gap in self._lacking(node, name)}
         if value is not None:
             yield Piece(text=str(value))
         elif not lacks or text in self.scope.given or not all(g.has_own_name or g.is_asked for g in lacks.values()):
-            yield self._gap(node, text, "arithmetic on what is not known")
+            yield self._gap(node, text, NOT_CALCULATED)
         else:
             first, *others = lacks.values()
             yield Piece(text=text, gap=first)
             yield from (Piece(text="", gap=gap) for gap in others)
+
+    def _forget(self, names: Iterable[str], node: Node) -> None:
+        """What arithmetic sets that was not followed."""
+        for name in names:
+            if name not in self.scope.given:
+                self.scope.hold(name, Variable(values=((self._gap(node, name, NOT_UNDERSTOOD),),)))
+
+    def calculated(self, name: str, value: Pieces, node: Node, *, onto: Pieces = ()) -> Pieces:
+        """A value as a variable takes it: the number it comes to where that is declared to hold one (`declare -i`);
+        `onto`: what that number is added to."""
+        if not self.scope.is_integer(name):
+            return value
+        texts = [text for text in map(text_of_pieces, (onto, value)) if text.strip()]
+        text = texts[0] if len(texts) == 1 else " + ".join(f"({each})" for each in texts) or "0"
+        number = None if is_open((*onto, *value)) else self.number(text, self.scope.whole_or_zero)
+        if number is not None:
+            return (Piece(text=str(number)),)
+        self._forget(changed_names(text), node)
+        return (self._gap(node, name, NOT_CALCULATED, text=f"${name}"),)
 
     def number(self, text: str, number_of: Callable[[str], int | None] | None = None) -> int | None:
         """The value of an arithmetic expression, what is expanded in it too; None where it is not known."""

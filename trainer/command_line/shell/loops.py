@@ -42,8 +42,7 @@ def _followed(reading: Reading, node: Node, turns: Iterator[Turn | None]) -> boo
         if turn is None or count == MOST_TURNS:
             return False
         for name, value in turn.items():
-            if name not in reading.scope.given:
-                reading.scope.hold(name, Variable(values=(value,)))
+            reading.fill(name, value, node=node)
         try:
             reading.statements([node.child_by_field_name("body")])
         except LoopEnd as end:

@@ -112,6 +112,10 @@ class Scope:
         text = variable.known if variable else None
         return int(text) if text is not None and WHOLE.fullmatch(text) else None
 
+    def whole_or_zero(self, name: str) -> int | None:
+        """The same; a name without a value counts as 0."""
+        return 0 if self.get(name) is None else self.whole_number(name)
+
     @property
     def separators(self) -> str:
         """Of words that an expansion gives: IFS."""

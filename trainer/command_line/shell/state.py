@@ -85,7 +85,7 @@ class Reading:
     output: Output | None = None  # of the substitution that is read
     given_text: Pieces | None = None  # what commands read, as far as it is known
     hidden: list[dict[str, Variable | None]] = field(default_factory=list)  # by functions' own, the innermost last
-    succeeded: bool | None = True  # the last function that was called, or shell of its own `( … )`
+    succeeded: bool | None = True  # the last function that was called, or shell of its own: `( … )`, or of X=$(…)
     assumed: bool = False  # whether that is not known because its commands are not run
     may_have_exited: bool = False  # whether an `exit` before may have ended the shell
     may_have_ended: bool = False  # whether a `return` before may have ended the function
@@ -147,10 +147,11 @@ class Reading:
         del self.setup[count:]
         return left
 
-    def fill(self, name: str, *values: Pieces, is_array: bool = False) -> None:
-        """A variable as a builtin sets it."""
+    def fill(self, name: str, *values: Pieces, node: Node, is_array: bool = False) -> None:
+        """A variable as a builtin or a loop sets it."""
         if name.isidentifier() and name not in self.scope.given:
-            self.scope.assign(name, Variable(values=values, is_array=is_array))
+            taken = tuple(self.expansion.calculated(name, each, node) for each in values)
+            self.scope.assign(name, Variable(values=taken, is_array=is_array))
             if self.all_exported:
                 self.exported[name] = None
 

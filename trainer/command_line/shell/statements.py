@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from trainer.command_line.shell.arithmetic import assignments, changed_names
-from trainer.command_line.shell.expansion import NOT_SET
+from trainer.command_line.shell.expansion import NOT_CALCULATED, NOT_SET
 from trainer.command_line.shell.scope import Scope
 from trainer.command_line.shell.state import Handler, Reading
-from trainer.command_line.shell.syntax import Node, parse, text_of
+from trainer.command_line.shell.syntax import Node, inside, parse, text_of
 from trainer.command_line.shell.words import Piece, Pieces, Variable, is_open, plain
 
 _KEYED = re.compile(r"""\[(?P<key>(?:"[^"]*"|'[^']*'|[^\]])*)\]=(?P<value>.*)""", re.DOTALL)
@@ -19,6 +18,8 @@ _KEYED = re.compile(r"""\[(?P<key>(?:"[^"]*"|'[^']*'|[^\]])*)\]=(?P<value>.*)"""
 def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | None:
     """The name that is set; None for `A[3]=x` of an array without keys, which is not followed."""
     target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    if inside(node, "command_substitution"):
+        reading.succeeded, reading.assumed = None, True
     if target.type != "variable_name":
         return _element(reading, node, target, value)
     name, scope = text_of(target), into or reading.scope
@@ -32,29 +33,14 @@ def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | 
             and text_of(value)[:2].strip("\"'").startswith(":")
         ):
             held = Variable(values=((Piece(text="", inherits=name), *held.values[0]),))  # PATH+=:/here
-        if scope.is_integer(name) and not held.is_array:
-            _calculate(reading, node, name, held, adds=adds)
-        else:
-            (scope.append if adds else scope.assign)(name, held)
+        if scope.is_integer(name):
+            onto = next(iter(scope.variables[name].values), ()) if adds and not held.is_array else ()
+            values = tuple(reading.expansion.calculated(name, each, node, onto=onto) for each in held.values)
+            held, adds = replace(held, values=values), adds and held.is_array
+        (scope.append if adds else scope.assign)(name, held)
     if reading.all_exported:
         reading.exported[name] = None
     return name
-
-
-def _calculate(reading: Reading, node: Node, name: str, given: Variable, *, adds: bool) -> None:
-    """`N+=2*3` of a variable that is declared to hold a whole number."""
-    before = reading.scope.variables[name].known
-    texts = [f"({text or 0})" for text in ([before, given.known] if adds else [given.known]) if text is not None]
-    value = reading.expansion.number(" + ".join(texts), _or_zero(reading)) if len(texts) == 1 + adds else None
-    if value is None:
-        reading.open([name], node, "arithmetic on what is not known")
-    else:
-        reading.scope.assign(name, plain(str(value)))
-
-
-def _or_zero(reading: Reading) -> Callable[[str], int | None]:
-    """The whole number that a name holds; one without a value counts as 0."""
-    return lambda name: 0 if reading.scope.get(name) is None else reading.scope.whole_number(name)
 
 
 def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> str | None:
@@ -67,8 +53,11 @@ def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> 
     if held is None or held.keys is None or key is None:
         reading.note(reading.line(node), f"{text_of(target)}=… was not followed")
         return None
+    adds, is_integer = any(child.type == "+=" for child in node.children), reading.scope.is_integer(name)
+    before = held.at(key) if adds and is_integer else None
     pieces = () if value is None else reading.expansion.value(value)
-    reading.scope.assign(name, held.with_key(key, pieces, adds=text_of(node)[len(text_of(target)) :].startswith("+=")))
+    pieces = reading.expansion.calculated(name, pieces, node, onto=before.values[0] if before else ())
+    reading.scope.assign(name, held.with_key(key, pieces, adds=adds and not is_integer))
     return name
 
 
@@ -79,6 +68,7 @@ def _numbered(reading: Reading, held: Variable, name: str, index: str, node: Nod
     if number is None or not 0 <= number <= len(held.values) or adds or any(map(is_open, held.values)):
         return False
     pieces = () if value is None else reading.expansion.value(value)
+    pieces = reading.expansion.calculated(name, pieces, node)
     reading.scope.assign(name, replace(held, values=(*held.values[:number], pieces, *held.values[number + 1 :])))
     return True
 
@@ -174,9 +164,9 @@ def arithmetic(reading: Reading, text: str, node: Node) -> None:
     if plainly is None:
         reading.open(changed_names(text), node, "arithmetic that was not followed")
     for each in plainly or ():
-        value = reading.expansion.number(each.expression, _or_zero(reading))
+        value = reading.expansion.number(each.expression, reading.scope.whole_or_zero)
         if value is None:
-            reading.open([each.name], node, "arithmetic on what is not known")
+            reading.open([each.name], node, NOT_CALCULATED)
         elif each.name not in reading.scope.given:
             reading.scope.assign(each.name, plain(str(value)))
 

@@ -10,7 +10,8 @@ from trainer.command_line.shell.state import Reading
 from trainer.command_line.shell.syntax import Node, inside, text_of
 
 YES = ("yes", "true", "1")
-_ASKS = frozenset({"cmp", "diff", "egrep", "fgrep", "grep", "hash", "pgrep", "type", "which"})
+_ASKS = frozenset({"cmp", "diff", "egrep", "fgrep", "grep", "hash", "let", "pgrep", "type", "which"})
+_ASSIGNS = ("variable_assignment", "variable_assignments")
 _BETWEEN_OUTPUTS = re.compile(r"\d?>&\d")  # echo … >&2
 
 
@@ -41,12 +42,15 @@ def calls(reading: Reading, node: Node) -> bool:
 
 
 def is_followed(reading: Reading, node: Node) -> bool:
-    """Whether reading it tells how it ends: a function of the script, or a shell of its own."""
-    return node.type == "subshell" or calls(reading, node)
+    """Whether reading it tells how it ends: a function of the script, or a shell of its own; X=$(…) ends as it."""
+    takes = node.type in _ASSIGNS and bool(inside(node, "command_substitution"))
+    return node.type == "subshell" or calls(reading, node) or (takes and not reading.assumed)
 
 
 def asks(node: Node) -> bool:
-    """Whether a command is run for its status: `nvidia-smi | grep -q H100`, `command -v nvcc > /dev/null`."""
+    """Whether a command is run for its status: `nvidia-smi | grep -q H100`, `command -v nvcc`, `((N--))`."""
+    if node.type == "compound_statement":
+        return text_of(node).startswith("((")
     if node.type == "pipeline":
         return asks(node.named_children[-1])
     if node.type == "redirected_statement":
@@ -67,7 +71,7 @@ def _succeeds(node: Node) -> bool:
         return body is not None and _succeeds(body) and all(_BETWEEN_OUTPUTS.fullmatch(text_of(r)) for r in redirects)
     if node.type == "declaration_command":
         return any(child.type == "variable_assignment" for child in node.named_children)
-    if node.type in ("variable_assignment", "variable_assignments"):
+    if node.type in _ASSIGNS:
         return not inside(node, "command_substitution")
     return node.type == "command" and name_of(node) == "echo" and not inside(node, "file_redirect")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 
 from trainer.command_line.shell.scope import SPACES
 from trainer.command_line.shell.state import FunctionEnd, LoopEnd, Output, Reading, ScriptEnd
+from trainer.command_line.shell.status import told
 from trainer.command_line.shell.syntax import Node, inside, parse, text_of
 from trainer.command_line.shell.words import Piece, Pieces, Word, is_open, pieces_of, text_of_pieces
 
@@ -24,15 +24,28 @@ MOST_COUNTED = 1000
 # --- what is printed ---------------------------------------------------------------------------------------
 def printed(reading: Reading, node: Node) -> Pieces | None:
     """What a substitution gives, without the line ends behind it; None where only running it could tell."""
+    reading.succeeded, reading.assumed = None, True
     if file := _file_alone(node):
         found = input_of(reading, file)
         return None if found is None else _without_last_lines(found)
     inner = reading.subshell()
     inner.output = Output()
-    with suppress(ScriptEnd, FunctionEnd, LoopEnd):
-        inner.statements(node.named_children)
+    succeeds = _read_to_its_end(inner, node.named_children)
     known = inner.output.known and not inner.commands
+    if known:
+        reading.succeeded, reading.assumed = None if inner.may_have_exited else succeeds, False
     return _without_last_lines(tuple(inner.output.pieces)) if known else None
+
+
+def _read_to_its_end(inner: Reading, nodes: Sequence[Node]) -> bool | None:
+    """Whether the shell of a substitution succeeds."""
+    try:
+        inner.statements(list(nodes))
+    except (ScriptEnd, FunctionEnd) as end:
+        return end.succeeds
+    except LoopEnd:
+        return None
+    return told(inner, nodes[-1]) if nodes else None
 
 
 def _file_alone(node: Node) -> Node | None:
@@ -83,7 +96,7 @@ def printf(reading: Reading, words: tuple[Word, ...], node: Node) -> None:
     elif text is None:
         reading.open([name], node, "filled by printf, which is not run")
     else:
-        reading.fill(name, (Piece(text=text),))
+        reading.fill(name, (Piece(text=text),), node=node)
 
 
 def formatted(form: str, values: Sequence[str]) -> str | None:
@@ -205,16 +218,18 @@ def read(reading: Reading, words: tuple[Word, ...], node: Node) -> None:
     known = None if text is None or is_open(text) else text_of_pieces(text)
     separators = reading.scope.separators
     if text is not None and (known is None or "d" in options) and len(names) == 1 and "a" not in options:
-        reading.fill(names[0], text if not separators else _stripped(text))
+        reading.fill(names[0], text if not separators else _stripped(text), node=node)
     elif known is None or ("\\" in known and "r" not in options):
         reading.unread = True
         reading.open(filled, node, "filled by read, which is not run")
     elif "a" in options:
-        reading.fill(options["a"], *((Piece(text=each),) for each in split(known, separators)), is_array=True)
+        reading.fill(
+            options["a"], *((Piece(text=each),) for each in split(known, separators)), node=node, is_array=True
+        )
     else:
         values = [*split(known, separators, most=len(names)), *[""] * len(names)]
         for name, value in zip(names, values, strict=False):
-            reading.fill(name, (Piece(text=value),))
+            reading.fill(name, (Piece(text=value),), node=node)
 
 
 def read_names(words: Sequence[Word]) -> list[str]:
@@ -268,7 +283,7 @@ def mapfile(reading: Reading, words: tuple[Word, ...], node: Node) -> None:
         reading.open([name], node, f"filled by {words[0].text}, which is not run")
         return
     lines = text_of_pieces(given).splitlines(keepends="t" not in options)
-    reading.fill(name, *((Piece(text=line),) for line in lines), is_array=True)
+    reading.fill(name, *((Piece(text=line),) for line in lines), node=node, is_array=True)
 
 
 _OF_READ, _OF_MAPFILE = "dinNptua", "dnOsuCc"  # options with a value, bash(1) 5.2

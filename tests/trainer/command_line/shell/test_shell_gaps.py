@@ -144,11 +144,28 @@ def test_a_loop_that_starts_something_or_waits_is_not_followed() -> None:
         ("if A=$(some_program) && [ -n $A ]; then B=1; fi", ["A", "B"]),
         ("f() { A=9; }; while f && [ -f /x ]; do B=1; done", ["A", "B"]),
         ("case $(some_program) in a) A=1 ;& b) B=1 ;; esac", ["A", "B"]),
+        ("while ((A-- > 0)); do :; done", ["A"]),
+        ("until ((--A <= 0)); do :; done", ["A"]),
+        ("while [ $((A--)) -gt 0 ]; do :; done", ["A"]),
+        ("for x in $(some_program); do C=$((A++)); done", ["A"]),
+        ("if ((A-- > 2)); then B=1; fi", ["A", "B"]),
+        ("((A-- > 0)) && B=1", ["A", "B"]),
+        ("let 'A > 9' && B=1", ["B"]),
+        ("B=$((--A))", ["A", "A"]),
+        ("declare -i B='A=5'", ["A", "B"]),
+        ("declare -i A; read A <<< 010", ["A"]),
+        ("declare -i A; for A in 2#1; do :; done", ["A"]),
+        ("A=$([ a = b ] && echo 5) || A=7", ["A"]),
+        ("B=$(echo 5; [ -f /x ] || exit 1) || A=7", ["A"]),
     ],
 )
 def test_how_a_shell_of_its_own_a_sum_or_a_test_comes_out_is_asked_for(text: str, names: list[str]) -> None:
     words = read_script(f"A=0; B=0\n{text}\ngo $A $B\n").commands[-1].words[1:]
     assert [gap.name for word in words for gap in word.gaps] == names
+
+
+def test_a_count_that_decides_nothing_needs_no_note() -> None:
+    assert read_script("N=1\n((N--)) || true\ngo $N\n").notes_in_order() == []
 
 
 def test_an_exit_ends_its_own_shell_and_no_other() -> None:

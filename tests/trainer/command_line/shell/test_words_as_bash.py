@@ -102,6 +102,16 @@ EXPANSIONS = [
     "f() { ( return 1 ) || C=1; ( exit 1 ); show in $C; }; f; g() ( exit 2; ); g || D=1; show $D; h() ( exit 0 ); "
     "h && show h",
     "A=1; (A=2; export A; (A=3; show $A); show $A); show $A; for x in 1 2; do (exit $x); L+=$x; done; show $L",
+    "declare -i N M; read N M <<< '2+5 N'; show $N $M; for N in 1+1 2-5; do L+=$N,; done; show $L $N; set -- -n 4-1; "
+    "while getopts n: o; do case $o in n) M=$OPTARG ;; esac; done; show $M; printf -v M %s 2+2; show $M",
+    'declare -ai A=(1+1 2); show "${A[@]}"; A+=(3*3); A[0]=7-1; show "${A[@]}"; read -ra A <<< 1+1; show $A',
+    "declare -Ai M=([a]=1+1 [b]=3); M[a]+=5; M[b]=2*2; show ${M[a]} ${M[b]}; declare -i N; : ${N:=2+5}; show $N",
+    "declare -ai A; mapfile -t A < <(printf '1+1\\n2*3'); show \"${A[@]}\"; N=4; declare -i N='N ? 3 : 4'; show $N",
+    "x=$(echo 5; exit 1) || x=7; y=$(echo 5) || y=7; show $x $y; x=$(false) && A=1 || A=2; show $A",
+    "f() { echo 3; return $1; }; x=$(f 1) || x=7; y=$(f 0) && y=8; if z=$(f 2); then A=1; fi; show $x $y $z ${A-2}",
+    'a=$(exit 1) b=2 && A=1 || A=2; (exit 1); D=$(cd "$(dirname "$0")" && pwd) || A=3; f() { local x=$(exit 1) || A=4; '
+    "}; f; show $A",
+    "(exit 256) && A=1 || A=2; (exit 257) && B=1 || B=2; f() { return 512; }; f && C=1 || C=2; show $A $B $C",
     '[ -z "$Z" ] && (exit 1) || A=1; show $A; ([ -n "$Z" ] || exit 1; show never) || show left',
 ]
 
