@@ -170,7 +170,7 @@ def _loop(reading: Reading, node: Node) -> None:
         return
     reading.note(reading.line(node), "a loop was not followed")
     name = node.child_by_field_name("variable")
-    sets = _assigned(body)
+    sets = _assigned(body) | (set() if _starts(body) else _changed(reading, body))
     unsure = reading.loops if _LEAVES.search(text_of(body)) else reading.unsure_loops
     reading.open(_counted(node), node, "set by a loop")
     reading.may_have_ended |= re.search(r"\breturn\b", text_of(body)) is not None
@@ -252,6 +252,14 @@ def _assigned(node: Node) -> set[str]:
     """Names that a statement would set, also behind export."""
     found = (each.child_by_field_name("name") for each in inside(node, "variable_assignment"))
     return {text_of(name) for name in found if name.type == "variable_name"} | _calculated(node)
+
+
+def _changed(reading: Reading, node: Node) -> set[str]:
+    """Names that a statement may set, also by what it calls: `read`, `let`, a function."""
+    inner = reading.subshell()
+    inner.sure, inner.written, before = False, dict(reading.written), dict(inner.scope.variables)
+    inner.statements([node])
+    return {name for name, value in inner.scope.variables.items() if value is not before.get(name)}
 
 
 def _calculated(node: Node) -> set[str]:

@@ -33,14 +33,22 @@ def assign(reading: Reading, node: Node, *, into: Scope | None = None) -> str | 
             and text_of(value)[:2].strip("\"'").startswith(":")
         ):
             held = Variable(values=((Piece(text="", inherits=name), *held.values[0]),))  # PATH+=:/here
-        if scope.is_integer(name):
-            onto = next(iter(scope.variables[name].values), ()) if adds and not held.is_array else ()
-            values = tuple(reading.expansion.calculated(name, each, node, onto=onto) for each in held.values)
-            held, adds = replace(held, values=values), adds and held.is_array
-        (scope.append if adds else scope.assign)(name, held)
+        _give(reading, node, name, held, adds=adds, scope=scope)
     if reading.all_exported:
         reading.exported[name] = None
     return name
+
+
+def _give(reading: Reading, node: Node, name: str, given: Variable, *, adds: bool, scope: Scope) -> None:
+    """`N=…` and `N+=…`: of an array its first value, unless it is declared anew."""
+    before, anew = scope.variables.get(name), node.parent is not None and node.parent.type == "declaration_command"
+    onto = before.values[0] if adds and before and before.values and not given.is_array else ()
+    if scope.is_integer(name):
+        values = tuple(reading.expansion.calculated(name, each, node, onto=onto) for each in given.values)
+        given, adds, onto = replace(given, values=values), adds and given.is_array, ()
+    if before and before.is_array and before.keys is None and not given.is_array and not anew:
+        given, adds = replace(before, values=((*onto, *given.values[0]), *before.values[1:])), False
+    (scope.append if adds else scope.assign)(name, given)
 
 
 def _element(reading: Reading, node: Node, target: Node, value: Node | None) -> str | None:
@@ -126,12 +134,12 @@ def _declaration(reading: Reading, node: Node) -> None:
     is_export = text_of(node.children[0]) == "export"
     if "n" in flags and not is_export:
         reading.note(reading.line(node), f"{text_of(node)}: what is set by another name was not followed")
-    own = reading.hidden and not is_export and text_of(node.children[0]) != "readonly" and "g" not in flags
+    own = reading.hidden and not is_export and text_of(node.children[0]) != "readonly" and not set(flags) & set("gpfF")
     exports, keeps = (is_export or "x" in flags), (is_export and "n" in flags) or "+x" in options
     for child in node.named_children:
         is_set = child.type == "variable_assignment"
         if own and child.type in ("variable_assignment", "variable_name"):
-            _hide(reading, text_of(child.child_by_field_name("name")) if is_set else text_of(child))
+            _hide(reading, text_of(child.child_by_field_name("name")) if is_set else text_of(child), is_set=is_set)
         if "A" in flags and child.type in ("variable_assignment", "variable_name"):
             declared = text_of(child.child_by_field_name("name")) if is_set else text_of(child)
             reading.scope.variables.setdefault(declared, Variable(values=(), is_array=True, keys=()))
@@ -145,9 +153,17 @@ def _declaration(reading: Reading, node: Node) -> None:
             reading.exported[name] = None
 
 
-def _hide(reading: Reading, name: str) -> None:
-    """A function's own variable: what it held outside comes back when the function ends."""
-    reading.hidden[-1].setdefault(name, reading.scope.variables.get(name))
+def _hide(reading: Reading, name: str, *, is_set: bool) -> None:
+    """A function's own variable: what it held outside comes back when the function ends, and is still what `local N=$N`
+    begins with."""
+    held = reading.scope.variables.get(name)
+    if name in reading.hidden[-1]:
+        return
+    reading.hidden[-1][name] = held
+    if held is not None and is_set:
+        reading.scope.variables[name] = replace(held, is_integer=False)
+    elif held is not None:
+        reading.scope.variables.pop(name)
 
 
 def _unset(reading: Reading, node: Node) -> None:

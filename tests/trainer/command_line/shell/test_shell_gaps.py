@@ -149,6 +149,7 @@ def test_a_loop_that_starts_something_or_waits_is_not_followed() -> None:
         ("while [ $((A--)) -gt 0 ]; do :; done", ["A"]),
         ("for x in $(some_program); do C=$((A++)); done", ["A"]),
         ("if ((A-- > 2)); then B=1; fi", ["A", "B"]),
+        ("f() { B=7; }; for x in $(some_program); do read A <<< $x; f; done", ["A", "B"]),
         ("((A-- > 0)) && B=1", ["A", "B"]),
         ("let 'A > 9' && B=1", ["B"]),
         ("B=$((--A))", ["A", "A"]),

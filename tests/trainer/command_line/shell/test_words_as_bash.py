@@ -112,6 +112,10 @@ EXPANSIONS = [
     'a=$(exit 1) b=2 && A=1 || A=2; (exit 1); D=$(cd "$(dirname "$0")" && pwd) || A=3; f() { local x=$(exit 1) || A=4; '
     "}; f; show $A",
     "(exit 256) && A=1 || A=2; (exit 257) && B=1 || B=2; f() { return 512; }; f && C=1 || C=2; show $A $B $C",
+    'A=(a b); A+=c; show "${A[@]}"; A=d; show "${A[@]}"; declare -ai N=(1+1 2); N+=5; show "${N[@]}"',
+    'A=(1 2); f() { local A=$A B; show "${A[@]}" ${B:-none}; A=7; B=8; local B; show $A $B; }; B=1; f; show $B; '
+    'show ${A[@]}; g() { local A=("${A[@]}" 3); show ${A[@]}; }; g; show ${A[@]}',
+    "declare -i N=3; f() { local N; N=1+1; show $N; local M=$N; show $M; }; f; N=1+1; show $N",
     '[ -z "$Z" ] && (exit 1) || A=1; show $A; ([ -n "$Z" ] || exit 1; show never) || show left',
 ]
 
