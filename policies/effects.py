@@ -71,21 +71,24 @@ def effects() -> dict[str, Effect]:
 
 def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
     """Of moving the knob from where it is: its own effect towards the value that gained, its reverse away from it, else
-    that of all others."""
+    that of all others, as on CPU ranks: nothing was published of them."""
     others, was = effects()[OTHERS], recipe.knob(knob)
     found = effects().get(knob, others)
-    if found.precision not in (None, recipe.training.precision):
+    if recipe.hardware.is_cpu or found.precision not in (None, recipe.training.precision):
         return others
     if found.value is None or to == found.value:
         return found
     if not all(isinstance(value, int) for value in (found.value, was, to)):
         return others
-    if abs(found.value - to) < abs(found.value - was):
-        return found
-    return replace(found, gain=-found.gain, evidence=f"the other way: {found.evidence}")
+    nearer = abs(found.value - was) - abs(found.value - to)
+    if nearer == 0:
+        return others
+    return found if nearer > 0 else replace(found, gain=-found.gain, evidence=f"the other way: {found.evidence}")
 
 
-def gained(knob: str, value: object) -> bool:
-    """Whether this is the value by which others gained: no burst is paid to see what comes without it."""
+def gained(recipe: Recipe, knob: str) -> bool:
+    """Whether the recipe has the switch as it gained elsewhere: no burst is paid to see what comes without it."""
     found = effects().get(knob)
-    return found is not None and found.value is not None and found.value == value
+    if found is None or found.precision not in (None, recipe.training.precision):
+        return False
+    return (found.value is True or isinstance(found.value, str)) and found.value == recipe.knob(knob)

@@ -217,7 +217,7 @@ def _told_apart(best: Recipe, single: Sequence[Move], belief: Belief) -> list[Mo
 def gives_up(best: Recipe, recipe: Recipe) -> bool:
     """Whether all that a recipe changes is to leave out what costs nothing or has gained elsewhere, on GPUs."""
     left = (
-        gained(knob, was) or (knob in LEFT_ON and LEFT_ON[knob] == was) for knob, (was, _) in best.diff(recipe).items()
+        gained(best, knob) or (knob in LEFT_ON and LEFT_ON[knob] == was) for knob, (was, _) in best.diff(recipe).items()
     )
     return not best.hardware.is_cpu and all(left)
 

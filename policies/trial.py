@@ -58,6 +58,7 @@ class Prediction:
     gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
     peak_gib: float | None = None
     fits_probability: float | None = None  # 0..1
+    published: bool = False  # by what others have published, not by the estimate
 
     @property
     def worth(self) -> float | None:

@@ -41,13 +41,14 @@ class Offer:
 
 def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | None:
     """The single setting that is worth most, if it is worth `least` (expected log throughput)."""
-    if _in_vain(view.trials) >= view.best.recipe.tune.patience:
+    if out_of_patience(view):
         return None
     best = max(offers(view, belief), key=lambda offer: offer.worth, default=None)
     if best is None or best.worth < least:
         return None
-    low, high = best.effect.low, best.effect.high
-    most = math.expm1(best.bound) if math.isfinite(best.bound) else high
+    most = math.expm1(best.bound) if math.isfinite(best.bound) else best.effect.high
+    high = min(best.effect.high, most)
+    low = best.effect.low if best.effect.low < high else 0.0
     need = float(belief.memory.peaks(tabulate([best.recipe]))[0])
     return Proposal(
         recipe=best.recipe,
@@ -58,12 +59,18 @@ def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | No
         predicted=Prediction(
             gain=min(math.expm1(best.effect.gain), most),
             gain_low=low,
-            gain_high=min(high, most),
+            gain_high=high,
             gain_bound=most,
             peak_gib=need,
             fits_probability=float(belief.memory.fits(tabulate([best.recipe]))[0]),
+            published=True,
         ),
     )
+
+
+def out_of_patience(view: View) -> bool:
+    """`tune.patience` single settings in a row brought no gain."""
+    return _in_vain(view.trials) >= view.best.recipe.tune.patience
 
 
 def offers(view: View, belief: Belief) -> list[Offer]:
@@ -127,14 +134,9 @@ def _lost_that_way(view: View, knob: Knob, value: object) -> bool:
 
 
 def _in_vain(trials: Sequence[Trial]) -> int:
-    """Single settings tried in a row, last of all, without a gain."""
-    return sum(1 for _ in takewhile(lambda trial: _is_untold(trial) and not trial.accepted, reversed(trials)))
-
-
-def _is_untold(trial: Trial) -> bool:
-    """Its gain was predicted by what was published, not by the estimate."""
-    (knob, *more) = trial.changes or (None,)
-    return trial.proposal.phase is Phase.RETUNE and not more and knob in KNOBS and bool(KNOBS[knob].tries)
+    """Single settings tried in a row, last of all, without a gain; the recipe that is run as the reference apart."""
+    searched = (trial for trial in reversed(trials) if trial.proposal.phase is not Phase.FIT)
+    return sum(1 for _ in takewhile(lambda trial: trial.proposal.predicted.published and not trial.accepted, searched))
 
 
 def _because(view: View, offer: Offer) -> str:

@@ -46,6 +46,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     gain_bound: float | None = None
     peak_gib: float | None = None
     fits_probability: float | None = None
+    published: bool = False
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

@@ -85,6 +85,7 @@ class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
     gain_bound: float | None = None
     peak_gib: float | None = None
     fits_probability: float | None = None
+    published: bool = False
 
 
 class Refused(_Event, frozen=True, kw_only=True, tag="refused"):

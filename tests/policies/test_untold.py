@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from analyzers.diagnosis import Wall
 from benchmarks.places import data_file
 from policies.belief.belief import Belief, believed
-from policies.effects import OTHERS, Effect, effect_of, effects
+from policies.effects import OTHERS, Effect, effect_of, effects, gained
 from policies.gate import closed_form_gib
 from policies.space import AXES, ROWS, moves
-from policies.trial import Phase, Proposal, Trial, Verdict
+from policies.trial import Phase, Prediction, Proposal, Trial, Verdict
 from policies.untold import offers, propose_untold
 from policies.view import view_of
 from tests.policies.drawn import STEP_US, analysis, gpu_recipe, outcome, trial
@@ -48,7 +49,8 @@ def proposed(best: Trial, trials: Sequence[Trial], *, least: float = LEAST) -> P
 
 def lost(best: Trial, number: int, found: Recipe) -> Trial:
     given = outcome(found, peak_gib=30.0)
-    return trial(found, number=number, parent=best, phase=Phase.RETUNE, given=given, verdict=Verdict.REJECTED)
+    ran = trial(found, number=number, parent=best, phase=Phase.RETUNE, given=given, verdict=Verdict.REJECTED)
+    return replace(ran, proposal=replace(ran.proposal, predicted=Prediction(gain=0.01, published=True)))
 
 
 def test_one_knob_moves_at_a_time_and_acts_on_the_wall() -> None:
@@ -88,6 +90,25 @@ def test_patience_of_them_in_a_row_without_a_gain_end_it() -> None:
         assert len(trials) <= 1 + best.recipe.tune.patience
     assert len(trials) == 1 + best.recipe.tune.patience
     assert len({one.recipe.digest() for one in trials}) == len(trials)
+
+
+def test_the_recipe_that_is_run_as_the_reference_does_not_renew_patience() -> None:
+    best = base(COMMUNICATION)
+    trials = [best]
+    while found := proposed(best, trials):
+        trials.append(lost(best, len(trials), found.recipe))
+    reference = trial(recipe(micro_batch_size=1), number=len(trials), parent=best, phase=Phase.FIT)
+    assert proposed(best, [*trials, reference]) is None
+
+
+def test_an_interval_is_never_upside_down() -> None:
+    best = base(analysis({Wall.MEMORY: {"offload": 0.01 * STEP_US}}), optimizer_cpu_offload=True)
+    for offer in offers(view_of(best, [best], closed_form_gib), believe([best])):
+        found = propose_untold(view_of(best, [best], closed_form_gib), believe([best]), least=offer.worth)
+        if found is not None:
+            assert found.predicted.gain_low is not None
+            assert found.predicted.gain_high is not None
+            assert found.predicted.gain_low < found.predicted.gain_high
 
 
 def test_a_number_that_lost_one_way_is_not_moved_further_that_way() -> None:
@@ -137,11 +158,15 @@ def test_away_from_what_gained_elsewhere_a_loss_is_expected_and_what_gained_is_l
 
 def test_what_gained_in_one_precision_is_not_expected_of_another() -> None:
     fuser = effects()["use_transformer_engine_op_fuser"]
+    on = recipe(use_transformer_engine_op_fuser=True)
+    assert not gained(on, "use_transformer_engine_op_fuser")
     assert fuser.precision == "mxfp8"
     assert effect_of(recipe(), "use_transformer_engine_op_fuser", True) == effects()[OTHERS]
     narrow = recipe()
     training = narrow.training.model_copy(update={"precision": "mxfp8"})
-    assert effect_of(narrow.model_copy(update={"training": training}), "use_transformer_engine_op_fuser", True) == fuser
+    fused = narrow.model_copy(update={"training": training})
+    assert effect_of(fused, "use_transformer_engine_op_fuser", True) == fuser
+    assert gained(fused.replace({"use_transformer_engine_op_fuser": True}), "use_transformer_engine_op_fuser")
 
 
 def test_published_effects_name_rows_that_exist() -> None:

@@ -19,6 +19,9 @@ from trainer.recipe.predicates import (
     above_one,
     all_of,
     among,
+    any_of,
+    fp4,
+    fp8,
     has_graphs,
     has_shared_experts,
     is_moe,
@@ -32,6 +35,8 @@ from trainer.recipe.settings import Settings
 def _flex(backend: str) -> Test:
     return all_of(is_moe, among("moe_token_dispatcher_type", "flex"), among("moe_flex_dispatcher_backend", backend))
 
+
+NARROW = any_of(fp8, fp4)
 
 # knob -> when it can act; a knob that is not here always can
 ACTS_WHEN: dict[str, Test] = {
@@ -87,10 +92,10 @@ ACTS_WHEN: dict[str, Test] = {
     "cuda_graph_warmup_steps": has_graphs,
     "use_te_rng_tracker": has_graphs,
     "reuse_grad_buf_for_mxfp8_param_ag": on("fp8_param_gather"),
-    "fp8_dot_product_attention": on_gpu,
-    "first_last_layers_bf16": on_gpu,
-    "num_layers_at_start_in_bf16": all_of(on_gpu, on("first_last_layers_bf16")),
-    "num_layers_at_end_in_bf16": all_of(on_gpu, on("first_last_layers_bf16")),
+    "fp8_dot_product_attention": all_of(on_gpu, NARROW),
+    "first_last_layers_bf16": all_of(on_gpu, NARROW),
+    "num_layers_at_start_in_bf16": all_of(on_gpu, NARROW, on("first_last_layers_bf16")),
+    "num_layers_at_end_in_bf16": all_of(on_gpu, NARROW, on("first_last_layers_bf16")),
     "manual_gc_interval": on("manual_gc"),
     "transformer_impl": on_gpu,
     "attention_backend": on_gpu,

@@ -14,6 +14,7 @@ from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speed
 from autotune.tuning.loop import base_proposal
 from policies.trial import Prediction, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import base_recipe, outcome_of
+from tests.policies.drawn import gpu_recipe
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe
 
@@ -135,6 +136,19 @@ def test_a_prediction_that_the_measurement_contradicts_does_not_support_it() -> 
     assert "within the prediction" in near.because
     assert far.verdict is Verdict.INCONCLUSIVE
     assert "together" not in far.because
+
+
+def test_what_was_only_published_must_be_likelier_than_what_was_estimated() -> None:
+    best = trial_of(outcome_of(100_000), outcome_of(100_400), bursts=(1, 2))
+    candidate = trial_of(outcome_of(99_500), number=1, bursts=(3,))
+
+    def verdict(*, published: bool) -> Verdict:
+        predicted = Prediction(gain=0.004, gain_low=-0.03, gain_high=0.04, published=published)
+        proposal = replace(candidate.proposal, recipe=gpu_recipe(), predicted=predicted, parent=best.number)
+        return judge(replace(candidate, proposal=proposal), against=best, trials=[best, candidate]).verdict
+
+    assert verdict(published=False) is Verdict.ACCEPTED
+    assert verdict(published=True) is Verdict.INCONCLUSIVE
 
 
 def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -> None:

@@ -74,7 +74,6 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
     tp = _tensor_parallel(candidates, values, is_moe=is_moe)
     tp_exposed = tp * np.where(candidates.on("tp_comm_overlap"), values["tp_exposed"], 1.0)
     among = _expert_tensor_parallel(candidates, values) * load * (4.0 + 2.0 * dispatches) if is_moe else np.zeros(())
-    tp, tp_exposed = tp + among, tp_exposed + among
     cp, cp_exposed = _context_parallel(candidates, values, forward.attention + forward.attention_backward)
     full = np.where(candidates.among("recompute_granularity", "full"), 1.0, 0.0)
     host = host_s(candidates, values, release, is_moe=is_moe)
@@ -83,8 +82,8 @@ def layer_time(candidates: Candidates, values: Constants, release: Release, *, i
         recompute=(again + full * FORWARD_SHARE * operators) * values["recompute_time"],
         ep=ep,
         ep_exposed=ep_exposed,
-        tp=tp * (1 + full / (1 + TP_BACKWARD)),
-        tp_exposed=tp_exposed * (1 + full / (1 + TP_BACKWARD)),
+        tp=tp * (1 + full / (1 + TP_BACKWARD)) + among,
+        tp_exposed=tp_exposed * (1 + full / (1 + TP_BACKWARD)) + among,
         cp=cp,
         cp_exposed=cp_exposed,
         host=host,

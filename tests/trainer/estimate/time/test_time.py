@@ -115,18 +115,32 @@ def test_expert_parallel_across_nodes_exposes_more_than_inside_one() -> None:
     assert estimate_time(across).by_part["ep_exposed_s"] > 2 * estimate_time(inside).by_part["ep_exposed_s"]
 
 
-def test_ranks_that_share_experts_pass_on_every_copy_of_a_token() -> None:
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+AGAIN: list[tuple[dict[str, Any], float]] = [
+    ({}, 1.0),
+    ({"recompute_granularity": "selective", "recompute_modules": ["moe"]}, 1.5),
+    (FULL, 1.5),
+    (FULL | {"recompute_method": "block"}, 1 + 0.5 / 32),
+]
+
+
+@pytest.mark.parametrize(("again", "times"), AGAIN)
+def test_ranks_that_share_experts_pass_on_every_copy_of_a_token(again: dict[str, Any], times: float) -> None:
+    """A layer's hidden states twice without, and each of the two copies of a token twice more with: once more where the
+    layer is recomputed."""
     split: dict[str, Any] = {
         "tensor_model_parallel_size": 2,
         "sequence_parallel": True,
         "expert_model_parallel_size": 4,
     }
-    whole, shared = (
-        estimate_time(recipe_of(model="mixtral-8x7b", **split, expert_tensor_parallel_size=size)).by_part["tp_s"]
-        for size in (1, 2)
-    )
-    # a layer's hidden states twice without, and each of the two copies of a token twice more with
-    assert 1.5 < shared / whole < 3.0
+
+    def tp_s(size: int, knobs: dict[str, Any]) -> float:
+        found = recipe_of(model="mixtral-8x7b", **split, expert_tensor_parallel_size=size, **knobs)
+        return estimate_time(found).by_part["tp_s"]
+
+    among = tp_s(2, {}) - tp_s(1, {})
+    assert 1.5 < tp_s(2, {}) / tp_s(1, {}) < 3.0
+    assert tp_s(2, again) - tp_s(1, again) == pytest.approx(times * among, rel=1e-6)
 
 
 def test_overlap_hides_part_of_dispatch_and_never_all() -> None:
