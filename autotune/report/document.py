@@ -7,7 +7,6 @@ fractions of throughput. The other reports are made from this document and the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from math import comb
 from statistics import median
 from typing import Any
@@ -46,7 +45,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     gain_bound: float | None = None
     peak_gib: float | None = None
     fits_probability: float | None = None
-    published: bool = False
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +181,7 @@ def _entry(trial: Trial) -> TrialEntry:
         fix=trial.proposal.fix,
         because=trial.proposal.because,
         changes=trial.changes,
-        predicted=Prediction(**asdict(predicted)),
+        predicted=Prediction(**{name: getattr(predicted, name) for name in Prediction.__struct_fields__}),
         status=trial.status,
         failure=failure_of(trial),
         outcome=measured(trial),
