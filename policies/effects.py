@@ -73,8 +73,8 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
     """Of moving the knob from where it is: its own effect towards the value that gained, its reverse away from it, else
     that of all others, as on CPU ranks: nothing was published of them."""
     others, was = effects()[OTHERS], recipe.knob(knob)
-    found = effects().get(knob, others)
-    if recipe.hardware.is_cpu or found.precision not in (None, recipe.training.precision):
+    found = _published(recipe, knob)
+    if found is None or recipe.hardware.is_cpu:
         return others
     if found.value is None or to == found.value:
         return found
@@ -88,7 +88,13 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
 
 def gained(recipe: Recipe, knob: str) -> bool:
     """Whether the recipe has the switch as it gained elsewhere: no burst is paid to see what comes without it."""
-    found = effects().get(knob)
-    if found is None or found.precision not in (None, recipe.training.precision):
+    found = _published(recipe, knob)
+    if found is None or not (found.value is True or isinstance(found.value, str)):
         return False
-    return (found.value is True or isinstance(found.value, str)) and found.value == recipe.knob(knob)
+    return bool(found.value == recipe.knob(knob))
+
+
+def _published(recipe: Recipe, knob: str) -> Effect | None:
+    """The knob's row, where it holds for the recipe's precision."""
+    found = effects().get(knob)
+    return found if found is not None and found.precision in (None, recipe.training.precision) else None

@@ -132,10 +132,11 @@ def prospects(
         beside = tabulate(around)
         groups.append((beside, _scores(beside, now, belief, asked, doubts)))
     score = np.concatenate([scores.score for _, scores in groups])
+    taken = frozenset(table.base.diff(found.base))
     seen: set[str] = set()
     for at in np.argsort(-score, kind="stable"):
         group, row = (0, int(at)) if at < table.count else (1, int(at) - table.count)
-        recipe = around[row] if group else _written(found, table, row, doubts)
+        recipe = around[row] if group else _written(found, table, row, taken, doubts)
         if recipe is None or recipe.digest() in seen or recipe.digest() in tried:
             continue
         if any(each.meets(recipe) for each in refusals):
@@ -295,13 +296,14 @@ def _scores(
     return _Scores(log_step=over, deviation=deviation, gain=-over, fits=fits, worth=worth, score=worth, noise=noise)
 
 
-def _written(found: Search, table: Candidates, row: int, doubts: Sequence[Doubt]) -> Recipe | None:
-    """A row as it would run, with what is free; without what it takes along and its layout refuses."""
+def _written(
+    found: Search, table: Candidates, row: int, taken: frozenset[str], doubts: Sequence[Doubt]
+) -> Recipe | None:
+    """A row as it would run, with what is free; without what it has `taken` along and its layout refuses."""
     recipe = written_out(table.recipe(row))
-    if taken := set(table.base.diff(found.base)):
-        for finding in check(recipe):
-            if finding.suggestion and set(finding.suggestion) <= taken:
-                recipe = recipe.replace(finding.suggestion)
+    for finding in check(recipe) if taken else ():
+        if finding.suggestion and taken.issuperset(finding.suggestion):
+            recipe = recipe.replace(finding.suggestion)
     if broken(recipe, found.standing):
         return None
     for changes in () if recipe.hardware.is_cpu else FREE:
