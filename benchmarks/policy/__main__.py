@@ -1,6 +1,7 @@
 """How good is the tuning policy? On simulated clusters, against the best known recipe of each.
 
-    python -m benchmarks.policy [--only policy,plan] [--scenarios N] [--budget K] [--refresh] [--keep] [--plot]
+    python -m benchmarks.policy [--only policy,plan] [--scenarios N] [--budget K] [--seeds S] [--frozen] [--refresh]
+        [--keep] [--plot]
 
 Beside each other: the policy as it is, Optuna's tpe, gp and random samplers (from `plan`'s first choice, behind the
 memory gate, without traces) and `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
@@ -9,7 +10,10 @@ climbing and whatever a contender ran. GPU-hours are simulated; `h` are those of
 median |log| of predicted over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true
 gains below the bound that was given, `90 %` the share inside the interval. `refused` is the share of recipes of the
 ranked space that fit and were believed not to after 1, 3 and 10 trials, `died` of those believed to fit that do not.
-`bursts to 97%` is a median over all studies, "never" where most do not come there.
+`bursts to 97%` is a median over all studies, "never" where most do not come there; `knobs` the median number of knobs
+that the exported recipe changes. `--seeds` plays each scenario so often, with other noise. `--frozen` leaves the table
+of best known recipes as it is, so that two runs share it. Where the kept figures have the same studies, the difference
+between them and the policy stands below with its paired bootstrap over scenarios.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.places import DATA, ROOT
-from benchmarks.policy.best import Effort, Known, read_best, search_best, simulation_digest, write_best
+from benchmarks.policy.best import SIMULATION, Effort, Known, read_best, search_best, write_best
+from benchmarks.policy.bootstrap import differences
 from benchmarks.policy.figures import rows_of, table_of, write_studies
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.plot import draw
@@ -51,26 +56,37 @@ class Result:
     studies: list[Study] = field(default_factory=list)
 
 
-def play(scenario: Scenario, *, only: Sequence[str], budget: int, known: dict[str, Known], effort: Effort) -> Result:
-    """All contenders on one scenario, and its best known, looked for where the table has none."""
+def play(
+    scenario: Scenario,
+    *,
+    only: Sequence[str],
+    budget: int,
+    known: dict[str, Known],
+    effort: Effort,
+    seeds: int = 1,
+    frozen: bool = False,
+) -> Result:
+    """All contenders on one scenario, `seeds` times each, and its best known, looked for where the table has none.
+    Where `frozen`, a better one that a contender ran does not count."""
     warnings.simplefilter("ignore")  # optuna says what of it is experimental
     ground = Ground(scenario)
     if scenario.name in known:
         ground.truth(known[scenario.name].recipe(scenario))
     else:
         search_best(ground, effort)
-    studies = [CONTENDERS[name](ground, budget) for name in only]
     rate, recipe = ground.best
+    studies = [CONTENDERS[name](ground.seeded(number), budget) for name in only for number in range(seeds)]
+    rate, recipe = (rate, recipe) if frozen else ground.best
     changes = {name: to for name, (_, to) in scenario.recipe.diff(recipe).items()}
     return Result(scenario=scenario, best=Known(tokens_per_s_per_gpu=rate, changes=changes), studies=studies)
 
 
-def play_all(
-    chosen: Sequence[Scenario], *, only: Sequence[str], budget: int, known: dict[str, Known], effort: Effort
-) -> Iterator[Result]:
-    """Two scenarios at a time, in the order given."""
-    with get_context("fork").Pool(2) as pool:
-        yield from pool.imap(partial(play, only=only, budget=budget, known=known, effort=effort), chosen)
+def play_all(chosen: Sequence[Scenario], *, known: dict[str, Known], options: argparse.Namespace) -> Iterator[Result]:
+    """`--processes` scenarios at a time, in the order given."""
+    asked = {"budget": options.budget, "seeds": options.seeds, "frozen": options.frozen}
+    one = partial(play, only=options.only.split(","), known=known, effort=Effort(), **asked)
+    with get_context("fork").Pool(options.processes) as pool:
+        yield from pool.imap(one, chosen)
 
 
 def main() -> None:
@@ -78,6 +94,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CONTENDERS), help="contenders, by commas")
     parser.add_argument("--scenarios", type=int, default=None, help="at least so many, spread over the table")
     parser.add_argument("--budget", type=int, default=BUDGET, help="bursts after the base's")
+    parser.add_argument("--seeds", type=int, default=1, help="times that each scenario is played, with other noise")
+    parser.add_argument("--processes", type=int, default=2, help="scenarios at a time")
+    parser.add_argument("--frozen", action="store_true", help="keep the table of best known recipes as it is")
     parser.add_argument("--refresh", action="store_true", help="look for every best known anew")
     parser.add_argument("--keep", action="store_true", help="write the policy's figures down as today's")
     parser.add_argument("--plot", action="store_true", help="draw docs/policy_regret.svg")
@@ -88,27 +107,30 @@ def main() -> None:
     chosen = every if options.scenarios is None else every[:: max(1, len(every) // options.scenarios)]
     table = DATA / "policy_best.csv"
     known = {} if options.refresh else read_best(table, chosen)
-    only = options.only.split(",")
     results: list[Result] = []
-    for result in play_all(chosen, only=only, budget=options.budget, known=known, effort=Effort()):
+    for result in play_all(chosen, known=known, options=options):
         if not result.best.tokens_per_s_per_gpu:
             print(f"{result.scenario.name}: nothing fits, left out", file=sys.stderr)
             continue
         results.append(result)
-        write_best(table, [result.scenario], {result.scenario.name: result.best})
+        if not options.frozen:
+            write_best(table, [result.scenario], {result.scenario.name: result.best})
         print(_line(result, options.budget), file=sys.stderr, flush=True)
     best = {result.scenario.name: result.best for result in results}
     studies = [study for result in results for study in result.studies]
     kept = read_today(DATA / "policy_today.csv", chosen)
     _print(Console(width=200), results, kept, options.budget)
     rates = {name: found.tokens_per_s_per_gpu for name, found in best.items()}
+    policies = [study for study in studies if study.contender == "policy"]
+    for line in differences(policies, kept, rates, options.budget):
+        print(line)
     if options.csv:
         write_studies(options.csv, studies, rates, options.budget)
     if options.keep:
-        write_today(DATA / "policy_today.csv", chosen, [study for study in studies if study.contender == "policy"])
+        write_today(DATA / "policy_today.csv", chosen, policies)
     if options.plot:
         draw(DOCS / "policy_regret.svg", [*studies, *kept], rates, options.budget)
-    print(f"{len(chosen)} scenarios, simulation {simulation_digest()}, {time.time() - started:.0f} s")
+    print(f"{len(chosen)} scenarios, simulation {SIMULATION}, {time.time() - started:.0f} s")
 
 
 def _line(result: Result, budget: int) -> str:

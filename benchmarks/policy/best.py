@@ -1,31 +1,29 @@
 """The best known recipe of a scenario: `plan`'s finals, random legal recipes and hill climbing, by the truth itself.
 
-Found once and kept in a table, keyed by the simulation's digest: another simulation has other bests.
+Found once and kept in a table, keyed by the simulation's TRUTH_VERSION: another simulation has other bests.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.places import ROOT
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.space import SIZES, Space
 from policies.space import moves
+from trainer.engines.simulated.truth import TRUTH_VERSION
 from trainer.estimate.plan.choices import written_out
 from trainer.recipe import Recipe
 from trainer.recipe.layout import sizes_of
 
-SIMULATION = ("trainer/engines/simulated", "trainer/recipe/machine.py", "trainer/recipe/hardware.csv")
+SIMULATION = str(TRUTH_VERSION)
 COLUMNS = ("scenario", "recipe", "simulation", "tokens_per_s_per_gpu", "changes")
 WAYS = 2  # layouts of one size: its pipeline may be split in more than one
 BETTER = 1e-4  # of throughput: less is no step uphill
@@ -108,29 +106,13 @@ def _pairs(space: Space, recipe: Recipe) -> Iterator[Recipe]:
                     yield from islice(space.nearest(point | {size: label, "recompute": recompute}), 1)
 
 
-@cache
-def simulation_digest() -> str:
-    """16 hex digits of every file that decides what is true."""
-    digest = hashlib.sha256()
-    for file in sorted(_files()):
-        digest.update(file.relative_to(ROOT).as_posix().encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _files() -> Iterator[Path]:
-    for name in SIMULATION:
-        path = ROOT / name
-        yield from (found for found in path.rglob("*") if found.suffix in (".py", ".csv")) if path.is_dir() else [path]
-
-
 def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:
     """By scenario, of those whose recipe and simulation are as they were."""
     if not table.exists():
         return {}
     with table.open(encoding="utf-8", newline="") as file:
         rows = {(row["scenario"], row["recipe"], row["simulation"]): row for row in csv.DictReader(file)}
-    keys = {scenario.name: (scenario.name, scenario.recipe.digest(), simulation_digest()) for scenario in chosen}
+    keys = {scenario.name: (scenario.name, scenario.recipe.digest(), SIMULATION) for scenario in chosen}
     return {
         name: Known(
             tokens_per_s_per_gpu=float(rows[key]["tokens_per_s_per_gpu"]), changes=json.loads(rows[key]["changes"])
@@ -146,7 +128,7 @@ def write_best(table: Path, chosen: Iterable[Scenario], known: Mapping[str, Know
     rows = {name: _row(scenario, known[name]) for name, scenario in written.items()}
     if table.exists():
         with table.open(encoding="utf-8", newline="") as file:
-            old = [row for row in csv.DictReader(file) if row["simulation"] == simulation_digest()]
+            old = [row for row in csv.DictReader(file) if row["simulation"] == SIMULATION]
         rows = {row["scenario"]: row for row in old} | rows
     with table.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -158,7 +140,7 @@ def _row(scenario: Scenario, known: Known) -> dict[str, str]:
     values = (
         scenario.name,
         scenario.recipe.digest(),
-        simulation_digest(),
+        SIMULATION,
         f"{known.tokens_per_s_per_gpu:.3f}",
         json.dumps(known.changes),
     )

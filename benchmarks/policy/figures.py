@@ -42,6 +42,7 @@ class Row:
     refused: float  # share of the recipes that fit
     died: float  # share of the recipes admitted
     cpu_s: float  # a study
+    knobs_changed: float  # of the base by what is exported in the end, median
 
 
 def rows_of(studies: Iterable[Study], best: Mapping[str, float], budget: int) -> list[Row]:
@@ -85,6 +86,7 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
         refused=sum(each.refused for each in counts) / max(sum(each.fit for each in counts), 1) if counts else math.nan,
         died=sum(each.died for each in counts) / max(sum(each.admitted for each in counts), 1) if counts else math.nan,
         cpu_s=float(np.mean([study.cpu_s for study in studies])),
+        knobs_changed=float(np.median([study.knobs_changed for study in studies])),
     )
 
 
@@ -118,6 +120,7 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
         "refused",
         "died",
         "CPU s",
+        "knobs",
     )
     columns = [Column(str(name), justify="right", no_wrap=True) for name in (*shown, *last)]
     table = Table("tuned/best after bursts", *columns, box=None, title=title, title_justify="left")
@@ -139,6 +142,7 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
             _number(row.refused, "{:.1%}"),
             _number(row.died, "{:.1%}"),
             f"{row.cpu_s:.1f}",
+            f"{row.knobs_changed:.0f}",
         )
     return table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,15 +19,20 @@ from trainer.estimate.plan.choices import broken, written_out
 from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 
+SEEDS_APART = 1000  # more than there are scenarios
 TRIES = 2  # of a burst that the machine made fail, as the product's
 
 
 class Ground:
     """All contenders of a scenario share one: every recipe whose truth was asked for counts towards the best."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, truths: dict[str, tuple[float, Recipe]] | None = None) -> None:
         self.scenario = scenario
-        self._truths: dict[str, tuple[float, Recipe]] = {}
+        self._truths = {} if truths is None else truths
+
+    def seeded(self, number: int) -> Ground:
+        """The same cluster with other noise: number 0 is the scenario's own seed. What is true is shared."""
+        return Ground(replace(self.scenario, seed=self.scenario.seed + SEEDS_APART * number), self._truths)
 
     def truth(self, recipe: Recipe) -> float:
         """Tokens/s/GPU without noise; 0 where it does not fit."""
@@ -100,6 +106,8 @@ class Untraced:
             paid=tuple(self._paid),
             ended=ended,
             cpu_s=cpu_s,
+            seed=scenario.seed,
+            knobs_changed=len(scenario.recipe.diff(self._best[1])) if self._best else 0,
         )
 
     @property

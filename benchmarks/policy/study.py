@@ -54,7 +54,8 @@ class Fitting:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """`start` is what `export` would write after the base's bursts; `world` is how many GPUs a burst holds."""
+    """`start` is what `export` would write after the base's bursts; `world` is how many GPUs a burst holds; `seed` is
+    the study's, `knobs_changed` counts what `export` would change of the base in the end."""
 
     contender: str
     scenario: str
@@ -65,6 +66,8 @@ class Study:
     fitting: tuple[Fitting, ...] = ()
     ended: str = ""
     cpu_s: float = 0.0
+    seed: int = 0
+    knobs_changed: int = 0
 
     def tuned_after(self, bursts: int) -> float:
         """A study that ended early keeps what it had."""

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from benchmarks.policy.best import simulation_digest
+from benchmarks.policy.best import SIMULATION
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.study import Fitting, Foretold, Paid, Study
 
 COLUMNS = (
     *("scenario", "recipe", "simulation", "contender", "world", "start", "paid", "foretold", "fitting"),
-    *("ended", "cpu_s"),
+    *("ended", "cpu_s", "seed", "knobs_changed"),
 )
 
 TOLD = tuple(field.name for field in fields(Foretold))
@@ -22,7 +22,7 @@ COUNTED = tuple(field.name for field in fields(Fitting))
 
 
 def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study]) -> None:
-    """One row a scenario; `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true,
+    """One row a study; `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true,
     low, trial], `fitting` of [fit, refused, admitted, died]."""
     digests = {scenario.name: scenario.recipe.digest() for scenario in chosen}
     with table.open("w", encoding="utf-8", newline="") as file:
@@ -33,15 +33,16 @@ def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study
             told = [[_short(value) for value in asdict(each).values()] for each in study.foretold]
             fitting = [list(asdict(each).values()) for each in study.fitting]
             figures = [study.contender, study.world, round(study.start, 2), *map(json.dumps, (paid, told, fitting))]
-            key = [study.scenario, digests[study.scenario], simulation_digest()]
-            writer.writerow([*key, *figures, study.ended, round(study.cpu_s, 1)])
+            key = [study.scenario, digests[study.scenario], SIMULATION]
+            ends = [study.ended, round(study.cpu_s, 1), study.seed, study.knobs_changed]
+            writer.writerow([*key, *figures, *ends])
 
 
 def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
     """Of the scenarios whose recipe and simulation are as they were."""
     if not table.exists():
         return []
-    keys = {(scenario.name, scenario.recipe.digest(), simulation_digest()) for scenario in chosen}
+    keys = {(scenario.name, scenario.recipe.digest(), SIMULATION) for scenario in chosen}
     with table.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["scenario"], row["recipe"], row["simulation"]) in keys]
     return [_study(row) for row in rows]
@@ -61,6 +62,8 @@ def _study(row: dict[str, str]) -> Study:
         fitting=tuple(fitting),
         ended=row["ended"],
         cpu_s=float(row["cpu_s"]),
+        seed=int(row["seed"]),
+        knobs_changed=int(row["knobs_changed"]),
     )
 
 

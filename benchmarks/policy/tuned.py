@@ -47,6 +47,8 @@ def policy(ground: Ground, budget: int) -> Study:
         fitting=tuple(fitting_of(ground.scenario, history.trials)),
         ended=ended,
         cpu_s=spent,
+        seed=ground.scenario.seed,
+        knobs_changed=len(recipe.diff(history.best.recipe)) if history.best else 0,
     )
 
 

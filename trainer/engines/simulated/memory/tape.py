@@ -7,6 +7,7 @@ go at the end of the layer; those of CUDA graphs are the graph's own and count a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -120,12 +121,13 @@ def play_layer(tape: Tape, policy: Policy) -> LayerPlay:
         groups=groups,
         entered=first.size,
         gradient=last.grad,
-        early=sum(tape.tensors[name].size for name in kept if "attn" in tape.tensors[name].modules.graph),
+        early=_size(tape, [name for name in kept if "attn" in tape.tensors[name].modules.graph]),
     )
 
 
 def _size(tape: Tape, names: Collection[str]) -> float:
-    return sum(tape.tensors[name].size for name in names)
+    """Bytes; exact, so that the order in which a set is walked (PYTHONHASHSEED) does not show."""
+    return math.fsum(tape.tensors[name].size for name in names)
 
 
 def _groups(tape: Tape, moved: Collection[str]) -> tuple[float, ...]:
