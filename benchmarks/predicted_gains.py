@@ -24,7 +24,7 @@ from autotune.tuning.events import Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.judge import gain_over
-from policies.belief.belief import Belief
+from policies.surrogate.surrogate import Surrogate
 from policies.learned import LearnedPolicy
 from policies.noise import cpu_throughput
 from policies.prospects import prospect_of
@@ -80,7 +80,7 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
             yield _held(study, trial, beside, policy.belief(before[number]))
 
 
-def _held(study: str, trial: Trial, parent: Trial, belief: Belief) -> Held:
+def _held(study: str, trial: Trial, parent: Trial, belief: Surrogate) -> Held:
     predicted = prospect_of(trial.recipe, parent.recipe, belief)
     expected, low, high = (math.log1p(gain) for gain in predicted.gains)
     moved = ", ".join(f"{knob} {was}→{now}" for knob, (was, now) in trial.changes.items())

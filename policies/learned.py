@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
-from policies.belief.belief import Belief, believed
-from policies.belief.lesson import Lesson
-from policies.belief.prior import prior_of
-from policies.belief.time import INTERVAL
+from policies.surrogate.surrogate import Surrogate, believed
+from policies.surrogate.lesson import Lesson
+from policies.surrogate.prior import prior_of
+from policies.surrogate.time import INTERVAL
 from policies.carried import carrying
 from policies.consider import Candidate, Idea, consider
 from policies.cures import walls_of
@@ -61,11 +61,11 @@ class LearnedPolicy:
         self._prior, self._lessons = prior_of(lessons), tuple(lessons)
         self._base, self._seed = base, seed
         self._fixes = Policy(base, seed)
-        self._known: tuple[tuple[object, ...], Belief, list[Prospect], Candidate | None] | None = None
+        self._known: tuple[tuple[object, ...], Surrogate, list[Prospect], Candidate | None] | None = None
         self._moves: tuple[str, list[Move]] | None = None
         self._space: Search | None = None
 
-    def _prospects(self, view: View, best: Recipe | None, belief: Belief) -> Iterator[Prospect]:
+    def _prospects(self, view: View, best: Recipe | None, belief: Surrogate) -> Iterator[Prospect]:
         """None asks for more threads of a rank than it is known to have cores for."""
         self._space = self._space or search(self._base, room=ROOM)
         space = carrying(self._space, self._base, best, belief, least=WORTH) if best else self._space
@@ -136,17 +136,17 @@ class LearnedPolicy:
     def rejected_ideas(self, best: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         return self._fixes.rejected_ideas(best, trials)
 
-    def belief(self, trials: Sequence[Trial]) -> Belief:
+    def belief(self, trials: Sequence[Trial]) -> Surrogate:
         measured = measured_limit(trials)
         limit = self._base.memory_limit_gib if measured is None else measured
-        return believed(trials, limit_gib=limit, prior=self._prior)
+        return fit_surrogate(trials, limit_gib=limit, prior=self._prior)
 
     @property
     def _taught(self) -> str:
         told = [f"{lesson.trials} of {lesson.study}" if lesson.trials else lesson.study for lesson in self._lessons]
         return f", and from {', '.join(told)}" if told else ""
 
-    def _ranked(self, view: View) -> tuple[Belief, list[Prospect], Candidate | None]:
+    def _ranked(self, view: View) -> tuple[Surrogate, list[Prospect], Candidate | None]:
         """The belief, what is worth a look by it, and the cure for what it does not see: worked out once for the phases
         of one decision."""
         key = (view.best.number, *((t.number, len(t.outcomes), t.verdict) for t in view.trials))
@@ -174,7 +174,7 @@ class LearnedPolicy:
             predicted=Prediction(peak_gib=self._peak(chosen, belief), fits_probability=chosen.fits),
         )
 
-    def _saving(self, view: View, belief: Belief, *, least: float) -> Proposal | None:
+    def _saving(self, view: View, belief: Surrogate, *, least: float) -> Proposal | None:
         """The cheapest set of fixes that is predicted to fit, offloading in the last resort; None where it is less
         likely to fit than `least`."""
         found = propose_fit(view, plan_of(Phase.FIT))
@@ -193,7 +193,7 @@ class LearnedPolicy:
         found = [each for each in ranked if each.worth >= least and _phase_of(view, each.recipe) is phase]
         return _by_the_field(found) if found else None
 
-    def _searched(self, view: View, belief: Belief) -> Prospect | None:
+    def _searched(self, view: View, belief: Surrogate) -> Prospect | None:
         """The best of the pairs of moves around the best, asked of an Optuna study that is told every trial."""
         best, asked = view.best.recipe, asked_of_fits(view.trials)
         found = pairs(best, belief, view.tried, self._near(best), least=WORTH, asked=asked, refusals=view.refusals)
@@ -214,7 +214,7 @@ class LearnedPolicy:
         return points[tuple(sorted(chosen.items()))] if chosen else None
 
     def _proposal(
-        self, view: View, phase: Phase, chosen: Prospect, belief: Belief, ranked: Sequence[Prospect]
+        self, view: View, phase: Phase, chosen: Prospect, belief: Surrogate, ranked: Sequence[Prospect]
     ) -> Proposal:
         expected, low, high = chosen.gains
         second = next((each for each in ranked if each is not chosen), None)
@@ -234,16 +234,16 @@ class LearnedPolicy:
             ),
         )
 
-    def _peak(self, chosen: Prospect, belief: Belief) -> float:
+    def _peak(self, chosen: Prospect, belief: Surrogate) -> float:
         return float(belief.memory.peaks(tabulate([chosen.recipe]))[0])
 
     # --- what the closed forms do not see -------------------------------------------------------------------
-    def _unseen(self, view: View, phase: Phase, belief: Belief) -> Proposal | None:
+    def _unseen(self, view: View, phase: Phase, belief: Surrogate) -> Proposal | None:
         """The fix with the largest expected gain among those that the belief has no opinion on and the noise leaves."""
         best = self._best_unseen(view, belief, [fix for fix in FIXES.values() if phase in fix.phases])
         return self._fix(view, phase, best) if best is not None else None
 
-    def _cure(self, view: View, belief: Belief) -> Candidate | None:
+    def _cure(self, view: View, belief: Surrogate) -> Candidate | None:
         """The fix for what ranks wait for by a cause of which the belief knows nothing; None where there is none."""
         waits = {part for part, us in view.situation.of_no_wall.items() if us > 0}
         acting = [
@@ -253,7 +253,7 @@ class LearnedPolicy:
         ]
         return self._best_unseen(view, belief, acting)
 
-    def _best_unseen(self, view: View, belief: Belief, fixes: Sequence[Fix]) -> Candidate | None:
+    def _best_unseen(self, view: View, belief: Surrogate, fixes: Sequence[Fix]) -> Candidate | None:
         if view.situation.analysis is None:
             return None
         considered = (consider(fix, view, Phase.PROFILE) for fix in fixes)
@@ -272,7 +272,7 @@ class LearnedPolicy:
             predicted=candidate.prediction,
         )
 
-    def _no_opinion(self, view: View, recipe: Recipe, belief: Belief) -> bool:
+    def _no_opinion(self, view: View, recipe: Recipe, belief: Surrogate) -> bool:
         table = tabulate([view.best.recipe, recipe])
         now, then = belief.time.means(table)
         best, fits = belief.memory.fits(table)

@@ -1,90 +1,62 @@
-"""The phases of a tuning run, as data: which fixes a phase tries, in which order, and what ends it.
+"""The phases of a tuning run: the question each asks, and which candidates it may propose.
 
-fit makes the recipe run, scale gives ranks back to data parallelism, profile cures the wall the trace names,
-retune searches around the best. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Bridge's
-performance skills (fit, scale, profile, retune).
+fit makes the recipe run, scale looks for another layout, profile acts on the wall that the trace names, retune moves the
+rest. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Bridge's performance skills.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
+from policies.cures import walls_of
+from policies.fix import gain_of
+from policies.knowledge import Knowledge
 from policies.trial import Phase
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import sizes_of
 
-
-class Order(StrEnum):
-    """How a phase picks the next fix from its list."""
-
-    CHEAPEST_THAT_FITS = "the cheapest set of fixes that is predicted to fit"
-    AS_LISTED = "the first of the list that applies"
-    BY_EXPECTED_GAIN = "the largest expected gain on the diagnosed walls"
-    SEARCHED = "a search over the knobs that mattered"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """One phase: `asks` is its question, `ends` the words for having no more to propose."""
-
-    phase: Phase
-    asks: str
-    order: Order
-    fixes: tuple[str, ...] = ()  # files of policies/fixes; empty: every fix that names the phase
-    last_resorts: tuple[str, ...] = ()  # only when `fixes` alone are not predicted to fit
-    ends: str
-
-
-PLANS: tuple[Plan, ...] = (
-    Plan(
-        phase=Phase.FIT,
-        asks="What is the smallest change with which the recipe fits in memory?",
-        order=Order.CHEAPEST_THAT_FITS,
-        fixes=(
-            "expandable_segments",
-            "distributed_optimizer",
-            "selective_recompute",
-            "micro_batch_down",
-            "precision_aware_optimizer",
-            "more_expert_parallel",
-            "full_recompute",
-            "more_pipeline_parallel",
-            "more_context_parallel",
-            "more_tensor_parallel",
-        ),
-        last_resorts=("activation_offload", "optimizer_offload"),
-        ends="the recipe fits",
-    ),
-    Plan(
-        phase=Phase.SCALE,
-        asks="Can ranks be given back to data parallelism, and hot communication be kept inside the fast domain?",
-        order=Order.AS_LISTED,
-        fixes=(
-            "expert_parallel_for_tensor",
-            "expert_parallel_in_domain",
-            "less_tensor_parallel",
-            "less_pipeline_parallel",
-            "less_context_parallel",
-            "more_context_parallel",
-            "interleaved_pipeline",
-        ),
-        ends="no smaller model parallelism is legal, fits and promises more than the noise",
-    ),
-    Plan(
-        phase=Phase.PROFILE,
-        asks="Which wall costs most, and which fix recovers most of it?",
-        order=Order.BY_EXPECTED_GAIN,
-        ends="no fix is left whose bound is above the noise",
-    ),
-    Plan(
-        phase=Phase.RETUNE,
-        asks="Do the knobs that mattered, taken together, have a better setting around the best?",
-        order=Order.SEARCHED,
-        ends="the search around the best stopped paying",
-    ),
+PHASES: tuple[Phase, ...] = (Phase.FIT, Phase.SCALE, Phase.PROFILE, Phase.RETUNE)
+QUESTIONS: dict[Phase, str] = {
+    Phase.FIT: "What is the fastest recipe that surely fits in memory?",
+    Phase.SCALE: "Is another layout of the ranks, or another micro batch, faster?",
+    Phase.PROFILE: "Which wall costs most, and which change gives most of it back?",
+    Phase.RETUNE: "Do the other settings, alone or in pairs, have better values around the best?",
+}
+# Fixes that make a recipe fit, in the order in which they are combined; the last resorts only when the others do not
+FITTING = (
+    "expandable_segments",
+    "distributed_optimizer",
+    "selective_recompute",
+    "micro_batch_down",
+    "precision_aware_optimizer",
+    "more_expert_parallel",
+    "full_recompute",
+    "more_pipeline_parallel",
+    "more_context_parallel",
+    "more_tensor_parallel",
 )
+LAST_RESORTS = ("activation_offload", "optimizer_offload")
 
-PHASES: tuple[Phase, ...] = tuple(plan.phase for plan in PLANS)
+
+def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
+    """Returns the phase that may propose a recipe: scale for another layout or micro batch, profile where a changed knob
+    acts on the wall that is named, retune for the rest."""
+    now = know.recipe
+    if sizes_of(now) != sizes_of(recipe) or now.training.micro_batch_size != recipe.training.micro_batch_size:
+        return Phase.SCALE
+    walls = {wall for knob in now.diff(recipe) for wall in KNOBS[knob].walls}
+    return Phase.PROFILE if walls & _walls_named(know) else Phase.RETUNE
 
 
-def plan_of(phase: Phase) -> Plan:
-    return next(plan for plan in PLANS if plan.phase is phase)
+def _walls_named(know: Knowledge) -> set[str]:
+    """Returns the wall of the diagnosis, or whose knobs act on its cause; where there is none, every wall that could give
+    more than the noise."""
+    analysis = know.situation.analysis
+    if analysis is None:
+        return set()
+    return {wall.value for wall in walls_of(analysis.diagnosis)} or _walls_above_noise(know)
+
+
+def _walls_above_noise(know: Knowledge) -> set[str]:
+    situation = know.situation
+    findings = situation.analysis.diagnosis.walls if situation.analysis else []
+    return {f.wall.value for f in findings if gain_of(f.recoverable_us, situation.step_us) > know.noise}

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from policies.belief.alike import features
-from policies.belief.belief import Belief
-from policies.belief.time import INTERVAL, Foreseen
+from policies.surrogate.kernel import features
+from policies.surrogate.surrogate import Surrogate
+from policies.surrogate.time import ClosedForm
 from policies.effects import gained
 from policies.legality import Refusal, derive
 from policies.refusals import Refused
@@ -113,7 +113,7 @@ class _Scores:
 def prospects(
     found: Search,
     best: Recipe | None,
-    belief: Belief,
+    belief: Surrogate,
     tried: Container[str],
     near: Sequence[Move] = (),
     doubts: Sequence[Doubt] = (),
@@ -126,7 +126,7 @@ def prospects(
     than memory, `asked` is P(fits) at least."""
     table = found.finals.candidates.take(_short_list(found, belief, asked, doubts, refusals))
     around = [recipe for *_, recipe in _told_apart(best, near, belief)] if best else []
-    now = belief.time.foreseen(tabulate([best])) if best else None
+    now = belief.time.closed_form(tabulate([best])) if best else None
     groups = [(table, _scores(table, now, belief, asked, doubts))]
     if around:
         beside = tabulate(around)
@@ -147,10 +147,10 @@ def prospects(
             yield prospect
 
 
-def prospect_of(recipe: Recipe, best: Recipe, belief: Belief) -> Prospect:
+def prospect_of(recipe: Recipe, best: Recipe, belief: Surrogate) -> Prospect:
     """What is believed of one recipe beside the best."""
     return _prospect(
-        recipe, _scores(tabulate([recipe]), belief.time.foreseen(tabulate([best])), belief, LIKELY), 0, runs=True
+        recipe, _scores(tabulate([recipe]), belief.time.closed_form(tabulate([best])), belief, LIKELY), 0, runs=True
     )
 
 
@@ -169,7 +169,7 @@ class Pair:
 
 def pairs(
     best: Recipe,
-    belief: Belief,
+    belief: Surrogate,
     tried: Container[str],
     near: Sequence[Move],
     *,
@@ -181,7 +181,7 @@ def pairs(
     single = [move for move in _told_apart(best, near, belief) if not any(each.meets(move[-1]) for each in refusals)]
     if len(single) < 2:
         return []
-    now = belief.time.foreseen(tabulate([best]))
+    now = belief.time.closed_form(tabulate([best]))
     worth = _scores(tabulate([recipe for *_, recipe in single]), now, belief, asked).worth
     few = [single[at] for at in np.argsort(-worth, kind="stable")[:FEW]]
     both = [
@@ -203,7 +203,7 @@ def pairs(
     return sorted(kept, key=lambda one: -one.prospect.worth)
 
 
-def _told_apart(best: Recipe, single: Sequence[Move], belief: Belief) -> list[Move]:
+def _told_apart(best: Recipe, single: Sequence[Move], belief: Surrogate) -> list[Move]:
     """The single moves that the belief tells from the best at all: what neither the closed forms nor likeness see would
     seem worth as much as the best is unsure. None that only gives up what costs nothing, or what others gained by."""
     single = [move for move in single if not gives_up(best, move[-1])]
@@ -253,7 +253,7 @@ def _trust(table: Candidates, doubts: Sequence[Doubt]) -> Floats:
 
 
 def _short_list(
-    found: Search, belief: Belief, asked: float, doubts: Sequence[Doubt], refusals: Sequence[Refused] = ()
+    found: Search, belief: Surrogate, asked: float, doubts: Sequence[Doubt], refusals: Sequence[Refused] = ()
 ) -> Integers:
     """Rows of the finals that nothing learnt speaks against: the fastest that are likely to fit, the likeliest where
     none is."""
@@ -278,7 +278,7 @@ def _refused(table: Candidates, refusals: Sequence[Refused]) -> Any:
 
 
 def _scores(
-    table: Candidates, now: Foreseen | None, belief: Belief, asked: float, doubts: Sequence[Doubt] = ()
+    table: Candidates, now: ClosedForm | None, belief: Surrogate, asked: float, doubts: Sequence[Doubt] = ()
 ) -> _Scores:
     """`now` is the best, None while nothing runs."""
     fits, noise = belief.memory.fits(table), belief.time.noise
@@ -289,7 +289,7 @@ def _scores(
         return _Scores(
             log_step=log_step, deviation=deviation, gain=nothing, fits=fits, worth=nothing, score=score, noise=noise
         )
-    over, deviation = belief.time.over(belief.time.foreseen(table), now)
+    over, deviation = belief.time.over(belief.time.closed_form(table), now)
     z = -over / deviation
     chance = np.where((fits >= asked) & (z >= -LOSING), fits**CAUTION, 0.0)
     worth = deviation * (norm.pdf(z) + z * norm.cdf(z)) * chance * _trust(table, doubts)

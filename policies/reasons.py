@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from policies.belief.belief import Belief
-from policies.belief.factors import moved
-from policies.belief.time import INTERVAL
+from policies.surrogate.surrogate import Surrogate
+from policies.surrogate.factors import move_constants
+from policies.surrogate.time import INTERVAL
 from policies.prospects import SURE, Prospect
 from policies.view import View
 from policies.words import failure_in_words, leading_wall
@@ -18,12 +18,12 @@ NAMED = 3  # parts that a reason names
 NOTABLE = 0.005  # of a step
 
 
-def because_of_prospect(view: View, chosen: Prospect, second: Prospect | None, belief: Belief) -> str:
+def because_of_prospect(view: View, chosen: Prospect, second: Prospect | None, belief: Surrogate) -> str:
     said = [leading_wall(view.situation), _moves(view, chosen, belief), _gain(chosen), _fits(chosen)]
     return "; ".join([each for each in said if each] + [_second(chosen, second), _ground(belief)])
 
 
-def because_of_fit(view: View, chosen: Prospect, belief: Belief) -> str:
+def because_of_fit(view: View, chosen: Prospect, belief: Surrogate) -> str:
     step = math.exp(chosen.log_step)
     how = "the fastest that should fit" if chosen.fits >= SURE else "the highest P(fits) of all legal recipes"
     spread = 100 * INTERVAL * chosen.deviation
@@ -33,9 +33,9 @@ def because_of_fit(view: View, chosen: Prospect, belief: Belief) -> str:
     )
 
 
-def _moves(view: View, chosen: Prospect, belief: Belief) -> str:
+def _moves(view: View, chosen: Prospect, belief: Surrogate) -> str:
     """The parts of the step that should move most, from the best to the chosen, by the learnt constants."""
-    table = time_of(tabulate([view.best.recipe, chosen.recipe]), constants=moved(belief.time.theta))
+    table = time_of(tabulate([view.best.recipe, chosen.recipe]), constants=move_constants(belief.time.theta))
     parts = {words: table.by_part[name] for name, words in STEP_PARTS.items()}
     largest = sorted(parts, key=lambda words: -abs(parts[words][1] - parts[words][0]))[:NAMED]
     told = [
@@ -64,7 +64,7 @@ def _second(chosen: Prospect, second: Prospect | None) -> str:
     return f"the next candidate is worth {behind:.{0 if behind >= 1 else 1}f} % less"
 
 
-def _ground(belief: Belief) -> str:
+def _ground(belief: Surrogate) -> str:
     measured = [each.number for each in belief.time.measured]
     if not measured:
         return "from the tables only: no burst yet"

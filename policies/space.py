@@ -1,177 +1,136 @@
-"""The legal space around a recipe: axes of alternatives, each alternative a set of knob changes.
+"""The search space of a study, as axes of absolute values that stay fixed while it runs.
 
-What is tried of a knob by itself is the knob table's (`tries`): every such knob is an axis. Knobs that only make sense
-together (recompute's four, TP with sequence parallel) are one axis here, so that every option is a recipe somebody
-would write. Options that the rules refuse by themselves are left out.
+A point gives the value of every axis; every recipe that can be tried has one. Sizes are numbers, knobs that only make
+sense together (recompute's four) are one axis, and a value that no option has counts as OTHER. The study's sampler turns
+the axes into its own distributions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from policies import degrees
-from policies.fix import KnobChanges
-from policies.fixes.cuda_graphs import graph_changes
-from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
-from policies.legality import Refusal, derive
-from policies.recompute import NONE, rungs
-from policies.search import Point
+import numpy as np
+
+from trainer.estimate.candidates import Candidates, Floats
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.layout import layout_of
+from trainer.recipe.layout import sizes_of
 
-CURRENT = "as it is"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """Alternatives of one decision. `options[CURRENT]` changes nothing; labels are stable words."""
-
-    name: str
-    options: Mapping[str, KnobChanges]
-
-    @property
-    def knobs(self) -> tuple[str, ...]:
-        """The knobs that decide where a recipe stands on it."""
-        return ROWS[self.name].knobs
-
-
-def _micro_batches(recipe: Recipe) -> list[KnobChanges]:
-    rows = recipe.knob("global_batch_size") // recipe.data_parallel_size
-    return [{"micro_batch_size": 2**power} for power in range(rows.bit_length()) if rows % 2**power == 0]
-
-
-def _degree(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Callable[[Recipe], list[KnobChanges]]:
-    def options(recipe: Recipe) -> list[KnobChanges]:
-        sizes = [*degrees.smaller(recipe, name), *degrees.larger(recipe, name)[:1]]
-        return [change for size in sizes for change in companions(recipe, size)]
-
-    return options
-
-
-def _threads(recipe: Recipe) -> list[KnobChanges]:
-    return [{"threads_per_rank": threads} for threads in (1, 2, 4, 8)] if recipe.hardware.is_cpu else []
-
-
-def _graphs(recipe: Recipe) -> list[KnobChanges]:
-    return [{"cuda_graph_impl": "none", "cuda_graph_scope": None}, *graph_changes(recipe)]
-
-
-def _interleaving(recipe: Recipe) -> list[KnobChanges]:
-    plain: KnobChanges = {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
-    whole = [plain | split for split in degrees.splits(recipe, layout_of(recipe).pp, 1)]
-    return [*whole, *(change for chunks in (2, 4) for change in degrees.with_vpp(recipe, chunks))]
-
-
-def _groups(recipe: Recipe) -> list[KnobChanges]:
-    """More micro batches through a chunk before the next has its turn: fewer waits, more held."""
-    pp = recipe.parallelism.pipeline_model_parallel_size
-    return [{"microbatch_group_size_per_vp_stage": count} for count in (None, 2 * pp)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """`knobs` decide where a recipe stands on the axis; an option may change others along with them."""
-
-    knobs: tuple[str, ...]
-    options: Callable[[Recipe], list[KnobChanges]]
-
-
-def _alone(knob: str) -> Row:
-    """A knob by itself, at the values of its row in the knob table."""
-    return Row(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
-
-
-def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Row:
-    return Row(knobs=(degrees.DEGREES[name],), options=_degree(name, companions))
-
-
-# In the order in which axes join Optuna's search when more than the ones that mattered are wanted.
-AXES: dict[str, Row] = {
-    "recompute": Row(knobs=tuple(NONE), options=rungs),
-    "micro batch": Row(knobs=("micro_batch_size",), options=_micro_batches),
-    "dispatcher": Row(
-        knobs=("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
-        options=lambda recipe: [ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP],
-    ),
-    "EP": _degree_row("ep", degrees.with_ep),
-    "threads": Row(knobs=("threads_per_rank",), options=_threads),
-    "EP overlap": _alone("overlap_moe_expert_parallel_comm"),
-    "CUDA graphs": Row(knobs=("cuda_graph_impl",), options=_graphs),
-    "gradient overlap": _alone("overlap_grad_reduce"),
-    "parameter overlap": _alone("overlap_param_gather"),
-    "TP": _degree_row("tp", degrees.with_tp),
-    "PP": _degree_row("pp", degrees.with_pp),
-    "VPP": Row(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
-    "CP": _degree_row("cp", degrees.with_cp),
-    "grouped GEMM": _alone("moe_grouped_gemm"),
-    "permute fusion": _alone("moe_permute_fusion"),
-    "router fusion": _alone("moe_router_fusion"),
-    "delayed wgrad": _alone("delay_wgrad_compute"),
-    "shared expert overlap": _alone("moe_shared_expert_overlap"),
-    "garbage collection": _alone("manual_gc"),
-    "distributed optimizer": _alone("use_distributed_optimizer"),
+OTHER = "another value"
+LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # as `sizes_of` orders them
+BATCH = "micro batch"
+# Knobs of one axis each that are not sizes, and only mean something together
+TOGETHER: dict[str, tuple[str, ...]] = {
+    "recompute": ("recompute_granularity", "recompute_modules", "recompute_method", "recompute_num_layers"),
+    "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
+    "CUDA graphs": ("cuda_graph_impl", "cuda_graph_scope"),
 }
-# All that may move: what only a model that weighs it can afford to look at, and every other knob of the table
-ROWS: dict[str, Row] = {
-    **AXES,
-    "stages": Row(knobs=("pipeline_model_parallel_layout",), options=degrees.laid_evenly),
-    "chunk groups": Row(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
-    **{
-        name: _alone(name)
+SIZED = (  # knobs that the sizes stand for
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
+    *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size"),
+)
+FOLLOWING = (  # knobs that follow from the others
+    *("sequence_parallel", "overlap_p2p_comm", "use_te_rng_tracker", "pipeline_model_parallel_layout"),
+    *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
+    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+)
+Value = int | str
+Point = Mapping[str, Value]  # axis -> its value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A positive number up to `high`; distances between two are doublings."""
+
+    high: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One of some named values, OTHER among them."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """`sizes` and `choices` by axis; `knobs` of every choice."""
+
+    sizes: Mapping[str, Size]
+    choices: Mapping[str, Choice]
+    knobs: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def axes(self) -> dict[str, Size | Choice]:
+        """Every axis by name, sizes first."""
+        return {**self.sizes, **self.choices}
+
+    def point(self, recipe: Recipe) -> Point:
+        """Returns where a recipe lies."""
+        sizes = dict(zip((*LAYOUT, BATCH), (*sizes_of(recipe), recipe.training.micro_batch_size), strict=True))
+        found: dict[str, Value] = {axis: min(int(sizes[axis]), size.high) for axis, size in self.sizes.items()}
+        for axis, choice in self.choices.items():
+            name = label(tuple(recipe.knob(knob) for knob in self.knobs[axis]))
+            found[axis] = name if name in choice.values else OTHER
+        return found
+
+    def distance(self, table: Candidates, point: Point) -> Floats:
+        """Returns how far every row of a table lies from a point, [N]: doublings of sizes, and 1 for each other choice."""
+        total = np.zeros(table.count)
+        columns = dict(
+            zip(LAYOUT, (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp), strict=True),
+            **{BATCH: table.number("micro_batch_size", none=1.0)},
+        )
+        for axis in self.sizes:
+            total += np.abs(np.log2(np.maximum(columns[axis], 1.0)) - np.log2(float(point[axis])))
+        for axis in self.choices:
+            total += _labels(table, self.knobs[axis]) != point[axis]
+        return total
+
+
+def space_of(base: Recipe, legal: Candidates, recipes: Iterable[Recipe]) -> Space:
+    """Returns the space of a study: every value of the `legal` table, of the base, of `recipes` and of the knob table's
+    values to try."""
+    known = (base, *recipes)
+    knobs: dict[str, tuple[str, ...]] = dict(TOGETHER)
+    grouped = {*SIZED, *FOLLOWING, *(name for group in TOGETHER.values() for name in group)}
+    moved = {name for recipe in known for name in base.diff(recipe)}
+    varied = [
+        name
         for name, knob in KNOBS.items()
-        if knob.tries and not any(name in row.knobs for row in AXES.values())
-    },
-}
+        if name not in grouped and (name in legal.columns or knob.tries or name in moved)
+    ]
+    knobs |= {name: (name,) for name in varied if name not in base.tune.freeze}
+    choices = {axis: _choice(axis, names, known, legal) for axis, names in knobs.items()}
+    open_ones = {axis: choice for axis, choice in choices.items() if len(choice.values) > 2}  # more than one and OTHER
+    high = {axis: base.world_size for axis in LAYOUT} | {BATCH: int(base.knob("global_batch_size"))}
+    high["VPP"] = base.architecture.num_layers
+    return Space(
+        sizes={axis: Size(high=most) for axis, most in high.items() if most > 1},
+        choices=open_ones,
+        knobs={axis: knobs[axis] for axis in open_ones},
+    )
 
 
-def axis_of(name: str, recipe: Recipe, worth: Callable[[Recipe], bool]) -> Axis | None:
-    """The axis with its options that are legal from `recipe` and worth a look; None when nothing is to choose."""
-    options: dict[str, KnobChanges] = {CURRENT: {}}
-    seen = {recipe.digest()}
-    for changes in ROWS[name].options(recipe):
-        derived = derive(recipe, changes)
-        if isinstance(derived, Refusal) or derived.digest() in seen or not worth(derived):
-            continue
-        seen.add(derived.digest())
-        options[_label(changes)] = changes
-    return Axis(name=name, options=options) if len(options) > 1 else None
+def label(values: tuple[Any, ...]) -> str:
+    """Returns the name of the values of an axis's knobs."""
+    return ", ".join("+".join(map(str, value)) if isinstance(value, tuple | list) else str(value) for value in values)
 
 
-def moves(recipe: Recipe) -> Iterator[tuple[Axis, str, Recipe]]:
-    """Every single step along every axis: the axis, its option, and the legal recipe that it makes."""
-    for name in ROWS:
-        axis = axis_of(name, recipe, lambda derived: True)
-        for label, changes in axis.options.items() if axis else ():
-            derived = derive(recipe, changes)
-            if axis and label != CURRENT and isinstance(derived, Recipe):
-                yield axis, label, derived
+def _choice(axis: str, names: tuple[str, ...], known: tuple[Recipe, ...], legal: Candidates) -> Choice:
+    found = [label(tuple(recipe.knob(name) for name in names)) for recipe in known]
+    found += sorted(set(_labels(legal, names).tolist()))
+    found += [label((value,)) for value in KNOBS[axis].tries] if axis in KNOBS else []
+    return Choice(values=(*dict.fromkeys(found), OTHER))
 
 
-def recipe_at(recipe: Recipe, axes: Sequence[Axis], point: Point) -> Recipe | Refusal:
-    """The recipe a point stands for; later axes win where two touch one knob."""
-    changes: KnobChanges = {}
-    for axis in axes:
-        changes |= axis.options[point[axis.name]]
-    return derive(recipe, changes) if changes else Refusal(reason="it is the best recipe itself")
-
-
-def point_of(recipe: Recipe, axes: Sequence[Axis], other: Recipe) -> Point | None:
-    """Where another recipe lies on these axes around `recipe`; None when it lies outside."""
-    point: Point = {}
-    for axis in axes:
-        label = next((label for label in axis.options if _matches(recipe, axis, label, other)), None)
-        if label is None:
-            return None
-        point[axis.name] = label
-    return point
-
-
-def _matches(recipe: Recipe, axis: Axis, label: str, other: Recipe) -> bool:
-    changes = axis.options[label]
-    return all(other.knob(knob) == changes.get(knob, recipe.knob(knob)) for knob in axis.knobs)
-
-
-def _label(changes: KnobChanges) -> str:
-    return ", ".join(f"{knob}={value}" for knob, value in changes.items())
+def _labels(table: Candidates, names: tuple[str, ...]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Returns the name of each row's values, [N]."""
+    columns = [table.column(name) for name in names]
+    codes = [np.broadcast_to(column.codes, (table.count,)) for column in columns]
+    kinds, rows = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    named = [label(tuple(c.choices[code] for c, code in zip(columns, kind, strict=True))) for kind in kinds.T]
+    return np.array(named, dtype=object)[rows.reshape(-1)]

@@ -17,7 +17,7 @@ from trainer.burst import BurstPhase, FailureKind, Outcome
 from trainer.recipe import Recipe
 
 Changes = dict[str, tuple[Any, Any]]  # knob -> (from, to)
-NINETY = 1.645  # standard deviations of a 90 % interval
+Z_90 = 1.645  # standard deviations on either side of a 90 % interval
 AFTER_THE_STEPS = (BurstPhase.TRACE, BurstPhase.CHECK)
 
 
@@ -69,7 +69,7 @@ class Prediction:
         mean, chance = math.log1p(self.gain), 1.0 if self.fits_probability is None else self.fits_probability
         if self.gain_low is None or self.gain_high is None or self.gain_high <= self.gain_low:
             return max(mean, 0.0) * chance
-        deviation = (math.log1p(self.gain_high) - math.log1p(self.gain_low)) / (2 * NINETY)
+        deviation = (math.log1p(self.gain_high) - math.log1p(self.gain_low)) / (2 * Z_90)
         normal = NormalDist()
         return (deviation * normal.pdf(mean / deviation) + mean * normal.cdf(mean / deviation)) * chance
 

@@ -14,12 +14,12 @@ from itertools import takewhile
 import numpy as np
 
 from analyzers.diagnosis import Wall
-from policies.belief.belief import Belief
+from policies.surrogate.surrogate import Surrogate
 from policies.effects import Effect, effect_of
 from policies.fix import gain_of
 from policies.prospects import NO_OPINION, SURE, gives_up, lost
 from policies.space import moves
-from policies.trial import NINETY, Phase, Prediction, Proposal, Trial
+from policies.trial import Z_90, Phase, Prediction, Proposal, Trial
 from policies.view import View
 from policies.words import leading_wall
 from trainer.estimate.candidates import tabulate
@@ -39,7 +39,7 @@ class Offer:
     worth: float
 
 
-def propose_untold(view: View, belief: Belief, *, least: float) -> Proposal | None:
+def propose_untold(view: View, belief: Surrogate, *, least: float) -> Proposal | None:
     """The single setting that is worth most, if it is worth `least` (expected log throughput)."""
     if out_of_patience(view):
         return None
@@ -73,7 +73,7 @@ def out_of_patience(view: View) -> bool:
     return _in_vain(view.trials) >= view.best.recipe.tune.patience
 
 
-def offers(view: View, belief: Belief) -> list[Offer]:
+def offers(view: View, belief: Surrogate) -> list[Offer]:
     """Every legal new value of every such knob that fits as surely as the best, less what has lost that way already."""
     single = [
         (KNOBS[axis.name], axis.options[label][axis.name], recipe)
@@ -97,7 +97,7 @@ def offers(view: View, belief: Belief) -> list[Offer]:
 
 
 def _lost(effect: Effect, noise: float) -> bool:
-    return lost(noise, expected=effect.gain, most=effect.gain + NINETY * effect.spread)
+    return lost(noise, expected=effect.gain, most=effect.gain + Z_90 * effect.spread)
 
 
 def _offer(view: View, knob: Knob, value: object, recipe: Recipe) -> Offer:
@@ -141,7 +141,7 @@ def _in_vain(trials: Sequence[Trial]) -> int:
 
 def _because(view: View, offer: Offer) -> str:
     effect, knob = offer.effect, offer.knob
-    spread = 100 * NINETY * effect.spread
+    spread = 100 * Z_90 * effect.spread
     walls = " or ".join(knob.walls)
     most = f" (at most {100 * math.expm1(offer.bound):.1f} % by the trace)" if math.isfinite(offer.bound) else ""
     said = (

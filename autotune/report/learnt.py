@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from autotune.looks.quantities import gib, significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
-from policies.belief.corrections import corrections
-from policies.belief.evidence import evidence_of
+from policies.surrogate.corrections import corrections
+from policies.surrogate.evidence import evidence_of
 from policies.learned import LearnedPolicy
 from policies.trial import Trial
 from trainer.estimate.memory.estimate import estimate_memory

@@ -6,7 +6,7 @@ from autotune.looks.quantities import duration, significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
 from autotune.tuning.lines import failure_in_words
-from policies.belief.probed import SOURCE
+from policies.surrogate.links import SOURCE
 from trainer.probe.links import Links
 
 SAID = (

@@ -26,8 +26,8 @@ from autotune.tuning.events import (
     StudyStarted,
     TunerStarted,
 )
-from policies.belief.lesson import Lesson
-from policies.belief.probed import lesson_of_links
+from policies.surrogate.lesson import Lesson
+from policies.surrogate.links import lesson_of_links
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, status_of
 from trainer.burst import FailureKind, Outcome
 from trainer.probe.links import Links

@@ -17,7 +17,7 @@ from statistics import NormalDist, fmean, median
 from autotune.looks.quantities import gain, percent
 from autotune.tuning.losses import disagreement
 from autotune.tuning.noise import Cost, cpu_cost, measure_local_noise, measure_noise, medians, wall_cost
-from policies.trial import NINETY, Status, Trial, Verdict
+from policies.trial import Z_90, Status, Trial, Verdict
 
 STEADY = 0.02  # of a burst's median, by its own steps: above, the first recipe is measured twice
 NOISY = 2.0  # wall time is called noisy when its band is this many times that of CPU time
@@ -121,16 +121,16 @@ def _expected(candidate: Trial, best: Trial, wall: Comparison, trials: Sequence[
         return None
     if predicted.gain_high <= predicted.gain_low:
         return None
-    spread = (math.log1p(predicted.gain_high) - math.log1p(predicted.gain_low)) / (2 * NINETY)
+    spread = (math.log1p(predicted.gain_high) - math.log1p(predicted.gain_low)) / (2 * Z_90)
     noise = measure_noise(trials, wall_cost).deviation
     noise *= math.sqrt(1 / len(medians(candidate, wall_cost)) + 1 / len(medians(best, wall_cost)))
-    if abs(wall.gain - math.log1p(predicted.gain)) > NINETY * math.hypot(spread, noise):
+    if abs(wall.gain - math.log1p(predicted.gain)) > Z_90 * math.hypot(spread, noise):
         return None
     weights = spread**-2, noise**-2
     mean = (weights[0] * math.log1p(predicted.gain) + weights[1] * wall.gain) / sum(weights)
     deviation = sum(weights) ** -0.5
     likely = NormalDist().cdf(mean / deviation)
-    together = f"{gain(math.expm1(mean))} ± {percent(math.expm1(NINETY * deviation))}, a gain by {percent(likely, 0)}"
+    together = f"{gain(math.expm1(mean))} ± {percent(math.expm1(Z_90 * deviation))}, a gain by {percent(likely, 0)}"
     between = f"{gain(predicted.gain_low)} to {gain(predicted.gain_high)}"
     said = (
         f"wall-clock time {gain(math.expm1(wall.gain))}, predicted {gain(predicted.gain)} (90 %: {between}): "

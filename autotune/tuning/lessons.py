@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.tuning.events import Lent
 from autotune.tuning.journal import read_study
-from policies.belief.prior import lesson_of
+from policies.surrogate.prior import lesson_of
 from policies.learned import LearnedPolicy
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe

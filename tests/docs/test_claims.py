@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import app
-from policies.belief.factors import factors
+from policies.surrogate.factors import factors
 from policies.fixes import FIXES
 from tests.places import ROOT
 from trainer.recipe.knobs import KNOBS

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from analyzers.diagnosis import Analysis, IdleByCause, Wall
-from policies.belief.belief import Belief, believed
+from policies.surrogate.surrogate import Surrogate, believed
 from policies.carried import RARELY, carrying
 from policies.learned import WORTH, LearnedPolicy
 from policies.phases import PHASES
@@ -21,8 +21,8 @@ from trainer.recipe import Recipe
 EACH_STEP = {"manual_gc": True, "manual_gc_interval": 1}
 
 
-def nothing_ran() -> Belief:
-    return believed([], limit_gib=2.0)
+def nothing_ran() -> Surrogate:
+    return fit_surrogate([], limit_gib=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_what_single_settings_have_won_goes_along_to_layouts_that_do_not_refuse_
         "tp_comm_overlap": True,
         "attention_backend": "fused",
     }
-    best, belief = given.replace(won), believed([], limit_gib=None)
+    best, belief = given.replace(won), fit_surrogate([], limit_gib=None)
     space = carrying(search(given), given, best, belief, least=WORTH)
     found = [each.recipe for each in islice(prospects(space, None, belief, ()), 40)]
     assert all(each.knob("attention_backend") == "fused" for each in found)

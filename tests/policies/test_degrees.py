@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.belief.alike import features
+from policies.surrogate.kernel import features
 from policies.degrees import DEGREES, laid_evenly, with_pp, with_vpp
 from policies.legality import derive
 from policies.space import moves

@@ -12,7 +12,7 @@ import pytest
 
 from analyzers.diagnosis import Wall
 from benchmarks.places import data_file
-from policies.belief.belief import Belief, believed
+from policies.surrogate.surrogate import Surrogate, believed
 from policies.effects import OTHERS, Effect, effect_of, effects, gained
 from policies.gate import closed_form_gib
 from policies.space import AXES, ROWS, moves
@@ -39,8 +39,8 @@ def base(seen: Any, **knobs: Any) -> Trial:
     return trial(found, seen=seen, given=outcome(found, peak_gib=30.0))
 
 
-def believe(trials: Sequence[Trial]) -> Belief:
-    return believed(trials, limit_gib=79.0)
+def believe(trials: Sequence[Trial]) -> Surrogate:
+    return fit_surrogate(trials, limit_gib=79.0)
 
 
 def proposed(best: Trial, trials: Sequence[Trial], *, least: float = LEAST) -> Proposal | None:

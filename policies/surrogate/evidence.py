@@ -1,4 +1,4 @@
-"""What a trial says of its cluster, in the estimate's own words: the step, its parts by traced rank, peaks, an OOM.
+"""What a trial measured, in the estimate's own parts: the step, its parts by traced rank, peaks, an OOM.
 
 Times are seconds of an average traced step or, for the whole step, of the median measured one.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from analyzers.diagnosis import Partition, RankTime, TraceReport
 from policies.measures import EP_KINDS, busy, exposed
+from policies.constants import constant
 from policies.noise import PINNED, median_error
 from policies.trial import Trial
 from trainer.burst import BurstPhase, FailureKind, Outcome
@@ -22,7 +23,7 @@ from trainer.recipe.layout import layout_of
 
 @dataclass(frozen=True, kw_only=True)
 class RankParts:
-    """One traced rank: seconds of PARTS, and the pipeline rank that it is of."""
+    """Seconds of PARTS on one traced rank, and its pipeline rank."""
 
     pipeline_rank: int
     seconds: dict[str, float]
@@ -30,15 +31,15 @@ class RankParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`step_s` is None where nothing was measured; `peak_gib` is by pipeline rank, empty where it was not;
-    `denied_gib`: what the allocator could not hold when a rank ran out of memory, None where nothing says it;
-    `outside_gib`: the most that a rank's GPU held beside the allocator, in any burst, None where it was not told."""
+    """What one trial measured. `step_s` is None where nothing was; `peak_gib` is by pipeline rank, empty where it was
+    not measured; `denied_gib` is what the allocator could not hold when a rank ran out of memory, `outside_gib` the most
+    that a rank's GPU held outside the allocator in any burst; None where not known."""
 
     number: int
     recipe: Recipe
     step_s: float | None
     deviation: float  # of `step_s` from burst to burst, relative
-    scatter: float = 0.0  # of what a traced step of CPU ranks is told by, relative: of its steps and its burst
+    scatter: float = 0.0  # of a traced step of CPU ranks, relative: of its steps and its burst
     work_s: float | None = None  # CPU time of a rank in a step, where ranks compute on CPUs
     ranks: tuple[RankParts, ...] = ()
     peak_gib: tuple[float, ...] = ()
@@ -49,14 +50,12 @@ class Evidence:
 
 BEFORE_THE_STEPS = (BurstPhase.START, BurstPhase.INIT)
 GARBAGE = "garbage_collection"  # of what a host does
-# Deviation of a burst of CPU ranks that neighbours stretch e-fold, and of less with the root: 22 recorded studies with
-# repeats, stretched 1.1-fold to 16-fold
-UNSURE = 0.35
-ALONE = 0.05  # and where no neighbour shows; repeats of quiet studies lay 0.07 to 0.1 apart, their stretch included
+STRETCHED_DEVIATION = constant("stretched_deviation")  # at e-fold stretch; with the root of the log below
+QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 
 
 def evidence_of(trials: Sequence[Trial]) -> list[Evidence]:
-    """Of the trials that say something."""
+    """Returns the evidence of every trial that measured a step or ran out of memory."""
     found = [_evidence(trial) for trial in trials]
     return [each for each in found if each.step_s is not None or each.out_of_memory]
 
@@ -80,7 +79,7 @@ def _evidence(trial: Trial) -> Evidence:
 
 
 def _denied_gib(outcome: Outcome) -> float | None:
-    """The highest peak of the ranks and what one of them then asked for: no rank had room for so much."""
+    """Returns the highest peak of the ranks plus the allocation that failed: no rank had room for so much."""
     failure = outcome.failure
     if failure is None or failure.kind is not FailureKind.OOM or failure.asked_gib is None or not outcome.peak_gib:
         return None
@@ -88,7 +87,7 @@ def _denied_gib(outcome: Outcome) -> float | None:
 
 
 def _outside_gib(outcome: Outcome) -> float | None:
-    """The most of any rank. A rank that ended before its first step had not met all its communicators."""
+    """Returns the most of any rank; None before the first step, when not all communicators exist yet."""
     failure = outcome.failure
     if failure is not None and failure.phase in BEFORE_THE_STEPS:
         return None
@@ -97,19 +96,18 @@ def _outside_gib(outcome: Outcome) -> float | None:
 
 
 def _deviation(trial: Trial) -> float:
-    """What the steps inside the bursts say of a burst's median, at least what pinned nodes show. A busy machine slows
-    whole bursts of CPU ranks, the more differently the busier it is."""
+    """Returns the relative deviation of a burst's median: from its steps, at least that of pinned nodes. On CPU ranks
+    busy neighbours slow whole bursts, which adds a deviation that grows with how much they stretch the steps."""
     ran = [outcome for outcome in trial.outcomes if outcome.ok]
     errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
     if not trial.recipe.hardware.is_cpu:
         return max(errors)
-    errors += [UNSURE * math.sqrt(math.log(_stretched(outcome, _communicating(trial)))) for outcome in ran]
-    return math.hypot(max(errors), ALONE)
+    errors += [STRETCHED_DEVIATION * math.sqrt(math.log(_stretched(outcome, _communicating(trial)))) for outcome in ran]
+    return math.hypot(max(errors), QUIET_CPU_DEVIATION)
 
 
 def _stretched(outcome: Outcome, communicating: float) -> float:
-    """What is left of a step without communication over what its ranks computed, at least 1; 1 where it was not
-    measured."""
+    """Returns step time without communication over CPU time, at least 1; 1 where CPU time was not measured."""
     if not any(outcome.cpu_us):
         return 1.0
     computed = median(outcome.cpu_us) / max(outcome.ranks, 1) / median(outcome.step_us)
@@ -117,14 +115,14 @@ def _stretched(outcome: Outcome, communicating: float) -> float:
 
 
 def _communicating(trial: Trial) -> float:
-    """The share of the traced steps in which nothing else went on; 0 where nothing was traced."""
+    """Returns the share of exposed communication in the traced steps; 0 without a trace."""
     steps = [step for trace in trial.analysis.traces for step in trace.steps] if trial.analysis else []
     whole = sum(step.duration_us for step in steps)
     return sum(step.exposed_communication_us for step in steps) / whole if whole else 0.0
 
 
 def _scatter(trial: Trial) -> float:
-    """On GPUs a traced step is as good as any."""
+    """Returns the relative deviation of a traced step of CPU ranks; 0 on GPUs, where it is a step like any other."""
     if not trial.recipe.hardware.is_cpu:
         return 0.0
     steps = [median_error(o.step_us) * math.sqrt(len(o.step_us)) for o in trial.outcomes if o.ok]
@@ -132,7 +130,7 @@ def _scatter(trial: Trial) -> float:
 
 
 def _work_s(trial: Trial) -> float | None:
-    """The median over bursts; None where ranks compute on GPUs, or CPU time was not measured."""
+    """Returns the median CPU seconds of a rank over bursts; None on GPUs, or where CPU time was not measured."""
     if not trial.recipe.hardware.is_cpu:
         return None
     figures = [median(o.cpu_us) / max(o.ranks, 1) / 1e6 for o in trial.outcomes if o.ok and any(o.cpu_us)]
@@ -140,7 +138,7 @@ def _work_s(trial: Trial) -> float | None:
 
 
 def _peaks(trial: Trial) -> tuple[float, ...]:
-    """The highest peak of each pipeline rank over all bursts: pipeline ranks are the outermost of Megatron's grid."""
+    """Returns the highest peak of each pipeline rank over all bursts. Pipeline ranks are Megatron's outermost group."""
     stages = layout_of(trial.recipe).pp
     peaks = [outcome.peak_gib for outcome in trial.outcomes if outcome.ok and outcome.peak_gib]
     whole = [peak for peak in peaks if len(peak) % stages == 0]
@@ -151,7 +149,8 @@ def _peaks(trial: Trial) -> tuple[float, ...]:
 
 
 def _traced(trial: Trial, step_s: float | None) -> tuple[RankParts, ...]:
-    """Of CPU ranks, which the profiler slows, traced steps are told as steps as long as those that were measured."""
+    """Returns the parts of every traced rank. On CPU ranks, which the profiler slows, they are scaled to the measured
+    step."""
     if trial.analysis is None or step_s is None:
         return ()
     times = {time.rank: time for time in trial.analysis.ranks}
@@ -167,8 +166,8 @@ def _traced(trial: Trial, step_s: float | None) -> tuple[RankParts, ...]:
 
 
 def _seconds(trace: TraceReport, time: RankTime | None, *, as_long: float | None) -> dict[str, float]:
-    """Without what the rank waited for others, which is the part `waiting`. `as_long` is how long the step of a CPU
-    rank is told, None on GPUs."""
+    """Returns seconds by part; time waiting for other ranks is the part `waiting`. `as_long` is the step time to scale
+    to on CPU ranks, None on GPUs."""
     steps = [step for step in trace.steps if step.name not in trace.warm_up] or trace.steps
     mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in PARTS.items()}
     for kind, us in time.waiting_by_kind.items() if time else ():
@@ -178,16 +177,16 @@ def _seconds(trace: TraceReport, time: RankTime | None, *, as_long: float | None
     if as_long is None:  # the form of GPUs has no collections apart
         return mean | {"host": mean["host"] + mean["gc"], "gc": 0.0}
     length = sum(step.duration_us for step in steps) / len(steps) / 1e6
-    return {name: seconds * as_long / length for name, seconds in told_together(mean).items()}
+    return {name: seconds * as_long / length for name, seconds in merge_cpu_parts(mean).items()}
 
 
-def told_together(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts as the trace of a CPU rank tells them: what a range encloses in forward is of its class, and backward goes
-    by operators alone. So products are one part, and permutation is memory-bound work as any other."""
+def merge_cpu_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Merges parts that the trace of a CPU rank cannot tell apart: forward is classified by NVTX range, backward by
+    operator alone, so all matrix products are one part and permutation counts as memory-bound work."""
     zero = parts["gemm"] * 0.0
     products = parts["gemm"] + parts["grouped"] + parts["attention"]
-    told = {"gemm": products, "memory_bound": parts["memory_bound"] + parts["permute"]}
-    return {**parts, "grouped": zero, "attention": zero, "permute": zero, **told}
+    merged = {"gemm": products, "memory_bound": parts["memory_bound"] + parts["permute"]}
+    return {**parts, "grouped": zero, "attention": zero, "permute": zero, **merged}
 
 
 def _classes(*names: str) -> Callable[[Partition], float]:

@@ -1,4 +1,4 @@
-"""What one study hands on to another: light, for whoever only keeps it."""
+"""What one study passes on to another. Kept free of heavy imports for the journal's reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What another study left: θ of the factors that its bursts have touched, and their standard deviations."""
+    """Mean and standard deviation of the factors that another study's bursts have updated."""
 
     study: str
     trials: int

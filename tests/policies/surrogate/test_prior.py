@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.belief.factors import factors
-from policies.belief.lesson import Lesson
-from policies.belief.prior import lesson_of, prior_of
-from policies.belief.time import learnt, of_tables
-from tests.policies.belief.planted import OTHER, RECIPES, evidence, true_step_s
+from policies.surrogate.factors import factors
+from policies.surrogate.lesson import Lesson
+from policies.surrogate.prior import lesson_of, prior_of
+from policies.surrogate.time import fit_time, of_tables
+from tests.policies.surrogate.planted import OTHER, RECIPES, evidence, true_step_s
 from trainer.estimate.candidates import tabulate
 
 SLOW = {"network": -0.6, "gemm": -0.3}
@@ -21,7 +21,7 @@ def test_without_lessons_the_prior_is_the_tables() -> None:
 
 
 def test_a_lesson_is_of_what_the_bursts_have_touched() -> None:
-    lesson = lesson_of(learnt(evidence(RECIPES, SLOW)), study="other")
+    lesson = lesson_of(fit_time(evidence(RECIPES, SLOW)), study="other")
     assert lesson.trials == len(RECIPES)
     assert lesson.mean["network"] < -0.3
     assert "hybridep" not in lesson.mean
@@ -29,22 +29,22 @@ def test_a_lesson_is_of_what_the_bursts_have_touched() -> None:
 
 
 def test_a_lesson_moves_the_prior_towards_it_and_narrows_it_less_than_it_was_narrowed_there() -> None:
-    lesson = lesson_of(learnt(evidence(RECIPES, SLOW)), study="other")
+    lesson = lesson_of(fit_time(evidence(RECIPES, SLOW)), study="other")
     prior, place = prior_of([lesson]), [factor.name for factor in factors()].index("network")
     assert lesson.mean["network"] < prior.mean[place] < 0
     assert lesson.deviation["network"] < prior.spread[place] < factors()[place].spread
 
 
 def test_two_lessons_narrow_more_than_one() -> None:
-    lesson = lesson_of(learnt(evidence(RECIPES, SLOW)), study="other")
+    lesson = lesson_of(fit_time(evidence(RECIPES, SLOW)), study="other")
     assert (prior_of([lesson, lesson]).spread <= prior_of([lesson]).spread).all()
 
 
 def test_what_another_study_taught_foretells_a_first_burst_better_than_the_tables() -> None:
-    lesson = lesson_of(learnt(evidence(RECIPES, SLOW)), study="other")
+    lesson = lesson_of(fit_time(evidence(RECIPES, SLOW)), study="other")
     truth, table = np.log(true_step_s(OTHER, SLOW)), tabulate([OTHER])
-    taught, _ = learnt([], prior_of([lesson])).predict(table)
-    untaught, _ = learnt([]).predict(table)
+    taught, _ = fit_time([], prior_of([lesson])).predict(table)
+    untaught, _ = fit_time([]).predict(table)
     assert abs(taught[0] - truth) < 0.5 * abs(untaught[0] - truth)
 
 
@@ -53,6 +53,6 @@ def test_own_bursts_outweigh_a_lesson_that_is_wrong() -> None:
         study="other", trials=3, mean={"network": 0.8, "gemm": 0.4}, deviation={"network": 0.1, "gemm": 0.05}
     )
     truth = np.log(true_step_s(OTHER, SLOW))
-    found, deviation = learnt(evidence(RECIPES, SLOW), prior_of([wrong])).predict(tabulate([OTHER]))
+    found, deviation = fit_time(evidence(RECIPES, SLOW), prior_of([wrong])).predict(tabulate([OTHER]))
     assert found[0] == pytest.approx(truth, abs=0.08)
     assert abs(found[0] - truth) < 2.6 * deviation[0]

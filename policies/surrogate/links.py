@@ -1,16 +1,17 @@
-"""What a probe of the links between the nodes teaches before any burst: a lesson on the factors of the network.
+"""A lesson from a probe of the links between nodes, before any burst.
 
-The probe's all-reduces run as the closed form's collectives do: each rank over its own NIC. Their rate over what the
-tables give a collective is the factor of the network, their latency that of a collective. Of the other libraries on the
-same links they tell less, hence the deviations. Ranks of CPUs have one kind of link in the closed form: where there
-are several on a node, what goes between them is faster than the probe says, and it teaches nothing.
+The probe's all-reduces use the links as the closed form's collectives do, each rank over its own NIC: measured over
+tabulated bandwidth is the factor of the network, measured over tabulated latency that of a collective. Other libraries
+use the same links differently, hence the deviations (judged). CPU ranks have one kind of link in the closed form: with
+several ranks on a node the probe measures only the slower kind, and there is no lesson.
 """
 
 from __future__ import annotations
 
 import math
 
-from policies.belief.lesson import Lesson
+from policies.constants import constant
+from policies.surrogate.lesson import Lesson
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.links import across_gb_s
 from trainer.probe.links import Links
@@ -19,17 +20,17 @@ from trainer.recipe import Recipe
 SOURCE = "a probe of the links"
 GPU_DEVIATIONS = {"network": 0.15, "collective_latency": 0.4}  # a library's own share; a ring's length, NCCL's protocol
 CPU_DEVIATIONS = {"cpu_links": 0.3, "cpu_reduce": 0.3, "cpu_latency": 0.5}  # gloo's rate goes with what the cores do
-FAR = 3.0  # the furthest a GPU's factor is moved, as a log: beyond it the probe measured another network than NCCL's
+PROBE_MAX_LOG_SHIFT = constant("probe_max_log_shift")
 
 
 def lesson_of_links(links: Links, recipe: Recipe) -> Lesson | None:
-    """None where nothing goes between nodes by what the probe measured: all of them share one NVLink domain, or ranks
-    of CPUs have neighbours."""
+    """Returns the lesson; None where the recipe's traffic does not use the probed links: all GPUs share one NVLink
+    domain, or a node has several CPU ranks."""
     if recipe.hardware.is_cpu:
         return None if links.ranks_per_node > 1 else _lesson(_of_cpus(links), CPU_DEVIATIONS)
     if recipe.hardware.nvlink_domain_gpus >= recipe.world_size:
         return None
-    return _lesson({name: log for name, log in _of_gpus(links, recipe).items() if abs(log) <= FAR}, GPU_DEVIATIONS)
+    return _lesson({name: log for name, log in _of_gpus(links, recipe).items() if abs(log) <= PROBE_MAX_LOG_SHIFT}, GPU_DEVIATIONS)
 
 
 def _lesson(logs: dict[str, float], deviations: dict[str, float]) -> Lesson:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from analyzers.diagnosis import IdleByCause, Wall
-from policies.belief.corrections import corrections
-from policies.belief.evidence import Evidence, evidence_of, told_together
-from policies.belief.factors import factors, moved
-from policies.belief.prior import lesson_of, prior_of
-from policies.belief.time import learnt, work_of
-from tests.policies.belief.planted import evidence, true_step_s
+from policies.surrogate.corrections import corrections
+from policies.surrogate.evidence import Evidence, evidence_of, told_together
+from policies.surrogate.factors import factors, move_constants
+from policies.surrogate.prior import lesson_of, prior_of
+from policies.surrogate.time import fit_time, work_of
+from tests.policies.surrogate.planted import evidence, true_step_s
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, outcome, trial
 from trainer.burst import Outcome
 from trainer.estimate.candidates import tabulate
@@ -46,7 +46,7 @@ def on_cpus(theta: dict[str, float], recipes: Sequence[Recipe] = RECIPES) -> lis
 
 def worked(theta: dict[str, float], recipes: Sequence[Recipe]) -> list[Evidence]:
     """The same with the CPU time of the ranks."""
-    values = moved(theta)
+    values = move_constants(theta)
     share = {**constants(), **values}["cpu_moved"]
     return [
         replace(one, work_s=float(work_of(stages_of(tabulate([one.recipe]), constants=values), moved=share)[0]))
@@ -56,7 +56,7 @@ def worked(theta: dict[str, float], recipes: Sequence[Recipe]) -> list[Evidence]
 
 def gain(theta: dict[str, float], recipe: Recipe, over: Recipe) -> tuple[float, float]:
     """(predicted from a burst of `over` alone, true) log of throughput gained."""
-    steps, _ = learnt(worked(theta, [over])).predict(tabulate([over, recipe]))
+    steps, _ = fit_time(worked(theta, [over])).predict(tabulate([over, recipe]))
     return float(steps[0] - steps[1]), math.log(true_step_s(over, theta) / true_step_s(recipe, theta))
 
 
@@ -68,13 +68,13 @@ def burst(cpu_us: float) -> Outcome:
 @pytest.mark.parametrize("theta", MACHINES.values(), ids=MACHINES)
 def test_another_recipe_on_a_planted_machine_is_predicted(theta: dict[str, float]) -> None:
     truth = math.log(true_step_s(OTHER, theta))
-    mean, deviation = learnt(on_cpus(theta)).predict(tabulate([OTHER]))
+    mean, deviation = fit_time(on_cpus(theta)).predict(tabulate([OTHER]))
     assert abs(float(mean[0]) - truth) < 0.15
     assert abs(float(mean[0]) - truth) < 1.645 * float(deviation[0])
 
 
 def test_no_constant_of_gpus_is_touched() -> None:
-    found = learnt(on_cpus(MACHINES["a slow machine"]))
+    found = fit_time(on_cpus(MACHINES["a slow machine"]))
     left = dict(zip((factor.name for factor in factors()), np.sqrt(np.diag(found.covariance)), strict=True))
     prior = {factor.name: factor.spread for factor in factors()}
     for name in ("gemm", "grouped", "nvlink", "network", "alltoall", "host", "fixed", "optimizer"):
@@ -82,14 +82,14 @@ def test_no_constant_of_gpus_is_touched() -> None:
 
 
 def test_what_was_learnt_is_told_in_units_of_cpus() -> None:
-    told = corrections(learnt(on_cpus(MACHINES["a slow machine"])), RECIPES[0])
+    told = corrections(fit_time(on_cpus(MACHINES["a slow machine"])), RECIPES[0])
     products = next(one for one in told if one.factor == "cpu_products")
     assert products.unit == "TFLOP/s"
     assert products.after < products.before
 
 
 def test_a_study_on_cpus_teaches_another() -> None:
-    lesson = lesson_of(learnt(on_cpus(MACHINES["a slow machine"])), study="first")
+    lesson = lesson_of(fit_time(on_cpus(MACHINES["a slow machine"])), study="first")
     assert "gemm" not in lesson.mean
     taught = dict(zip((factor.name for factor in factors()), prior_of([lesson]).mean.tolist(), strict=True))
     assert taught["cpu_products"] < -0.3
@@ -98,10 +98,10 @@ def test_a_study_on_cpus_teaches_another() -> None:
 
 def test_cpu_time_tells_what_wall_time_on_a_busy_machine_does_not() -> None:
     """Steps of a burst that neighbours made three times as long, with and without the ranks' own CPU time."""
-    calm = learnt(on_cpus({})).predict(tabulate([OTHER]))[0]
+    calm = fit_time(on_cpus({})).predict(tabulate([OTHER]))[0]
     busy = [replace(one, step_s=3 * (one.step_s or 0.0), deviation=0.3, ranks=()) for one in on_cpus({})]
     worked = [replace(one, work_s=0.85 * (one.step_s or 0.0) / 3) for one in busy]
-    without, known = (learnt(found).predict(tabulate([OTHER]))[0] for found in (busy, worked))
+    without, known = (fit_time(found).predict(tabulate([OTHER]))[0] for found in (busy, worked))
     assert abs(float(known[0] - calm[0])) < abs(float(without[0] - calm[0]))
 
 
@@ -120,7 +120,7 @@ def test_the_gain_of_a_large_step_is_predicted_alike_on_a_busy_machine(stretch: 
 
 
 def test_what_neighbours_take_is_no_property_of_the_machine() -> None:
-    found = learnt(worked({"cpu_stretch": math.log(4)}, RECIPES))
+    found = fit_time(worked({"cpu_stretch": math.log(4)}, RECIPES))
     assert found.theta["cpu_stretch"] == pytest.approx(math.log(4), abs=0.2)
     assert all(abs(found.theta[name]) < 0.25 for name in ("cpu_products", "cpu_host", "cpu_links"))
 

@@ -1,4 +1,4 @@
-"""What a study has taught of its cluster, factor by factor, in units: before any burst, and now with an interval."""
+"""What a study learned of its cluster, factor by factor in units: by the tables, and now with an interval."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.belief.factors import MOVES, Factor, factors
-from policies.belief.time import INTERVAL, Posterior
+from policies.constants import constant
+from policies.surrogate.factors import MOVES, Factor, factors
+from policies.surrogate.time import TimeSurrogate
+from policies.trial import Z_90
 from trainer.estimate.time.constants import constant_table, constants
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import Hardware
 
-TAUGHT = 0.8  # of a factor's spread left: with more, no burst has said much
+REPORTED_SPREAD = constant("reported_spread")
 ARCHITECTURES = ("hopper", "blackwell")
 FABRICS = {True: "nvlink72", False: "nvlink8"}  # by whether the domain is wider than a node of eight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """One constant: its value by the tables, now, and the 90 % interval, in `unit`."""
+    """One constant: its value by the tables, its value now, and the 90 % interval, in `unit`."""
 
     factor: str
     words: str
@@ -32,19 +34,19 @@ class Correction:
 
     @property
     def surprise(self) -> float:
-        """How far it has moved, as a log."""
+        """Returns the absolute log ratio of the value now to the table's."""
         return abs(math.log(max(self.after, 1e-9) / max(self.before, 1e-9))) if self.before else math.inf
 
 
-def corrections(found: Posterior, recipe: Recipe) -> list[Correction]:
-    """The most surprising first; none of what no burst has touched."""
+def corrections(found: TimeSurrogate, recipe: Recipe) -> list[Correction]:
+    """Returns the learned factors, the largest shift first; those that no burst updated are left out."""
     spread = np.sqrt(np.diag(found.covariance))
-    told = [
+    learned = [
         _correction(factor, recipe, float(at), float(left))
         for factor, at, left in zip(factors(), found.mean, spread, strict=True)
-        if left < TAUGHT * factor.spread
+        if left < REPORTED_SPREAD * factor.spread
     ]
-    return sorted((one for one in told if one), key=lambda one: -one.surprise)
+    return sorted((one for one in learned if one), key=lambda one: -one.surprise)
 
 
 def _correction(factor: Factor, recipe: Recipe, at: float, left: float) -> Correction | None:
@@ -53,12 +55,12 @@ def _correction(factor: Factor, recipe: Recipe, at: float, left: float) -> Corre
         return None
     name, rate, unit = shown
     value, move = constants()[name] * rate, MOVES[factor.scale]
-    low, after, high = (move(constants()[name], at + sign * INTERVAL * left) * rate for sign in (-1, 0, 1))
+    low, after, high = (move(constants()[name], at + sign * Z_90 * left) * rate for sign in (-1, 0, 1))
     return Correction(factor=factor.name, words=factor.words, unit=unit, before=value, after=after, low=low, high=high)
 
 
 def _shown(factor: Factor, hardware: Hardware, precision: str) -> tuple[str, float, str] | None:
-    """(the constant that stands for a factor here, what it is multiplied by, its unit then)."""
+    """Returns (the constant that represents a factor here, its multiplier for display, the unit of the product)."""
     fabric = FABRICS[hardware.nvlink_domain_gpus > 8]
     others = {*FABRICS.values(), *ARCHITECTURES} - {fabric, hardware.architecture}
     here = [name for name in factor.constants if not others & set(name.split("."))]

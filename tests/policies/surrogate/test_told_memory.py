@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as altered
 
-from policies.belief.evidence import evidence_of
+from policies.surrogate.evidence import evidence_of
 from tests.policies.drawn import gpu_recipe, out_of_memory, outcome, trial
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies.belief.evidence import Evidence
-from policies.belief.memory import GROUPS, OUTSIDE_DIFFERS, OUTSIDE_SPREAD, _Told, learnt_memory
-from tests.policies.belief.planted import OTHER, RECIPES
+from policies.surrogate.evidence import Evidence
+from policies.surrogate.memory import GROUPS, OUTSIDE_DIFFERS, OUTSIDE_SPREAD, _Told, fit_memory
+from tests.policies.surrogate.planted import OTHER, RECIPES
 from tests.policies.drawn import gpu_recipe
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.memory.estimate import estimate_memory, memory_of
@@ -29,7 +29,7 @@ def died(recipe: Recipe, denied_gib: float | None = None) -> Evidence:
 
 
 def chance(recipe: Recipe, found: list[Evidence], limit_gib: float) -> float:
-    return float(learnt_memory(found, limit_gib).fits(tabulate([recipe]))[0])
+    return float(fit_memory(found, limit_gib).fits(tabulate([recipe]))[0])
 
 
 def needs(recipe: Recipe) -> float:
@@ -38,7 +38,7 @@ def needs(recipe: Recipe) -> float:
 
 
 def test_without_a_limit_everything_fits() -> None:
-    assert learnt_memory([], None).fits(tabulate(RECIPES)).tolist() == [1.0] * len(RECIPES)
+    assert fit_memory([], None).fits(tabulate(RECIPES)).tolist() == [1.0] * len(RECIPES)
 
 
 def test_the_chance_of_fitting_grows_with_the_limit() -> None:
@@ -69,31 +69,31 @@ def test_a_recipe_that_died_speaks_against_what_needs_as_much() -> None:
 
 def test_the_expected_peak_of_a_measured_recipe_is_what_was_measured() -> None:
     peak = ran(RECIPES[0], 1.2)
-    found = learnt_memory([peak], 1e6).peaks(tabulate([RECIPES[0]]))
+    found = fit_memory([peak], 1e6).peaks(tabulate([RECIPES[0]]))
     assert float(found[0]) == pytest.approx(max(peak.peak_gib), rel=0.03)
 
 
 def test_a_death_without_a_known_limit_teaches_nothing() -> None:
     recipe = gpu_recipe()
-    assert learnt_memory([died(recipe)], None).fits(tabulate([recipe])).tolist() == [1.0]
+    assert fit_memory([died(recipe)], None).fits(tabulate([recipe])).tolist() == [1.0]
 
 
 def test_a_rank_that_ran_out_below_the_limit_shows_how_much_room_there_is() -> None:
     beside, limit = estimate_memory(RECIPES[0]).outside_gib, needs(RECIPES[0]) * 1.2
-    found = learnt_memory([died(RECIPES[0], 0.9 * limit - beside)], limit)
+    found = fit_memory([died(RECIPES[0], 0.9 * limit - beside)], limit)
     assert found.limit_gib == pytest.approx(0.9 * limit)
     assert float(found.fits(tabulate([OTHER]))[0]) < chance(OTHER, [died(RECIPES[0])], limit)
 
 
 def test_what_ran_had_room_whatever_was_denied() -> None:
     peak = ran(OTHER, 1.0)
-    found = learnt_memory([peak, died(RECIPES[0], 0.5 * max(peak.peak_gib))], needs(OTHER) * 1.2)
+    found = fit_memory([peak, died(RECIPES[0], 0.5 * max(peak.peak_gib))], needs(OTHER) * 1.2)
     assert found.limit_gib == pytest.approx(needs(OTHER))
 
 
 def test_more_than_the_limit_was_never_there() -> None:
     limit = needs(OTHER) * 1.05
-    assert learnt_memory([died(OTHER, 2 * limit)], limit).limit_gib == limit
+    assert fit_memory([died(OTHER, 2 * limit)], limit).limit_gib == limit
 
 
 def beside(found: Evidence, times: float) -> Evidence:
@@ -111,9 +111,9 @@ def test_what_lies_beside_the_allocator_moves_the_chance_of_another_recipe(times
 
 def test_what_lies_beside_the_allocator_is_surer_with_every_recipe_that_told_it() -> None:
     told = [beside(ran(recipe, 1.0, number), 1.4) for number, recipe in enumerate(RECIPES)]
-    found = [learnt_memory(told[:count], 1e6) for count in (1, 2, 4)]
+    found = [fit_memory(told[:count], 1e6) for count in (1, 2, 4)]
     assert [each.mean[-1] for each in found] == pytest.approx([np.log(1.4)] * 3, abs=0.06)
-    spreads = [float(each.covariance[-1, -1]) ** 0.5 for each in (learnt_memory([], 1e6), *found)]
+    spreads = [float(each.covariance[-1, -1]) ** 0.5 for each in (fit_memory([], 1e6), *found)]
     assert spreads == sorted(spreads, reverse=True)
     assert spreads[1] < OUTSIDE_SPREAD / 2
 
@@ -121,20 +121,20 @@ def test_what_lies_beside_the_allocator_is_surer_with_every_recipe_that_told_it(
 def test_another_recipe_may_differ_in_what_lies_beside_however_many_told_it() -> None:
     told = [beside(ran(RECIPES[0], 1.0, number), 1.0) for number in range(50)]
     table = tabulate([OTHER])
-    need, deviation = learnt_memory(told, 1e6).needs(table)
+    need, deviation = fit_memory(told, 1e6).needs(table)
     assert deviation[0] > OUTSIDE_DIFFERS * estimate_memory(OTHER).outside_gib / need[0]
 
 
 def test_a_limit_that_was_met_counts_what_was_measured_beside() -> None:
     limit, held = needs(RECIPES[0]) * 1.2, 2 * estimate_memory(RECIPES[0]).outside_gib
     short = replace(died(RECIPES[0], 0.9 * limit - held), outside_gib=held)
-    assert learnt_memory([short], limit).limit_gib == pytest.approx(0.9 * limit)
+    assert fit_memory([short], limit).limit_gib == pytest.approx(0.9 * limit)
 
 
 def test_a_recipe_that_ran_at_the_limit_says_nothing_of_what_was_measured_beside() -> None:
     """Where both are measured the sum is known: that it fits moves no part of the estimate."""
     told = beside(ran(OTHER, 1.0), 1.0)
-    tight, roomy = (learnt_memory([told], needs(OTHER) * times) for times in (1.001, 10.0))
+    tight, roomy = (fit_memory([told], needs(OTHER) * times) for times in (1.001, 10.0))
     assert tight.mean == pytest.approx(roomy.mean, abs=1e-3)
     assert tight.covariance == pytest.approx(roomy.covariance, rel=1e-2, abs=1e-9)
 

@@ -1,4 +1,4 @@
-"""What a burst may teach of a cluster: factors on the constants of the step-time model, one row of `factors.csv` each.
+"""The factors on the constants of the step-time model that bursts calibrate, one row of `factors.csv` each.
 
 A factor is a number θ with mean 0 before any burst and standard deviation `spread`: constants on a log scale are
 multiplied by exp(θ), shares on a logit scale stay between 0 and 1, and to what is plainly 0 in the table θ is added.
@@ -17,7 +17,7 @@ from trainer.estimate.time.constants import Constants, constants
 from trainer.recipe.hardware import Hardware
 from trainer.recipe.tables import read_table
 
-EDGE = 1e-4  # how near to 0 or 1 a share on the logit scale starts
+SHARE_EPSILON = 1e-4  # how near to 0 or 1 a share on the logit scale starts
 
 
 class Scale(StrEnum):
@@ -28,7 +28,7 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """`constants` are those it moves, `spread` its standard deviation before any burst."""
+    """One factor: the `constants` that it moves, and its prior standard deviation `spread`."""
 
     name: str
     constants: tuple[str, ...]
@@ -37,13 +37,13 @@ class Factor:
     words: str
 
     def acts_on(self, hardware: Hardware) -> bool:
-        """CPU ranks have constants of their own, which no GPU's step reads."""
+        """Returns whether a step on this hardware reads any of its constants: CPU ranks have constants of their own."""
         return hardware.is_cpu or not all(name.startswith("cpu_") for name in self.constants)
 
 
 @cache
 def factors() -> tuple[Factor, ...]:
-    """In the table's order; a name that ends in a dot stands for all that begin so."""
+    """Returns the factors in the table's order; a pattern that ends in a dot stands for every name with that prefix."""
     return tuple(
         Factor(
             name=row["name"],
@@ -52,7 +52,7 @@ def factors() -> tuple[Factor, ...]:
             scale=Scale(row["scale"]),
             words=row["words"],
         )
-        for row in read_table("factors.csv", package="policies.belief")
+        for row in read_table("factors.csv", package="policies.surrogate")
     )
 
 
@@ -60,8 +60,8 @@ def _named(pattern: str) -> list[str]:
     return [name for name in constants() if fnmatchcase(name, f"{pattern}*" if pattern.endswith(".") else pattern)]
 
 
-def moved(theta: Mapping[str, float]) -> Constants:
-    """The constants that these factors move, at their new values."""
+def move_constants(theta: Mapping[str, float]) -> Constants:
+    """Returns the constants that these factors move, at their new values."""
     values: dict[str, float] = {}
     for factor in factors():
         if at := theta.get(factor.name, 0.0):
@@ -72,7 +72,7 @@ def moved(theta: Mapping[str, float]) -> Constants:
 
 
 def _logit_moved(share: float, at: float) -> float:
-    inside = min(max(share, EDGE), 1 - EDGE)
+    inside = min(max(share, SHARE_EPSILON), 1 - SHARE_EPSILON)
     return 1 / (1 + (1 - inside) / inside * math.exp(-at))
 
 

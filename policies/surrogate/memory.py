@@ -1,12 +1,11 @@
-"""The memory of this cluster, learnt: how likely a recipe fits, from measured peaks and recipes that ran out.
+"""Memory of one cluster: the probability that a recipe fits, fitted to measured peaks and to recipes that ran out.
 
     log peak(x, pipeline rank) = log Σ groups (1 + φ) · part(x, pipeline rank) + h(x)
 
-φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. What
-ran out of memory needed more than the limit, what ran needed less. What a GPU holds beside the allocator is a group of
-its own, exp(φ) times the estimate, and learned from every burst that measured it. A limit is what ranks met, where one
-ran out below what it should have had: heaps are never packed, and others hold some too. Shapes: N candidates, P
-pipeline ranks, G groups.
+φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. A recipe
+that ran out of memory needed more than the limit, one that ran needed less. Memory outside torch's allocator is a group
+of its own, exp(φ) times the estimate, fitted to every burst that measured it. Where a rank ran out below the nominal
+limit (fragmentation, other processes), the limit is what it met. Shapes: N candidates, P pipeline ranks, G groups.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from policies.belief.alike import Process, features, process_of
-from policies.belief.evidence import Evidence
+from policies.constants import constant
+from policies.surrogate.kernel import GaussianProcess, features, fit_process
+from policies.surrogate.evidence import Evidence
 from trainer.estimate.candidates import Candidates, Floats, tabulate
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.memory.estimate import MemoryTable, memory_of
 
-DISCREPANCY = 0.03  # standard deviation of h before any burst
-NOISE = 0.01  # of a measured peak
-FAR = 4.0  # spreads beyond which no group is moved
-# How sharply a limit cuts, of the limit: what ran near it does not run every time. Log loss of P(fits) after three
-# bursts of 31 studies of benchmarks.policy: 0.368 with 0.02, 0.361 with this
-EDGE = 0.012
+DISCREPANCY = constant("memory_discrepancy")  # prior standard deviation of h
+NOISE = constant("memory_noise")
+MAX_SHIFT_SPREADS = constant("max_shift_spreads")
+EDGE = constant("memory_edge")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Parts of an estimate that err together: `mean` and `spread` of φ before any burst."""
+    """Parts of the memory estimate with one common error, and its prior `mean` and `spread` (of φ; judged)."""
 
     gib: Callable[[Candidates, MemoryTable], Floats]  # [N, P]
     mean: float
@@ -62,21 +60,23 @@ GROUPS: dict[str, Group] = {
     "uneven": Group(gib=_uneven, mean=0.03, spread=0.15),
 }
 EXTRA = ("uneven",)  # not in the estimate: φ of them, not 1 + φ
-OUTSIDE_SPREAD = 0.5  # of what lies beside the allocator: of the log of true over told
-OUTSIDE_DIFFERS = 0.15  # of the same from recipe to recipe of a cluster: 0.1 to 0.2 tell P(fits) equally well
+OUTSIDE_SPREAD = constant("outside_spread")
+OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryBelief:
-    """φ of GROUPS and of what lies outside, [G + 1], and what they leave of the measured peaks."""
+class MemorySurrogate:
+    """The posterior: mean and covariance of φ (GROUPS, then outside the allocator), and the process `residual` over
+    what they leave of the measured peaks."""
 
     limit_gib: float | None
     mean: Floats
     covariance: Floats
-    residual: Process  # h
+    residual: GaussianProcess  # h
 
     def needs(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """(GiB a GPU needs, beside the allocator included; standard deviation of its log), [N] each."""
+        """Returns (GiB that the hottest GPU needs, memory outside the allocator included; standard deviation of its
+        log), [N] each."""
         table = memory_of(candidates)
         parts = _grouped(candidates, table)
         peaks = _peaks(parts, self.mean)
@@ -88,18 +88,18 @@ class MemoryBelief:
         need = peak + outside
         slopes = np.concatenate([parts[:, rows, hottest].T, outside[:, None]], axis=1) / need[:, None]
         spread = np.einsum("ng,gh,nh->n", slopes, self.covariance, slopes) + variance
-        spread += (OUTSIDE_DIFFERS * slopes[:, -1]) ** 2
+        spread += (OUTSIDE_RECIPE_SPREAD * slopes[:, -1]) ** 2
         return need, np.sqrt(spread)
 
     def peaks(self, candidates: Candidates) -> Floats:
-        """GiB of torch's allocator on the hottest rank, [N]."""
+        """Returns the peak of torch's allocator on the hottest rank, GiB, [N]."""
         table = memory_of(candidates)
         error, _ = self.residual.at(features(candidates))
         peaks: Floats = _peaks(_grouped(candidates, table), self.mean).max(axis=1) * np.exp(error)
         return peaks
 
     def fits(self, candidates: Candidates) -> Floats:
-        """The probability that a recipe fits, [N]; 1 where no limit is known."""
+        """Returns P(fits), [N]; 1 where no limit is known."""
         if self.limit_gib is None:
             return np.ones(candidates.count)
         need, deviation = self.needs(candidates)
@@ -119,38 +119,38 @@ def _peaks(parts: Floats, phi: Floats) -> Floats:
     return peaks
 
 
-def learnt_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemoryBelief:
-    """From all peaks and all that ran out; the prior where nothing did. Pure."""
+def fit_memory(evidence: Sequence[Evidence], limit_gib: float | None) -> MemorySurrogate:
+    """Fits the posterior to all peaks and all recipes that ran out; returns the prior without any. Pure."""
     limit_gib = _limit_met(evidence, limit_gib)
     mean = np.array([*(group.mean for group in GROUPS.values()), 0.0])
     spread = np.array([*(group.spread for group in GROUPS.values()), OUTSIDE_SPREAD])
-    told = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
-    if not told:
+    rows = [each for each in evidence if each.peak_gib or (each.out_of_memory and limit_gib is not None)]
+    if not rows:
         nothing = np.zeros(0)
-        return MemoryBelief(
+        return MemorySurrogate(
             limit_gib=limit_gib,
             mean=mean,
             covariance=np.diag(spread**2),
-            residual=process_of(nothing, np.zeros((0, 0)), nothing, prior=DISCREPANCY),
+            residual=fit_process(nothing, np.zeros((0, 0)), nothing, prior=DISCREPANCY),
         )
-    told_peaks = _Told(told, limit_gib)
+    observed = _Observed(rows, limit_gib)
 
     def cost(phi: Floats) -> float:
-        return told_peaks.cost(phi) + 0.5 * float((((phi - mean) / spread) ** 2).sum())
+        return observed.cost(phi) + 0.5 * float((((phi - mean) / spread) ** 2).sum())
 
     found = minimize(cost, mean, method="L-BFGS-B", bounds=_bounds(mean, spread))
-    covariance = np.asarray(np.linalg.inv(told_peaks.curvature(found.x) + np.diag(spread**-2.0)), dtype=np.float64)
-    residual, seen = told_peaks.residual(found.x), features(told_peaks.candidates)
-    return MemoryBelief(
+    covariance = np.asarray(np.linalg.inv(observed.curvature(found.x) + np.diag(spread**-2.0)), dtype=np.float64)
+    residual, seen = observed.residual(found.x), features(observed.candidates)
+    return MemorySurrogate(
         limit_gib=limit_gib,
         mean=found.x,
         covariance=covariance,
-        residual=process_of(residual, seen, np.full(len(told), NOISE), prior=DISCREPANCY),
+        residual=fit_process(residual, seen, np.full(len(rows), NOISE), prior=DISCREPANCY),
     )
 
 
 def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float | None:
-    """The least that an allocator could not hold and what lies beside it, no less than what ran; at most the limit."""
+    """Returns the effective limit: the least that a rank could not hold, no less than what ran, at most the limit."""
     denied = [each for each in evidence if each.denied_gib is not None]
     if limit_gib is None or not denied:
         return limit_gib
@@ -161,53 +161,53 @@ def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float |
 
 
 def _beside(evidence: Sequence[Evidence]) -> list[float]:
-    """GiB beside the allocator: as measured, else by the estimate."""
-    told = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
-    return [each.outside_gib or float(gib) for each, gib in zip(evidence, told, strict=True)]
+    """Returns the GiB outside the allocator of each: as measured, else by the estimate."""
+    rows = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
+    return [each.outside_gib or float(gib) for each, gib in zip(evidence, rows, strict=True)]
 
 
 def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
-    return list(zip((mean - FAR * spread).tolist(), (mean + FAR * spread).tolist(), strict=True))
+    return list(zip((mean - MAX_SHIFT_SPREADS * spread).tolist(), (mean + MAX_SHIFT_SPREADS * spread).tolist(), strict=True))
 
 
-class _Told:
-    """What the bursts said of memory: peaks by pipeline rank, and on which side of the limit each was."""
+class _Observed:
+    """What the bursts observed: peaks by pipeline rank, and on which side of the limit each recipe was."""
 
-    def __init__(self, told: Sequence[Evidence], limit_gib: float | None) -> None:
-        self.candidates = tabulate([each.recipe for each in told])
+    def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None) -> None:
+        self.candidates = tabulate([each.recipe for each in evidence])
         self.table = memory_of(self.candidates)
         self.parts = _grouped(self.candidates, self.table)
         self.limit_gib = limit_gib
-        self.measured = np.array([bool(each.peak_gib) for each in told])
-        self.died = np.array([each.out_of_memory for each in told])
-        self.outside = np.array([each.outside_gib or 0.0 for each in told])
+        self.measured = np.array([bool(each.peak_gib) for each in evidence])
+        self.died = np.array([each.out_of_memory for each in evidence])
+        self.outside = np.array([each.outside_gib or 0.0 for each in evidence])
         self.beside = (self.outside > 0) & (self.table.outside_gib > 0)  # where `outside` was measured
         self.peaks = np.full(self.parts.shape[1:], np.nan)
-        for row, each in enumerate(told):
+        for row, each in enumerate(evidence):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib
         self.deviation = np.sqrt(DISCREPANCY**2 + NOISE**2)
 
     def errors(self, phi: Floats) -> Floats:
-        """log of measured over told, [M, P]; the mean of the row's others where a rank was not measured."""
-        told = np.where(self.measured[:, None], _peaks(self.parts, phi), 1.0)
-        errors = np.log(self.peaks / np.maximum(told, 1e-9))
+        """Returns log of measured over predicted peak, [M, P]; the mean of the row where a rank was not measured."""
+        predicted = np.where(self.measured[:, None], _peaks(self.parts, phi), 1.0)
+        errors = np.log(self.peaks / np.maximum(predicted, 1e-9))
         known = np.isfinite(errors)
         mean = np.where(known, errors, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         return np.where(known, errors, mean[:, None])
 
     def residual(self, phi: Floats) -> Floats:
-        """What is left of every row, [M]: of one that died, how far over the limit it is expected to have been."""
+        """Returns the residual of every row, [M]: for one that ran out, the expected excess over the limit."""
         short = -self._over(phi) * self._sharp / DISCREPANCY
         expected = DISCREPANCY * np.exp(norm.logpdf(short) - norm.logsf(short))
         left: Floats = np.where(self.measured, self.errors(phi).mean(axis=1), expected)
         return left
 
     def cost(self, phi: Floats) -> float:
-        """Minus the log likelihood. The ranks of one recipe err together: they count as one."""
+        """Returns minus the log likelihood. The ranks of one recipe share their error: they count as one."""
         errors = self.errors(phi)[self.measured]
         cost = 0.5 * (errors**2).mean(axis=1).sum() / self.deviation**2
         beside = np.log(self.outside[self.beside] / self.table.outside_gib[self.beside])
-        cost += 0.5 * ((beside - phi[-1]) ** 2).sum() / OUTSIDE_DIFFERS**2
+        cost += 0.5 * ((beside - phi[-1]) ** 2).sum() / OUTSIDE_RECIPE_SPREAD**2
         if self.limit_gib is None:
             return float(cost)
         over = self._over(phi)
@@ -215,13 +215,13 @@ class _Told:
         return float(cost - norm.logcdf(away).sum())
 
     def curvature(self, phi: Floats) -> Floats:
-        """Of the cost, [G + 1, G + 1], as in a straight line around `phi`."""
+        """Returns the Gauss-Newton curvature of the cost at `phi`, [G + 1, G + 1]."""
         peaks = np.maximum(_peaks(self.parts, phi), 1e-9)
         slopes = np.concatenate([self.parts / peaks, np.zeros((1, *peaks.shape))])  # [G + 1, M, P]
         known = np.isfinite(self.peaks) & self.measured[:, None]
         weight = known / np.maximum(known.sum(axis=1, keepdims=True), 1) / self.deviation**2
         found: Floats = np.einsum("gmp,hmp,mp->gh", slopes, slopes, weight)
-        found[-1, -1] += self.beside.sum() / OUTSIDE_DIFFERS**2
+        found[-1, -1] += self.beside.sum() / OUTSIDE_RECIPE_SPREAD**2
         if self.limit_gib is None:
             return found
         rows, hottest = np.arange(len(peaks)), peaks.argmax(axis=1)
@@ -235,19 +235,19 @@ class _Told:
         return cut
 
     def _over(self, phi: Floats) -> Floats:
-        """How far over the limit each was, in deviations, [M]."""
+        """Returns how far over the limit each is, in standard deviations, [M]."""
         over: Floats = np.log(self._needs(phi) / (self.limit_gib or 1.0)) / self._deviations
         return over
 
     def _needs(self, phi: Floats) -> Floats:
-        """GiB of the GPU, [M]: what was measured as measured, the rest as told."""
-        told = _peaks(self.parts, phi).max(axis=1)
-        peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), told)
+        """Returns the GiB that the GPU needs, [M]: measured peaks where available, else predicted."""
+        predicted = _peaks(self.parts, phi).max(axis=1)
+        peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), predicted)
         needs: Floats = np.maximum(peak + self._beside(phi), 1e-9)
         return needs
 
     def _beside(self, phi: Floats) -> Floats:
-        """GiB beside the allocator, [M]."""
+        """Returns the GiB outside the allocator, [M]."""
         return np.where(self.beside, self.outside, self.table.outside_gib * np.exp(phi[-1]))
 
     @property

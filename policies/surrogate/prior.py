@@ -1,8 +1,8 @@
-"""What is believed of the factors before a study's own bursts: the tables, and what other studies have taught.
+"""The prior of the factors before a study's own bursts: the tables, combined with the lessons of other studies.
 
-Another study's cluster is not this one, even where its GPUs are: its lessons count with WIDER more than their spread. A
-lesson far outside of what the tables think possible says that they think too little possible: links of 40 Mbit/s are no
-compromise between those and the tables'.
+Another study's cluster is not this one, even with the same GPUs: the spread of its lessons is widened by
+LESSON_EXTRA_SPREAD. Where a lesson lies far outside the table's spread, the table's spread is widened to reach it: a
+link of 40 Mbit/s must not end up halfway to the table's value.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.belief.factors import factors
-from policies.belief.lesson import Lesson
-from policies.belief.time import Posterior, Prior
+from policies.constants import constant
+from policies.surrogate.factors import factors
+from policies.surrogate.lesson import Lesson
+from policies.surrogate.time import TimeSurrogate, Prior
 
-WIDER = 0.4  # of a factor's spread by the tables, added to what another study left of it
+LESSON_EXTRA_SPREAD = constant("lesson_extra_spread")
 
 
-def lesson_of(found: Posterior, *, study: str) -> Lesson:
-    """Of factors that no burst has touched nothing is taught."""
+def lesson_of(found: TimeSurrogate, *, study: str) -> Lesson:
+    """Returns what the study learned; skips factors that no burst has updated."""
     left = np.sqrt(np.diag(found.covariance))
     touched = [at for at, factor in enumerate(factors()) if left[at] < factor.spread]
     names = [factors()[at].name for at in touched]
@@ -32,12 +33,12 @@ def lesson_of(found: Posterior, *, study: str) -> Lesson:
 
 
 def prior_of(lessons: Sequence[Lesson]) -> Prior:
-    """The tables' own, corrected by each lesson in turn, by its precision."""
+    """Returns the table's prior combined with each lesson in turn, by precision."""
     mean, spread = np.zeros(len(factors())), np.array([factor.spread for factor in factors()])
     for lesson in lessons:
         for at, factor in enumerate(factors()):
             if factor.name in lesson.mean:
-                theirs = np.hypot(lesson.deviation[factor.name], WIDER * factor.spread) ** -2.0
+                theirs = np.hypot(lesson.deviation[factor.name], LESSON_EXTRA_SPREAD * factor.spread) ** -2.0
                 ours = max(spread[at], abs(lesson.mean[factor.name] - mean[at])) ** -2.0
                 mean[at] = (ours * mean[at] + theirs * lesson.mean[factor.name]) / (ours + theirs)
                 spread[at] = (ours + theirs) ** -0.5

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.belief.evidence import PARTS, Evidence, RankParts
-from policies.belief.factors import factors
-from policies.belief.time import learnt
-from tests.policies.belief.planted import OTHER, RECIPES, evidence, true_step_s
+from policies.surrogate.evidence import PARTS, Evidence, RankParts
+from policies.surrogate.factors import factors
+from policies.surrogate.time import fit_time
+from tests.policies.surrogate.planted import OTHER, RECIPES, evidence, true_step_s
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.estimate import time_of
 
@@ -26,13 +26,13 @@ CLUSTERS: dict[str, dict[str, float]] = {
 
 
 def predicted(found: list[Evidence]) -> tuple[float, float]:
-    mean, deviation = learnt(found).predict(tabulate([OTHER]))
+    mean, deviation = fit_time(found).predict(tabulate([OTHER]))
     return float(mean[0]), float(deviation[0])
 
 
 def test_before_any_burst_the_belief_is_the_estimate() -> None:
     table = tabulate(RECIPES)
-    assert learnt([]).means(table) == pytest.approx(np.log(time_of(table).step_s))
+    assert fit_time([]).means(table) == pytest.approx(np.log(time_of(table).step_s))
 
 
 @pytest.mark.parametrize("theta", CLUSTERS.values(), ids=CLUSTERS)
@@ -52,7 +52,7 @@ def test_traced_parts_teach_more_than_steps_alone() -> None:
 
 
 def test_factors_that_no_burst_has_touched_keep_their_spread() -> None:
-    found = learnt(evidence(RECIPES[:2], CLUSTERS["slow products"]))
+    found = fit_time(evidence(RECIPES[:2], CLUSTERS["slow products"]))
     spread = dict(zip((f.name for f in factors()), np.sqrt(np.diag(found.covariance)).tolist(), strict=True))
     prior = {factor.name: factor.spread for factor in factors()}
     for name in ("hybridep", "cp", "recompute", "host_graphed"):
@@ -79,7 +79,7 @@ def test_what_was_measured_is_believed_to_within_its_noise() -> None:
     """Also where the closed form cannot say it: this one is a third slower, and no part shows why."""
     found = evidence(RECIPES, {})
     slow = [replace(found[0], step_s=(found[0].step_s or 0.0) * 1.33), *found[1:]]
-    mean, deviation = learnt(slow).predict(tabulate([RECIPES[0]]))
+    mean, deviation = fit_time(slow).predict(tabulate([RECIPES[0]]))
     assert float(mean[0]) == pytest.approx(math.log(slow[0].step_s or 0.0), abs=0.05)
     assert float(deviation[0]) < 0.05
 
@@ -110,8 +110,8 @@ def test_whatever_a_trace_says_something_finite_is_believed(logs: list[float]) -
 
 
 def test_a_recipe_is_told_from_another_more_surely_than_either_from_the_clock() -> None:
-    found = learnt(evidence(RECIPES[:2], CLUSTERS["slow network"]))
-    one, other = (found.foreseen(tabulate([recipe])) for recipe in (RECIPES[0], OTHER))
+    found = fit_time(evidence(RECIPES[:2], CLUSTERS["slow network"]))
+    one, other = (found.closed_form(tabulate([recipe])) for recipe in (RECIPES[0], OTHER))
     (at_one, sure_one), (at_other, sure_other) = (
         (float(told[0]) for told in found.predict(tabulate([recipe]))) for recipe in (RECIPES[0], OTHER)
     )
@@ -123,8 +123,8 @@ def test_a_recipe_is_told_from_another_more_surely_than_either_from_the_clock() 
 
 def test_what_no_burst_has_touched_makes_two_recipes_alike_no_less_sure() -> None:
     """Before any burst the whole step is unknown; a switch that hardly moves it is told apart all the same."""
-    found = learnt([])
+    found = fit_time([])
     switched = OTHER.replace({"moe_router_fusion": not OTHER.knob("moe_router_fusion")})
     _, alone = found.predict(tabulate([switched]))
-    _, beside = found.over(found.foreseen(tabulate([switched])), found.foreseen(tabulate([OTHER])))
+    _, beside = found.over(found.closed_form(tabulate([switched])), found.closed_form(tabulate([OTHER])))
     assert float(beside[0]) < 0.2 * float(alone[0])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from policies.belief.evidence import Evidence, RankParts
-from policies.belief.factors import moved
-from policies.belief.time import parts_at
+from policies.surrogate.evidence import Evidence, RankParts
+from policies.surrogate.factors import move_constants
+from policies.surrogate.time import parts_at
 from tests.policies.drawn import gpu_recipe
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.constants import constants
@@ -28,7 +28,7 @@ OTHER = gpu_recipe({"pipeline_model_parallel_size": 4, "expert_model_parallel_si
 
 
 def true_step_s(recipe: Recipe, theta: Mapping[str, float]) -> float:
-    return float(stages_of(tabulate([recipe]), constants=moved(theta)).step[0])
+    return float(stages_of(tabulate([recipe]), constants=move_constants(theta)).step[0])
 
 
 def evidence(recipes: Sequence[Recipe], theta: Mapping[str, float], *, traced: bool = True) -> list[Evidence]:
@@ -38,9 +38,9 @@ def evidence(recipes: Sequence[Recipe], theta: Mapping[str, float], *, traced: b
 
 def _evidence(number: int, recipe: Recipe, theta: Mapping[str, float], *, traced: bool) -> Evidence:
     table = tabulate([recipe])
-    stages = stages_of(table, constants=moved(theta))
+    stages = stages_of(table, constants=move_constants(theta))
     ends = np.array([0, stages.busy.shape[1] - 1])
-    load = np.broadcast_to(imbalance(table, {**constants(), **moved(theta)}), (1,)).repeat(2)
+    load = np.broadcast_to(imbalance(table, {**constants(), **move_constants(theta)}), (1,)).repeat(2)
     parts = parts_at(stages, np.zeros(2, dtype=np.int64), ends, load=load)
     ranks = tuple(
         RankParts(pipeline_rank=int(rank), seconds={name: float(part[at]) for name, part in parts.items()})

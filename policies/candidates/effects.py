@@ -1,4 +1,4 @@
-"""What single settings have brought elsewhere: the belief about a knob that no closed form has an opinion on.
+"""What single settings have brought elsewhere: the prediction for a knob that no closed form covers.
 
 `effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) with the value that
 gained, where one did, and the precision, where it gained in one only; and one row for all others, `*`. Published gains
@@ -14,7 +14,7 @@ from functools import cache
 from statistics import NormalDist
 from typing import Any
 
-from policies.trial import NINETY
+from policies.trial import Z_90
 from trainer.recipe import Recipe
 from trainer.recipe.tables import read_table
 
@@ -36,14 +36,14 @@ class Effect:
     @property
     def low(self) -> float:
         """End of the 90 % interval, as a fraction of throughput."""
-        return math.expm1(self.gain - NINETY * self.spread)
+        return math.expm1(self.gain - Z_90 * self.spread)
 
     @property
     def high(self) -> float:
-        return math.expm1(self.gain + NINETY * self.spread)
+        return math.expm1(self.gain + Z_90 * self.spread)
 
-    def worth(self, *, at_most: float) -> float:
-        """The gain to expect of a burst that keeps no loss and gives `at_most` at most (log throughput)."""
+    def expected_improvement(self, *, at_most: float) -> float:
+        """Returns the expected improvement of log throughput, where at most `at_most` can come of it."""
         return self._above(0.0) - self._above(max(at_most, 0.0))
 
     def _above(self, floor: float) -> float:
@@ -65,7 +65,7 @@ def effects() -> dict[str, Effect]:
             evidence=row["evidence"],
             source=row["source"],
         )
-        for row in read_table("effects.csv", package="policies")
+        for row in read_table("effects.csv", package="policies.candidates")
     }
 
 

@@ -7,9 +7,9 @@ import math
 import msgspec
 import pytest
 
-from policies.belief.prior import prior_of
-from policies.belief.probed import lesson_of_links
-from policies.belief.time import learnt
+from policies.surrogate.prior import prior_of
+from policies.surrogate.links import lesson_of_links
+from policies.surrogate.time import fit_time
 from tests.policies.drawn import links
 from trainer.estimate.time.constants import constants
 from trainer.estimate.time.links import across_gb_s
@@ -32,7 +32,7 @@ def test_a_network_at_half_its_rate_is_believed_to_be_slow_before_any_burst(reci
     usual = across_gb_s(recipe.hardware, constants(), "collective")
     lesson = lesson_of_links(links(usual / 2), recipe)
     assert lesson is not None
-    theta = learnt([], prior_of([lesson])).theta
+    theta = fit_time([], prior_of([lesson])).theta
     assert math.log(0.5) < theta["network"] < 0.7 * math.log(0.5)
     assert theta["nvlink"] == theta["gemm"] == 0.0
 
@@ -49,7 +49,7 @@ def test_ranks_of_cpus_learn_their_links_where_each_has_a_node_of_its_own() -> N
     alone = msgspec.structs.replace(links(0.0125, latency_us=900.0), ranks_per_node=1)
     lesson = lesson_of_links(alone, recipe)
     assert lesson is not None
-    theta = learnt([], prior_of([lesson])).theta
+    theta = fit_time([], prior_of([lesson])).theta
     assert theta["cpu_links"] == pytest.approx(math.log(0.0125 / constants()["cpu_gb_s"]), rel=0.05)
     assert theta["cpu_products"] == 0.0
     assert lesson_of_links(links(0.0125), recipe) is None

@@ -1,0 +1,96 @@
+"""The acquisition: expected improvement of log throughput × feasibility under the surrogate.
+
+Shapes: N candidates of a table. A `log_gain` is the log of throughput over the incumbent's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from policies.avoid import Avoid
+from policies.constants import constant
+from policies.surrogate.surrogate import Surrogate
+from policies.surrogate.time import ClosedForm
+from policies.trial import Z_90, Status, Trial
+from trainer.estimate.candidates import Candidates, Floats
+
+MIN_FIT_PROBABILITY = constant("min_fit_probability")
+OOM_CAUTION = constant("oom_caution")
+CONFIDENT_FIT_PROBABILITY = constant("confident_fit_probability")
+FEASIBILITY_POWER = constant("feasibility_power")
+LOSING_DEVIATIONS = constant("losing_deviations")
+NOISE_SHARE = constant("noise_share")
+NEVER = -100.0  # log score of what does not surely fit, beside any log step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Of N candidates, [N] each. `log_step` is of seconds while nothing runs, else over the incumbent's; `noise` is what
+    a busy machine adds to the log ratio of two bursts; candidates are ranked by `score`."""
+
+    log_step: Floats
+    deviation: Floats
+    fits: Floats
+    expected_improvement: Floats
+    score: Floats
+    noise: float
+
+
+def min_fit_probability(trials: Sequence[Trial]) -> float:
+    """Returns the P(fits) that a burst needs: higher after each proposal that ran out of memory, since the surrogate was
+    too confident."""
+    ran_out = sum(trial.status is Status.OOM and trial.proposal.parent is not None for trial in trials)
+    return float(1 - (1 - MIN_FIT_PROBABILITY) * OOM_CAUTION**ran_out)
+
+
+def score_first(table: Candidates, surrogate: Surrogate, avoid: Avoid) -> Scores:
+    """Scores candidates while nothing runs: of those that surely fit the fastest first, then the likeliest to fit."""
+    log_step, deviation = surrogate.time.predict(table)
+    fits = surrogate.memory.fits(table)
+    unsure = np.where(fits >= CONFIDENT_FIT_PROBABILITY, 0.0, np.log(np.maximum(fits, 1e-12)) + NEVER)
+    return Scores(
+        log_step=log_step,
+        deviation=deviation,
+        fits=fits,
+        expected_improvement=np.zeros_like(log_step),
+        score=unsure - log_step + np.log(avoid.trust(table)),
+        noise=surrogate.time.noise,
+    )
+
+
+def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid: Avoid, *, min_fit: float) -> Scores:
+    """Scores candidates against the incumbent: expected improvement × P(fits) to FEASIBILITY_POWER × trust; 0 where P(fits)
+    is below `min_fit` or a loss is predicted by more than LOSING_DEVIATIONS."""
+    fits = surrogate.memory.fits(table)
+    log_step, deviation = surrogate.time.difference(surrogate.time.closed_form(table), incumbent)
+    z = -log_step / deviation
+    feasible = np.where((fits >= min_fit) & (z >= -LOSING_DEVIATIONS), fits**FEASIBILITY_POWER, 0.0)
+    improvement = deviation * (norm.pdf(z) + z * norm.cdf(z)) * feasible * avoid.trust(table)
+    return Scores(
+        log_step=log_step,
+        deviation=deviation,
+        fits=fits,
+        expected_improvement=improvement,
+        score=improvement,
+        noise=surrogate.time.noise,
+    )
+
+
+def is_lost_in_noise(noise: float, *, expected: float, most: float) -> bool:
+    """Returns whether two bursts whose log ratio has standard deviation `noise` would hardly show the expected log gain
+    of a candidate, nor the largest that it could have."""
+    band = Z_90 * noise
+    return expected < NOISE_SHARE * band and most < band
+
+
+def gain_interval(log_gain: float, deviation: float, noise: float) -> tuple[float, float, float]:
+    """Returns (expected, low, high) gain as fractions of throughput; low and high end the 90 % interval of what will be
+    measured."""
+    half = Z_90 * math.hypot(deviation, noise)
+    expected, low, high = (math.expm1(log_gain + sign * half) for sign in (0, -1, 1))
+    return expected, low, high

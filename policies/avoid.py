@@ -1,0 +1,244 @@
+"""What not to try: one memory of everything that was tried, refused, failed or brought nothing.
+
+All of it is rebuilt from the trials at each decision. A *refusal* is a cause for which the trainer of this machine would
+not start: a knob's value that no recipe that got further has had. Where there are several, what the trainer said names
+it (`sequence parallel is not supported by torch LayerNorm`), or a second refusal with the same words has fewer of them
+in common; until then only recipes with all of them are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from policies.constants import constant
+from policies.noise import noise_band
+from policies.trial import Phase, Status, Trial, Verdict
+from trainer.burst import BurstPhase, Failure, FailureKind
+from trainer.estimate.candidates import Candidates, Flags, Floats
+from trainer.recipe import Recipe
+from trainer.recipe.identity import acts, effective
+from trainer.recipe.knobs import KNOBS
+
+REFUSED_BY_TRAINER = (FailureKind.CONFIG, FailureKind.IMPORT)
+BEFORE_A_STEP = (None, BurstPhase.START, BurstPhase.INIT)
+# Knobs beside which a number is refused, until the trainer has refused it twice or has named it
+LAYOUT = (*(name for name, knob in KNOBS.items() if knob.section == "parallelism"), "micro_batch_size")
+BATCH = ("micro_batch_size", "global_batch_size")  # named beside others that they have to divide: never alone at fault
+COMMON_WORDS = frozenset({"moe", "use", "size", "model", "type", "num", "impl", "enable"})  # parts of many knobs' names
+SHORTEST_VALUE = 5  # letters of a value that is looked for in what the trainer said
+SUSPECT_DISCOUNT = constant("suspect_discount")
+UNCLEAR_NOISE = constant("unclear_noise")
+_INACTIVE = object()  # the value of a knob that cannot act beside the others
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerRefusal:
+    """A recipe with one of these values of each of these knobs is refused, as `trial` was, with `evidence`."""
+
+    values: Mapping[str, tuple[Any, ...]]
+    trial: int
+    evidence: str
+
+    def covers(self, recipe: Recipe) -> bool:
+        """Returns whether a recipe has the cause."""
+        return all(_acting(recipe, knob) in values for knob, values in self.values.items())
+
+
+class Avoid:
+    """Everything that speaks against a burst, from the trials of a study."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._trials = tuple(trials)
+        self.tried = {trial.recipe.digest(): trial.number for trial in trials}
+        self.refusals = refusals_of(trials)
+
+    # --- a recipe ------------------------------------------------------------------------------------------
+    def is_out(self, recipe: Recipe) -> bool:
+        """Returns whether a recipe was tried, or is known to be refused."""
+        return recipe.digest() in self.tried or self.refusal(recipe) is not None
+
+    def refusal(self, recipe: Recipe) -> TrainerRefusal | None:
+        """Returns the known cause for which the trainer would refuse a recipe."""
+        return next((each for each in self.refusals if each.covers(recipe)), None)
+
+    def has_suspect(self, changes: Mapping[str, Any]) -> bool:
+        """Returns whether some change sets a knob to a value that only a failed recipe has had."""
+        return any(suspects.get(knob) == value for suspects in self._suspects for knob, value in changes.items())
+
+    # --- tables of N recipes -------------------------------------------------------------------------------
+    def refused_rows(self, table: Candidates) -> Flags:
+        """Returns bool[N]: rows with a known cause of refusal."""
+        found = np.zeros(table.count, dtype=bool)
+        for each in self.refusals:
+            rows = np.ones(table.count, dtype=bool)
+            for knob, values in each.values.items():
+                rows &= table.among(knob, *values)
+            found |= rows
+        return found
+
+    def trust(self, table: Candidates) -> Floats:
+        """Returns a factor on the expected improvement of each row, [N]: less than 1 the more of a failed recipe's
+        suspect values it shares, since one of them is why that recipe failed."""
+        trust = np.ones(table.count)
+        for suspects in self._suspects:
+            shared = sum((table.among(knob, value).astype(float) for knob, value in suspects.items()), np.zeros(()))
+            trust = trust * (1 - SUSPECT_DISCOUNT * shared / len(suspects))
+        return trust
+
+    @cached_property
+    def _suspects(self) -> list[dict[str, Any]]:
+        """Returns, for every recipe that failed for another reason than memory, its values that no recipe that ran has
+        had."""
+        ran = [trial.recipe for trial in self._trials if trial.status is Status.OK]
+        failed = [trial.recipe for trial in self._trials if trial.status is Status.FAILED and ran]
+        found = [
+            {
+                knob: value
+                for knob, (value, _) in recipe.diff(ran[0]).items()
+                if all(other.knob(knob) != value for other in ran)
+            }
+            for recipe in failed
+        ]
+        return [suspects for suspects in found if suspects]
+
+    # --- changes of the incumbent --------------------------------------------------------------------------
+    def lost_by(self, incumbent: Recipe, changes: Mapping[str, Any]) -> Trial | None:
+        """Returns a trial that made these changes, or a smaller step of the one knob in the same direction, without a
+        gain. An OOM does not count: the memory surrogate knows how much room there is now. Where noise is so large that
+        a measurement proves nothing, only what was rejected counts."""
+        return next((trial for trial in self._trials if self._lost(trial) and _repeats(trial, incumbent, changes)), None)
+
+    def undone_by(self, changes: Mapping[str, Any]) -> Trial | None:
+        """Returns an accepted trial that gained by exactly the opposite of these changes."""
+        for trial in self._trials:
+            if trial.accepted and trial.changes and {k: was for k, (was, _) in trial.changes.items()} == changes:
+                return trial
+        return None
+
+    def _lost(self, trial: Trial) -> bool:
+        if trial.status is Status.OOM or trial.accepted:
+            return False
+        if trial.status in (Status.FAILED, Status.NOOP) or trial.verdict is Verdict.REJECTED:
+            return True
+        return noise_band(self._trials) <= UNCLEAR_NOISE
+
+    # --- patience ------------------------------------------------------------------------------------------
+    def without_gain(self, counts: Callable[[Trial], bool]) -> int:
+        """Returns how many trials in a row, last of all, `counts` and brought no gain."""
+        return without_gain(self._trials, counts)
+
+
+def without_gain(trials: Sequence[Trial], counts: Callable[[Trial], bool]) -> int:
+    """Returns how many trials of the search in a row, last of all, `counts` and brought no gain. Trials of the fit
+    phase are no search: they are skipped."""
+    searched = (trial for trial in reversed(trials) if trial.proposal.phase is not Phase.FIT)
+    return sum(1 for _ in takewhile(lambda trial: counts(trial) and not trial.accepted, searched))
+
+
+def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> bool:
+    made = {knob: to for knob, (_, to) in trial.changes.items()}
+    if not made:
+        return False
+    if made == changes:
+        return True
+    (knob, *more) = made
+    if more or set(changes) != {knob}:
+        return False
+    domain = KNOBS[knob].domain.kind if knob in KNOBS else ""
+    now, lost, wanted = incumbent.knob(knob), made[knob], changes[knob]
+    if domain not in ("int", "float") or not all(isinstance(value, int | float) for value in (now, lost, wanted)):
+        return False
+    return bool(now < lost <= wanted or wanted <= lost < now)
+
+
+# --- refusals by the trainer ------------------------------------------------------------------------------------
+def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
+    """Returns one refusal a cause, in the order in which they were learned; none while no recipe has got to a step."""
+    further = [trial.recipe for trial in trials if _got_further(trial)]
+    if not further:
+        return ()
+    causes: dict[str, list[tuple[Trial, str]]] = {}
+    for trial in trials:
+        if failure := _refusing(trial):
+            causes.setdefault(_wording(failure.evidence), []).append((trial, failure.evidence))
+    return tuple(found for refused in causes.values() for found in _learned(refused, further))
+
+
+def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) -> Iterator[TrainerRefusal]:
+    """Yields what trials refused in the same words have in common; what each has, where that is nothing."""
+    suspects = [_suspects_of(trial.recipe, further) for trial, _ in refused]
+    common = [knob for knob in suspects[0] if all(knob in others for others in suspects)]
+    groups = [list(range(len(refused)))] if common else [[at] for at in range(len(refused))]
+    for group in groups:
+        trial, evidence = refused[group[0]]
+        values = {
+            knob: tuple(dict.fromkeys(suspects[at][knob] for at in group)) for knob in (common or suspects[group[0]])
+        }
+        if narrowed := _narrowed(values, evidence):
+            yield TrainerRefusal(values=_beside_layout(narrowed, trial, evidence), trial=trial.number, evidence=evidence)
+
+
+def _suspects_of(recipe: Recipe, further: Sequence[Recipe]) -> dict[str, Any]:
+    """Returns the values that act in the recipe and acted in none that got further."""
+    now = {knob: _acting(recipe, knob) for knob in KNOBS}
+    return {
+        knob: value
+        for knob, value in now.items()
+        if value is not _INACTIVE and all(_acting(other, knob) != value for other in further)
+    }
+
+
+def _acting(recipe: Recipe, knob: str) -> Any:
+    value = effective(recipe, knob) if acts(recipe, knob) else _INACTIVE
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _narrowed(values: dict[str, tuple[Any, ...]], evidence: str) -> dict[str, tuple[Any, ...]]:
+    """Returns the knobs that the trainer named, all where it named none."""
+    return {knob: each for knob, each in values.items() if _names(evidence, knob, each)} or values
+
+
+def _names(evidence: str, knob: str, values: Sequence[Any]) -> bool:
+    words = set(re.findall(r"[a-z0-9]+", evidence.lower()))
+    if {word for word in knob.lower().split("_") if word not in COMMON_WORDS} <= words:
+        return True
+    run_together = re.sub(r"[\W_]", "", evidence.lower())
+    texts = [re.sub(r"[\W_]", "", value.lower()) for value in values if isinstance(value, str)]
+    return any(len(text) >= SHORTEST_VALUE and text in run_together for text in texts)
+
+
+def _beside_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: str) -> dict[str, tuple[Any, ...]]:
+    """Confines a number that was refused once, and is not named, to the layout in which it was."""
+    if len(values) > 1:
+        return values
+    ((knob, seen),) = values.items()
+    is_number = isinstance(seen[0], int | float) and not isinstance(seen[0], bool)
+    if not is_number or len(seen) > 1 or (knob not in BATCH and _names(evidence, knob, seen)):
+        return values
+    return {each: (_acting(trial.recipe, each),) for each in LAYOUT} | values
+
+
+def _refusing(trial: Trial) -> Failure | None:
+    """Returns why its trainer would not start; None for every other end. A trial without a burst broke a rule of ours."""
+    failures = [outcome.failure for outcome in trial.outcomes if outcome.failure]
+    if trial.status is not Status.FAILED or not trial.bursts or not failures:
+        return None
+    last = failures[-1]
+    return last if last.kind in REFUSED_BY_TRAINER and last.phase in BEFORE_A_STEP else None
+
+
+def _got_further(trial: Trial) -> bool:
+    """Returns whether it took a step, or tried to: whatever ended it then, its trainer took the recipe."""
+    return any(each.failure is None or each.failure.phase not in BEFORE_A_STEP for each in trial.outcomes)
+
+
+def _wording(evidence: str) -> str:
+    """Returns the evidence without numbers: the same cause in other numbers reads the same."""
+    return re.sub(r"\W*\d[\d.,]*\W*", " ", evidence.lower()).strip()

@@ -1,0 +1,130 @@
+"""A candidate: a legal recipe with its predicted gain, how likely it fits, and whose opinion that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from analyzers.diagnosis import Wall
+from policies.acquisition import Scores, gain_interval, is_lost_in_noise
+from policies.avoid import Avoid
+from policies.candidates.effects import Effect
+from policies.fix import Fix
+from policies.trial import Z_90
+from trainer.estimate.candidates import Candidates, Floats
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import Knob
+
+
+class Opinion(StrEnum):
+    """Who predicts a candidate's gain."""
+
+    SURROGATE = "surrogate"  # closed forms calibrated by this study
+    TRACE = "trace"  # a traced loss that a fix claims to give back, where the surrogate sees no change
+    PUBLISHED = "published"  # what one setting has brought elsewhere, likewise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """What a fix claims of the incumbent's trace: `claimed_us` of a step on `wall`, of which at most `bound` (a fraction
+    of throughput) can be gained."""
+
+    fix: Fix
+    wall: Wall
+    claimed_us: float
+    bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The published effect of moving one knob, of which at most `bound` (log throughput; inf: no trace) can come."""
+
+    knob: Knob
+    effect: Effect
+    bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One recipe that may come next. While nothing runs `log_step` is of seconds and `log_gain` is None; else `log_step`
+    is over the incumbent's and `log_gain` its negative. `deviation` is that of `log_step`; `noise` is what a busy
+    machine adds to the log ratio of two bursts. Candidates are ranked by `score`."""
+
+    recipe: Recipe
+    opinion: Opinion = Opinion.SURROGATE
+    log_step: float
+    deviation: float
+    noise: float
+    log_gain: float | None
+    fits: float
+    expected_improvement: float
+    score: float
+    claimed: Claimed | None = None
+    published: Published | None = None
+
+    @property
+    def is_lost_in_noise(self) -> bool:
+        if self.log_gain is None:
+            return False
+        most = self.log_gain + Z_90 * self.deviation
+        return is_lost_in_noise(self.noise, expected=self.log_gain, most=most)
+
+    @property
+    def gains(self) -> tuple[float, float, float]:
+        """(expected, low, high) as fractions of throughput, with the 90 % interval of what will be measured. Something
+        must run."""
+        assert self.log_gain is not None
+        return gain_interval(self.log_gain, self.deviation, self.noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A table of N candidates with their scores; `recipe` writes one row out, None where a rule then forbids it."""
+
+    table: Candidates
+    scores: Scores
+    recipe: Callable[[int], Recipe | None]
+
+    def candidate(self, row: int, recipe: Recipe, *, runs: bool) -> Candidate:
+        """Makes the candidate of a row; `runs` tells whether there is an incumbent to gain over."""
+        log_step = float(self.scores.log_step[row])
+        return Candidate(
+            recipe=recipe,
+            log_step=log_step,
+            deviation=float(self.scores.deviation[row]),
+            noise=self.scores.noise,
+            log_gain=-log_step if runs else None,
+            fits=float(self.scores.fits[row]),
+            expected_improvement=float(self.scores.expected_improvement[row]),
+            score=float(self.scores.score[row]),
+        )
+
+
+def group_of(recipes: Sequence[Recipe], table: Candidates, scores: Scores) -> Group:
+    """Makes a group of recipes that are written out already."""
+    return Group(table=table, scores=scores, recipe=lambda row: recipes[row])
+
+
+def best_first(groups: Sequence[Group], avoid: Avoid, *, runs: bool) -> Iterator[Candidate]:
+    """Yields the candidates of all groups, the highest score first, as `in_order` does."""
+    return in_order(groups, [-group.scores.score for group in groups], avoid, runs=runs)
+
+
+def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, runs: bool) -> Iterator[Candidate]:
+    """Yields the candidates of all groups by ascending key ([N] a group), each recipe once; none that is to be avoided
+    or whose gain would be lost in the noise. A row is written out only when it is reached."""
+    offsets = np.cumsum([0, *(group.table.count for group in groups)])
+    seen: set[str] = set()
+    for at in np.argsort(np.concatenate(keys), kind="stable"):
+        number = int(np.searchsorted(offsets, at, side="right")) - 1
+        group, row = groups[number], int(at - offsets[number])
+        recipe = group.recipe(row)
+        if recipe is None or recipe.digest() in seen or avoid.is_out(recipe):
+            continue
+        seen.add(recipe.digest())
+        found = group.candidate(row, recipe, runs=runs)
+        if not found.is_lost_in_noise:
+            yield found

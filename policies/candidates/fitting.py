@@ -1,0 +1,95 @@
+"""Candidates that make a recipe fit: the cheapest set of fixes that is predicted to fit, in one step.
+
+A uniform-cost search over sets of fixes, each taken at most once and in the phase's order; the cost of a set is the step
+time that its fixes are known to cost. Every set is predicted whole, so memory need not fall with every fix. When no set
+is predicted to fit, the likeliest are tried a few times, and then the phase ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from policies.acquisition import CONFIDENT_FIT_PROBABILITY
+from policies.constants import constant
+from policies.fix import Fix
+from policies.fixes import FIXES
+from policies.knowledge import Knowledge
+from policies.legality import Refusal, derive
+from policies.phases import FITTING, LAST_RESORTS
+from policies.trial import Phase, Status
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+
+FIT_SETS = int(constant("fit_sets"))
+ALTERNATIVE_COST = constant("fit_alternative_cost")
+HOPELESS_TRIALS = int(constant("hopeless_trials"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSet:
+    """A set of fixes on top of the recipe that does not fit, and P(fits) of what it makes; `surely` where that is
+    enough."""
+
+    recipe: Recipe
+    fixes: tuple[Fix, ...]
+    cost: float
+    fits: float
+
+    @property
+    def surely(self) -> bool:
+        return self.fits >= CONFIDENT_FIT_PROBABILITY
+
+
+def cheapest_fit(know: Knowledge) -> FitSet | None:
+    """Returns the next recipe on the way to one that fits: offloading in the last resort, the likeliest where none surely
+    fits; None when nothing is left to try."""
+    sets: list[FitSet] = []
+    for names in (FITTING, FITTING + LAST_RESORTS):
+        sets = []
+        for each in _sets(know, [FIXES[name] for name in names]):
+            if each.surely:
+                return each
+            sets.append(each)
+    spent = sum(
+        trial.proposal.phase is Phase.FIT and trial.status is Status.OOM and trial.proposal.parent is not None
+        for trial in know.trials
+    )
+    if spent >= HOPELESS_TRIALS or not sets:
+        return None
+    return max(sets, key=lambda each: (each.fits, -each.cost))
+
+
+def _sets(know: Knowledge, fixes: Sequence[Fix]) -> Iterator[FitSet]:
+    """Yields untried sets of fixes, cheapest first."""
+    order = count()
+    queue: list[tuple[float, int, int, Recipe, tuple[Fix, ...]]] = [(0.0, next(order), 0, know.recipe, ())]
+    seen = {know.recipe.digest()}
+    looked_at = 0
+    while queue and looked_at < FIT_SETS:
+        cost, _, start, recipe, taken = heapq.heappop(queue)
+        looked_at += 1
+        if taken and not know.avoid.is_out(recipe):
+            fits = float(know.surrogate.memory.fits(tabulate([recipe]))[0])
+            yield FitSet(recipe=recipe, fixes=taken, cost=cost, fits=fits)
+        situation = replace(know.situation, recipe=recipe)
+        for at in range(start, len(fixes)):
+            if fixes[at].precondition(situation):
+                continue
+            for rank, changes in enumerate(fixes[at].changes(situation)):
+                derived = _derived(recipe, changes, seen)
+                if derived is None:
+                    continue
+                price = fixes[at].slowdown * (1 + ALTERNATIVE_COST * rank)
+                heapq.heappush(queue, (cost + price, next(order), at + 1, derived, (*taken, fixes[at])))
+
+
+def _derived(recipe: Recipe, changes: dict[str, Any], seen: set[str]) -> Recipe | None:
+    derived = derive(recipe, changes)
+    if isinstance(derived, Refusal) or derived.digest() in seen:
+        return None
+    seen.add(derived.digest())
+    return derived

@@ -1,0 +1,30 @@
+"""Settings that cost nothing: switched on wherever they are legal, and never given up for a burst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from policies.candidates.effects import gained
+from trainer.estimate.plan.space import ALWAYS
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+FREE: tuple[dict[str, object], ...] = (
+    {"cpu_affinity": "spread"},
+    {"delay_wgrad_compute": True},
+    {"moe_shared_expert_overlap": True},
+    {"manual_gc": True, "manual_gc_interval": 100},
+)
+LEFT_ON: Mapping[str, Any] = ALWAYS | {
+    knob: value for changes in FREE for knob, value in changes.items() if KNOBS[knob].domain.kind != "int"
+}
+
+
+def gives_up(incumbent: Recipe, recipe: Recipe) -> bool:
+    """Returns whether all that a recipe changes on GPUs is to leave out what costs nothing or has gained elsewhere."""
+    left = (
+        gained(incumbent, knob) or (knob in LEFT_ON and LEFT_ON[knob] == was)
+        for knob, (was, _) in incumbent.diff(recipe).items()
+    )
+    return not incumbent.hardware.is_cpu and all(left)

@@ -1,0 +1,106 @@
+"""Candidates from the legal space of `plan`: every layout with every setting, carrying what the incumbent has won.
+
+A step to another layout must not give back what single settings have won, and what costs nothing is not worth a burst
+of its own. Knobs that `plan` does not vary stand as in the incumbent where they were tried by themselves or even out the
+experts' load; where a layout refuses one, it goes without. On GPUs `free.FREE` is switched on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from policies.acquisition import score, score_first
+from policies.avoid import Avoid
+from policies.candidates.candidate import Group
+from policies.candidates.free import FREE
+from policies.constants import constant
+from policies.legality import Refusal, derive
+from policies.surrogate.surrogate import Surrogate
+from trainer.estimate.candidates import Candidates, Integers, tabulate
+from trainer.estimate.plan.choices import broken, written_out
+from trainer.estimate.plan.search import Search, search
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.rules import check
+
+MEMORY_ROOM = constant("memory_room")
+SHORT_LIST = int(constant("short_list"))
+EVENS_EXPERTS = ("moe_expert_capacity_factor", "moe_router_load_balancing_type")
+RARE_GARBAGE_COLLECTION: dict[str, Any] = {"manual_gc": True, "manual_gc_interval": 100}
+
+
+def legal_space(base: Recipe) -> Search:
+    """Returns `plan`'s space of a recipe, with recipes up to MEMORY_ROOM times the limit."""
+    return search(base, room=MEMORY_ROOM)
+
+
+def layouts(
+    space: Search, given: Recipe, incumbent: Recipe | None, surrogate: Surrogate, avoid: Avoid, *, min_fit: float
+) -> Group:
+    """Returns the short list of the space of the recipe as `given`, scored against the incumbent (None: nothing runs)."""
+    space = space if incumbent is None else carrying(space, given, incumbent, surrogate)
+    every = space.finals.candidates
+    table = every.take(_short_list(every, surrogate, avoid, min_fit))
+    carried = frozenset(table.base.diff(space.base))
+    if incumbent is None:
+        scores = score_first(table, surrogate, avoid)
+    else:
+        now = surrogate.time.closed_form(tabulate([incumbent]))
+        scores = score(table, now, surrogate, avoid, min_fit=min_fit)
+    return Group(
+        table=table, scores=scores, recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid)
+    )
+
+
+def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
+    """Copies the incumbent's values for knobs that `plan` does not vary into every row of the space of the recipe as
+    `given`; on CPUs garbage is collected rarely where that is predicted to pay."""
+    table, on_cpu = space.finals.candidates, given.hardware.is_cpu
+    moved = {knob: to for knob, (_, to) in given.diff(incumbent).items() if knob not in table.columns}
+    kept = moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENS_EXPERTS or _won_alone(knob)}
+    changes = kept | (RARE_GARBAGE_COLLECTION if on_cpu and _rare_collection_pays(incumbent, surrogate) else {})
+    if not changes:
+        return space
+    carried = replace(table, base=table.base.replace(changes))
+    return replace(space, finals=replace(space.finals, candidates=carried))
+
+
+def _won_alone(knob: str) -> bool:
+    return bool(KNOBS[knob].tries) and not any(knob in changes for changes in FREE)
+
+
+def _rare_collection_pays(incumbent: Recipe, surrogate: Surrogate) -> bool:
+    rarely = derive(incumbent, RARE_GARBAGE_COLLECTION)
+    if isinstance(rarely, Refusal):
+        return False
+    now, then = surrogate.time.means(tabulate([incumbent, rarely]))
+    return bool(now - then >= constant("min_expected_improvement"))
+
+
+def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: float) -> Integers:
+    """Returns the rows to score: the fastest that are likely to fit and not refused, the likeliest to fit where none
+    is."""
+    means, fits = surrogate.time.means(table) - np.log(avoid.trust(table)), surrogate.memory.fits(table)
+    accepted = ~avoid.refused_rows(table)
+    likely = np.flatnonzero((fits >= min_fit) & accepted)
+    if not len(likely):
+        return np.argsort(np.where(accepted, -fits, np.inf), kind="stable")[:SHORT_LIST]
+    return likely[np.argsort(means[likely], kind="stable")[:SHORT_LIST]]
+
+
+def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[str], avoid: Avoid) -> Recipe | None:
+    """Returns a row as it would run: with FREE, and without what it carries along and its layout refuses."""
+    recipe = written_out(recipe)
+    for finding in check(recipe) if carried else ():
+        if finding.suggestion and carried.issuperset(finding.suggestion):
+            recipe = recipe.replace(finding.suggestion)
+    if broken(recipe, standing):
+        return None
+    for changes in () if recipe.hardware.is_cpu else FREE:
+        if not avoid.has_suspect(changes):
+            derived = derive(recipe, changes)
+            recipe = recipe if isinstance(derived, Refusal) else derived
+    return recipe

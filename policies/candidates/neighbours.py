@@ -1,0 +1,180 @@
+"""Candidates around the incumbent: single moves along every decision, and pairs of them.
+
+A decision's options are knob changes that a person would make in the same breath (recompute's four knobs, TP with
+sequence parallel); every knob with values to try in the knob table (`tries`) is a decision by itself. They reach what
+`plan` does not vary. Options that the rules refuse by themselves are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from policies import degrees
+from policies.acquisition import score
+from policies.avoid import Avoid
+from policies.candidates.candidate import Group, group_of
+from policies.candidates.free import gives_up
+from policies.constants import constant
+from policies.fix import KnobChanges
+from policies.fixes.cuda_graphs import graph_changes
+from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
+from policies.legality import Refusal, derive
+from policies.recompute import NONE, rungs
+from policies.surrogate.kernel import features
+from policies.surrogate.surrogate import Surrogate
+from trainer.estimate.candidates import Flags, tabulate
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.layout import layout_of
+
+PAIRED_NEIGHBOURS = int(constant("paired_neighbours"))
+UNMODELLED_LOG_STEP = constant("unmodelled_log_step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One option of a decision: its knob changes, and the legal recipe that they make of the incumbent."""
+
+    decision: str
+    changes: Mapping[str, object]
+    recipe: Recipe
+
+
+def _micro_batches(recipe: Recipe) -> list[KnobChanges]:
+    rows = recipe.knob("global_batch_size") // recipe.data_parallel_size
+    return [{"micro_batch_size": 2**power} for power in range(rows.bit_length()) if rows % 2**power == 0]
+
+
+def _degree(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Callable[[Recipe], list[KnobChanges]]:
+    def options(recipe: Recipe) -> list[KnobChanges]:
+        sizes = [*degrees.smaller(recipe, name), *degrees.larger(recipe, name)[:1]]
+        return [change for size in sizes for change in companions(recipe, size)]
+
+    return options
+
+
+def _threads(recipe: Recipe) -> list[KnobChanges]:
+    return [{"threads_per_rank": threads} for threads in (1, 2, 4, 8)] if recipe.hardware.is_cpu else []
+
+
+def _graphs(recipe: Recipe) -> list[KnobChanges]:
+    return [{"cuda_graph_impl": "none", "cuda_graph_scope": None}, *graph_changes(recipe)]
+
+
+def _interleaving(recipe: Recipe) -> list[KnobChanges]:
+    plain: KnobChanges = {"virtual_pipeline_model_parallel_size": None, "overlap_p2p_comm": False}
+    whole = [plain | split for split in degrees.splits(recipe, layout_of(recipe).pp, 1)]
+    return [*whole, *(change for chunks in (2, 4) for change in degrees.with_vpp(recipe, chunks))]
+
+
+def _groups(recipe: Recipe) -> list[KnobChanges]:
+    """More micro batches through a chunk before the next has its turn: fewer waits, more held."""
+    pp = recipe.parallelism.pipeline_model_parallel_size
+    return [{"microbatch_group_size_per_vp_stage": count} for count in (None, 2 * pp)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One decision: `knobs` say where a recipe stands on it; an option may change others along with them."""
+
+    knobs: tuple[str, ...]
+    options: Callable[[Recipe], list[KnobChanges]]
+
+
+def _alone(knob: str) -> Decision:
+    """A knob by itself, at the values of its row in the knob table."""
+    return Decision(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
+
+
+def _degree_row(name: str, companions: Callable[[Recipe, int], list[KnobChanges]]) -> Decision:
+    return Decision(knobs=(degrees.DEGREES[name],), options=_degree(name, companions))
+
+
+DECISIONS: dict[str, Decision] = {
+    "recompute": Decision(knobs=tuple(NONE), options=rungs),
+    "micro batch": Decision(knobs=("micro_batch_size",), options=_micro_batches),
+    "dispatcher": Decision(
+        knobs=("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
+        options=lambda recipe: [ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP],
+    ),
+    "EP": _degree_row("ep", degrees.with_ep),
+    "threads": Decision(knobs=("threads_per_rank",), options=_threads),
+    "CUDA graphs": Decision(knobs=("cuda_graph_impl",), options=_graphs),
+    "TP": _degree_row("tp", degrees.with_tp),
+    "PP": _degree_row("pp", degrees.with_pp),
+    "VPP": Decision(knobs=("virtual_pipeline_model_parallel_size",), options=_interleaving),
+    "CP": _degree_row("cp", degrees.with_cp),
+    "stages": Decision(knobs=("pipeline_model_parallel_layout",), options=degrees.laid_evenly),
+    "chunk groups": Decision(knobs=("microbatch_group_size_per_vp_stage",), options=_groups),
+}
+DECISIONS |= {
+    name: _alone(name)
+    for name, knob in KNOBS.items()
+    if knob.tries and not any(name in decision.knobs for decision in DECISIONS.values())
+}
+
+
+def moves(recipe: Recipe) -> Iterator[Move]:
+    """Yields every legal single move from a recipe, each recipe once a decision."""
+    for name, decision in DECISIONS.items():
+        seen = {recipe.digest()}
+        for changes in decision.options(recipe):
+            derived = derive(recipe, changes)
+            if not isinstance(derived, Refusal) and derived.digest() not in seen:
+                seen.add(derived.digest())
+                yield Move(decision=name, changes=changes, recipe=derived)
+
+
+def neighbours(
+    incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate, avoid: Avoid, *, min_fit: float
+) -> Group | None:
+    """Returns the moves `near` the incumbent that the surrogate can tell from it, scored; None where there are none."""
+    modelled = modelled_moves(incumbent, near, surrogate)
+    return _scored([move.recipe for move in modelled], incumbent, surrogate, avoid, min_fit) if modelled else None
+
+
+def pairs(
+    incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate, avoid: Avoid, *, min_fit: float
+) -> Group | None:
+    """Returns all pairs of the PAIRED_NEIGHBOURS most promising moves, scored; None where there are none."""
+    single = [m for m in modelled_moves(incumbent, near, surrogate) if avoid.refusal(m.recipe) is None]
+    if len(single) < 2:
+        return None
+    improvement = _scored([m.recipe for m in single], incumbent, surrogate, avoid, min_fit).scores.expected_improvement
+    few = [single[at] for at in np.argsort(-improvement, kind="stable")[:PAIRED_NEIGHBOURS]]
+    both = (
+        derive(incumbent, {**one.changes, **other.changes})
+        for one, other in combinations(few, 2)
+        if one.decision != other.decision
+    )
+    legal = [each for each in both if not isinstance(each, Refusal) and not avoid.is_out(each)]
+    return _scored(legal, incumbent, surrogate, avoid, min_fit) if legal else None
+
+
+def modelled_moves(incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate) -> list[Move]:
+    """Drops moves that the surrogate cannot distinguish from the incumbent: they would seem to promise as much as it is
+    unsure of the incumbent. Also drops those that only give up what costs nothing or gained elsewhere."""
+    single = [move for move in near if not gives_up(incumbent, move.recipe)]
+    if not single:
+        return []
+    keep = is_modelled(incumbent, [move.recipe for move in single], surrogate)
+    return [move for move, modelled in zip(single, keep, strict=True) if modelled]
+
+
+def is_modelled(incumbent: Recipe, recipes: Sequence[Recipe], surrogate: Surrogate) -> Flags:
+    """Returns bool[N]: recipes that the closed form or the kernel tells from the incumbent."""
+    table = tabulate([incumbent, *recipes])
+    where, log_steps = features(table), surrogate.time.means(table)
+    found: Flags = (where[1:] != where[0]).any(axis=1) | (np.abs(log_steps[1:] - log_steps[0]) >= UNMODELLED_LOG_STEP)
+    return found
+
+
+def _scored(
+    recipes: Sequence[Recipe], incumbent: Recipe, surrogate: Surrogate, avoid: Avoid, min_fit: float
+) -> Group:
+    table, now = tabulate(recipes), surrogate.time.closed_form(tabulate([incumbent]))
+    return group_of(recipes, table, score(table, now, surrogate, avoid, min_fit=min_fit))

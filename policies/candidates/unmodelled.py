@@ -1,0 +1,158 @@
+"""Candidates that the surrogate has no opinion on: fixes by what they claim of the trace, settings by published effects.
+
+A fix claims a share of a traced loss; a single setting has a row of `effects.csv`, and no more can come of it than the
+walls it acts on could give back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from analyzers.diagnosis import Wall
+from policies.acquisition import is_lost_in_noise
+from policies.candidates.candidate import Candidate, Claimed, Opinion, Published
+from policies.candidates.effects import effect_of
+from policies.candidates.free import gives_up
+from policies.candidates.neighbours import Move
+from policies.constants import constant
+from policies.fix import Fix, gain_of
+from policies.fixes import FIXES
+from policies.knowledge import Knowledge
+from policies.legality import Refusal, derive
+from policies.trial import Z_90, Phase
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS, Knob
+
+PUBLISHED_RELIABILITY = constant("published_reliability")
+
+
+def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
+    """Returns the fixes of a phase that claim more of the incumbent's trace than the noise, where the surrogate sees no
+    change. One that acts on a cause which the surrogate does not model counts in full, others as published."""
+    if know.situation.analysis is None:
+        return []
+    waits = {part for part, us in know.situation.of_no_wall.items() if us > 0}
+    named = [fix for fix in FIXES.values() if phase in fix.phases]
+    found = [(fix, claim, recipe) for fix in named if (claim := claim_of(fix, know)) and (recipe := _first(fix, know))]
+    kept = _unmodelled(know, [recipe for *_, recipe in found])
+    return [
+        _candidate(know, recipe, claim, traced=any(waits & set(each.parts) for each in fix.claims))
+        for fix, claim, recipe in found
+        if recipe.digest() in kept and not _is_lost(know, claim)
+    ]
+
+
+def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
+    """Returns every legal new value of every knob by itself that the surrogate sees no change in, with its published
+    effect; less what has lost that way already, and what would be lost in the noise."""
+    single = [
+        (KNOBS[move.decision], move.changes[move.decision], move.recipe)
+        for move in near
+        if move.decision in KNOBS and not gives_up(know.recipe, move.recipe) and not know.avoid.is_out(move.recipe)
+    ]
+    single = [each for each in single if know.avoid.lost_by(know.recipe, {each[0].name: each[1]}) is None]
+    kept = _unmodelled(know, [recipe for *_, recipe in single])
+    found = (_setting(know, *each) for each in single if each[-1].digest() in kept)
+    return [each for each in found if each is not None]
+
+
+def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
+    """Returns what a fix claims of the incumbent's trace; None where that is nothing, or within the noise."""
+    situation = know.situation
+    found = fix.claimed_us(situation) if fix.claims and situation.analysis is not None else None
+    if found is None or gain_of(found[1], situation.step_us) <= know.noise:
+        return None
+    # a fix may help on every wall it claims, and walls are disjoint parts of the step: the bound is all of them
+    bound_us = sum(fix.bound_us(situation, wall) for wall in fix.walls)
+    return Claimed(fix=fix, wall=found[0], claimed_us=found[1], bound=gain_of(bound_us, situation.step_us))
+
+
+def recipes_of(fix: Fix, know: Knowledge) -> Iterator[Recipe]:
+    """Yields the legal recipes that a fix makes of the incumbent, in its order of preference; none that it does not apply
+    to."""
+    if fix.precondition(know.situation) is not None:
+        return
+    for changes in fix.changes(know.situation):
+        derived = derive(know.recipe, changes)
+        if not isinstance(derived, Refusal):
+            yield derived
+
+
+def _first(fix: Fix, know: Knowledge) -> Recipe | None:
+    """Returns the first of a fix's recipes that nothing speaks against."""
+    for recipe in recipes_of(fix, know):
+        moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
+        lost = know.avoid.lost_by(know.recipe, moved) or know.avoid.undone_by(moved)
+        if not lost and not know.avoid.is_out(recipe):
+            return recipe
+    return None
+
+
+def _unmodelled(know: Knowledge, recipes: Sequence[Recipe]) -> set[str]:
+    """Returns the digests of the recipes whose step the closed form sees no change in, and that fit as surely as the
+    incumbent."""
+    if not recipes:
+        return set()
+    table = tabulate([know.recipe, *recipes])
+    log_steps, fits = know.surrogate.time.means(table), know.surrogate.memory.fits(table)
+    same = abs(log_steps - log_steps[0]) < constant("unmodelled_log_step")
+    keep = same & (fits >= know.min_fit_unmodelled)
+    return {recipe.digest() for recipe, kept in zip(recipes, keep[1:], strict=True) if kept}
+
+
+def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, traced: bool) -> Candidate:
+    log_gain = math.log1p(_gain(know, claim))
+    return Candidate(
+        recipe=recipe,
+        opinion=Opinion.TRACE,
+        log_step=-log_gain,
+        deviation=0.0,
+        noise=know.surrogate.time.noise,
+        log_gain=log_gain,
+        fits=float(know.surrogate.memory.fits(tabulate([recipe]))[0]),
+        expected_improvement=log_gain,
+        score=log_gain * (1.0 if traced else PUBLISHED_RELIABILITY),
+        claimed=claim,
+    )
+
+
+def _gain(know: Knowledge, claim: Claimed) -> float:
+    """Returns the gain to expect of a claim (fraction of throughput): as often as the fix has paid."""
+    return gain_of(claim.claimed_us * know.chance(claim.fix), know.situation.step_us)
+
+
+def _is_lost(know: Knowledge, claim: Claimed) -> bool:
+    expected, most = math.log1p(_gain(know, claim)), math.log1p(claim.bound)
+    return is_lost_in_noise(know.surrogate.time.noise, expected=expected, most=most)
+
+
+def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe) -> Candidate | None:
+    """Returns one knob at another value; None where its effect is likely to stay inside the noise."""
+    effect, bound, noise = effect_of(know.recipe, knob.name, value), _bound(know, knob), know.surrogate.time.noise
+    most = effect.gain + Z_90 * effect.spread
+    if effect.high <= know.noise or is_lost_in_noise(noise, expected=effect.gain, most=most):
+        return None
+    improvement = effect.expected_improvement(at_most=bound)
+    return Candidate(
+        recipe=recipe,
+        opinion=Opinion.PUBLISHED,
+        log_step=-effect.gain,
+        deviation=effect.spread,
+        noise=noise,
+        log_gain=effect.gain,
+        fits=float(know.surrogate.memory.fits(tabulate([recipe]))[0]),
+        expected_improvement=improvement,
+        score=improvement * PUBLISHED_RELIABILITY,
+        published=Published(knob=knob, effect=effect, bound=bound),
+    )
+
+
+def _bound(know: Knowledge, knob: Knob) -> float:
+    """Returns what the largest of its walls could give, as log throughput; inf without a trace."""
+    situation = know.situation
+    if situation.analysis is None:
+        return math.inf
+    us = max(situation.recoverable_us(Wall(wall)) for wall in knob.walls)
+    return math.log1p(gain_of(us, situation.step_us))

@@ -1,0 +1,45 @@
+"""Every fitted or judged number of the policy, from `constants.csv`: value, unit, and where it came from.
+
+`origin` is `fitted` (to the runs that `source` names), `measured` (read off a measurement), `numerical` (precision of a
+computation: no result depends on it) or `judged` (nobody measured it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from trainer.recipe.tables import read_table
+
+ORIGINS = ("fitted", "measured", "numerical", "judged")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """One row of the table."""
+
+    value: float
+    unit: str
+    meaning: str
+    origin: str
+    source: str
+
+
+@cache
+def constants() -> dict[str, Constant]:
+    """Returns the table by name, in its order."""
+    return {
+        row["name"]: Constant(
+            value=float(row["value"]),
+            unit=row["unit"],
+            meaning=row["meaning"],
+            origin=row["origin"],
+            source=row["source"],
+        )
+        for row in read_table("constants.csv", package="policies")
+    }
+
+
+def constant(name: str) -> float:
+    """Returns a constant's value. KeyError where the table has no such row."""
+    return constants()[name].value

@@ -1,0 +1,80 @@
+"""What one decision knows: the incumbent, all trials, the surrogate fitted to them, what to avoid, the noise.
+
+Rebuilt from the trials at each decision, so that a resumed study decides as the first run would have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.acquisition import CONFIDENT_FIT_PROBABILITY, min_fit_probability
+from policies.avoid import Avoid
+from policies.constants import constant
+from policies.fix import Fix
+from policies.noise import noise_band, throughput
+from policies.situation import Situation
+from policies.surrogate.surrogate import Surrogate
+from policies.trial import Status, Trial, Verdict
+from trainer.estimate.candidates import tabulate
+from trainer.recipe import Recipe
+
+CHANCE_PSEUDO_TRIALS = constant("chance_pseudo_trials")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """`given` is the study's base recipe, `situation` the incumbent as fixes see it."""
+
+    given: Recipe
+    incumbent: Trial
+    trials: tuple[Trial, ...]
+    situation: Situation
+    surrogate: Surrogate
+    avoid: Avoid
+
+    @property
+    def recipe(self) -> Recipe:
+        """The incumbent's recipe."""
+        return self.incumbent.recipe
+
+    @property
+    def runs(self) -> bool:
+        """Whether the incumbent has run: gains are over it."""
+        return throughput(self.incumbent) is not None
+
+    @property
+    def needs_room(self) -> bool:
+        """Whether the incumbent ran out of memory, or ended above its limit."""
+        if self.incumbent.status is Status.OOM:
+            return True
+        peak, limit = self.situation.peak_gib, self.situation.limit_gib
+        return peak is not None and limit is not None and peak > limit
+
+    @property
+    def noise(self) -> float:
+        """Relative half-spread of repeated bursts."""
+        return noise_band(self.trials)
+
+    @property
+    def min_fit(self) -> float:
+        """P(fits) that a burst needs."""
+        return min_fit_probability(self.trials)
+
+    @property
+    def min_fit_unmodelled(self) -> float:
+        """P(fits) asked of a change that the surrogate cannot see: confident, or as likely as the incumbent, which ran."""
+        return min(CONFIDENT_FIT_PROBABILITY, float(self.surrogate.memory.fits(tabulate([self.recipe]))[0]))
+
+    def chance(self, fix: Fix) -> float:
+        """Returns how often a fix pays: its published record, corrected by this study's verdicts on it."""
+        verdicts = [t.verdict for t in self.trials if t.proposal.fix == fix.name and t.verdict is not None]
+        paid = sum(verdict is Verdict.ACCEPTED for verdict in verdicts)
+        return (fix.chance * CHANCE_PSEUDO_TRIALS + paid) / (CHANCE_PSEUDO_TRIALS + len(verdicts))
+
+    def has_cores(self, recipe: Recipe) -> bool:
+        """Returns whether a rank has a core for each of its threads; where cores are not known, whether it asks for no
+        more threads than the incumbent."""
+        outcome = self.situation.outcome
+        if outcome is not None and outcome.cores_per_rank is not None:
+            return not self.situation.oversubscribes(recipe)
+        return bool(recipe.knob("threads_per_rank") <= self.recipe.knob("threads_per_rank"))

@@ -1,0 +1,295 @@
+"""Step time of one cluster: a posterior over the closed form's factors, fitted to measured steps and traced parts.
+
+    log step(x) = log closed form(x; constants moved by θ) + g(x)
+
+θ has the priors of `factors.csv`; g is what the closed form gets wrong whatever its constants, a Gaussian process over
+the knobs. Every traced part has such a process of its own, so that neither a step nor a part moves θ further than the
+form deserves. θ is the maximum a posteriori (SciPy's least squares), its covariance Laplace's. Shapes: N candidates, F
+factors, M measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import least_squares
+
+from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
+from policies.constants import constant
+from policies.noise import PINNED
+from policies.surrogate.evidence import PARTS, Evidence, merge_cpu_parts
+from policies.surrogate.factors import Factor, factors, move_constants
+from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
+from trainer.estimate.time.constants import Constants
+from trainer.estimate.time.constants import constants as fitted
+from trainer.estimate.time.estimate import stages_of
+from trainer.estimate.time.layer_time import imbalance
+from trainer.estimate.time.stage_table import EXPOSED, StageTable
+
+PART_DEVIATION = constant("part_deviation")
+PART_DEVIATIONS = {  # parts that the closed form predicts worse: a rest of others, or decided by two streams (judged)
+    "waiting": 0.30,
+    "host": 0.20,
+    "dp_exposed": 0.30,
+    "ep_exposed": 0.15,
+    "tp_exposed": 0.20,
+    "recompute": 0.15,
+}
+PART_NOISE = constant("part_noise")
+WORK_DEVIATION, WORK_NOISE = constant("work_deviation"), constant("work_noise")
+STAGE_CORRELATION = constant("stage_correlation")
+PART_FLOOR = constant("part_floor")
+HUBER_DELTA = constant("huber_delta")
+RESIDUAL_DEVIATION = {False: constant("residual_deviation_gpu"), True: constant("residual_deviation_cpu")}  # {on CPUs: …}
+MIN_DEVIATION = constant("min_deviation")
+MAX_SHIFT_SPREADS = constant("max_shift_spreads")
+DERIVATIVE_STEP = constant("derivative_step")
+TOUCHED_SLOPE = constant("touched_slope")
+MAX_EVALUATIONS, RELATIVE_TOLERANCE = int(constant("max_evaluations")), constant("relative_tolerance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """Mean and standard deviation of every factor before a study's own bursts, [F] each."""
+
+    mean: Floats
+    spread: Floats
+
+
+def table_prior() -> Prior:
+    """Returns the prior of `factors.csv`: mean 0, each factor's spread."""
+    spread = np.array([factor.spread for factor in factors()])
+    return Prior(mean=np.zeros(len(spread)), spread=spread)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedForm:
+    """The closed form at N candidates: log seconds a step, [N], slopes by factor, [N, F], and their `features`."""
+
+    mean: Floats
+    slopes: Floats
+    where: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSurrogate:
+    """The posterior: mean and covariance of the factors, and the process `residual` over what they leave."""
+
+    mean: Floats
+    covariance: Floats  # [F, F]
+    measured: tuple[Evidence, ...]
+    residual: GaussianProcess  # g
+
+    @property
+    def theta(self) -> dict[str, float]:
+        return _named(factors(), self.mean)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation that busy neighbours of CPU ranks add to the log ratio of two bursts; 0 on GPUs."""
+        if not _on_cpu(self.measured):
+            return 0.0
+        beyond = max(float(np.median(_noise(self.measured))) ** 2 - PINNED**2, 0.0)
+        return float(np.sqrt(2 * beyond))
+
+    def means(self, candidates: Candidates) -> Floats:
+        """Returns log seconds a step, [N], by the closed form at the fitted factors, without g: fast, for whole tables."""
+        return np.log(stages_of(candidates, constants=move_constants(self.theta)).step)
+
+    def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
+        """Returns (mean, standard deviation) of log seconds a step, [N] each."""
+        found = self.closed_form(candidates)
+        mean, variance = self.residual.at(found.where)
+        return found.mean + mean, self._deviation(found.slopes, variance)
+
+    def difference(self, those: ClosedForm, one: ClosedForm) -> tuple[Floats, Floats]:
+        """Returns (mean, standard deviation), [N] each, of log seconds a step minus those of the single row `one`:
+        errors that both share cancel."""
+        mean, variance = self.residual.difference(those.where, one.where)
+        return those.mean - one.mean + mean, self._deviation(those.slopes - one.slopes, variance)
+
+    def closed_form(self, candidates: Candidates) -> ClosedForm:
+        """Evaluates the closed form and its slopes at the fitted factors."""
+
+        def log_step(constants: Constants) -> Floats:
+            logs: Floats = np.log(stages_of(candidates, constants=constants).step)
+            return logs
+
+        mean = log_step(move_constants(self.theta))
+        acting = [at for at, factor in enumerate(factors()) if factor.acts_on(candidates.base.hardware)]
+        slopes = np.zeros((candidates.count, len(factors())))
+        slopes[:, acting] = _slopes(log_step, [factors()[at] for at in acting], self.theta, mean)
+        return ClosedForm(mean=mean, slopes=slopes, where=features(candidates))
+
+    def _deviation(self, slopes: Floats, residual_variance: Floats) -> Floats:
+        variance = np.einsum("nf,fg,ng->n", slopes, self.covariance, slopes) + residual_variance
+        deviation: Floats = np.sqrt(np.maximum(variance, MIN_DEVIATION**2))
+        return deviation
+
+
+def _noise(measured: Sequence[Evidence]) -> Floats:
+    return np.array([each.deviation for each in measured])
+
+
+def _on_cpu(measured: Sequence[Evidence]) -> bool:
+    return any(each.recipe.hardware.is_cpu for each in measured)
+
+
+def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSurrogate:
+    """Fits the posterior to every trial with a step time; returns the prior (None: the tables') without one. Pure."""
+    measured = tuple(each for each in evidence if each.step_s is not None)
+    prior = prior or table_prior()
+    mean, spreads = prior.mean, np.diag(prior.spread**2)
+    residual, seen = np.zeros(0), np.zeros((0, 0))
+    if measured:
+        form = _Form(measured)
+        mean, spreads = _fitted(form, prior)
+        learnt_constants = move_constants(_named(factors(), mean))
+        residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=learnt_constants).step)
+        seen = features(form.candidates)
+    return TimeSurrogate(
+        mean=mean,
+        covariance=spreads,
+        measured=measured,
+        residual=fit_process(residual, seen, _noise(measured), prior=RESIDUAL_DEVIATION[_on_cpu(measured)]),
+    )
+
+
+def _fitted(form: _Form, prior: Prior) -> tuple[Floats, Floats]:
+    """Returns the most likely factors and their covariance; those that act on no measurement keep their prior."""
+    mean, spreads = prior.mean.copy(), np.diag(prior.spread**2)
+    before, hardware = _named(factors(), mean), form.candidates.base.hardware
+    there = np.array([at for at, factor in enumerate(factors()) if factor.acts_on(hardware)])
+    first = _slopes(form.predicted, [factors()[at] for at in there], before, form.predicted(move_constants(before)))
+    touched = np.abs(first).max(axis=0) > TOUCHED_SLOPE
+    first, places = first[:, touched], there[touched]
+    acting = [factors()[place] for place in places]
+    start, spread = prior.mean[places], prior.spread[places]
+
+    def near(at: Floats) -> dict[str, float]:
+        return _named(acting, np.clip(at, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread))
+
+    def off(at: Floats) -> Floats:
+        return np.concatenate([form.predicted(move_constants(near(at))) - form.observed, (at - start) / spread])
+
+    def slopes_at(at: Floats) -> Floats:
+        slopes = first
+        if (at != start).any():
+            slopes = _slopes(form.predicted, acting, near(at), form.predicted(move_constants(near(at))))
+        return np.concatenate([slopes, np.diag(1 / spread)])
+
+    found = least_squares(
+        off,
+        start,
+        jac=slopes_at,
+        x_scale=spread,
+        loss=_robust(len(form.observed)),
+        max_nfev=MAX_EVALUATIONS,
+        ftol=RELATIVE_TOLERANCE,
+        xtol=RELATIVE_TOLERANCE,
+    )
+    mean[places] = np.clip(found.x, start - MAX_SHIFT_SPREADS * spread, start + MAX_SHIFT_SPREADS * spread)
+    spreads[np.ix_(places, places)] = np.linalg.inv(found.jac.T @ found.jac)
+    return mean, spreads
+
+
+def _named(acting: Sequence[Factor], at: Floats) -> dict[str, float]:
+    return dict(zip((factor.name for factor in acting), at.tolist(), strict=True))
+
+
+def _robust(count: int) -> Callable[[Floats], Floats]:
+    """Returns Huber's loss for the first `count` residuals and squares for the priors behind them, in SciPy's form
+    (value, slope, curvature)."""
+
+    def loss(squares: Floats) -> Floats:
+        inside = (squares <= HUBER_DELTA**2) | (np.arange(len(squares)) >= count)
+        root = np.sqrt(np.maximum(squares, 1e-12))
+        value = np.where(inside, squares, 2 * HUBER_DELTA * root - HUBER_DELTA**2)
+        slope = np.where(inside, 1.0, HUBER_DELTA / root)
+        return np.stack([value, slope, np.where(inside, 0.0, -0.5 * HUBER_DELTA / root**3)])
+
+    return loss
+
+
+def _slopes(
+    predicted: Callable[[Constants], Floats], acting: Sequence[Factor], theta: Mapping[str, float], now: Floats
+) -> Floats:
+    """Returns the derivatives of a prediction by each factor, [.., F], at `theta`, where the prediction is `now`."""
+    there = ({**theta, factor.name: theta[factor.name] + DERIVATIVE_STEP} for factor in acting)
+    return np.stack([(predicted(move_constants(each)) - now) / DERIVATIVE_STEP for each in there], axis=-1)
+
+
+class _Form:
+    """The closed form at the measured recipes beside the measurements, each group of figures whitened by its covariance:
+    several measurements of similar recipes count little more than one."""
+
+    def __init__(self, measured: Sequence[Evidence]) -> None:
+        self.candidates = tabulate([each.recipe for each in measured])
+        self.steps = steps = np.array([each.step_s or np.nan for each in measured])
+        traced = [(row, rank) for row, each in enumerate(measured) for rank in each.ranks]
+        self.rows = np.array([row for row, _ in traced], dtype=np.int64)
+        self.stages = np.array([rank.pipeline_rank for _, rank in traced], dtype=np.int64)
+        self.floor = PART_FLOOR * steps[self.rows]
+        where = features(self.candidates)
+        correlation = kernel(where, where)
+        self.step_root = cholesky(covariance(correlation, RESIDUAL_DEVIATION[_on_cpu(measured)], _noise(measured)), lower=True)
+        other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, STAGE_CORRELATION)
+        together = correlation[np.ix_(self.rows, self.rows)] * other
+        scatter = np.array([each.scatter for each in measured])[self.rows] / PART_DEVIATION
+        self.part_root = cholesky(covariance(together, 1.0, np.hypot(PART_NOISE, scatter)), lower=True)
+        self.worked = np.array([row for row, each in enumerate(measured) if each.work_s], dtype=np.int64)
+        working = covariance(correlation[np.ix_(self.worked, self.worked)], WORK_DEVIATION, np.full(len(self.worked), WORK_NOISE))
+        self.work_root = cholesky(working, lower=True)
+        self.work = np.array([each.work_s for each in measured if each.work_s])
+        self.deviations = np.array([PART_DEVIATIONS.get(name, PART_DEVIATION) for name in PARTS])
+        parts = {n: np.array([rank.seconds[n] for _, rank in traced]) for n in PARTS}
+        self.observed = self._whitened(steps, parts, self.work)
+
+    def predicted(self, constants: Constants) -> Floats:
+        stages, values = stages_of(self.candidates, constants=constants), {**fitted(), **constants}
+        load = np.broadcast_to(imbalance(self.candidates, values), stages.step.shape)
+        parts = parts_at(stages, self.rows, self.stages, load=load[self.rows])
+        parts = merge_cpu_parts(parts) if self.candidates.base.hardware.is_cpu else parts
+        return self._whitened(stages.step, parts, work_of(stages, moved=values["cpu_moved"])[self.worked])
+
+    def _whitened(self, steps: Floats, parts: dict[str, Floats], work: Floats) -> Floats:
+        whole = solve_triangular(self.step_root, np.log(steps), lower=True)
+        working = solve_triangular(self.work_root, np.log(work), lower=True)
+        logs = np.stack([np.log(np.maximum(parts[name], 0.0) + self.floor) for name in PARTS], axis=1) / self.deviations
+        return np.concatenate([whole, working, solve_triangular(self.part_root, logs, lower=True).reshape(-1)])
+
+
+def work_of(stages: StageTable, *, moved: float) -> Floats:
+    """Returns the CPU seconds of a mean rank in a step, [N]. gloo moves and reduces its bytes on threads of the rank,
+    which counts with the share `moved`."""
+    moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
+    own = ((stages.busy - moving) / stages.stretch + moved * moving / stages.links_stretch).sum(axis=1)
+    once = (stages.optimizer + stages.fixed + stages.gc) / stages.stretch
+    seconds: Floats = own / (stages.busy > 0).sum(axis=1) + once + moved * stages.dp_exposed / stages.links_stretch
+    return seconds
+
+
+def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
+    """Returns the seconds of PARTS that the trace of a rank with the mean expert load should show, for some rows at
+    some pipeline ranks.
+
+    The step is that of the ranks with `load` times the mean; the others wait for them in dispatch and combine.
+    """
+    at = {name: part[rows, ranks] for name, part in stages.parts.items()}
+    waits = at["grouped"] * (1 - 1 / load)
+    at |= {"grouped": at["grouped"] - waits, "ep": at["ep"] + waits, "ep_exposed": at["ep_exposed"] + waits}
+    work = stages.busy[rows, ranks] + (stages.dp_exposed + stages.optimizer + stages.gc)[rows] + stages.fixed
+    return {
+        "gemm": at["gemm"] + at["head"],
+        **{name: at[name] for name in ("grouped", "attention", "permute", "quantize", "recompute")},
+        "memory_bound": at["memory_bound"] + at["loss"],
+        "optimizer": stages.optimizer[rows],
+        **{name: at[name] for name in ("ep", "ep_exposed", "tp_exposed", "cp_exposed")},
+        "dp_exposed": stages.dp_exposed[rows],
+        "host": at["host"] + stages.fixed,
+        "gc": stages.gc[rows],
+        "waiting": np.maximum(stages.step[rows] - work, 0.0),
+    }
