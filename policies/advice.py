@@ -12,7 +12,7 @@ from typing import Any
 
 from analyzers.diagnosis import Analysis, Wall
 from policies.fix import Fix, KnobChanges, gain_of
-from policies.fixes import FIXES, page
+from policies.fixes import FIXES
 from policies.legality import Refusal, derive
 from policies.phases import plan_of
 from policies.situation import Situation
@@ -24,7 +24,6 @@ from trainer.recipe.knobs import KNOBS
 
 OPEN = "N"  # in place of a size that hangs on the recipe, which is not known
 SIZES = ("OMP_NUM_THREADS",)  # variables that are one
-COSTS = "*What it costs*:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,6 @@ class Advice:
     flags: tuple[str, ...]
     without: tuple[str, ...]
     changes: Mapping[str, Any]
-    costs: str
 
 
 def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -> list[Advice]:
@@ -61,13 +59,6 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]
     claimed.sort(key=lambda row: (-row[1], row[0].name))
     return [found for fix, us in claimed if (found := _advised(fix, wall, us, situation, analysis)) is not None]
-
-
-def fix_page(name: str) -> tuple[str, ...]:
-    """The paragraphs of a fix's own page, without markup. KeyError where there is no such fix."""
-    if name not in FIXES:
-        raise KeyError(name)
-    return tuple(_plain(paragraph) for paragraph in page(name).split("\n\n"))
 
 
 def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
@@ -98,7 +89,6 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
         flags=flags,
         without=without,
         changes={knob: to for knob, (_, to) in before.diff(after).items()} if known else {},
-        costs=_costs(fix.name),
     )
 
 
@@ -136,16 +126,6 @@ def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
     """The words; a size stays open where the recipe is not known."""
     size = not known and KNOBS[name].domain.kind == "int" and len(words) == 2
     return (words[0], OPEN) if size else words
-
-
-def _costs(name: str) -> str:
-    """What a fix costs, from its page."""
-    found = (paragraph for paragraph in page(name).split("\n\n") if paragraph.startswith(COSTS))
-    return next((_plain(paragraph.removeprefix(COSTS)) for paragraph in found), "")
-
-
-def _plain(paragraph: str) -> str:
-    return " ".join(paragraph.split()).replace("*", "").replace("`", "")
 
 
 def _on_cpu(analysis: Analysis) -> bool:

@@ -1,7 +1,7 @@
 """What a fix is: one known cure for a wall, as data the policy ranks and the report explains.
 
-A file in `policies/fixes` defines one `FIX`. Its docstring is its page in the documentation and its paragraph in
-the report. What it promises is bounded by the diagnosis: a claim is a fraction of a wall's recoverable time.
+A file in `policies/fixes` defines one `FIX`. Its `page` is shown in the documentation, by `diagnose`
+and in the report. What it promises is bounded by the diagnosis: a claim is a fraction of a wall's recoverable time.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryEffect:
-    """Rough change of the hottest rank's peak as a fraction of it: -0.3 frees 30 %."""
+class Page:
+    """A fix explained to people: plain text, code between backticks, without line breaks."""
 
-    fraction: float
-    note: str
+    summary: str  # the fix in one sentence
+    what: str  # what it is, by its knobs
+    shows: str  # how its wall shows in traces, or in what fails
+    costs: str
+    not_when: str  # when it does not apply
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +94,11 @@ class Fix:
 
     name: str
     title: str
+    page: Page
     phases: tuple[Phase, ...]
     claims: tuple[Claim, ...] = ()
     precondition: Callable[[Situation], str | None]
     changes: Callable[[Situation], list[KnobChanges]]
-    memory: MemoryEffect
     slowdown: float = 0.0
     chance: float = 0.5
     proof: Proof | None = None  # None: the built model's own word (`Outcome.acting`) is the proof

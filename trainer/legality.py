@@ -9,8 +9,8 @@ from trainer.command_line.megatron_bridge import refusals as megatron_bridge
 from trainer.command_line.megatron_lm import refusals as megatron_lm
 from trainer.command_line.megatron_lm.words import unmentioned
 from trainer.recipe import Recipe
+from trainer.recipe.frameworks import NOT_EXPRESSED
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.launchers import NOT_EXPRESSED
 from trainer.recipe.rules import RULES, Finding, FindingKind, check
 from trainer.recipe.rules.repair import Repair
 from trainer.recipe.rules.rule import MEGATRON_LM
@@ -18,7 +18,7 @@ from trainer.recipe.rules.rule import MEGATRON_LM
 Find = Callable[[Recipe], list[Finding]]
 _RULES = {rule.id: rule for rule in RULES}
 
-OF_LAUNCHER: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
+OF_FRAMEWORK: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
     "megatron-lm": megatron_lm.findings_for,
     "megatron-bridge": megatron_bridge.findings_for,
 }
@@ -27,16 +27,16 @@ OF_LAUNCHER: dict[str, Callable[[Recipe, str | None], list[Finding]]] = {
 def findings_of(recipe: Recipe) -> list[Finding]:
     """Every finding, errors first. A knob that the trainer cannot be told is an error: it would run without."""
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
-    if trainer is None or trainer.kind not in OF_LAUNCHER:
+    if trainer is None or trainer.kind not in OF_FRAMEWORK:
         return check(recipe)
-    found = [_refused(finding) for finding in OF_LAUNCHER[trainer.kind](recipe, trainer.version)]
+    found = [_refused(finding) for finding in OF_FRAMEWORK[trainer.kind](recipe, trainer.version)]
     if trainer.kind == "megatron-lm":
         found += [_left(field, flag) for field, flag in unmentioned(trainer.command, recipe)]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
 def errors_by_rules(findings: list[Finding]) -> list[Finding]:
-    """The errors that a rule finds; the others are words that a launcher does not have."""
+    """The errors that a rule finds; the others are words that a framework does not have."""
     return [finding for finding in findings if finding.kind is FindingKind.ERROR and finding.rule in _RULES]
 
 

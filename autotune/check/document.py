@@ -9,7 +9,7 @@ import msgspec
 from autotune.estimate.memory import Memory
 from trainer.recipe.rules import Finding, FindingKind, Rule
 from trainer.recipe.rules.examples import recipe_of
-from trainer.recipe.rules.rule import Launcher
+from trainer.recipe.rules.rule import Framework
 from trainer.recipe.tables import read_table
 
 
@@ -23,12 +23,12 @@ class Nearest(TypedDict):
 # written so because `for` is a word of Python
 _Asked = TypedDict(
     "_Asked",
-    {"for": NotRequired[Annotated[str, msgspec.Meta(description="the launcher that --for named, and its version")]]},
+    {"for": NotRequired[Annotated[str, msgspec.Meta(description="the framework that --for named, and its version")]]},
 )
 
 
 class CheckDocument(_Asked):
-    """`check RECIPE --json`. No memory is said of what is not legal, or for another launcher."""
+    """`check RECIPE --json`. No memory is said of what is not legal, or for another framework."""
 
     schema: int
     legal: bool
@@ -47,7 +47,7 @@ class RulePage(TypedDict):
     because: str
     hint: str
     knobs: tuple[str, ...]
-    binds: tuple[Launcher, ...]
+    binds: tuple[Framework, ...]
     versions: str
     source: str
     compared: list[str]  # where what Megatron itself does differs

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 KINDS: dict[str, tuple[str, str]] = {
     "error": ("bold red", "the recipe does not run, or trains wrongly"),
     "fallback": ("magenta", "what runs is not what the recipe asks for"),
-    "autoset": ("cyan", "Megatron or a launcher changes these values on its own"),
+    "autoset": ("cyan", "Megatron or a framework changes these values on its own"),
     "warning": ("yellow", "it runs, but probably not as intended"),
 }
-LAUNCHERS = {
-    "core": "Megatron-Core, with every launcher",
+FRAMEWORKS = {
+    "core": "Megatron-Core, with every framework",
     "megatron-lm": "Megatron-LM's command line",
     "megatron-bridge": "Megatron-Bridge",
     "moe-autotune": "this program",
@@ -77,7 +77,7 @@ def show_rule(page: RulePage) -> None:
         ("message", page["because"]),
         ("what to do", page["hint"]),
         ("knobs", ", ".join(page["knobs"]) or "none: it depends on the model or the cluster"),
-        ("applies to", ", ".join(LAUNCHERS[launcher] for launcher in page["binds"])),
+        ("applies to", ", ".join(FRAMEWORKS[framework] for framework in page["binds"])),
         ("releases", page["versions"]),
         ("source", page["source"]),
         ("compared", "; ".join(page["compared"])),
@@ -106,7 +106,7 @@ def _print_finding(console: Console, finding: Finding, style: str) -> None:
     missing = {knob: value for knob, value in finding.suggestion.items() if knob not in finding.hint}
     nearest = ", ".join(f"{knob}: {knob_value(value)}" for knob, value in missing.items())
     _indented(console, 4, Text(f"→ {finding.hint}" + (f" (nearest: {nearest})" if nearest else "")))
-    origin = [*(launcher.value for launcher in finding.binds if launcher.value != "core")]
+    origin = [*(framework.value for framework in finding.binds if framework.value != "core")]
     origin += [finding.versions] if finding.versions != "all" else []
     _indented(console, 4, Text(" · ".join([*origin, finding.source]), style="dim"))
 

@@ -25,16 +25,16 @@ FixFile = Annotated[
     Path | None, Parameter(name=("--output", "-o"), help="With --fix: the output file; default stdout.")
 ]
 
-LauncherName = Annotated[
+FrameworkName = Annotated[
     str | None,
-    Parameter(name="--for", help="Check for one launcher, and a version of it: megatron-lm, megatron-lm@0.16.1, …"),
+    Parameter(name="--for", help="Check for one framework, and a version of it: megatron-lm, megatron-lm@0.16.1, …"),
 ]
 
 
 def check(
     recipe: RecipeOrNone = None,
     *,
-    launcher: LauncherName = None,
+    framework: FrameworkName = None,
     fix: Fix = False,
     output: FixFile = None,
     force: Force = False,
@@ -50,23 +50,23 @@ def check(
         raise _usage("no recipe is named", "`moe-autotune check RECIPE`, or `moe-autotune check --explain RULE`")
     if output is not None and not fix:
         raise _usage("-o names the file of --fix", "add --fix, or leave -o out")
-    return _checked(str(recipe), launcher, fix, _target(str(recipe), output, force))
+    return _checked(str(recipe), framework, fix, _target(str(recipe), output, force))
 
 
-def _checked(name: str, launcher: str | None, fix: bool, target: Output | None) -> Answer:
+def _checked(name: str, framework: str | None, fix: bool, target: Output | None) -> Answer:
     """With --fix and no file the recipe is all that stdout gets."""
     from autotune.check.findings import show_findings, show_nearest
-    from autotune.check.launchers import findings_of_launcher
+    from autotune.check.frameworks import findings_of_framework
     from autotune.estimate.memory import memory_document
     from trainer.legality import findings_of, nearest_legal
     from trainer.recipe import load_recipe
     from trainer.recipe.rules import FindingKind
 
     given = load_recipe(name)
-    find = findings_of if launcher is None else partial(findings_of_launcher, named=launcher)
+    find = findings_of if framework is None else partial(findings_of_framework, named=framework)
     findings = find(given)
     legal = all(finding.kind is not FindingKind.ERROR for finding in findings)
-    memory = memory_document(given) if legal and launcher is None else None
+    memory = memory_document(given) if legal and framework is None else None
     nearest = given if legal else nearest_legal(given, find)
     changes = None if nearest is None else given.diff(nearest)
     with redirect_stdout(sys.stderr) if fix and target is None else nullcontext():
@@ -85,8 +85,8 @@ def _checked(name: str, launcher: str | None, fix: bool, target: Output | None) 
         "memory": memory,
         "nearest": None if legal or nearest is None else {"changes": changes or {}, "yaml": nearest.to_yaml()},
     }
-    if launcher is not None:
-        document["for"] = launcher
+    if framework is not None:
+        document["for"] = framework
     if fix and nearest is not None:
         from autotune.check.fixed import fixed_text
 

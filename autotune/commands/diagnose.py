@@ -74,8 +74,8 @@ def diagnose(
 def _explained(name: str) -> Answer:
     """The page of one fix; BadInputError with the nearest names where there is none of that name."""
     from autotune.diagnose.document import FixDocument, FixPage
+    from autotune.looks.fix_pages import plain_paragraphs
     from autotune.looks.wrapping import plain_console, say
-    from policies.advice import fix_page
     from policies.fixes import FIXES
     from trainer.errors import BadInputError, Problem
     from trainer.recipe.source import near
@@ -84,7 +84,7 @@ def _explained(name: str) -> Answer:
         names = near(name, FIXES)
         hint = f"did you mean {', '.join(names)}?" if names else f"one of {', '.join(FIXES)}"
         raise BadInputError(Problem(where="--explain", what=f"there is no fix {name!r}", hint=hint))
-    console, paragraphs = plain_console(), fix_page(name)
+    console, paragraphs = plain_console(), plain_paragraphs(FIXES[name].page)
     for paragraph in paragraphs:
         say(console, paragraph)
         console.print()

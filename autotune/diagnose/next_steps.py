@@ -12,10 +12,12 @@ import msgspec
 from rich.console import Console
 
 from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
+from autotune.looks.fix_pages import without_code_marks
 from autotune.looks.quantities import counted, duration, gain, percent
 from autotune.looks.wrapping import say
 from policies.advice import OPEN, Advice, advice
 from policies.cures import NOTHING, cure_of, said_of
+from policies.fixes import FIXES
 from policies.situation import Situation
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes
 from trainer.estimate.plan.search import outline
@@ -166,7 +168,7 @@ def _document(one: Advice) -> NextFix:
         "flags": list(one.flags),
         "without": list(one.without),
         "changes": dict(one.changes),
-        "costs": one.costs,
+        "costs": without_code_marks(FIXES[one.fix].page.costs),
         "explain": f"{EXPLAIN} {one.fix}",
     }
 
@@ -184,17 +186,12 @@ def flag_words(fix: NextFix) -> str:
     return ", ".join(part for part in (" ".join(fix["flags"]), without) if part)
 
 
-def _plain(text: str) -> str:
-    """Without the backticks that pages show as code."""
-    return text.replace("`", "")
-
-
 def show_next(console: Console, steps: NextSteps) -> None:
     console.print()
     say(console, "what to try next", style="bold")
-    say(console, _plain(steps.said))
+    say(console, without_code_marks(steps.said))
     if steps.record:
-        say(console, _plain(steps.record), lead="to be sure, record: ")
+        say(console, without_code_marks(steps.record), lead="to be sure, record: ")
     for number, fix in enumerate(steps.fixes[:FIXES_SHOWN], 1):
         title = ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part)
         say(console, title, lead=f" {number}. ")

@@ -30,6 +30,7 @@ from autotune.diagnose.terminal import (
 )
 from autotune.diagnose.tree import nested
 from autotune.diagnose.views import Drawn, drawn_steps
+from autotune.looks.fix_pages import plain_paragraphs
 from autotune.looks.kernel_names import printable
 from autotune.looks.named import NamedRow, named_row
 from autotune.looks.quantities import duration, percent
@@ -50,7 +51,7 @@ from autotune.looks.segments import (
 )
 from autotune.looks.svg import tag
 from autotune.looks.tables import Table
-from policies.advice import fix_page
+from policies.fixes import FIXES
 
 BARS = 24  # steps of all ranks that are drawn at once; averages of the ranks where there are more
 RANKS = 64  # bars of averages, the slowest
@@ -264,7 +265,7 @@ def _fix_cards(steps: NextSteps) -> list[tuple[str, str, str, tuple[str, ...]]]:
             ": ".join(part for part in (fix["title"], gives_back_words(fix)) if part),
             flag_words(fix),
             fix["costs"],
-            fix_page(fix["fix"]),
+            plain_paragraphs(FIXES[fix["fix"]].page),
         )
         for fix in steps.fixes
     ]

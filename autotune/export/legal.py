@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.export.target import Target
-from trainer.legality import OF_LAUNCHER, errors_by_rules, findings_of
+from trainer.legality import OF_FRAMEWORK, errors_by_rules, findings_of
 from trainer.recipe import Recipe
 from trainer.recipe.rules import Finding
 
 
 def broken_for(recipe: Recipe, target: Target, version: str | None) -> list[Finding]:
-    """Errors by the rules of the launcher that the target writes for, everyone's where it writes for none. What its
+    """Errors by the rules of the framework that the target writes for, everyone's where it writes for none. What its
     words cannot say is no matter of these: the export itself names it. BadInputError for a version that is none."""
-    launcher = target.launcher(recipe)
-    found = findings_of(recipe) if launcher is None else OF_LAUNCHER[launcher](recipe, version or _named(recipe))
+    framework = target.framework(recipe)
+    found = findings_of(recipe) if framework is None else OF_FRAMEWORK[framework](recipe, version or _named(recipe))
     return errors_by_rules(found)
 
 

@@ -67,4 +67,4 @@ def _lost(each: Unsaid) -> str:
     return comment(f"NOT EXPRESSED: {each.what}: {knob_value(each.value)} ({each.why})")
 
 
-TARGET = Target(name="megatron-bridge", render=render, launcher=lambda recipe: "megatron-bridge")
+TARGET = Target(name="megatron-bridge", render=render, framework=lambda recipe: "megatron-bridge")

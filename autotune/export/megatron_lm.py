@@ -115,4 +115,4 @@ def _launch(recipe: Recipe, version: str) -> Iterator[str]:
     yield f'  {program(recipe, version)} "${{MODEL_ARGS[@]}}" "${{TUNED_ARGS[@]}}" "${{BESIDE_ARGS[@]}}" "$@"'
 
 
-TARGET = Target(name="megatron-lm", render=render, launcher=lambda recipe: "megatron-lm")
+TARGET = Target(name="megatron-lm", render=render, framework=lambda recipe: "megatron-lm")

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from autotune.export.script import Command, comment, rank_command
-from autotune.export.target import Context, Target, launcher_of_rank
+from autotune.export.target import Context, Target, framework_of_rank
 from trainer.command_line.variables import export_line, is_inherited, names_itself
 from trainer.recipe import Recipe
 from trainer.secrets import is_secret
@@ -140,4 +140,4 @@ def _job_name(name: str) -> str:
     return plain if plain[:1].isalpha() else f"job-{plain}"[:LONGEST_NAME].strip("-")
 
 
-TARGET = Target(name="pytorchjob", render=render, launcher=launcher_of_rank)
+TARGET = Target(name="pytorchjob", render=render, framework=framework_of_rank)

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 from autotune.export.script import array, comment, exports, first_line, prepared, rank_command, setup
-from autotune.export.target import Context, Target, launcher_of_rank
+from autotune.export.target import Context, Target, framework_of_rank
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
@@ -102,4 +102,4 @@ def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
         yield "#   NCCL_SOCKET_IFNAME, NCCL_IB_HCA: where NCCL does not find the network by itself"
 
 
-TARGET = Target(name="slurm", render=render, launcher=launcher_of_rank)
+TARGET = Target(name="slurm", render=render, framework=framework_of_rank)

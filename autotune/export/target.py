@@ -58,14 +58,14 @@ class Context:
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """`render` says everything of the recipe that the target can express, and names in comments what it cannot;
-    `launcher` is the one that would read it, whose rules a recipe has to keep."""
+    `framework` is the one that would read it, whose rules a recipe has to keep."""
 
     name: str
     render: Callable[[Recipe, Context], str]
-    launcher: Callable[[Recipe], str | None] = lambda recipe: None
+    framework: Callable[[Recipe], str | None] = lambda recipe: None
 
 
-def launcher_of_rank(recipe: Recipe) -> str | None:
+def framework_of_rank(recipe: Recipe) -> str | None:
     """Of a target that starts whatever a rank runs: the user's trainer, else Megatron-LM; None for one of no kind."""
     kind = recipe.trainer.kind if recipe.trainer else "megatron-lm"
     return None if kind == "custom" else kind

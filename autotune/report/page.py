@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from autotune.looks.fix_pages import plain_paragraphs
 from autotune.looks.quantities import changes_text, duration, percent
 from autotune.looks.render import render
 from autotune.looks.segments import compute_classes, counted_steps, slowest
@@ -19,7 +20,6 @@ from autotune.report.story import tell
 from autotune.report.walls import burst_folders, wall_of
 from autotune.tuning.standing import RATE, Standing, clock_words, rows_of
 from policies.fixes import FIXES
-from policies.fixes import page as fix_page
 from policies.trial import Trial
 
 LATE = 4.0  # times what a burst usually takes: a page that old is said to be
@@ -123,8 +123,5 @@ def _walls(trial: Trial) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _about(fix: str) -> tuple[str, ...]:
-    """The paragraphs of a fix's own page, without markup."""
-    if fix not in FIXES:
-        return ()
-    paragraphs = fix_page(fix).split("\n\n")
-    return tuple(" ".join(paragraph.split()).replace("*", "").replace("`", "") for paragraph in paragraphs)
+    """The paragraphs of a fix's own page; () for what is no fix."""
+    return plain_paragraphs(FIXES[fix].page) if fix in FIXES else ()

@@ -14,8 +14,3 @@ def _discover() -> dict[str, Fix]:
 
 
 FIXES: dict[str, Fix] = _discover()
-
-
-def page(name: str) -> str:
-    """A fix's docstring: what it is, how it shows, what it costs, when it does not apply, source."""
-    return (import_module(f"{__name__}.{name}").__doc__ or "").strip()

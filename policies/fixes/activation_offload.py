@@ -1,17 +1,6 @@
-"""Activation offload: copy chosen activations to host memory until backward.
+"""Copies chosen activations to host memory until backward."""
 
-*What it is*: `fine_grained_activation_offloading` with the `offload_modules` that are large and used late.
-
-*How it shows*: out of memory with activations the largest part after recompute and sharding.
-
-*What it costs*: 1.6 to 2 % where the host link is fast; exposed copies where it is not.
-
-*When it does not apply*: on CPUs; full recompute keeps nothing to offload; it is on.
-
-*Source*: arXiv 2603.07685 section 4.1.5 and table 5 (DeepSeek-V3: 169 to 151 GB, 945 to 930 TFLOP/s).
-"""
-
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.switch import gpu_only, unless_on
 from policies.trial import Phase
@@ -25,9 +14,16 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="activation_offload",
     title="activations in host memory",
+    page=Page(
+        summary="Activation offload: copy chosen activations to host memory until backward.",
+        what="`fine_grained_activation_offloading` with the `offload_modules` that are large and used late.",
+        shows="out of memory with activations the largest part after recompute and sharding.",
+        costs="1.6 to 2 % where the host link is fast; exposed copies where it is not. It saves 10 to 18 % of memory.",
+        not_when="on CPUs; full recompute keeps nothing to offload; it is on.",
+        source="arXiv 2603.07685 section 4.1.5 and table 5 (DeepSeek-V3: 169 to 151 GB, 945 to 930 TFLOP/s).",
+    ),
     phases=(Phase.FIT,),
     precondition=unless_on("fine_grained_activation_offloading", gpu_only),
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.14, note="10 to 18 % of memory"),
     slowdown=0.02,
 )

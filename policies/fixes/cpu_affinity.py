@@ -1,19 +1,7 @@
-"""CPU affinity: bind a rank's threads to its own cores.
-
-*What it is*: `cpu_affinity=spread`: each rank of a node gets its own cores.
-
-*How it shows*: host-bound gaps that vary from step to step and rank to rank.
-
-*What it costs*: nothing.
-
-*When it does not apply*: ranks are bound already, or a node has one rank.
-
-*Source*: GB200 guide of Megatron-LM eb0783b6d356:219 (binding near the PCIe root: 691 to 762 TFLOP/s, +10.2
-%).
-"""
+"""Binds a rank's threads to its own cores."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -31,10 +19,17 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="cpu_affinity",
     title="binding ranks to their cores",
+    page=Page(
+        summary="CPU affinity: bind a rank's threads to its own cores.",
+        what="`cpu_affinity=spread`: each rank of a node gets its own cores.",
+        shows="host-bound gaps that vary from step to step and rank to rank.",
+        costs="nothing.",
+        not_when="ranks are bound already, or a node has one rank.",
+        source="GB200 guide of Megatron-LM eb0783b6d356:219 (binding near the PCIe root: 691 to 762 TFLOP/s, +10.2 %).",
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.HOST, fraction=0.4, source="+10.2 % on a host-bound GB200 run"),),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.0, note="none"),
     chance=0.6,
 )

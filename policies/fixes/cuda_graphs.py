@@ -1,21 +1,7 @@
-"""CUDA graphs: replay launches instead of issuing them.
-
-*What it is*: Transformer-Engine-scoped graphs, the narrowest scope first: `moe_router` with
-`moe_preprocess`, then with `attn`.
-
-*How it shows*: the device idle, waiting for launches (host wall) with static shapes.
-
-*What it costs*: about 7 GB for partial graphs on DeepSeek-V3, more than 10 GB with PP; capture at start.
-
-*When it does not apply*: full recompute, dynamic shapes, on CPUs; graphs are on.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cuda-graphs card.yaml:173 (Qwen3-30B, 16 H100:
-623 to 484 ms, -22 %) and :46 (a neutral case, +1.5 %); arXiv 2603.07685 section 4.3.6 (+10 % end to end, +7
-GB).
-"""
+"""Replays launches from CUDA graphs instead of issuing them."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import LAUNCHES, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import LAUNCHES, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.switch import gpu_only
 from policies.trial import Phase
@@ -44,6 +30,23 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="cuda_graphs",
     title="CUDA graphs",
+    page=Page(
+        summary="CUDA graphs: replay launches instead of issuing them.",
+        what=(
+            "Transformer-Engine-scoped graphs, the narrowest scope first: `moe_router` with `moe_preprocess`, then "
+            "with `attn`."
+        ),
+        shows="the device idle, waiting for launches (host wall) with static shapes.",
+        costs=(
+            "about 7 GB of static buffers for partial graphs on DeepSeek-V3, more than 10 GB with PP; capture at start."
+        ),
+        not_when="full recompute, dynamic shapes, on CPUs; graphs are on.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cuda-graphs card.yaml:173 (Qwen3-30B, 16 H100: 623 to "
+            "484 ms, -22 %) and :46 (a neutral case, +1.5 %); arXiv 2603.07685 section 4.3.6 (+10 % end to end, +7 "
+            "GB)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -55,7 +58,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.08, note="static buffers: about 7 GB on DeepSeek-V3"),
     chance=0.7,
     proof=Proof(measure="host_idle", moves=-1),
 )

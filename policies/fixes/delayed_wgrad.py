@@ -1,20 +1,7 @@
-"""Delayed weight gradients: keep compute for the dispatch to overlap with.
-
-*What it is*: `delay_wgrad_compute`: weight gradients are computed after their layer's communication has
-started.
-
-*How it shows*: EP communication overlap is on and some dispatch is still exposed.
-
-*What it costs*: the inputs of the delayed GEMMs are kept a little longer.
-
-*When it does not apply*: without EP communication overlap; on layers that are not Transformer Engine's.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-moe-comm-overlap SKILL.md:104 (short A/B: 31.31
-to 31.20 s, neutral); arXiv 2603.07685 section 4.2.3 (part of the 93 % on H100).
-"""
+"""Delays weight gradients, so that dispatch has compute to overlap with."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import EP, Claim, Fix, MemoryEffect
+from policies.fix import EP, Claim, Fix, Page
 from policies.situation import Situation
 from policies.switch import turn_on, unless_on
 from policies.trial import Phase
@@ -29,6 +16,17 @@ def _without_overlap(situation: Situation) -> str | None:
 FIX = Fix(
     name="delayed_wgrad",
     title="delayed weight gradients",
+    page=Page(
+        summary="Delayed weight gradients: keep compute for the dispatch to overlap with.",
+        what="`delay_wgrad_compute`: weight gradients are computed after their layer's communication has started.",
+        shows="EP communication overlap is on and some dispatch is still exposed.",
+        costs="the inputs of the delayed GEMMs are kept a little longer.",
+        not_when="without EP communication overlap; on layers that are not Transformer Engine's.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-moe-comm-overlap SKILL.md:104 (short A/B: 31.31 to "
+            "31.20 s, neutral); arXiv 2603.07685 section 4.2.3 (part of the 93 % on H100)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -40,6 +38,5 @@ FIX = Fix(
     ),
     precondition=unless_on("delay_wgrad_compute", _without_overlap),
     changes=turn_on("delay_wgrad_compute"),
-    memory=MemoryEffect(fraction=0.02, note="inputs of the delayed GEMMs live longer"),
     chance=0.3,
 )

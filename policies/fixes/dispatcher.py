@@ -1,21 +1,7 @@
-"""Another token dispatcher.
-
-*What it is*: `moe_token_dispatcher_type`: alltoall, allgather, or flex with the backend deepep or hybridep.
-
-*How it shows*: EP dispatch and combine exposed, more so across nodes.
-
-*What it costs*: DeepEP takes 20 SMs; the packages must be installed; allgather sends every token
-everywhere.
-
-*When it does not apply*: EP is 1; flex on a CPU; a small top-k inside one node, where alltoall is as good.
-
-*Source*: arXiv 2603.07685 table 7 (H100, dispatch: HybridEP 1.9 to 3.9 times faster than the all-to-all);
-GB200 guide of Megatron-LM eb0783b6d356 (DeepEP +4.8 %, HybridEP +13.7 %); Megatron-Bridge commit 14a29340e
-(GPT-OSS-120B, GB200: alltoall beats HybridEP by 4.2 %).
-"""
+"""Takes another token dispatcher."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import EP, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.switch import expert_parallel_only
 from policies.trial import Phase
@@ -39,6 +25,21 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="dispatcher",
     title="another token dispatcher",
+    page=Page(
+        summary="Another token dispatcher.",
+        what="`moe_token_dispatcher_type`: alltoall, allgather, or flex with the backend deepep or hybridep.",
+        shows="EP dispatch and combine exposed, more so across nodes.",
+        costs=(
+            "DeepEP takes 20 SMs; DeepEP and HybridEP keep their own buffers; the packages must be installed; "
+            "allgather sends every token everywhere."
+        ),
+        not_when="EP is 1; flex on a CPU; a small top-k inside one node, where alltoall is as good.",
+        source=(
+            "arXiv 2603.07685 table 7 (H100, dispatch: HybridEP 1.9 to 3.9 times faster than the all-to-all); GB200 "
+            "guide of Megatron-LM eb0783b6d356 (DeepEP +4.8 %, HybridEP +13.7 %); Megatron-Bridge commit 14a29340e "
+            "(GPT-OSS-120B, GB200: alltoall beats HybridEP by 4.2 %)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -50,6 +51,5 @@ FIX = Fix(
     ),
     precondition=expert_parallel_only,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.02, note="DeepEP and HybridEP keep their own buffers"),
     chance=0.6,
 )

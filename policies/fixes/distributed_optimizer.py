@@ -1,17 +1,6 @@
-"""Distributed optimizer: split master weights and moments over the data-parallel ranks.
+"""Splits master weights and moments over the data-parallel ranks."""
 
-*What it is*: `use_distributed_optimizer`.
-
-*How it shows*: out of memory with optimizer state the largest part while data parallelism is above 1.
-
-*What it costs*: close to nothing: reduce-scatter and all-gather move the same bytes as the all-reduce.
-
-*When it does not apply*: one data-parallel replica, or it is on.
-
-*Source*: arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes per parameter instead of 18).
-"""
-
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -31,9 +20,16 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="distributed_optimizer",
     title="the distributed optimizer",
+    page=Page(
+        summary="Distributed optimizer: split master weights and moments over the data-parallel ranks.",
+        what="`use_distributed_optimizer`.",
+        shows="out of memory with optimizer state the largest part while data parallelism is above 1.",
+        costs="close to nothing: reduce-scatter and all-gather move the same bytes as the all-reduce.",
+        not_when="one data-parallel replica, or it is on.",
+        source="arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes per parameter instead of 18).",
+    ),
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.3, note="12 bytes per parameter become 12/DP"),
     slowdown=0.01,
 )

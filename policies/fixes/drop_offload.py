@@ -1,19 +1,7 @@
-"""Less offload: bring optimizer state or activations back to the device.
-
-*What it is*: a smaller `optimizer_offload_fraction`, or no offload, where memory has room.
-
-*How it shows*: exposed copies between host and device, the optimizer step on the host.
-
-*What it costs*: the memory that offload saved.
-
-*When it does not apply*: nothing is offloaded.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cpu-offloading card.yaml:131 (25 % offload: 996
-to 1871 ms).
-"""
+"""Brings optimizer state or activations back to the device."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import COPIES, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import COPIES, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -36,11 +24,21 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="drop_offload",
     title="less offload",
+    page=Page(
+        summary="Less offload: bring optimizer state or activations back to the device.",
+        what="a smaller `optimizer_offload_fraction`, or no offload, where memory has room.",
+        shows="exposed copies between host and device, the optimizer step on the host.",
+        costs="the memory that offload saved.",
+        not_when="nothing is offloaded.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cpu-offloading card.yaml:131 (25 % offload: 996 to "
+            "1871 ms)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.MEMORY, parts=COPIES, fraction=1.0, source="what is not offloaded is not copied"),),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.3, note="uses the memory that offload saved"),
     chance=0.9,
     proof=Proof(measure="copy", moves=-1),
 )

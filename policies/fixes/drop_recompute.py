@@ -1,21 +1,7 @@
-"""Drop recompute: keep the activations that memory has room for.
-
-*What it is*: the lightest recompute that is predicted to fit: none, then selective, instead of
-what is on; where none fits, with a smaller micro batch.
-
-*How it shows*: time inside recompute in the trace (the memory wall), with the hottest rank below its limit.
-
-*What it costs*: memory, all of what recompute saved; the memory gate says whether there is room.
-
-*When it does not apply*: nothing is recomputed.
-
-*Source*: GB200 guide of Megatron-LM (eb0783b6d356, docs/discussions/deepseek-v3-gb200-optimization):
-dropping the MLA up-projection's recompute 566 to 611 TFLOP/s (+7.9 %); arXiv 2603.07685 section 4.1.4 (full
-costs about 33 %).
-"""
+"""Keeps the activations that memory has room for."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import RECOMPUTE, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import RECOMPUTE, Claim, Fix, KnobChanges, Page, Proof
 from policies.recompute import lighter_with_room
 from policies.situation import Situation
 from policies.trial import Phase
@@ -32,6 +18,21 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="drop_recompute",
     title="less recompute",
+    page=Page(
+        summary="Drop recompute: keep the activations that memory has room for.",
+        what=(
+            "the lightest recompute that is predicted to fit: none, then selective, instead of what is on; where none "
+            "fits, with a smaller micro batch."
+        ),
+        shows="time inside recompute in the trace (the memory wall), with the hottest rank below its limit.",
+        costs="memory, all of what recompute saved; the memory gate says whether there is room.",
+        not_when="nothing is recomputed.",
+        source=(
+            "GB200 guide of Megatron-LM (eb0783b6d356, docs/discussions/deepseek-v3-gb200-optimization): dropping the "
+            "MLA up-projection's recompute 566 to 611 TFLOP/s (+7.9 %); arXiv 2603.07685 section 4.1.4 (full costs "
+            "about 33 %)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -43,7 +44,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.5, note="uses the memory that recompute saved"),
     chance=0.9,
     proof=Proof(measure="recompute", moves=-1),
 )

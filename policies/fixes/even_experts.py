@@ -1,21 +1,7 @@
-"""Even experts: no rank's experts get far more tokens than the others'.
-
-*What it is*: `moe_router_load_balancing_type` at `aux_loss` where nothing balances the router, else
-`moe_expert_capacity_factor`: an expert takes at most so many times the mean, the rest is dropped.
-
-*How it shows*: in each layer ranks wait in combine for the one whose grouped GEMMs take longest, while all other
-compute takes the same on every rank.
-
-*What it costs*: the numerics change; dropped tokens skip their expert.
-
-*When it does not apply*: the model is dense, EP is 1, a capacity is set, or the recipe allows no change of numerics.
-
-*Source*: Megatron-MoE-ModelZoo e8650517 (natural against forced balance: -4.3 % on Mixtral-8x22B, -8 to -20 % on
-Qwen3-235B-A22B; capacity 1.0 against dropless: +5.6 %).
-"""
+"""Evens out the number of tokens between the ranks' experts."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import LOAD, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import LOAD, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.switch import experts_only
 from policies.trial import Phase
@@ -43,6 +29,23 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="even_experts",
     title="evening out the experts' load",
+    page=Page(
+        summary="Even experts: no rank's experts get far more tokens than the others'.",
+        what=(
+            "`moe_router_load_balancing_type` at `aux_loss` where nothing balances the router, else "
+            "`moe_expert_capacity_factor`: an expert takes at most so many times the mean, the rest is dropped."
+        ),
+        shows=(
+            "in each layer ranks wait in combine for the one whose grouped GEMMs take longest, while all other compute "
+            "takes the same on every rank."
+        ),
+        costs="the numerics change; dropped tokens skip their expert. The busiest rank's activations shrink.",
+        not_when="the model is dense, EP is 1, a capacity is set, or the recipe allows no change of numerics.",
+        source=(
+            "Megatron-MoE-ModelZoo e8650517 (natural against forced balance: -4.3 % on Mixtral-8x22B, -8 to -20 % on "
+            "Qwen3-235B-A22B; capacity 1.0 against dropless: +5.6 %)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -54,6 +57,5 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.05, note="the busiest rank's activations shrink"),
     chance=0.5,
 )

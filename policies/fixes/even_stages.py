@@ -1,20 +1,8 @@
-"""Even stages: layers laid over the pipeline by what they cost, so that no stage has more to do than the others.
-
-*What it is*: `pipeline_model_parallel_layout` with the embedding, the loss and MTP counted as the layers they weigh as
-much as.
-
-*How it shows*: one stage's ranks have more time of their own than the others', which wait for them in send and receive.
-
-*What it costs*: stages that hold more layers hold more weights.
-
-*When it does not apply*: PP is 1, or the layers lie so already.
-
-*Source*: arXiv 2603.07685 section 9.1 (the slowest stage sets the pace; flexible layouts).
-"""
+"""Distributes layers over pipeline stages by what they cost."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import laid_evenly
-from policies.fix import STAGES, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import STAGES, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.switch import pipelines_only
 from policies.trial import Phase
@@ -28,6 +16,22 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="even_stages",
     title="even pipeline stages",
+    page=Page(
+        summary=(
+            "Even stages: layers laid over the pipeline by what they cost, so that no stage has more to do than the "
+            "others."
+        ),
+        what=(
+            "`pipeline_model_parallel_layout` with the embedding, the loss and MTP counted as the layers they weigh as "
+            "much as."
+        ),
+        shows=(
+            "one stage's ranks have more time of their own than the others', which wait for them in send and receive."
+        ),
+        costs="stages that hold more layers hold more weights and activations.",
+        not_when="PP is 1, or the layers lie so already.",
+        source="arXiv 2603.07685 section 9.1 (the slowest stage sets the pace; flexible layouts).",
+    ),
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(
@@ -39,6 +43,5 @@ FIX = Fix(
     ),
     precondition=pipelines_only,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.05, note="weights and activations move with the layers"),
     chance=0.5,
 )

@@ -1,20 +1,7 @@
-"""Expandable segments: let the allocator grow its blocks instead of adding new ones.
-
-*What it is*: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (with CUDA graphs also
-`NCCL_GRAPH_REGISTER=0`).
-
-*How it shows*: out of memory with much more reserved than allocated; one rank fails while others have room.
-
-*What it costs*: nothing measured; with CUDA graphs NCCL's graph registration must be off.
-
-*When it does not apply*: on CPUs; it is on; with NCCL user buffers.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:136 (Llama3-70B: out of
-memory at 58.8 GB becomes a pass at 59 GB, same throughput).
-"""
+"""Lets the allocator grow its blocks instead of adding new ones."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.switch import gpu_only
 from policies.trial import Phase
@@ -38,6 +25,20 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="expandable_segments",
     title="expandable allocator segments",
+    page=Page(
+        summary="Expandable segments: let the allocator grow its blocks instead of adding new ones.",
+        what="`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` (with CUDA graphs also `NCCL_GRAPH_REGISTER=0`).",
+        shows="out of memory with much more reserved than allocated; one rank fails while others have room.",
+        costs=(
+            "nothing measured; with CUDA graphs NCCL's graph registration must be off. Reserved memory comes down to "
+            "what is allocated."
+        ),
+        not_when="on CPUs; it is on; with NCCL user buffers.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:136 (Llama3-70B: out of memory "
+            "at 58.8 GB becomes a pass at 59 GB, same throughput)."
+        ),
+    ),
     phases=(Phase.FIT, Phase.PROFILE),
     claims=(
         Claim(
@@ -49,6 +50,5 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.05, note="fragmentation: reserved comes down to allocated"),
     chance=0.6,
 )

@@ -1,19 +1,8 @@
-"""Expert parallelism instead of expert tensor parallelism: whole experts on fewer ranks each.
-
-*What it is*: `expert_tensor_parallel_size=1` with `expert_model_parallel_size` raised by the same factor.
-
-*How it shows*: TP collectives around the experts, grouped GEMMs narrower than necessary.
-
-*What it costs*: nothing in weight memory (the product stays); more ranks take part in dispatch.
-
-*When it does not apply*: ETP is 1 already, or experts do not divide by the larger EP.
-
-*Source*: arXiv 2603.07685 section 9.1 (Mixtral: EP8 x TP1 beats EP4 x TP2; EP over TP for experts).
-"""
+"""Replaces expert tensor parallelism by expert parallelism."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import DEGREES
-from policies.fix import TP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import TP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -34,6 +23,14 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="expert_parallel_for_tensor",
     title="expert parallelism instead of expert tensor parallelism",
+    page=Page(
+        summary="Expert parallelism instead of expert tensor parallelism: whole experts on fewer ranks each.",
+        what="`expert_tensor_parallel_size=1` with `expert_model_parallel_size` raised by the same factor.",
+        shows="TP collectives around the experts, grouped GEMMs narrower than necessary.",
+        costs="nothing in weight memory (the product stays); more ranks take part in dispatch.",
+        not_when="ETP is 1 already, or experts do not divide by the larger EP.",
+        source="arXiv 2603.07685 section 9.1 (Mixtral: EP8 x TP1 beats EP4 x TP2; EP over TP for experts).",
+    ),
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(
@@ -46,7 +43,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.0, note="EP x ETP is kept, so the weights of a rank are the same"),
     chance=0.7,
     proof=Proof(measure="tp_busy", moves=-1),
 )

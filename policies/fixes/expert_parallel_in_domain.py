@@ -1,20 +1,8 @@
-"""Expert parallelism inside the fast domain: dispatch over NVLink only.
-
-*What it is*: the largest `expert_model_parallel_size` whose ranks, times expert TP, share one NVLink domain.
-
-*How it shows*: EP dispatch and combine exposed, with an EP group that spans domains.
-
-*What it costs*: more experts per rank, so weights, gradients and optimizer state grow.
-
-*When it does not apply*: the group is inside one domain already; on CPUs; or the experts do not fit.
-
-*Source*: arXiv 2603.07685 section 9.1 (EP x TP inside the NVLink domain) and section 3.2.4 (between nodes 5 to 10
-times slower); section 9.2.2 (EP64 over 8 nodes: nearly half of the step is dispatch).
-"""
+"""Keeps expert parallelism inside one NVLink domain."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import DEGREES, smaller, with_ep
-from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.switch import experts_only, gpu_only
 from policies.trial import Phase
@@ -42,11 +30,21 @@ def _ranks(situation: Situation) -> int:
 FIX = Fix(
     name="expert_parallel_in_domain",
     title="expert parallelism inside the fast domain",
+    page=Page(
+        summary="Expert parallelism inside the fast domain: dispatch over NVLink only.",
+        what="the largest `expert_model_parallel_size` whose ranks, times expert TP, share one NVLink domain.",
+        shows="EP dispatch and combine exposed, with an EP group that spans domains.",
+        costs="more experts per rank, so weights, gradients and optimizer state grow.",
+        not_when="the group is inside one domain already; on CPUs; or the experts do not fit.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (EP x TP inside the NVLink domain) and section 3.2.4 (between nodes 5 to 10 "
+            "times slower); section 9.2.2 (EP64 over 8 nodes: nearly half of the step is dispatch)."
+        ),
+    ),
     phases=(Phase.SCALE,),
     claims=(Claim(wall=Wall.COMMUNICATION, parts=EP, fraction=0.7, source="NVLink is 5 to 10 times the network"),),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.3, note="expert weights, gradients and optimizer state grow"),
     chance=0.6,
     proof=Proof(measure="ep_exposed", moves=-1),
 )

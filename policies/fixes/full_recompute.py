@@ -1,19 +1,6 @@
-"""Full recompute: keep only each layer's input and recompute the layer in backward.
+"""Keeps only each layer's input and recomputes the layer in backward."""
 
-*What it is*: `recompute_granularity=full`, uniform, one layer at a time.
-
-*How it shows*: out of memory that selective recompute and smaller micro batches do not fix.
-
-*What it costs*: about a third more compute, and every EP dispatch of the forward runs a second time.
-
-*When it does not apply*: full recompute is on already; EP communication overlap and TE-scoped CUDA graphs
-refuse it.
-
-*Source*: arXiv 2603.07685 section 4.1.4 (about 33 % compute, re-triggers the EP all-to-all);
-Megatron-Bridge 067f987d, docs/performance-guide.md:317 (about 30 %).
-"""
-
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.recompute import FULL
 from policies.situation import Situation
 from policies.trial import Phase
@@ -31,9 +18,19 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="full_recompute",
     title="full recompute",
+    page=Page(
+        summary="Full recompute: keep only each layer's input and recompute the layer in backward.",
+        what="`recompute_granularity=full`, uniform, one layer at a time.",
+        shows="out of memory that selective recompute and smaller micro batches do not fix.",
+        costs="about a third more compute, and every EP dispatch of the forward runs a second time.",
+        not_when="full recompute is on already; EP communication overlap and TE-scoped CUDA graphs refuse it.",
+        source=(
+            "arXiv 2603.07685 section 4.1.4 (about 33 % compute, re-triggers the EP all-to-all); Megatron-Bridge "
+            "067f987d, docs/performance-guide.md:317 (about 30 %)."
+        ),
+    ),
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.5, note="activations fall to one layer input per layer"),
     slowdown=0.33,
 )

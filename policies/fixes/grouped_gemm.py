@@ -1,25 +1,24 @@
-"""Grouped GEMM: all experts of a rank in one kernel.
-
-*What it is*: `moe_grouped_gemm`.
-
-*How it shows*: one small GEMM per expert, the host launching between them; compute far below attainable.
-
-*What it costs*: nothing in memory.
-
-*When it does not apply*: it is on, or a rank has one expert.
-
-*Source*: arXiv 2603.07685 section 9.1 (first fix for low utilisation); GEMM M is about 128 tokens per expert
-on DeepSeek-V3 (section 4.3.1).
-"""
+"""Computes all experts of a rank in one kernel."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
+from policies.fix import LAUNCHES, Claim, Fix, Page
 from policies.switch import experts_only, turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
     name="grouped_gemm",
     title="grouped GEMM",
+    page=Page(
+        summary="Grouped GEMM: all experts of a rank in one kernel.",
+        what="`moe_grouped_gemm`.",
+        shows="one small GEMM per expert, the host launching between them; compute far below attainable.",
+        costs="nothing in memory: the same tensors in one call.",
+        not_when="it is on, or a rank has one expert.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (first fix for low utilisation); GEMM M is about 128 tokens per expert on "
+            "DeepSeek-V3 (section 4.3.1)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.COMPUTE, fraction=0.4, source="experts' GEMMs of 128 rows leave most of a GPU idle"),
@@ -27,6 +26,5 @@ FIX = Fix(
     ),
     precondition=unless_on("moe_grouped_gemm", experts_only),
     changes=turn_on("moe_grouped_gemm"),
-    memory=MemoryEffect(fraction=0.0, note="the same tensors in one call"),
     chance=0.7,
 )

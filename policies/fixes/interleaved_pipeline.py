@@ -1,20 +1,8 @@
-"""Interleaved pipeline: several smaller stages per rank, with send/recv overlapped.
-
-*What it is*: `virtual_pipeline_model_parallel_size` at 2 or 4 with `overlap_p2p_comm`.
-
-*How it shows*: bubble and PP send/recv exposed.
-
-*What it costs*: more send/recv, somewhat more activations in flight.
-
-*When it does not apply*: PP is 1, there are fewer layers than stages, or fewer micro batches than stages.
-
-*Source*: arXiv 2603.07685 section 9.1 (PP with VPP from PP 2 on, a middle value): the bubble divides by
-VPP.
-"""
+"""Splits each rank's stage into several smaller ones, with send/recv overlapped."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import with_vpp
-from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 from trainer.recipe.layout import layout_of
@@ -33,6 +21,14 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="interleaved_pipeline",
     title="an interleaved pipeline",
+    page=Page(
+        summary="Interleaved pipeline: several smaller stages per rank, with send/recv overlapped.",
+        what="`virtual_pipeline_model_parallel_size` at 2 or 4 with `overlap_p2p_comm`.",
+        shows="bubble and PP send/recv exposed.",
+        costs="more send/recv, somewhat more activations in flight: those of PP·(1 + (PP-1)/(PP·VPP)) micro batches.",
+        not_when="PP is 1, there are fewer layers than stages, or fewer micro batches than stages.",
+        source="arXiv 2603.07685 section 9.1 (PP with VPP from PP 2 on, a middle value): the bubble divides by VPP.",
+    ),
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(
@@ -44,6 +40,5 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.1, note="activations of PP·(1 + (PP-1)/(PP·VPP)) micro batches in flight"),
     chance=0.7,
 )

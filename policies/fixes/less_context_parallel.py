@@ -1,19 +1,8 @@
-"""Less context parallelism: whole sequences on fewer ranks.
-
-*What it is*: the smallest `context_parallel_size` that is predicted to fit.
-
-*How it shows*: exposed CP communication with fewer than 4096 tokens of a sequence on a rank.
-
-*What it costs*: activations grow by the factor CP shrinks.
-
-*When it does not apply*: CP is 1, or the activations do not fit.
-
-*Source*: arXiv 2603.07685 sections 6 and 9 (avoid CP below 4096 tokens per rank; disable CP below 8192).
-"""
+"""Keeps whole sequences on fewer ranks."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_cp
-from policies.fix import CP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import CP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -30,6 +19,14 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="less_context_parallel",
     title="less context parallelism",
+    page=Page(
+        summary="Less context parallelism: whole sequences on fewer ranks.",
+        what="the smallest `context_parallel_size` that is predicted to fit.",
+        shows="exposed CP communication with fewer than 4096 tokens of a sequence on a rank.",
+        costs="activations grow by the factor CP shrinks.",
+        not_when="CP is 1, or the activations do not fit.",
+        source="arXiv 2603.07685 sections 6 and 9 (avoid CP below 4096 tokens per rank; disable CP below 8192).",
+    ),
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(wall=Wall.COMMUNICATION, parts=CP, fraction=1.0, source="no CP, no key/value exchange"),
@@ -37,7 +34,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.5, note="activations grow as CP shrinks"),
     chance=0.6,
     proof=Proof(measure="cp_busy", moves=-1),
 )

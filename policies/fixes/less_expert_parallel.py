@@ -1,21 +1,8 @@
-"""Less expert parallelism: keep dispatch inside fewer ranks.
-
-*What it is*: the next smaller `expert_model_parallel_size`; at 1 there is no dispatch at all.
-
-*How it shows*: EP dispatch and combine exposed in the trace; ranks waiting for the one whose experts have most to do.
-
-*What it costs*: more experts per rank, so weights, gradients and optimizer state grow; expert gradients are
-reduced over more replicas.
-
-*When it does not apply*: EP is 1, or the experts of a rank do not fit.
-
-*Source*: arXiv 2603.07685 section 9.1 (EP x TP inside the fast domain); inter-node bandwidth is 5 to 10
-times below NVLink (section 3.2.4).
-"""
+"""Keeps dispatch inside fewer ranks."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_ep
-from policies.fix import EP, LOAD, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import EP, LOAD, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -32,6 +19,20 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="less_expert_parallel",
     title="less expert parallelism",
+    page=Page(
+        summary="Less expert parallelism: keep dispatch inside fewer ranks.",
+        what="the next smaller `expert_model_parallel_size`; at 1 there is no dispatch at all.",
+        shows="EP dispatch and combine exposed in the trace; ranks waiting for the one whose experts have most to do.",
+        costs=(
+            "more experts per rank, so weights, gradients and optimizer state grow; expert gradients are reduced over "
+            "more replicas."
+        ),
+        not_when="EP is 1, or the experts of a rank do not fit.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (EP x TP inside the fast domain); inter-node bandwidth is 5 to 10 times "
+            "below NVLink (section 3.2.4)."
+        ),
+    ),
     phases=(Phase.PROFILE,),
     claims=(
         Claim(
@@ -49,7 +50,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.3, note="expert weights, gradients and optimizer state grow"),
     chance=0.5,
     proof=Proof(measure="ep_busy", moves=-1),
 )

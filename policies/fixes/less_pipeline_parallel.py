@@ -1,20 +1,8 @@
-"""Less pipeline parallelism: fewer stages, smaller bubble.
-
-*What it is*: the smallest `pipeline_model_parallel_size` that is predicted to fit.
-
-*How it shows*: exposed PP send/recv and bubble, memory to spare.
-
-*What it costs*: weights, gradients and optimizer state of a rank grow by the factor PP shrinks.
-
-*When it does not apply*: PP is 1, or the larger share of the model does not fit.
-
-*Source*: arXiv 2603.07685 section 9.1 (least model parallelism that fits); Megatron-Bridge 067f987d,
-skills/nemo-mbridge-perf-memory-tuning card.yaml:151 (PP 8 against 4: -5.9 %).
-"""
+"""Takes fewer pipeline stages, for a smaller bubble."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_pp
-from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.switch import pipelines_only
 from policies.trial import Phase
@@ -28,6 +16,17 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="less_pipeline_parallel",
     title="less pipeline parallelism",
+    page=Page(
+        summary="Less pipeline parallelism: fewer stages, smaller bubble.",
+        what="the smallest `pipeline_model_parallel_size` that is predicted to fit.",
+        shows="exposed PP send/recv and bubble, memory to spare.",
+        costs="weights, gradients and optimizer state of a rank grow by the factor PP shrinks.",
+        not_when="PP is 1, or the larger share of the model does not fit.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (least model parallelism that fits); Megatron-Bridge 067f987d, "
+            "skills/nemo-mbridge-perf-memory-tuning card.yaml:151 (PP 8 against 4: -5.9 %)."
+        ),
+    ),
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(
@@ -39,7 +38,6 @@ FIX = Fix(
     ),
     precondition=pipelines_only,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.5, note="weights and optimizer grow as PP shrinks"),
     chance=0.6,
     proof=Proof(measure="pp_busy", moves=-1),
 )

@@ -1,20 +1,8 @@
-"""Less tensor parallelism: give its ranks back to data parallelism.
-
-*What it is*: the smallest `tensor_model_parallel_size` that is predicted to fit.
-
-*How it shows*: exposed TP communication, small kernels, memory to spare.
-
-*What it costs*: weights and activations grow by the factor TP shrinks.
-
-*When it does not apply*: TP is 1, or the larger weights do not fit.
-
-*Source*: arXiv 2603.07685 section 9.1 (least model parallelism, most data parallelism) and table 5
-(Qwen3-235B, TP2 to TP1 with EP64: 800 to 920 TFLOP/s).
-"""
+"""Gives ranks of tensor parallelism back to data parallelism."""
 
 from analyzers.diagnosis import Wall
 from policies.degrees import smaller, with_tp
-from policies.fix import LAUNCHES, TP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import LAUNCHES, TP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -31,6 +19,17 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="less_tensor_parallel",
     title="less tensor parallelism",
+    page=Page(
+        summary="Less tensor parallelism: give its ranks back to data parallelism.",
+        what="the smallest `tensor_model_parallel_size` that is predicted to fit.",
+        shows="exposed TP communication, small kernels, memory to spare.",
+        costs="weights and activations grow by the factor TP shrinks.",
+        not_when="TP is 1, or the larger weights do not fit.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (least model parallelism, most data parallelism) and table 5 (Qwen3-235B, "
+            "TP2 to TP1 with EP64: 800 to 920 TFLOP/s)."
+        ),
+    ),
     phases=(Phase.SCALE, Phase.PROFILE),
     claims=(
         Claim(wall=Wall.COMMUNICATION, parts=TP, fraction=1.0, source="no TP, no TP collectives"),
@@ -39,7 +38,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.5, note="weights and activations grow as TP shrinks"),
     chance=0.7,
     proof=Proof(measure="tp_busy", moves=-1),
 )

@@ -1,19 +1,7 @@
-"""Manual garbage collection: collect at chosen steps, on all ranks at once.
-
-*What it is*: `manual_gc` with `manual_gc_interval`.
-
-*How it shows*: pauses annotated `gc` in the trace while the device waits; ranks pausing at different steps.
-
-*What it costs*: garbage lives a little longer on the host.
-
-*When it does not apply*: it is on, and collects every 10 steps or less often.
-
-*Source*: arXiv 2603.07685 section 9.1 (first fix for host overhead: manual GC, interval 10; Megatron's
-README says 100).
-"""
+"""Collects garbage at chosen steps, on all ranks at once."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import GC, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import GC, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -34,10 +22,20 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="manual_gc",
     title="manual garbage collection",
+    page=Page(
+        summary="Manual garbage collection: collect at chosen steps, on all ranks at once.",
+        what="`manual_gc` with `manual_gc_interval`.",
+        shows="pauses annotated `gc` in the trace while the device waits; ranks pausing at different steps.",
+        costs="garbage lives a little longer on the host.",
+        not_when="it is on, and collects every 10 steps or less often.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (first fix for host overhead: manual GC, interval 10; Megatron's README says "
+            "100)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.HOST, parts=GC, fraction=0.9, source="no collection runs inside a step"),),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.0, note="host memory only"),
     chance=0.6,
 )

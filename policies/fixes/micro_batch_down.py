@@ -1,20 +1,7 @@
-"""Smaller micro batch: fewer tokens in flight.
-
-*What it is*: `micro_batch_size` halved, down to 1; the global batch stays, so more micro batches per step.
-
-*How it shows*: out of memory with activations the largest part; or a pipeline bubble with few micro
-batches.
-
-*What it costs*: smaller kernels and more launches: up to twice the time when launch-bound.
-
-*When it does not apply*: the micro batch is 1.
-
-*Source*: arXiv 2603.07685 section 3.1 (activations are 66 % of DeepSeek-V3's memory and scale with it); own
-measurement on CPUs: EP2, micro batch 4 to 1 costs 39 %.
-"""
+"""Takes a smaller micro batch: fewer tokens in flight."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import BUBBLE, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -34,6 +21,20 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="micro_batch_down",
     title="a smaller micro batch",
+    page=Page(
+        summary="Smaller micro batch: fewer tokens in flight.",
+        what="`micro_batch_size` halved, down to 1; the global batch stays, so more micro batches per step.",
+        shows="out of memory with activations the largest part; or a pipeline bubble with few micro batches.",
+        costs=(
+            "smaller kernels and more launches: up to twice the time when launch-bound. Activations shrink with the "
+            "micro batch."
+        ),
+        not_when="the micro batch is 1.",
+        source=(
+            "arXiv 2603.07685 section 3.1 (activations are 66 % of DeepSeek-V3's memory and scale with it); own "
+            "measurement on CPUs: EP2, micro batch 4 to 1 costs 39 %."
+        ),
+    ),
     phases=(Phase.FIT, Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -45,7 +46,6 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.4, note="activations shrink with the micro batch"),
     slowdown=0.08,
     chance=0.4,
 )

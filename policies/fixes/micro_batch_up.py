@@ -1,22 +1,7 @@
-"""Larger micro batch: fewer, larger kernels and collectives for the same global batch.
-
-*What it is*: `micro_batch_size` times 4 or 2, global batch unchanged, so fewer micro batches per step.
-
-*How it shows*: idle time waiting for launches (host), small grouped GEMMs below the attainable rate
-(compute), many small collectives.
-
-*What it costs*: activations grow with it; with pipeline parallelism fewer micro batches mean a larger
-bubble.
-
-*When it does not apply*: the global batch does not divide, or memory has no room.
-
-*Source*: arXiv 2603.07685 section 9.1 (fewer launches by raising the micro batch); Megatron-Bridge
-067f987d, skills/nemo-mbridge-perf-moe-vlm-training card.yaml:90 (micro batch 1 to 4 about doubles a
-launch-bound VLM); own measurement on CPUs: EP2, micro batch 1 to 4 cuts the step by 28 %.
-"""
+"""Takes a larger micro batch: fewer, larger kernels and collectives."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -35,6 +20,21 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="micro_batch_up",
     title="a larger micro batch",
+    page=Page(
+        summary="Larger micro batch: fewer, larger kernels and collectives for the same global batch.",
+        what="`micro_batch_size` times 4 or 2, global batch unchanged, so fewer micro batches per step.",
+        shows=(
+            "idle time waiting for launches (host), small grouped GEMMs below the attainable rate (compute), many "
+            "small collectives."
+        ),
+        costs="activations grow with it; with pipeline parallelism fewer micro batches mean a larger bubble.",
+        not_when="the global batch does not divide, or memory has no room.",
+        source=(
+            "arXiv 2603.07685 section 9.1 (fewer launches by raising the micro batch); Megatron-Bridge 067f987d, "
+            "skills/nemo-mbridge-perf-moe-vlm-training card.yaml:90 (micro batch 1 to 4 about doubles a launch-bound "
+            "VLM); own measurement on CPUs: EP2, micro batch 1 to 4 cuts the step by 28 %."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -53,6 +53,5 @@ FIX = Fix(
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.5, note="activations grow with the micro batch"),
     chance=0.6,
 )

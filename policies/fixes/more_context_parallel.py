@@ -1,22 +1,9 @@
-"""More context parallelism: split long sequences over ranks.
-
-*What it is*: `context_parallel_size` raised to the sequence length over 4096, rounded to a power of two, as
-the first guess; when memory asks for it, doubled.
-
-*How it shows*: out of memory with activations of a long sequence the largest part; attention dominating
-compute.
-
-*What it costs*: key/value exchange in every attention; below 4096 tokens per rank it is exposed.
-
-*When it does not apply*: less than 8192 tokens per rank (TP with sequence parallel divides them as well).
-
-*Source*: arXiv 2603.07685 sections 6 and 9 (keep seq/(CP x TP) at 4096 to 8192; CP from 8192 tokens).
-"""
+"""Splits long sequences over more ranks."""
 
 import math
 
 from policies.degrees import DEGREES, larger, with_cp
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -46,10 +33,23 @@ def _tokens_a_rank(situation: Situation) -> int:
 FIX = Fix(
     name="more_context_parallel",
     title="more context parallelism",
+    page=Page(
+        summary="More context parallelism: split long sequences over ranks.",
+        what=(
+            "`context_parallel_size` raised to the sequence length over 4096, rounded to a power of two, as the first "
+            "guess; when memory asks for it, doubled."
+        ),
+        shows="out of memory with activations of a long sequence the largest part; attention dominating compute.",
+        costs=(
+            "key/value exchange in every attention; below 4096 tokens per rank it is exposed. Activations divide by "
+            "CP, weights do not."
+        ),
+        not_when="less than 8192 tokens per rank (TP with sequence parallel divides them as well).",
+        source="arXiv 2603.07685 sections 6 and 9 (keep seq/(CP x TP) at 4096 to 8192; CP from 8192 tokens).",
+    ),
     phases=(Phase.FIT, Phase.SCALE),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.4, note="activations divide by CP, weights do not"),
     slowdown=0.15,
     chance=0.5,
 )

@@ -1,21 +1,7 @@
-"""More expert parallelism: fewer experts per rank.
-
-*What it is*: `expert_model_parallel_size` doubled. It folds over the other ranks: data parallelism does not
-shrink.
-
-*How it shows*: out of memory with expert weights, gradients and their optimizer state the largest part.
-
-*What it costs*: more tokens leave the rank in dispatch and combine; outside the fast domain several times
-slower.
-
-*When it does not apply*: experts or ranks do not divide; the model is dense.
-
-*Source*: arXiv 2603.07685 section 9.1 (EP before TP for experts) and section 4.2.1 (volume grows as
-(EP-1)/EP).
-"""
+"""Splits experts over more ranks."""
 
 from policies.degrees import larger, with_ep
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -34,9 +20,19 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="more_expert_parallel",
     title="more expert parallelism",
+    page=Page(
+        summary="More expert parallelism: fewer experts per rank.",
+        what="`expert_model_parallel_size` doubled. It folds over the other ranks: data parallelism does not shrink.",
+        shows="out of memory with expert weights, gradients and their optimizer state the largest part.",
+        costs=(
+            "more tokens leave the rank in dispatch and combine; outside the fast domain several times slower. Expert "
+            "weights and gradients divide by EP."
+        ),
+        not_when="experts or ranks do not divide; the model is dense.",
+        source="arXiv 2603.07685 section 9.1 (EP before TP for experts) and section 4.2.1 (volume grows as (EP-1)/EP).",
+    ),
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.3, note="expert weights and gradients divide by EP"),
     slowdown=0.10,
 )

@@ -1,20 +1,7 @@
-"""More pipeline parallelism: split the layers over more stages.
-
-*What it is*: `pipeline_model_parallel_size` doubled.
-
-*How it shows*: out of memory with weights, gradients and optimizer the largest part.
-
-*What it costs*: a bubble of (PP-1)/micro batches, and send/recv between stages; VPP shrinks the bubble
-later.
-
-*When it does not apply*: the ranks do not divide, or there are fewer micro batches than stages.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:151 (Llama3-70B, PP 4
-to 8: -5.9 % throughput, -5.6 GB).
-"""
+"""Splits the layers over more pipeline stages."""
 
 from policies.degrees import larger, with_pp
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -31,9 +18,22 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="more_pipeline_parallel",
     title="more pipeline parallelism",
+    page=Page(
+        summary="More pipeline parallelism: split the layers over more stages.",
+        what="`pipeline_model_parallel_size` doubled.",
+        shows="out of memory with weights, gradients and optimizer the largest part.",
+        costs=(
+            "a bubble of (PP-1)/micro batches, and send/recv between stages; VPP shrinks the bubble later. Weights and "
+            "optimizer state divide by PP, activations in flight do not."
+        ),
+        not_when="the ranks do not divide, or there are fewer micro batches than stages.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:151 (Llama3-70B, PP 4 to 8: "
+            "-5.9 % throughput, -5.6 GB)."
+        ),
+    ),
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.3, note="weights and optimizer divide by PP, activations in flight do not"),
     slowdown=0.12,
 )

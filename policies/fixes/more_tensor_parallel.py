@@ -1,21 +1,7 @@
-"""More tensor parallelism: split every matrix over more ranks.
-
-*What it is*: `tensor_model_parallel_size` doubled with sequence parallel; experts stay whole (ETP=1) where
-legal.
-
-*How it shows*: out of memory that sharding experts and stages does not fix.
-
-*What it costs*: the most of all parallelism: two collectives per layer each way, inside the step's critical
-path.
-
-*When it does not apply*: heads or ranks do not divide; it should stay inside the fast domain.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:161 (Llama3-70B, TP 4
-to 8: -28 % throughput, -8.6 GB).
-"""
+"""Splits every matrix over more ranks."""
 
 from policies.degrees import larger, with_tp
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -32,9 +18,22 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="more_tensor_parallel",
     title="more tensor parallelism",
+    page=Page(
+        summary="More tensor parallelism: split every matrix over more ranks.",
+        what="`tensor_model_parallel_size` doubled with sequence parallel; experts stay whole (ETP=1) where legal.",
+        shows="out of memory that sharding experts and stages does not fix.",
+        costs=(
+            "the most of all parallelism: two collectives per layer each way, inside the step's critical path. Weights "
+            "divide by TP, and activations with sequence parallel."
+        ),
+        not_when="heads or ranks do not divide; it should stay inside the fast domain.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-memory-tuning card.yaml:161 (Llama3-70B, TP 4 to 8: "
+            "-28 % throughput, -8.6 GB)."
+        ),
+    ),
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.4, note="weights and activations divide by TP (with sequence parallel)"),
     slowdown=0.28,
 )

@@ -1,19 +1,6 @@
-"""Optimizer offload: keep part of the optimizer state in host memory and step it there.
+"""Keeps part of the optimizer state in host memory and steps it there."""
 
-*What it is*: `optimizer_cpu_offload` with `optimizer_offload_fraction`, the smallest part that is predicted
-to fit.
-
-*How it shows*: out of memory with optimizer state the largest part after everything else was tried.
-
-*What it costs*: 1.9 times the step at 25 %, 4.2 times at 100 % (Qwen3-30B on H100): the last resort.
-
-*When it does not apply*: on CPUs, where host memory is the memory; it is on.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cpu-offloading card.yaml:131-158 (matched A/B:
-996 ms to 1871, 2484, 3187, 4189 ms for 3.8, 7.6, 11.6, 15.2 GB).
-"""
-
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.switch import gpu_only, unless_on
 from policies.trial import Phase
@@ -35,9 +22,22 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="optimizer_offload",
     title="optimizer state in host memory",
+    page=Page(
+        summary="Optimizer offload: keep part of the optimizer state in host memory and step it there.",
+        what="`optimizer_cpu_offload` with `optimizer_offload_fraction`, the smallest part that is predicted to fit.",
+        shows="out of memory with optimizer state the largest part after everything else was tried.",
+        costs=(
+            "1.9 times the step at 25 %, 4.2 times at 100 % (Qwen3-30B on H100): the last resort. It saves 3.8 to 15.2 "
+            "of 47 GB there."
+        ),
+        not_when="on CPUs, where host memory is the memory; it is on.",
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-cpu-offloading card.yaml:131-158 (matched A/B: 996 ms "
+            "to 1871, 2484, 3187, 4189 ms for 3.8, 7.6, 11.6, 15.2 GB)."
+        ),
+    ),
     phases=(Phase.FIT,),
     precondition=unless_on("optimizer_cpu_offload", gpu_only),
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.3, note="3.8 to 15.2 of 47 GB on Qwen3-30B"),
     slowdown=0.9,
 )

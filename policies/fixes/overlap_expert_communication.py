@@ -1,23 +1,7 @@
-"""EP communication overlap: one micro batch dispatches while another one computes.
-
-*What it is*: `overlap_moe_expert_parallel_comm` (1F1B with the all-to-all of one micro batch under the
-other's attention and GEMMs).
-
-*How it shows*: EP dispatch and combine exposed for a large share of the step.
-
-*What it costs*: buffers of a second micro batch in flight, more scheduling on the host; net negative where
-the domain is fast (GB200).
-
-*When it does not apply*: EP is 1, full or whole-`moe` recompute, shared-expert overlap, allgather
-dispatcher, PP without VPP, fp32. It cannot run on CPUs.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-moe-comm-overlap card.yaml:41 (Qwen3-30B on 16
-H100, matched A/B: 244 to 287 TFLOP/s, +17.7 %); arXiv 2603.07685 section 4.2.3 (93 % of EP communication
-hidden on H100).
-"""
+"""Dispatches one micro batch while another one computes."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import EP, Claim, Fix, KnobChanges, MemoryEffect, Proof
+from policies.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.recompute import lighter_with_room
 from policies.situation import Situation
 from policies.switch import expert_parallel_only, unless_on
@@ -36,6 +20,27 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="overlap_expert_communication",
     title="EP communication overlap",
+    page=Page(
+        summary="EP communication overlap: one micro batch dispatches while another one computes.",
+        what=(
+            "`overlap_moe_expert_parallel_comm` (1F1B with the all-to-all of one micro batch under the other's "
+            "attention and GEMMs)."
+        ),
+        shows="EP dispatch and combine exposed for a large share of the step.",
+        costs=(
+            "buffers of a second micro batch in flight, more scheduling on the host; net negative where the domain is "
+            "fast (GB200)."
+        ),
+        not_when=(
+            "EP is 1, full or whole-`moe` recompute, shared-expert overlap, allgather dispatcher, PP without VPP, "
+            "fp32. It cannot run on CPUs."
+        ),
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-moe-comm-overlap card.yaml:41 (Qwen3-30B on 16 H100, "
+            "matched A/B: 244 to 287 TFLOP/s, +17.7 %); arXiv 2603.07685 section 4.2.3 (93 % of EP communication "
+            "hidden on H100)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -47,7 +52,6 @@ FIX = Fix(
     ),
     precondition=unless_on("overlap_moe_expert_parallel_comm", expert_parallel_only),
     changes=_changes,
-    memory=MemoryEffect(fraction=0.1, note="a second micro batch's dispatch buffers"),
     chance=0.8,
     proof=Proof(measure="ep_exposed", moves=-1),
 )

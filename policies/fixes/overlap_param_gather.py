@@ -1,21 +1,7 @@
-"""Parameter gathering overlapped with forward.
-
-*What it is*: `overlap_param_gather`: with the distributed optimizer, parameters are gathered bucket by
-bucket as the next forward needs them.
-
-*How it shows*: DP all-gather exposed at the start of the step.
-
-*What it costs*: almost nothing in memory.
-
-*When it does not apply*: no distributed optimizer, or it is on. Megatron-Core requires
-`overlap_grad_reduce` with it.
-
-*Source*: arXiv 2603.07685 section 9.1; megatron/core/distributed (overlap_param_gather needs the
-distributed optimizer and overlap_grad_reduce).
-"""
+"""Overlaps parameter gathering with forward."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import DP, Claim, Fix, MemoryEffect, Proof
+from policies.fix import DP, Claim, Fix, Page, Proof
 from policies.situation import Situation
 from policies.switch import turn_on, unless_on
 from policies.trial import Phase
@@ -28,6 +14,20 @@ def _without_sharding(situation: Situation) -> str | None:
 FIX = Fix(
     name="overlap_param_gather",
     title="parameter gathering overlap",
+    page=Page(
+        summary="Parameter gathering overlapped with forward.",
+        what=(
+            "`overlap_param_gather`: with the distributed optimizer, parameters are gathered bucket by bucket as the "
+            "next forward needs them."
+        ),
+        shows="DP all-gather exposed at the start of the step.",
+        costs="almost nothing in memory: buckets are views of the parameter buffer.",
+        not_when="no distributed optimizer, or it is on. Megatron-Core requires `overlap_grad_reduce` with it.",
+        source=(
+            "arXiv 2603.07685 section 9.1; megatron/core/distributed (overlap_param_gather needs the distributed "
+            "optimizer and overlap_grad_reduce)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -39,7 +39,6 @@ FIX = Fix(
     ),
     precondition=unless_on("overlap_param_gather", _without_sharding),
     changes=turn_on("overlap_param_gather", overlap_grad_reduce=True),
-    memory=MemoryEffect(fraction=0.0, note="buckets are views of the parameter buffer"),
     chance=0.7,
     proof=Proof(measure="dp_exposed", moves=-1),
 )

@@ -1,25 +1,24 @@
-"""Fused permutation: sort tokens by expert in one kernel.
-
-*What it is*: `moe_permute_fusion`.
-
-*How it shows*: many small index, scatter and copy kernels around dispatch and combine.
-
-*What it costs*: nothing in memory; needs Transformer Engine 2.1.
-
-*When it does not apply*: it is on, the model is dense, or there is no Transformer Engine.
-
-*Source*: GB200 guide of Megatron-LM eb0783b6d356 (allocation and permute fusion: 494 to 530 TFLOP/s, +7.1
-%); routing and permutation are about 9 % of a layer (arXiv 2603.07685 section 1.2).
-"""
+"""Sorts tokens by expert in one kernel."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import LAUNCHES, Claim, Fix, MemoryEffect
+from policies.fix import LAUNCHES, Claim, Fix, Page
 from policies.switch import gpu_experts_only, turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
     name="permute_fusion",
     title="fused permutation",
+    page=Page(
+        summary="Fused permutation: sort tokens by expert in one kernel.",
+        what="`moe_permute_fusion`.",
+        shows="many small index, scatter and copy kernels around dispatch and combine.",
+        costs="nothing in memory, intermediates become fewer; needs Transformer Engine 2.1.",
+        not_when="it is on, the model is dense, or there is no Transformer Engine.",
+        source=(
+            "GB200 guide of Megatron-LM eb0783b6d356 (allocation and permute fusion: 494 to 530 TFLOP/s, +7.1 %); "
+            "routing and permutation are about 9 % of a layer (arXiv 2603.07685 section 1.2)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.2, source="+7.1 % on the host-bound GB200 baseline"),
@@ -27,6 +26,5 @@ FIX = Fix(
     ),
     precondition=unless_on("moe_permute_fusion", gpu_experts_only),
     changes=turn_on("moe_permute_fusion"),
-    memory=MemoryEffect(fraction=0.0, note="fewer intermediates"),
     chance=0.7,
 )

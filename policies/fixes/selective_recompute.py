@@ -1,21 +1,6 @@
-"""Selective recompute: drop cheap activations of some modules and recompute them in backward.
+"""Drops activations of some modules and recomputes them in backward."""
 
-*What it is*: `recompute_granularity=selective` with the lightest set of `recompute_modules` that brings the
-peak under the limit: attention first, then `moe_act`, then `layernorm`, the whole `moe` last.
-
-*How it shows*: out of memory in forward or backward, with activations the largest part of the estimate.
-
-*What it costs*: 2 to 11 % of the step for one to three modules; savings of modules do not add up.
-
-*When it does not apply*: at that level of recompute already, or full recompute is on (then `drop_recompute`
-reduces it). Attention recompute is useless where attention is fused.
-
-*Source*: Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-activation-recompute (Moonlight-16B, matched
-A/B: moe_act +2.0 %, layernorm with moe_act +10.8 % step time); arXiv 2603.07685 table 4 (42.4 of 131 GB of
-activations).
-"""
-
-from policies.fix import Fix, KnobChanges, MemoryEffect
+from policies.fix import Fix, KnobChanges, Page
 from policies.recompute import heavier
 from policies.situation import Situation
 from policies.trial import Phase
@@ -32,9 +17,26 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="selective_recompute",
     title="selective recompute",
+    page=Page(
+        summary="Selective recompute: drop cheap activations of some modules and recompute them in backward.",
+        what=(
+            "`recompute_granularity=selective` with the lightest set of `recompute_modules` that brings the peak under "
+            "the limit: attention first, then `moe_act`, then `layernorm`, the whole `moe` last."
+        ),
+        shows="out of memory in forward or backward, with activations the largest part of the estimate.",
+        costs="2 to 11 % of the step for one to three modules; savings of modules do not add up.",
+        not_when=(
+            "at that level of recompute already, or full recompute is on (then `drop_recompute` reduces it). Attention "
+            "recompute is useless where attention is fused."
+        ),
+        source=(
+            "Megatron-Bridge 067f987d, skills/nemo-mbridge-perf-activation-recompute (Moonlight-16B, matched A/B: "
+            "moe_act +2.0 %, layernorm with moe_act +10.8 % step time); arXiv 2603.07685 table 4 (42.4 of 131 GB of "
+            "activations)."
+        ),
+    ),
     phases=(Phase.FIT,),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=-0.2, note="42 of 200 GB with three modules on DeepSeek-V3"),
     slowdown=0.05,
 )

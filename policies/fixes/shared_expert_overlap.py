@@ -1,21 +1,7 @@
-"""Shared expert overlapped with dispatch.
-
-*What it is*: `moe_shared_expert_overlap`: the shared expert computes while tokens are dispatched and
-combined.
-
-*How it shows*: EP dispatch exposed in a model with shared experts.
-
-*What it costs*: a second stream; the shared expert and the communication share the device.
-
-*When it does not apply*: no shared experts, EP is 1, EP communication overlap is on, or the dispatcher is
-allgather.
-
-*Source*: Megatron-LM d98e8a64, megatron/core/transformer/moe/README.md;
-megatron/core/transformer/transformer_config.py:1825 (needs alltoall or flex).
-"""
+"""Overlaps the shared expert with dispatch."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import EP, Claim, Fix, MemoryEffect, Proof
+from policies.fix import EP, Claim, Fix, Page, Proof
 from policies.situation import Situation
 from policies.switch import expert_parallel_only, turn_on, unless_on
 from policies.trial import Phase
@@ -32,6 +18,20 @@ def _elsewhere(situation: Situation) -> str | None:
 FIX = Fix(
     name="shared_expert_overlap",
     title="shared expert overlap",
+    page=Page(
+        summary="Shared expert overlapped with dispatch.",
+        what="`moe_shared_expert_overlap`: the shared expert computes while tokens are dispatched and combined.",
+        shows="EP dispatch exposed in a model with shared experts.",
+        costs=(
+            "a second stream; the shared expert and the communication share the device. No memory: its activations are "
+            "kept in any case."
+        ),
+        not_when="no shared experts, EP is 1, EP communication overlap is on, or the dispatcher is allgather.",
+        source=(
+            "Megatron-LM d98e8a64, megatron/core/transformer/moe/README.md; "
+            "megatron/core/transformer/transformer_config.py:1825 (needs alltoall or flex)."
+        ),
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(
@@ -43,7 +43,6 @@ FIX = Fix(
     ),
     precondition=unless_on("moe_shared_expert_overlap", _elsewhere),
     changes=turn_on("moe_shared_expert_overlap"),
-    memory=MemoryEffect(fraction=0.0, note="its activations are kept in any case"),
     chance=0.5,
     proof=Proof(measure="ep_exposed", moves=-1, at_least=0.02),
 )

@@ -1,19 +1,7 @@
-"""Threads of a rank: as many as its share of the cores.
-
-*What it is*: `threads_per_rank`, the threads a rank computes with on a CPU.
-
-*How it shows*: compute far below what the machine's cores can do, or ranks contending for the same
-cores.
-
-*What it costs*: nothing, up to the number of cores; more threads than cores slow all ranks down.
-
-*When it does not apply*: on GPUs, where ranks do not compute on the host.
-
-*Source*: PyTorch documentation, CPU threading and TorchScript inference (threads above the cores contend).
-"""
+"""Sets a rank's threads to its share of the cores."""
 
 from analyzers.diagnosis import Wall
-from policies.fix import Claim, Fix, KnobChanges, MemoryEffect
+from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -31,12 +19,19 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 FIX = Fix(
     name="threads",
     title="another number of threads per rank",
+    page=Page(
+        summary="Threads of a rank: as many as its share of the cores.",
+        what="`threads_per_rank`, the threads a rank computes with on a CPU.",
+        shows="compute far below what the machine's cores can do, or ranks contending for the same cores.",
+        costs="nothing, up to the number of cores; more threads than cores slow all ranks down.",
+        not_when="on GPUs, where ranks do not compute on the host.",
+        source="PyTorch documentation, CPU threading and TorchScript inference (threads above the cores contend).",
+    ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(
         Claim(wall=Wall.COMPUTE, fraction=0.5, source="two threads where one was: at most half of the compute time"),
     ),
     precondition=_precondition,
     changes=_changes,
-    memory=MemoryEffect(fraction=0.0, note="a thread's scratch"),
     chance=0.5,
 )

@@ -52,7 +52,7 @@ WRONG = {
     "check launcher.yaml": "allocation, per-burst",
     "check nowhere_model.yaml": "no file missing.json",
     "check pipe": "it is not a regular file",
-    "check good.yaml --for x@y": "no launcher of that name",
+    "check good.yaml --for x@y": "no framework of that name",
     "check good.yaml --fix -o folder": "this is a folder",
     "estimate pipe": "it is not a regular file",
     "estimate good.yaml --imbalance 0.5": "Must be >= 1",

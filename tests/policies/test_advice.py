@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall, WallFinding
-from policies.advice import advice, fix_page
+from policies.advice import advice
 from policies.fixes import FIXES
 from policies.situation import Situation
 from policies.stand_ins import stand_ins
@@ -47,7 +47,6 @@ def test_every_fix_of_a_wall_is_offered_for_a_trace_of_unknown_recipe(wall: Wall
     assert {one.fix for job in jobs for one in advice(job, wall)} == claiming
     for one in advice(walled(wall), wall):
         assert one.flags or one.without
-        assert one.costs
         assert all(word in BY_NAME for word in re.findall(r"--[\w-]+", " ".join((*one.flags, *one.without))))
 
 
@@ -84,8 +83,3 @@ def test_stand_ins_are_legal_recipes() -> None:
     for on_cpu in (False, True):
         for recipe in stand_ins(on_cpu=on_cpu):
             assert not [finding for finding in check(recipe) if finding.kind == "error"]
-
-
-def test_a_fixs_page_is_plain_text() -> None:
-    assert fix_page("cuda_graphs")[0] == "CUDA graphs: replay launches instead of issuing them."
-    assert not [paragraph for name in FIXES for paragraph in fix_page(name) if "*" in paragraph or "`" in paragraph]

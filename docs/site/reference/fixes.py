@@ -1,13 +1,14 @@
-"""A page for each fix: its docstring, and what it claims, from the FIX itself."""
+"""A page for each fix: what its FIX says of itself, and what it claims."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autotune.looks.fix_pages import markdown_paragraphs
 from autotune.looks.quantities import percent
 from docs.site.page import Page, facts, table
 from policies.fix import Claim, Fix
-from policies.fixes import FIXES, page
+from policies.fixes import FIXES
 
 
 def pages() -> Iterator[Page]:
@@ -24,22 +25,21 @@ def _index() -> str:
     rows = [
         (f"[{fix.name}]({fix.name}.html)", fix.title, ", ".join(fix.phases), walls_of(fix)) for fix in FIXES.values()
     ]
-    said = f"The {len(FIXES)} known fixes, one file each in `policies/fixes/`; a page is the file's docstring."
+    said = f"The {len(FIXES)} known fixes, one file each in `policies/fixes/`; a page is made from the file's `FIX`."
     return f"# Fixes\n\n{said}\n\n" + table(("fix", "what", "phases", "walls"), rows)
 
 
 def _page(fix: Fix) -> str:
-    heading, _, text = page(fix.name).partition("\n")
+    text = "\n\n".join(markdown_paragraphs(fix.page))
     claims = "; ".join(_claim(claim) for claim in fix.claims)
     rows = (
         ("phases", ", ".join(fix.phases)),
         ("recovers", claims or "no time: it makes a recipe fit"),
-        ("memory", f"{percent(fix.memory.fraction, 0)} of the peak: {fix.memory.note}" if fix.memory.note else ""),
         ("slowdown", percent(fix.slowdown, 0) + ", where it is used to save memory" if fix.slowdown else ""),
         ("paid off", f"in {percent(fix.chance, 0)} of the cases with its wall"),
         ("proof", f"in the next trace: {fix.proof.measure}" if fix.proof else "the setting of the built model"),
     )
-    return f"# {fix.name}: {fix.title}\n\n{heading}\n{text}\n\n{facts(rows)}\n"
+    return f"# {fix.name}: {fix.title}\n\n{text}\n\n{facts(rows)}\n"
 
 
 def _claim(claim: Claim) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune.check.document import rule_document
-from autotune.check.findings import KINDS, LAUNCHERS
+from autotune.check.findings import FRAMEWORKS, KINDS
 from autotune.looks.quantities import knob_value
 from docs.site.page import Page, code, facts, plain, table
 from trainer.recipe.knobs import KNOBS
@@ -53,7 +53,7 @@ def _knobs(names: tuple[str, ...]) -> str:
 
 
 def _said_by(rule: Rule) -> str:
-    return ", ".join(LAUNCHERS[launcher] for launcher in rule.binds)
+    return ", ".join(FRAMEWORKS[framework] for framework in rule.binds)
 
 
 def _example(example: Mapping[str, Mapping[str, Any]]) -> str:

@@ -61,7 +61,7 @@ knobs: {moe_flex_dispatcher_backend: hybridep, sequence_parallel: false}
 """
 
 
-def test_findings_tell_the_launcher_and_the_releases(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_findings_tell_the_framework_and_the_releases(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.yaml").write_text(BAD)
     assert main(["check", str(tmp_path / "bad.yaml"), "--json"]) == 1
     findings = json.loads(capfd.readouterr().out)["findings"]

@@ -39,7 +39,7 @@ def test_without_a_file_the_recipe_is_all_that_stdout_gets(capsys: pytest.Captur
     assert load_recipe("fixed.yaml").model == "qwen3-30b-a3b"
 
 
-def test_a_recipe_is_fixed_for_one_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_is_fixed_for_one_framework(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "lm.yaml", "--for", "megatron-lm"]) == 1
     assert "CUDA_DEVICE_MAX_CONNECTIONS 8 → 1" in capsys.readouterr().out
     assert main(["check", "lm.yaml", "--for", "megatron-lm", "--fix", "-o", "fixed.yaml"]) == 0

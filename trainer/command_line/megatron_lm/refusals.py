@@ -9,9 +9,9 @@ from trainer.command_line.megatron_lm.flags import since, version_of
 from trainer.command_line.megatron_lm.model import model_spellings
 from trainer.command_line.megatron_lm.spelling import Spelling, knob_spellings, whole_iteration
 from trainer.recipe import Recipe
-from trainer.recipe.launchers import NOT_EXPRESSED, check_for
+from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
 from trainer.recipe.rules import Finding, FindingKind
-from trainer.recipe.rules.rule import MEGATRON_LM, Launcher
+from trainer.recipe.rules.rule import MEGATRON_LM, Framework
 
 NO_SUCH_FLAG = "flag-of-version"  # another version has the flag: this one refuses the argument
 
@@ -24,7 +24,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
     """
     known = version_of(version)
     exported = recipe.replace(_completed(recipe, known))
-    found = check_for(exported, Launcher.MEGATRON_LM, known)
+    found = check_for(exported, Framework.MEGATRON_LM, known)
     spellings = (*model_spellings(recipe, known), *knob_spellings(recipe, known))
     lost = [_finding(spelling, known) for spelling in spellings if spelling.lost]
     return sorted([*found, *lost], key=lambda finding: finding.kind is not FindingKind.ERROR)

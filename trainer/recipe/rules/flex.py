@@ -196,7 +196,7 @@ ROWS = (
         binds=BRIDGE,
         knobs=TOPOLOGY,
         broken=all_of(_hybridep, _topology_unwritten),
-        message="HybridEP without its topology variables: Megatron-Bridge's scripts set them, any other launcher "
+        message="HybridEP without its topology variables: Megatron-Bridge's scripts set them, any other framework "
         "leaves HybridEP to guess the NVLink domain",
         nearest=_topology,
         source="scripts/performance/utils/overrides.py:268",

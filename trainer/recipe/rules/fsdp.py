@@ -1,4 +1,4 @@
-"""Megatron FSDP: what it excludes, and what the launchers change on their own where it is asked for."""
+"""Megatron FSDP: what it excludes, and what the frameworks change on their own where it is asked for."""
 
 from trainer.recipe.predicates import Test, all_of, among, has_graphs, interleaved, negated, off, on
 from trainer.recipe.rules.overlap import ep_overlap, no_ep_overlap
@@ -85,8 +85,8 @@ ROWS = (
         binds=LM_AND_BRIDGE,
         knobs=(FSDP, REUSE),
         broken=all_of(_fsdp, on(REUSE)),
-        message="Megatron FSDP with reuse_grad_buf_for_mxfp8_param_ag: the launchers set it to false, so the memory it "
-        "would save is not saved",
+        message="Megatron FSDP with reuse_grad_buf_for_mxfp8_param_ag: the frameworks set it to false, so the memory "
+        "it would save is not saved",
         nearest=fixed(reuse_grad_buf_for_mxfp8_param_ag=False),
         source="megatron/training/arguments.py:1133; src/megatron/bridge/training/config.py:1101",
         breaking=example(

@@ -141,7 +141,7 @@ ROWS = (
         binds=LM_AND_BRIDGE,
         knobs=("overlap_p2p_comm", PP),
         broken=all_of(on("overlap_p2p_comm"), negated(above_one(PP))),
-        message="overlap_p2p_comm without a pipeline: the launchers set it to false",
+        message="overlap_p2p_comm without a pipeline: the frameworks set it to false",
         nearest=fixed(overlap_p2p_comm=False),
         source="megatron/training/arguments.py:1012; src/megatron/bridge/training/comm_overlap.py:456",
         breaking=example(overlap_p2p_comm=True),
@@ -180,7 +180,7 @@ ROWS = (
         knobs=(VPP, PP, "overlap_p2p_comm"),
         broken=all_of(interleaved, above_one(PP), negated(among(PP, 2)), off("overlap_p2p_comm")),
         message="chunks without overlap_p2p_comm: bursts and exports wait for every send between stages; "
-        "the launchers overlap it by default",
+        "the frameworks overlap it by default",
         nearest=fixed(overlap_p2p_comm=True),
         source="megatron/training/arguments.py:2234 (0.16.1), --no-overlap-p2p-communication",
         breaking=example(

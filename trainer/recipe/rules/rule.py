@@ -23,8 +23,8 @@ class FindingKind(StrEnum):
     FALLBACK = "fallback"  # Megatron does something else instead
 
 
-class Launcher(StrEnum):
-    """Who reads the recipe where a rule holds. What Megatron-Core says, every launcher says."""
+class Framework(StrEnum):
+    """A reader of recipes that rules name. What Megatron-Core refuses, every framework refuses."""
 
     CORE = "core"
     MEGATRON_LM = "megatron-lm"  # the command line of pretrain_gpt.py
@@ -32,11 +32,11 @@ class Launcher(StrEnum):
     OURS = "moe-autotune"
 
 
-CORE = (Launcher.CORE,)
-MEGATRON_LM = (Launcher.MEGATRON_LM,)
-BRIDGE = (Launcher.MEGATRON_BRIDGE,)
-OURS = (Launcher.OURS,)
-LM_AND_BRIDGE = (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
+CORE = (Framework.CORE,)
+MEGATRON_LM = (Framework.MEGATRON_LM,)
+BRIDGE = (Framework.MEGATRON_BRIDGE,)
+OURS = (Framework.OURS,)
+LM_AND_BRIDGE = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Finding:
     hint: str
     knobs: tuple[str, ...]
     source: str
-    binds: tuple[Launcher, ...] = CORE
+    binds: tuple[Framework, ...] = CORE
     versions: str = "all"
     suggestion: Suggestion = field(default_factory=dict)
 
@@ -95,12 +95,12 @@ class Rule:
     """One row. `broken` is the violating condition; `message` a template over knobs, the model's fields and the
     parallel sizes (`{tp}`, `{world}`); `nearest` the knob changes that satisfy the rule, {} when none can.
 
-    It is an error when the newest Megatron-Core, or a launcher, refuses the recipe or trains it wrongly, and no other
-    launcher is known to run it. What only older releases, or one launcher of two, refuse is a warning that says so.
+    It is an error when the newest Megatron-Core, or a framework, refuses the recipe or trains it wrongly, and no other
+    framework is known to run it. What only older releases, or one framework of two, refuse is a warning that says so.
 
     `source` cites Megatron's own file and line (Megatron-LM main d98e8a64, Megatron-Bridge 067f987d; a release where
     it says one), or the measurement it came from; `versions` says which Megatron-Core releases it holds for, `binds`
-    which launchers. `breaking` and `passing` are examples: the conformance tests run every one.
+    which frameworks. `breaking` and `passing` are examples: the conformance tests run every one.
     """
 
     id: str
@@ -112,8 +112,8 @@ class Rule:
     breaking: Example
     passing: Example
     kind: FindingKind = FindingKind.ERROR
-    binds: tuple[Launcher, ...] = CORE
-    refuses: tuple[Launcher, ...] = ()  # launchers that stop there, although the recipe runs elsewhere
+    binds: tuple[Framework, ...] = CORE
+    refuses: tuple[Framework, ...] = ()  # frameworks that stop there, although the recipe runs elsewhere
     versions: str = "all"
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
 

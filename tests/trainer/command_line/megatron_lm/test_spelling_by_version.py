@@ -15,8 +15,8 @@ from trainer.command_line.megatron_lm.spelling import Spelling, knob_spellings
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
+from trainer.recipe.frameworks import NOT_EXPRESSED
 from trainer.recipe.knobs import KNOBS
-from trainer.recipe.launchers import NOT_EXPRESSED
 from trainer.recipe.models import presets
 from trainer.recipe.rules import FindingKind
 

@@ -1,13 +1,13 @@
-"""What one launcher says, and in which versions."""
+"""What one framework says, and in which versions."""
 
 from __future__ import annotations
 
 import pytest
 
 from trainer.recipe import Recipe
-from trainer.recipe.launchers import check_for, holds_in
+from trainer.recipe.frameworks import check_for, holds_in
 from trainer.recipe.rules import FindingKind
-from trainer.recipe.rules.rule import Launcher
+from trainer.recipe.rules.rule import Framework
 
 FLEX = "shared-overlap-flex"
 
@@ -34,35 +34,35 @@ def given(**knobs: object) -> Recipe:
     return plain.replace(dict(knobs))
 
 
-def errors(recipe: Recipe, launcher: Launcher) -> set[str]:
-    return {found.rule for found in check_for(recipe, launcher) if found.kind is FindingKind.ERROR}
+def errors(recipe: Recipe, framework: Framework) -> set[str]:
+    return {found.rule for found in check_for(recipe, framework) if found.kind is FindingKind.ERROR}
 
 
-def test_what_one_launcher_alone_refuses_is_an_error_to_it_alone() -> None:
+def test_what_one_framework_alone_refuses_is_an_error_to_it_alone() -> None:
     gathered = given(overlap_param_gather=True, use_distributed_optimizer=True)
-    assert "param-gather-needs-grad-overlap" in errors(gathered, Launcher.MEGATRON_LM)
-    assert "param-gather-needs-grad-overlap" not in errors(gathered, Launcher.MEGATRON_BRIDGE)
+    assert "param-gather-needs-grad-overlap" in errors(gathered, Framework.MEGATRON_LM)
+    assert "param-gather-needs-grad-overlap" not in errors(gathered, Framework.MEGATRON_BRIDGE)
 
 
-def test_a_warning_to_everyone_is_an_error_to_the_launcher_that_stops() -> None:
+def test_a_warning_to_everyone_is_an_error_to_the_framework_that_stops() -> None:
     two = given(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
-    assert "vpp-two-stages" in errors(two, Launcher.MEGATRON_LM)
-    assert "vpp-two-stages" not in errors(two, Launcher.MEGATRON_BRIDGE)
+    assert "vpp-two-stages" in errors(two, Framework.MEGATRON_LM)
+    assert "vpp-two-stages" not in errors(two, Framework.MEGATRON_BRIDGE)
 
 
-def test_what_one_launcher_mends_and_an_old_core_refuses_is_an_error_to_the_others() -> None:
+def test_what_one_framework_mends_and_an_old_core_refuses_is_an_error_to_the_others() -> None:
     flex = given(moe_shared_expert_overlap=True, moe_token_dispatcher_type="flex")
     shared = flex.replace({}).model_copy(
         update={"model": flex.architecture.model_copy(update={"moe_shared_expert_intermediate_size": 768})}
     )
     kinds = {
-        (launcher, version): {found.kind for found in check_for(shared, launcher, version) if found.rule == FLEX}
-        for launcher in (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)
+        (framework, version): {found.kind for found in check_for(shared, framework, version) if found.rule == FLEX}
+        for framework in (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
         for version in ("0.16.1", "head")
     }
     assert kinds == {
-        (Launcher.MEGATRON_LM, "0.16.1"): {FindingKind.ERROR},
-        (Launcher.MEGATRON_LM, "head"): set(),
-        (Launcher.MEGATRON_BRIDGE, "0.16.1"): {FindingKind.ERROR},  # 0.3.1 stops: python -m benchmarks.exports_bridge
-        (Launcher.MEGATRON_BRIDGE, "head"): {FindingKind.AUTOSET},
+        (Framework.MEGATRON_LM, "0.16.1"): {FindingKind.ERROR},
+        (Framework.MEGATRON_LM, "head"): set(),
+        (Framework.MEGATRON_BRIDGE, "0.16.1"): {FindingKind.ERROR},  # 0.3.1 stops: python -m benchmarks.exports_bridge
+        (Framework.MEGATRON_BRIDGE, "head"): {FindingKind.AUTOSET},
     }

@@ -1,7 +1,7 @@
-"""What one launcher, in one version, says of a recipe: its own rules and Megatron-Core's, nobody else's.
+"""Checks a recipe for one framework in one version: by its own rules and Megatron-Core's, no other framework's.
 
-A rule is a warning to everyone where only one launcher, or only older releases, refuse the recipe: to that launcher, in
-such a version, it is an error.
+A rule is a warning to everyone where only one framework, or only older releases, refuse the recipe: to that framework,
+in such a version, it is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from trainer.recipe.rules.check import RULES
-from trainer.recipe.rules.rule import Finding, FindingKind, Launcher, Rule
+from trainer.recipe.rules.rule import Finding, FindingKind, Framework, Rule
 from trainer.recipe.schema import Recipe
 
 NEWEST = "head"
@@ -19,18 +19,18 @@ REFUSED = "refused by Megatron-Core "
 _RELEASE = re.compile(r"\d+\.\d+")
 
 
-def check_for(recipe: Recipe, launcher: Launcher, version: str = NEWEST) -> list[Finding]:
-    """Every rule that binds the launcher and holds in the version ("0.16.1", "head"), errors first."""
-    bound = (rule for rule in RULES if _binds(rule, launcher, version))
-    found = [_said_by(rule, finding, launcher, version) for rule in bound if (finding := rule.finding(recipe))]
+def check_for(recipe: Recipe, framework: Framework, version: str = NEWEST) -> list[Finding]:
+    """Every rule that binds the framework and holds in the version ("0.16.1", "head"), errors first."""
+    bound = (rule for rule in RULES if _binds(rule, framework, version))
+    found = [_said_by(rule, finding, framework, version) for rule in bound if (finding := rule.finding(recipe))]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
-def _binds(rule: Rule, launcher: Launcher, version: str) -> bool:
-    """A rule of one launcher may tell in `versions` which releases of Megatron-Core refuse what that launcher mends."""
+def _binds(rule: Rule, framework: Framework, version: str) -> bool:
+    """A rule of one framework may tell in `versions` which releases of Megatron-Core refuse what it mends."""
     if rule.versions.startswith(REFUSED):
-        return launcher in rule.binds or holds_in(rule.versions, version)
-    return bool({Launcher.CORE, launcher} & set(rule.binds)) and holds_in(rule.versions, version)
+        return framework in rule.binds or holds_in(rule.versions, version)
+    return bool({Framework.CORE, framework} & set(rule.binds)) and holds_in(rule.versions, version)
 
 
 def holds_in(versions: str, version: str) -> bool:
@@ -49,10 +49,10 @@ def _minor(version: str) -> int:
     return int(major) * 1000 + int(minor)
 
 
-def _said_by(rule: Rule, finding: Finding, launcher: Launcher, version: str) -> Finding:
+def _said_by(rule: Rule, finding: Finding, framework: Framework, version: str) -> Finding:
     past = rule.kind is FindingKind.WARNING and rule.versions != "all" and not holds_in(rule.versions, NEWEST)
     if rule.versions.startswith(REFUSED):
-        refused = holds_in(rule.versions, version) and (launcher not in rule.binds or launcher in rule.refuses)
+        refused = holds_in(rule.versions, version) and (framework not in rule.binds or framework in rule.refuses)
     else:
-        refused = launcher in rule.refuses
+        refused = framework in rule.refuses
     return replace(finding, kind=FindingKind.ERROR) if past or refused else finding

@@ -1,0 +1,27 @@
+"""The page of a fix as paragraphs: the documentation shows them as Markdown, terminals and reports as plain text."""
+
+from __future__ import annotations
+
+from policies.fix import Page
+
+
+def markdown_paragraphs(page: Page) -> tuple[str, ...]:
+    """The summary, then what the fix is, how it shows, what it costs, when it does not apply and its source."""
+    sections = (
+        ("What it is", page.what),
+        ("How it shows", page.shows),
+        ("What it costs", page.costs),
+        ("When it does not apply", page.not_when),
+        ("Source", page.source),
+    )
+    return (page.summary, *(f"*{title}*: {text}" for title, text in sections))
+
+
+def plain_paragraphs(page: Page) -> tuple[str, ...]:
+    """The same paragraphs without Markdown's marks."""
+    return tuple(without_code_marks(paragraph).replace("*", "") for paragraph in markdown_paragraphs(page))
+
+
+def without_code_marks(text: str) -> str:
+    """The text without the backticks around code."""
+    return text.replace("`", "")
