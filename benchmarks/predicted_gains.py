@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from policies.learned import LearnedPolicy
+from policies.prospects import prospect_of
 from rich.console import Console
 from rich.table import Table
 
@@ -24,10 +26,8 @@ from autotune.tuning.events import Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.judge import gain_over
-from policies.surrogate.surrogate import Surrogate
-from policies.learned import LearnedPolicy
 from policies.noise import cpu_throughput
-from policies.prospects import prospect_of
+from policies.surrogate.surrogate import Surrogate
 from policies.trial import Status, Trial
 from trainer.recipe import Recipe
 

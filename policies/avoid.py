@@ -113,7 +113,9 @@ class Avoid:
         """Returns a trial that made these changes, or a smaller step of the one knob in the same direction, without a
         gain. An OOM does not count: the memory surrogate knows how much room there is now. Where noise is so large that
         a measurement proves nothing, only what was rejected counts."""
-        return next((trial for trial in self._trials if self._lost(trial) and _repeats(trial, incumbent, changes)), None)
+        return next(
+            (trial for trial in self._trials if self._lost(trial) and _repeats(trial, incumbent, changes)), None
+        )
 
     def undone_by(self, changes: Mapping[str, Any]) -> Trial | None:
         """Returns an accepted trial that gained by exactly the opposite of these changes."""
@@ -182,7 +184,9 @@ def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) ->
             knob: tuple(dict.fromkeys(suspects[at][knob] for at in group)) for knob in (common or suspects[group[0]])
         }
         if narrowed := _narrowed(values, evidence):
-            yield TrainerRefusal(values=_beside_layout(narrowed, trial, evidence), trial=trial.number, evidence=evidence)
+            yield TrainerRefusal(
+                values=_beside_layout(narrowed, trial, evidence), trial=trial.number, evidence=evidence
+            )
 
 
 def _suspects_of(recipe: Recipe, further: Sequence[Recipe]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from analyzers.diagnosis import Wall
 from policies.measures import EP_KINDS, MEASURES
 from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, Situation
 from policies.trial import Phase
+from trainer.recipe import Recipe
 
 KnobChanges = dict[str, Any]
 
@@ -89,7 +90,8 @@ class Proof:
 @dataclass(frozen=True, kw_only=True)
 class Fix:
     """One cure. `changes` lists knob changes in order of preference; the policy takes the first that is legal,
-    not frozen, new and predicted to fit. `slowdown` is what it costs in step time when used only to save memory;
+    not frozen, new and predicted to fit. `matches` recognises the fix between a recipe before and one after by its
+    `knobs`, whatever else moved. `slowdown` is what it costs in step time when used only to save memory;
     `chance` how often it has paid where its wall stood (both from the named sources)."""
 
     name: str
@@ -97,6 +99,8 @@ class Fix:
     page: Page
     phases: tuple[Phase, ...]
     claims: tuple[Claim, ...] = ()
+    knobs: tuple[str, ...]
+    matches: Callable[[Recipe, Recipe], bool]
     precondition: Callable[[Situation], str | None]
     changes: Callable[[Situation], list[KnobChanges]]
     slowdown: float = 0.0

@@ -106,7 +106,7 @@ def space_of(base: Recipe, legal: Candidates, recipes: Iterable[Recipe]) -> Spac
     knobs |= {name: (name,) for name in varied if name not in base.tune.freeze}
     choices = {axis: _choice(axis, names, known, legal) for axis, names in knobs.items()}
     open_ones = {axis: choice for axis, choice in choices.items() if len(choice.values) > 2}  # more than one and OTHER
-    high = {axis: base.world_size for axis in LAYOUT} | {BATCH: int(base.knob("global_batch_size"))}
+    high = dict.fromkeys(LAYOUT, base.world_size) | {BATCH: int(base.knob("global_batch_size"))}
     high["VPP"] = base.architecture.num_layers
     return Space(
         sizes={axis: Size(high=most) for axis, most in high.items() if most > 1},

@@ -12,7 +12,8 @@ from enum import StrEnum
 from statistics import NormalDist
 from typing import Any
 
-from analyzers.diagnosis import Analysis
+from analyzers.diagnosis import Analysis, Wall
+from policies.reason import Reason
 from trainer.burst import BurstPhase, FailureKind, Outcome
 from trainer.recipe import Recipe
 
@@ -61,9 +62,9 @@ class Prediction:
     published: bool = False  # by what others have published, not by the estimate
 
     @property
-    def worth(self) -> float | None:
-        """The improvement of log throughput to expect of the burst: a loss is not kept, and what does not fit brings
-        nothing. None where no gain was predicted."""
+    def expected_improvement(self) -> float | None:
+        """Expected improvement of log throughput: a loss is not kept, and what does not fit brings nothing. None where
+        no gain was predicted."""
         if self.gain is None:
             return None
         mean, chance = math.log1p(self.gain), 1.0 if self.fits_probability is None else self.fits_probability
@@ -75,14 +76,32 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FixShare:
+    """One named part of a proposal: a file of `policies/fixes`, or a knob by itself, and the `knobs` that it moved.
+
+    `predicted_share` is the gain (a fraction of throughput) lost when it is taken out, None where that is illegal or not
+    known; `frees_gib` the memory of the hottest GPU that it frees, where the parent does not fit."""
+
+    fix: str
+    wall: Wall | None
+    knobs: tuple[str, ...]
+    predicted_share: float | None = None
+    frees_gib: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The next recipe to try. `because` is never empty; `fix` names a file of `policies/fixes`, or `base`/`search`."""
+    """The next recipe to try. `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain that
+    no fix has by itself. `because` is the sentence of journals that have no `reason`."""
 
     recipe: Recipe
     parent: int | None  # number of the trial it was made from; None for the base recipe
     phase: Phase
     fix: str
-    because: str
+    because: str = ""
+    reason: Reason | None = None
+    fixes: tuple[FixShare, ...] = ()
+    interaction: float | None = None
     predicted: Prediction = Prediction()
 
 

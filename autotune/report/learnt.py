@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from policies.learned import LearnedPolicy
+
 from autotune.looks.quantities import gib, significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
 from policies.surrogate.corrections import corrections
 from policies.surrogate.evidence import evidence_of
-from policies.learned import LearnedPolicy
 from policies.trial import Trial
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from policies.learned import LearnedPolicy
+
 from autotune.tuning.events import Lent
 from autotune.tuning.journal import read_study
 from policies.surrogate.prior import lesson_of
-from policies.learned import LearnedPolicy
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,14 +10,20 @@ from enum import StrEnum
 import numpy as np
 
 from analyzers.diagnosis import Wall
-from policies.acquisition import Scores, gain_interval, is_lost_in_noise
+from policies.acquisition import CONFIDENT_FIT_PROBABILITY, Scores, gain_interval, is_lost_in_noise
 from policies.avoid import Avoid
 from policies.candidates.effects import Effect
+from policies.constants import constant
 from policies.fix import Fix
 from policies.trial import Z_90
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import Knob
+from trainer.recipe.layout import sizes_of
+
+EQUIVALENT_LOG_STEP = constant("equivalent_log_step")
+FITS_TOLERANCE = constant("fits_tolerance")
+RECOMPUTE_LADDER = (None, "selective", "full")  # least first
 
 
 class Opinion(StrEnum):
@@ -64,6 +71,7 @@ class Candidate:
     score: float
     claimed: Claimed | None = None
     published: Published | None = None
+    paired: bool = False  # two moves at once, looked at when no single one is worth a burst
 
     @property
     def is_lost_in_noise(self) -> bool:
@@ -78,6 +86,20 @@ class Candidate:
         must run."""
         assert self.log_gain is not None
         return gain_interval(self.log_gain, self.deviation, self.noise)
+
+    @property
+    def prediction(self) -> tuple[float, float | None, float | None, float]:
+        """(gain, low, high, bound) as fractions of throughput; low and high are None where only a claim is known."""
+        assert self.log_gain is not None
+        if self.claimed is not None:
+            return math.expm1(self.log_gain), None, None, self.claimed.bound
+        if self.published is None:
+            gain, low, high = self.gains
+            return gain, low, high, high
+        effect, bound = self.published.effect, self.published.bound
+        most = math.expm1(bound) if math.isfinite(bound) else effect.high
+        high = min(effect.high, most)
+        return min(math.expm1(effect.gain), most), effect.low if effect.low < high else 0.0, high, most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +150,24 @@ def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, r
         found = group.candidate(row, recipe, runs=runs)
         if not found.is_lost_in_noise:
             yield found
+
+
+def preferred(found: Sequence[Candidate]) -> Candidate:
+    """Returns the candidate with the highest score or, of those predicted to be as fast and as sure to fit, the one with
+    the least offload, model parallelism and recompute. Candidates are given best first."""
+    first = max(found, key=lambda each: each.score)
+    equal = [
+        each
+        for each in found
+        if each.opinion is first.opinion is Opinion.SURROGATE
+        and each.log_step <= first.log_step + EQUIVALENT_LOG_STEP
+        and each.fits >= min(first.fits, CONFIDENT_FIT_PROBABILITY) - FITS_TOLERANCE
+    ]
+    return min(equal, key=_cost_order, default=first)
+
+
+def _cost_order(candidate: Candidate) -> tuple[int, int, int]:
+    recipe = candidate.recipe
+    tp, pp, _, cp, _, _ = sizes_of(recipe)
+    offload = recipe.knob("optimizer_cpu_offload") or recipe.knob("fine_grained_activation_offloading")
+    return int(bool(offload)), tp * pp * cp, RECOMPUTE_LADDER.index(recipe.knob("recompute_granularity"))

@@ -13,19 +13,22 @@ from itertools import combinations
 
 import numpy as np
 
-from policies import degrees
 from policies.acquisition import score
 from policies.avoid import Avoid
 from policies.candidates.candidate import Group, group_of
 from policies.candidates.free import gives_up
+from policies.changes import degrees
+from policies.changes.recompute import NONE, rungs
 from policies.constants import constant
 from policies.fix import KnobChanges
+from policies.fixes import FIXES
 from policies.fixes.cuda_graphs import graph_changes
 from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
 from policies.legality import Refusal, derive
-from policies.recompute import NONE, rungs
+from policies.situation import Situation
 from policies.surrogate.kernel import features
 from policies.surrogate.surrogate import Surrogate
+from policies.trial import Phase
 from trainer.estimate.candidates import Flags, tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
@@ -129,6 +132,16 @@ def moves(recipe: Recipe) -> Iterator[Move]:
                 yield Move(decision=name, changes=changes, recipe=derived)
 
 
+def moves_of_fixes(situation: Situation) -> Iterator[Move]:
+    """Yields the legal moves of every fix that takes part in the search."""
+    for fix in FIXES.values():
+        if set(fix.phases) != {Phase.FIT} and fix.precondition(situation) is None:
+            for changes in fix.changes(situation):
+                derived = derive(situation.recipe, changes)
+                if not isinstance(derived, Refusal):
+                    yield Move(decision=fix.name, changes=changes, recipe=derived)
+
+
 def neighbours(
     incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group | None:
@@ -173,8 +186,6 @@ def is_modelled(incumbent: Recipe, recipes: Sequence[Recipe], surrogate: Surroga
     return found
 
 
-def _scored(
-    recipes: Sequence[Recipe], incumbent: Recipe, surrogate: Surrogate, avoid: Avoid, min_fit: float
-) -> Group:
+def _scored(recipes: Sequence[Recipe], incumbent: Recipe, surrogate: Surrogate, avoid: Avoid, min_fit: float) -> Group:
     table, now = tabulate(recipes), surrogate.time.closed_form(tabulate([incumbent]))
     return group_of(recipes, table, score(table, now, surrogate, avoid, min_fit=min_fit))

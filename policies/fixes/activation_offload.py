@@ -1,8 +1,9 @@
 """Copies chosen activations to host memory until backward."""
 
+from policies.changes.matching import turns_on
+from policies.changes.switch import gpu_only, unless_on
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
-from policies.switch import gpu_only, unless_on
 from policies.trial import Phase
 
 
@@ -23,6 +24,8 @@ FIX = Fix(
         source="arXiv 2603.07685 section 4.1.5 and table 5 (DeepSeek-V3: 169 to 151 GB, 945 to 930 TFLOP/s).",
     ),
     phases=(Phase.FIT,),
+    knobs=("fine_grained_activation_offloading",),
+    matches=turns_on("fine_grained_activation_offloading"),
     precondition=unless_on("fine_grained_activation_offloading", gpu_only),
     changes=_changes,
     slowdown=0.02,

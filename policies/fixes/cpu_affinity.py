@@ -1,6 +1,7 @@
 """Binds a rank's threads to its own cores."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import becomes
 from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -29,6 +30,8 @@ FIX = Fix(
     ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.HOST, fraction=0.4, source="+10.2 % on a host-bound GB200 run"),),
+    knobs=("cpu_affinity",),
+    matches=becomes("cpu_affinity", lambda value: value not in (None, "none")),
     precondition=_precondition,
     changes=_changes,
     chance=0.6,

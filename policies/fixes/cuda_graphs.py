@@ -1,9 +1,10 @@
 """Replays launches from CUDA graphs instead of issuing them."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import becomes
+from policies.changes.switch import gpu_only
 from policies.fix import LAUNCHES, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
-from policies.switch import gpu_only
 from policies.trial import Phase
 from trainer.recipe import Recipe
 
@@ -56,6 +57,8 @@ FIX = Fix(
             source="-22 % of a host-bound step; experts stay eager",
         ),
     ),
+    knobs=("cuda_graph_impl",),
+    matches=becomes("cuda_graph_impl", lambda value: value not in (None, "none")),
     precondition=_precondition,
     changes=_changes,
     chance=0.7,

@@ -1,9 +1,10 @@
 """Delays weight gradients, so that dispatch has compute to overlap with."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import turn_on, unless_on
 from policies.fix import EP, Claim, Fix, Page
 from policies.situation import Situation
-from policies.switch import turn_on, unless_on
 from policies.trial import Phase
 
 
@@ -36,6 +37,8 @@ FIX = Fix(
             source="neutral alone on Qwen3-30B; on DeepSeek-V3 part of what takes overlap to 93 %",
         ),
     ),
+    knobs=("delay_wgrad_compute",),
+    matches=turns_on("delay_wgrad_compute"),
     precondition=unless_on("delay_wgrad_compute", _without_overlap),
     changes=turn_on("delay_wgrad_compute"),
     chance=0.3,

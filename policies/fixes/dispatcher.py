@@ -1,9 +1,10 @@
 """Takes another token dispatcher."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import moves
+from policies.changes.switch import expert_parallel_only
 from policies.fix import EP, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
-from policies.switch import expert_parallel_only
 from policies.trial import Phase
 
 ALLTOALL: KnobChanges = {"moe_token_dispatcher_type": "alltoall"}
@@ -49,6 +50,8 @@ FIX = Fix(
             source="HybridEP and DeepEP take half to a quarter of the all-to-all's time across H100 nodes (table 7)",
         ),
     ),
+    knobs=("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
+    matches=moves("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
     precondition=expert_parallel_only,
     changes=_changes,
     chance=0.6,

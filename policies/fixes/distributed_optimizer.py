@@ -1,5 +1,6 @@
 """Splits master weights and moments over the data-parallel ranks."""
 
+from policies.changes.matching import turns_on
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -29,6 +30,8 @@ FIX = Fix(
         source="arXiv 2603.07685 section 4.1.6 (6 + 12/d bytes per parameter instead of 18).",
     ),
     phases=(Phase.FIT,),
+    knobs=("use_distributed_optimizer",),
+    matches=turns_on("use_distributed_optimizer"),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.01,

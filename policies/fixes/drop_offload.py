@@ -1,6 +1,7 @@
 """Brings optimizer state or activations back to the device."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_off
 from policies.fix import COPIES, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
@@ -37,6 +38,8 @@ FIX = Fix(
     ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.MEMORY, parts=COPIES, fraction=1.0, source="what is not offloaded is not copied"),),
+    knobs=SWITCHES,
+    matches=turns_off(*SWITCHES),
     precondition=_precondition,
     changes=_changes,
     chance=0.9,

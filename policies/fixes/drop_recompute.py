@@ -1,8 +1,9 @@
 """Keeps the activations that memory has room for."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import less_recompute
+from policies.changes.recompute import NONE, lighter_with_room
 from policies.fix import RECOMPUTE, Claim, Fix, KnobChanges, Page, Proof
-from policies.recompute import lighter_with_room
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -42,6 +43,8 @@ FIX = Fix(
             source="recomputed work disappears entirely; what remains after a partial drop shows in the next trace",
         ),
     ),
+    knobs=tuple(NONE),
+    matches=less_recompute,
     precondition=_precondition,
     changes=_changes,
     chance=0.9,

@@ -1,9 +1,10 @@
 """Evens out the number of tokens between the ranks' experts."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import moves
+from policies.changes.switch import experts_only
 from policies.fix import LOAD, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
-from policies.switch import experts_only
 from policies.trial import Phase
 
 FACTORS = (1.25, 1.0)  # of the mean load, the gentler first
@@ -55,6 +56,8 @@ FIX = Fix(
             source="capacity 1.0: 445 to 470 TFLOP/s where forced balance gives 465",
         ),
     ),
+    knobs=("moe_expert_capacity_factor", "moe_router_load_balancing_type"),
+    matches=moves("moe_expert_capacity_factor", "moe_router_load_balancing_type"),
     precondition=_precondition,
     changes=_changes,
     chance=0.5,

@@ -1,10 +1,11 @@
 """Distributes layers over pipeline stages by what they cost."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import laid_evenly
+from policies.changes.degrees import laid_evenly
+from policies.changes.matching import moves
+from policies.changes.switch import pipelines_only
 from policies.fix import STAGES, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
-from policies.switch import pipelines_only
 from policies.trial import Phase
 
 
@@ -41,6 +42,8 @@ FIX = Fix(
             source="the step is as long as its slowest stage: whole layers can even out part of the difference",
         ),
     ),
+    knobs=("pipeline_model_parallel_layout",),
+    matches=moves("pipeline_model_parallel_layout"),
     precondition=pipelines_only,
     changes=_changes,
     chance=0.5,

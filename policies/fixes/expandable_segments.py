@@ -1,9 +1,10 @@
 """Lets the allocator grow its blocks instead of adding new ones."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import becomes
+from policies.changes.switch import gpu_only
 from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
-from policies.switch import gpu_only
 from policies.trial import Phase
 
 SETTING = "expandable_segments:True"
@@ -48,6 +49,8 @@ FIX = Fix(
             source="retries end with the fragmentation behind them",
         ),
     ),
+    knobs=("PYTORCH_CUDA_ALLOC_CONF",),
+    matches=becomes("PYTORCH_CUDA_ALLOC_CONF", lambda value: SETTING in (value or "")),
     precondition=_precondition,
     changes=_changes,
     chance=0.6,

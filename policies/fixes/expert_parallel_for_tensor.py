@@ -1,7 +1,8 @@
 """Replaces expert tensor parallelism by expert parallelism."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import DEGREES
+from policies.changes.degrees import DEGREES
+from policies.changes.matching import all_of, grows, shrinks
 from policies.fix import TP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
@@ -41,6 +42,8 @@ FIX = Fix(
         ),
         Claim(wall=Wall.COMPUTE, fraction=0.2, source="expert matrices keep their full width"),
     ),
+    knobs=("expert_tensor_parallel_size", DEGREES["ep"]),
+    matches=all_of(shrinks("expert_tensor_parallel_size"), grows(DEGREES["ep"])),
     precondition=_precondition,
     changes=_changes,
     chance=0.7,

@@ -1,11 +1,12 @@
 """Keeps expert parallelism inside one NVLink domain."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import DEGREES, smaller, with_ep
+from policies.changes.degrees import DEGREES, smaller, with_ep
+from policies.changes.switch import experts_only, gpu_only
 from policies.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
-from policies.switch import experts_only, gpu_only
 from policies.trial import Phase
+from trainer.recipe import Recipe
 
 
 def _precondition(situation: Situation) -> str | None:
@@ -27,6 +28,18 @@ def _ranks(situation: Situation) -> int:
     return int(situation.knob(DEGREES["ep"])) * situation.recipe.expert_tensor_parallel_size
 
 
+def _matches(before: Recipe, after: Recipe) -> bool:
+    """EP falls from beyond the fast domain into it."""
+    domain = after.hardware.nvlink_domain_gpus
+    crosses = _span(before) > domain >= _span(after)
+    return crosses and bool(after.knob(DEGREES["ep"]) < before.knob(DEGREES["ep"]))
+
+
+def _span(recipe: Recipe) -> int:
+    """Returns the GPUs over which one dispatch spreads."""
+    return int(recipe.knob(DEGREES["ep"])) * recipe.expert_tensor_parallel_size
+
+
 FIX = Fix(
     name="expert_parallel_in_domain",
     title="expert parallelism inside the fast domain",
@@ -43,6 +56,8 @@ FIX = Fix(
     ),
     phases=(Phase.SCALE,),
     claims=(Claim(wall=Wall.COMMUNICATION, parts=EP, fraction=0.7, source="NVLink is 5 to 10 times the network"),),
+    knobs=(DEGREES["ep"],),
+    matches=_matches,
     precondition=_precondition,
     changes=_changes,
     chance=0.6,

@@ -1,9 +1,10 @@
 """Computes linear layers in FP8."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import becomes
+from policies.changes.switch import gpu_only
 from policies.fix import Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
-from policies.switch import gpu_only
 from policies.trial import Phase
 
 HOPPER = ("h100", "h800", "h200")
@@ -38,6 +39,8 @@ FIX = Fix(
     ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.COMPUTE, fraction=0.4, source="10 to 25 % of the step where GEMMs are half of it"),),
+    knobs=("precision",),
+    matches=becomes("precision", lambda value: value.startswith(("fp8", "mxfp8"))),
     precondition=_precondition,
     changes=_changes,
     chance=0.8,

@@ -1,7 +1,8 @@
 """Keeps only each layer's input and recomputes the layer in backward."""
 
+from policies.changes.matching import all_of, becomes, more_recompute
+from policies.changes.recompute import FULL, NONE
 from policies.fix import Fix, KnobChanges, Page
-from policies.recompute import FULL
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -30,6 +31,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    knobs=tuple(NONE),
+    matches=all_of(more_recompute, becomes("recompute_granularity", lambda value: value == "full")),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.33,

@@ -1,8 +1,9 @@
 """Computes all experts of a rank in one kernel."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import experts_only, turn_on, unless_on
 from policies.fix import LAUNCHES, Claim, Fix, Page
-from policies.switch import experts_only, turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
@@ -24,6 +25,8 @@ FIX = Fix(
         Claim(wall=Wall.COMPUTE, fraction=0.4, source="experts' GEMMs of 128 rows leave most of a GPU idle"),
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.4, source="one launch instead of one per expert"),
     ),
+    knobs=("moe_grouped_gemm",),
+    matches=turns_on("moe_grouped_gemm"),
     precondition=unless_on("moe_grouped_gemm", experts_only),
     changes=turn_on("moe_grouped_gemm"),
     chance=0.7,

@@ -1,7 +1,8 @@
 """Splits each rank's stage into several smaller ones, with send/recv overlapped."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import with_vpp
+from policies.changes.degrees import with_vpp
+from policies.changes.matching import grows
 from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -38,6 +39,8 @@ FIX = Fix(
             source="the bubble divides by VPP: with 2 chunks per rank half of it goes",
         ),
     ),
+    knobs=("virtual_pipeline_model_parallel_size",),
+    matches=grows("virtual_pipeline_model_parallel_size"),
     precondition=_precondition,
     changes=_changes,
     chance=0.7,

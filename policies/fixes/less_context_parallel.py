@@ -1,7 +1,8 @@
 """Keeps whole sequences on fewer ranks."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import smaller, with_cp
+from policies.changes.degrees import DEGREES, smaller, with_cp
+from policies.changes.matching import shrinks
 from policies.fix import CP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
@@ -32,6 +33,8 @@ FIX = Fix(
         Claim(wall=Wall.COMMUNICATION, parts=CP, fraction=1.0, source="no CP, no key/value exchange"),
         Claim(wall=Wall.COMPUTE, fraction=0.1, source="attention over longer pieces"),
     ),
+    knobs=(DEGREES["cp"],),
+    matches=shrinks(DEGREES["cp"]),
     precondition=_precondition,
     changes=_changes,
     chance=0.6,

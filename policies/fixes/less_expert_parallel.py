@@ -1,7 +1,8 @@
 """Keeps dispatch inside fewer ranks."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import smaller, with_ep
+from policies.changes.degrees import DEGREES, smaller, with_ep
+from policies.changes.matching import shrinks
 from policies.fix import EP, LOAD, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
@@ -48,6 +49,8 @@ FIX = Fix(
             source="a rank with more experts is nearer to the mean: n experts' loads vary as 1/sqrt(n)",
         ),
     ),
+    knobs=(DEGREES["ep"],),
+    matches=shrinks(DEGREES["ep"]),
     precondition=_precondition,
     changes=_changes,
     chance=0.5,

@@ -1,10 +1,11 @@
 """Takes fewer pipeline stages, for a smaller bubble."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import smaller, with_pp
+from policies.changes.degrees import DEGREES, smaller, with_pp
+from policies.changes.matching import shrinks
+from policies.changes.switch import pipelines_only
 from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
-from policies.switch import pipelines_only
 from policies.trial import Phase
 
 
@@ -36,6 +37,8 @@ FIX = Fix(
             source="fewer stages: the bubble (PP-1)/micro batches falls, at PP=1 to nothing",
         ),
     ),
+    knobs=(DEGREES["pp"],),
+    matches=shrinks(DEGREES["pp"]),
     precondition=pipelines_only,
     changes=_changes,
     chance=0.6,

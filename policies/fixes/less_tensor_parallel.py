@@ -1,7 +1,8 @@
 """Gives ranks of tensor parallelism back to data parallelism."""
 
 from analyzers.diagnosis import Wall
-from policies.degrees import smaller, with_tp
+from policies.changes.degrees import DEGREES, smaller, with_tp
+from policies.changes.matching import shrinks
 from policies.fix import LAUNCHES, TP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
@@ -36,6 +37,8 @@ FIX = Fix(
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.4, source="fewer, larger kernels"),
         Claim(wall=Wall.COMPUTE, fraction=0.2, source="matrices keep their full width"),
     ),
+    knobs=(DEGREES["tp"],),
+    matches=shrinks(DEGREES["tp"]),
     precondition=_precondition,
     changes=_changes,
     chance=0.7,

@@ -1,6 +1,7 @@
 """Collects garbage at chosen steps, on all ranks at once."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
 from policies.fix import GC, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -35,6 +36,8 @@ FIX = Fix(
     ),
     phases=(Phase.PROFILE, Phase.RETUNE),
     claims=(Claim(wall=Wall.HOST, parts=GC, fraction=0.9, source="no collection runs inside a step"),),
+    knobs=("manual_gc",),
+    matches=turns_on("manual_gc"),
     precondition=_precondition,
     changes=_changes,
     chance=0.6,

@@ -1,6 +1,7 @@
 """Takes a smaller micro batch: fewer tokens in flight."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import shrinks
 from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -44,6 +45,8 @@ FIX = Fix(
             source="the bubble is (PP-1)/micro batches of the work: twice the micro batches, half the bubble",
         ),
     ),
+    knobs=("micro_batch_size",),
+    matches=shrinks("micro_batch_size"),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.08,

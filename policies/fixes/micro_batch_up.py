@@ -1,6 +1,7 @@
 """Takes a larger micro batch: fewer, larger kernels and collectives."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import grows
 from policies.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -51,6 +52,8 @@ FIX = Fix(
             source="fewer collectives of the same total volume: latency is saved",
         ),
     ),
+    knobs=("micro_batch_size",),
+    matches=grows("micro_batch_size"),
     precondition=_precondition,
     changes=_changes,
     chance=0.6,

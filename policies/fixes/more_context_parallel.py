@@ -2,7 +2,8 @@
 
 import math
 
-from policies.degrees import DEGREES, larger, with_cp
+from policies.changes.degrees import DEGREES, larger, with_cp
+from policies.changes.matching import grows
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -48,6 +49,8 @@ FIX = Fix(
         source="arXiv 2603.07685 sections 6 and 9 (keep seq/(CP x TP) at 4096 to 8192; CP from 8192 tokens).",
     ),
     phases=(Phase.FIT, Phase.SCALE),
+    knobs=(DEGREES["cp"],),
+    matches=grows(DEGREES["cp"]),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.15,

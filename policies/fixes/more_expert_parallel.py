@@ -1,6 +1,7 @@
 """Splits experts over more ranks."""
 
-from policies.degrees import larger, with_ep
+from policies.changes.degrees import DEGREES, larger, with_ep
+from policies.changes.matching import grows
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -32,6 +33,8 @@ FIX = Fix(
         source="arXiv 2603.07685 section 9.1 (EP before TP for experts) and section 4.2.1 (volume grows as (EP-1)/EP).",
     ),
     phases=(Phase.FIT,),
+    knobs=(DEGREES["ep"],),
+    matches=grows(DEGREES["ep"]),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.10,

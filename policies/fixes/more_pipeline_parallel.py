@@ -1,6 +1,7 @@
 """Splits the layers over more pipeline stages."""
 
-from policies.degrees import larger, with_pp
+from policies.changes.degrees import DEGREES, larger, with_pp
+from policies.changes.matching import grows
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -33,6 +34,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    knobs=(DEGREES["pp"],),
+    matches=grows(DEGREES["pp"]),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.12,

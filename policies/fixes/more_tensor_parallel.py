@@ -1,6 +1,7 @@
 """Splits every matrix over more ranks."""
 
-from policies.degrees import larger, with_tp
+from policies.changes.degrees import DEGREES, larger, with_tp
+from policies.changes.matching import grows
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -33,6 +34,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    knobs=(DEGREES["tp"],),
+    matches=grows(DEGREES["tp"]),
     precondition=_precondition,
     changes=_changes,
     slowdown=0.28,

@@ -1,8 +1,9 @@
 """Keeps part of the optimizer state in host memory and steps it there."""
 
+from policies.changes.matching import turns_on
+from policies.changes.switch import gpu_only, unless_on
 from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
-from policies.switch import gpu_only, unless_on
 from policies.trial import Phase
 
 
@@ -37,6 +38,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    knobs=("optimizer_cpu_offload",),
+    matches=turns_on("optimizer_cpu_offload"),
     precondition=unless_on("optimizer_cpu_offload", gpu_only),
     changes=_changes,
     slowdown=0.9,

@@ -1,10 +1,11 @@
 """Dispatches one micro batch while another one computes."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.recompute import lighter_with_room
+from policies.changes.switch import expert_parallel_only, unless_on
 from policies.fix import EP, Claim, Fix, KnobChanges, Page, Proof
-from policies.recompute import lighter_with_room
 from policies.situation import Situation
-from policies.switch import expert_parallel_only, unless_on
 from policies.trial import Phase
 
 
@@ -50,6 +51,8 @@ FIX = Fix(
             source="37 % (Qwen3-30B, 16 H100) to 93 % (DeepSeek-V3, H100) of EP communication hidden",
         ),
     ),
+    knobs=("overlap_moe_expert_parallel_comm",),
+    matches=turns_on("overlap_moe_expert_parallel_comm"),
     precondition=unless_on("overlap_moe_expert_parallel_comm", expert_parallel_only),
     changes=_changes,
     chance=0.8,

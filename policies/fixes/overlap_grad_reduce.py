@@ -1,8 +1,9 @@
 """Overlaps gradient reduction with backward."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import turn_on, unless_on
 from policies.fix import DP, Claim, Fix, Page, Proof
-from policies.switch import turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
@@ -28,6 +29,8 @@ FIX = Fix(
             source="the reduction is half of DP's volume; all but the last bucket hides under backward",
         ),
     ),
+    knobs=("overlap_grad_reduce",),
+    matches=turns_on("overlap_grad_reduce"),
     precondition=unless_on("overlap_grad_reduce"),
     changes=turn_on("overlap_grad_reduce"),
     chance=0.7,

@@ -1,9 +1,10 @@
 """Overlaps parameter gathering with forward."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import turn_on, unless_on
 from policies.fix import DP, Claim, Fix, Page, Proof
 from policies.situation import Situation
-from policies.switch import turn_on, unless_on
 from policies.trial import Phase
 
 
@@ -37,6 +38,8 @@ FIX = Fix(
             source="it includes the gradient overlap: only the first and last bucket stay exposed",
         ),
     ),
+    knobs=("overlap_param_gather",),
+    matches=turns_on("overlap_param_gather"),
     precondition=unless_on("overlap_param_gather", _without_sharding),
     changes=turn_on("overlap_param_gather", overlap_grad_reduce=True),
     chance=0.7,

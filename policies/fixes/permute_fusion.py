@@ -1,8 +1,9 @@
 """Sorts tokens by expert in one kernel."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import gpu_experts_only, turn_on, unless_on
 from policies.fix import LAUNCHES, Claim, Fix, Page
-from policies.switch import gpu_experts_only, turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
@@ -24,6 +25,8 @@ FIX = Fix(
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.2, source="+7.1 % on the host-bound GB200 baseline"),
         Claim(wall=Wall.COMPUTE, fraction=0.1, source="permutation is part of 9 % of a layer's time"),
     ),
+    knobs=("moe_permute_fusion",),
+    matches=turns_on("moe_permute_fusion"),
     precondition=unless_on("moe_permute_fusion", gpu_experts_only),
     changes=turn_on("moe_permute_fusion"),
     chance=0.7,

@@ -1,7 +1,8 @@
 """Keeps optimizer moments in bf16."""
 
+from policies.changes.matching import turns_on
+from policies.changes.switch import gpu_only, turn_on, unless_on
 from policies.fix import Fix, Page
-from policies.switch import gpu_only, turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
@@ -19,6 +20,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    knobs=("use_precision_aware_optimizer",),
+    matches=turns_on("use_precision_aware_optimizer"),
     precondition=unless_on("use_precision_aware_optimizer", gpu_only),
     changes=turn_on(
         "use_precision_aware_optimizer",

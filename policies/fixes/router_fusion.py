@@ -1,8 +1,9 @@
 """Computes the router's top-k, softmax and auxiliary loss in a few kernels."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import gpu_experts_only, turn_on, unless_on
 from policies.fix import LAUNCHES, Claim, Fix, Page
-from policies.switch import gpu_experts_only, turn_on, unless_on
 from policies.trial import Phase
 
 FIX = Fix(
@@ -21,6 +22,8 @@ FIX = Fix(
         Claim(wall=Wall.HOST, parts=LAUNCHES, fraction=0.1, source="+2.0 % on the host-bound GB200 baseline"),
         Claim(wall=Wall.COMPUTE, fraction=0.05, source="72 kernels become 31"),
     ),
+    knobs=("moe_router_fusion",),
+    matches=turns_on("moe_router_fusion"),
     precondition=unless_on("moe_router_fusion", gpu_experts_only),
     changes=turn_on("moe_router_fusion"),
     chance=0.6,

@@ -1,7 +1,8 @@
 """Drops activations of some modules and recomputes them in backward."""
 
+from policies.changes.matching import more_recompute
+from policies.changes.recompute import NONE, heavier
 from policies.fix import Fix, KnobChanges, Page
-from policies.recompute import heavier
 from policies.situation import Situation
 from policies.trial import Phase
 
@@ -36,6 +37,8 @@ FIX = Fix(
         ),
     ),
     phases=(Phase.FIT,),
+    knobs=tuple(NONE),
+    matches=more_recompute,
     precondition=_precondition,
     changes=_changes,
     slowdown=0.05,

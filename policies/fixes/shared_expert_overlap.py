@@ -1,9 +1,10 @@
 """Overlaps the shared expert with dispatch."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import expert_parallel_only, turn_on, unless_on
 from policies.fix import EP, Claim, Fix, Page, Proof
 from policies.situation import Situation
-from policies.switch import expert_parallel_only, turn_on, unless_on
 from policies.trial import Phase
 
 
@@ -41,6 +42,8 @@ FIX = Fix(
             source="hides as much as the shared expert computes: one of about nine active experts on DeepSeek-V3",
         ),
     ),
+    knobs=("moe_shared_expert_overlap",),
+    matches=turns_on("moe_shared_expert_overlap"),
     precondition=unless_on("moe_shared_expert_overlap", _elsewhere),
     changes=turn_on("moe_shared_expert_overlap"),
     chance=0.5,

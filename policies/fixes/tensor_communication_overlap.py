@@ -1,9 +1,10 @@
 """Overlaps TP communication with the GEMMs around it."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import turns_on
+from policies.changes.switch import gpu_only, turn_on, unless_on
 from policies.fix import TP, Claim, Fix, Page, Proof
 from policies.situation import Situation
-from policies.switch import gpu_only, turn_on, unless_on
 from policies.trial import Phase
 
 
@@ -29,6 +30,8 @@ FIX = Fix(
     claims=(
         Claim(wall=Wall.COMMUNICATION, parts=TP, fraction=0.5, source="collectives around GEMMs hide, others do not"),
     ),
+    knobs=("tp_comm_overlap",),
+    matches=turns_on("tp_comm_overlap"),
     precondition=unless_on("tp_comm_overlap", _elsewhere),
     changes=turn_on("tp_comm_overlap", sequence_parallel=True),
     chance=0.5,

@@ -1,6 +1,7 @@
 """Sets a rank's threads to its share of the cores."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.matching import moves
 from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
@@ -31,6 +32,8 @@ FIX = Fix(
     claims=(
         Claim(wall=Wall.COMPUTE, fraction=0.5, source="two threads where one was: at most half of the compute time"),
     ),
+    knobs=("threads_per_rank",),
+    matches=moves("threads_per_rank"),
     precondition=_precondition,
     changes=_changes,
     chance=0.5,

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from analyzers.diagnosis import Partition, RankTime, TraceReport
-from policies.measures import EP_KINDS, busy, exposed
 from policies.constants import constant
+from policies.measures import EP_KINDS, busy, exposed
 from policies.noise import PINNED, median_error
 from policies.trial import Trial
 from trainer.burst import BurstPhase, FailureKind, Outcome

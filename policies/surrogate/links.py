@@ -30,7 +30,9 @@ def lesson_of_links(links: Links, recipe: Recipe) -> Lesson | None:
         return None if links.ranks_per_node > 1 else _lesson(_of_cpus(links), CPU_DEVIATIONS)
     if recipe.hardware.nvlink_domain_gpus >= recipe.world_size:
         return None
-    return _lesson({name: log for name, log in _of_gpus(links, recipe).items() if abs(log) <= PROBE_MAX_LOG_SHIFT}, GPU_DEVIATIONS)
+    return _lesson(
+        {name: log for name, log in _of_gpus(links, recipe).items() if abs(log) <= PROBE_MAX_LOG_SHIFT}, GPU_DEVIATIONS
+    )
 
 
 def _lesson(logs: dict[str, float], deviations: dict[str, float]) -> Lesson:

@@ -18,8 +18,8 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from policies.constants import constant
-from policies.surrogate.kernel import GaussianProcess, features, fit_process
 from policies.surrogate.evidence import Evidence
+from policies.surrogate.kernel import GaussianProcess, features, fit_process
 from trainer.estimate.candidates import Candidates, Floats, tabulate
 from trainer.estimate.memory.bound import unbalanced
 from trainer.estimate.memory.estimate import MemoryTable, memory_of
@@ -167,7 +167,9 @@ def _beside(evidence: Sequence[Evidence]) -> list[float]:
 
 
 def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
-    return list(zip((mean - MAX_SHIFT_SPREADS * spread).tolist(), (mean + MAX_SHIFT_SPREADS * spread).tolist(), strict=True))
+    return list(
+        zip((mean - MAX_SHIFT_SPREADS * spread).tolist(), (mean + MAX_SHIFT_SPREADS * spread).tolist(), strict=True)
+    )
 
 
 class _Observed:

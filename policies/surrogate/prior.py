@@ -14,7 +14,7 @@ import numpy as np
 from policies.constants import constant
 from policies.surrogate.factors import factors
 from policies.surrogate.lesson import Lesson
-from policies.surrogate.time import TimeSurrogate, Prior
+from policies.surrogate.time import Prior, TimeSurrogate
 
 LESSON_EXTRA_SPREAD = constant("lesson_extra_spread")
 

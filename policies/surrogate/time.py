@@ -17,11 +17,11 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import least_squares
 
-from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
 from policies.constants import constant
 from policies.noise import PINNED
 from policies.surrogate.evidence import PARTS, Evidence, merge_cpu_parts
 from policies.surrogate.factors import Factor, factors, move_constants
+from policies.surrogate.kernel import GaussianProcess, covariance, features, fit_process, kernel
 from trainer.estimate.candidates import Candidates, Floats, Integers, tabulate
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.constants import constants as fitted
@@ -43,7 +43,10 @@ WORK_DEVIATION, WORK_NOISE = constant("work_deviation"), constant("work_noise")
 STAGE_CORRELATION = constant("stage_correlation")
 PART_FLOOR = constant("part_floor")
 HUBER_DELTA = constant("huber_delta")
-RESIDUAL_DEVIATION = {False: constant("residual_deviation_gpu"), True: constant("residual_deviation_cpu")}  # {on CPUs: …}
+RESIDUAL_DEVIATION = {
+    False: constant("residual_deviation_gpu"),
+    True: constant("residual_deviation_cpu"),
+}  # {on CPUs: …}
 MIN_DEVIATION = constant("min_deviation")
 MAX_SHIFT_SPREADS = constant("max_shift_spreads")
 DERIVATIVE_STEP = constant("derivative_step")
@@ -235,13 +238,17 @@ class _Form:
         self.floor = PART_FLOOR * steps[self.rows]
         where = features(self.candidates)
         correlation = kernel(where, where)
-        self.step_root = cholesky(covariance(correlation, RESIDUAL_DEVIATION[_on_cpu(measured)], _noise(measured)), lower=True)
+        self.step_root = cholesky(
+            covariance(correlation, RESIDUAL_DEVIATION[_on_cpu(measured)], _noise(measured)), lower=True
+        )
         other = np.where(self.stages[:, None] == self.stages[None, :], 1.0, STAGE_CORRELATION)
         together = correlation[np.ix_(self.rows, self.rows)] * other
         scatter = np.array([each.scatter for each in measured])[self.rows] / PART_DEVIATION
         self.part_root = cholesky(covariance(together, 1.0, np.hypot(PART_NOISE, scatter)), lower=True)
         self.worked = np.array([row for row, each in enumerate(measured) if each.work_s], dtype=np.int64)
-        working = covariance(correlation[np.ix_(self.worked, self.worked)], WORK_DEVIATION, np.full(len(self.worked), WORK_NOISE))
+        working = covariance(
+            correlation[np.ix_(self.worked, self.worked)], WORK_DEVIATION, np.full(len(self.worked), WORK_NOISE)
+        )
         self.work_root = cholesky(working, lower=True)
         self.work = np.array([each.work_s for each in measured if each.work_s])
         self.deviations = np.array([PART_DEVIATIONS.get(name, PART_DEVIATION) for name in PARTS])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import app
-from policies.surrogate.factors import factors
 from policies.fixes import FIXES
+from policies.surrogate.factors import factors
 from tests.places import ROOT
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.load import recipe_from

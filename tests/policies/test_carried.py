@@ -6,13 +6,13 @@ from itertools import islice
 
 import msgspec
 import pytest
-
-from analyzers.diagnosis import Analysis, IdleByCause, Wall
-from policies.surrogate.surrogate import Surrogate, believed
 from policies.carried import RARELY, carrying
 from policies.learned import WORTH, LearnedPolicy
-from policies.phases import PHASES
 from policies.prospects import Prospect, lost, prospects
+
+from analyzers.diagnosis import Analysis, IdleByCause, Wall
+from policies.phases import PHASES
+from policies.surrogate.surrogate import Surrogate
 from policies.trial import Trial
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, outcome, trial
 from trainer.estimate.plan.search import Search, search

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from policies.surrogate.kernel import features
-from policies.degrees import DEGREES, laid_evenly, with_pp, with_vpp
+from policies.changes.degrees import DEGREES, laid_evenly, with_pp, with_vpp
 from policies.legality import derive
 from policies.space import moves
+from policies.surrogate.kernel import features
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layers_by_stage

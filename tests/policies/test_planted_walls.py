@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from analyzers.diagnosis import Wall
+from policies.changes.recompute import rungs
 from policies.legality import Refusal, derive
 from policies.noise import throughput
-from policies.recompute import rungs
 from policies.trial import Phase, Status
 from tests.policies.drawn import cpu_recipe, gpu_recipe
 from tests.policies.planted import Run

@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from policies.effects import OTHERS, Effect, effect_of, effects, gained
+from policies.gate import closed_form_gib
+from policies.untold import offers, propose_untold
+from policies.view import view_of
 
 from analyzers.diagnosis import Wall
 from benchmarks.places import data_file
-from policies.surrogate.surrogate import Surrogate, believed
-from policies.effects import OTHERS, Effect, effect_of, effects, gained
-from policies.gate import closed_form_gib
 from policies.space import AXES, ROWS, moves
+from policies.surrogate.surrogate import Surrogate
 from policies.trial import Phase, Prediction, Proposal, Trial, Verdict
-from policies.untold import offers, propose_untold
-from policies.view import view_of
 from tests.policies.drawn import STEP_US, analysis, gpu_recipe, outcome, trial
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS

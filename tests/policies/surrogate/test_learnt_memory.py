@@ -9,8 +9,8 @@ import pytest
 
 from policies.surrogate.evidence import Evidence
 from policies.surrogate.memory import GROUPS, OUTSIDE_DIFFERS, OUTSIDE_SPREAD, _Told, fit_memory
-from tests.policies.surrogate.planted import OTHER, RECIPES
 from tests.policies.drawn import gpu_recipe
+from tests.policies.surrogate.planted import OTHER, RECIPES
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.memory.estimate import estimate_memory, memory_of
 from trainer.recipe import Recipe

@@ -16,8 +16,8 @@ from policies.surrogate.evidence import Evidence, evidence_of, told_together
 from policies.surrogate.factors import factors, move_constants
 from policies.surrogate.prior import lesson_of, prior_of
 from policies.surrogate.time import fit_time, work_of
-from tests.policies.surrogate.planted import evidence, true_step_s
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, outcome, trial
+from tests.policies.surrogate.planted import evidence, true_step_s
 from trainer.burst import Outcome
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.constants import constants

@@ -7,8 +7,8 @@ import math
 import msgspec
 import pytest
 
-from policies.surrogate.prior import prior_of
 from policies.surrogate.links import lesson_of_links
+from policies.surrogate.prior import prior_of
 from policies.surrogate.time import fit_time
 from tests.policies.drawn import links
 from trainer.estimate.time.constants import constants

@@ -41,7 +41,7 @@ def rungs(recipe: Recipe) -> list[KnobChanges]:
 
 def lighter(recipe: Recipe) -> list[KnobChanges]:
     """Rungs below the current setting, none first."""
-    here = _position(recipe)
+    here = position(recipe)
     return [rung for at, rung in enumerate(rungs(recipe)) if at < here]
 
 
@@ -54,12 +54,12 @@ def lighter_with_room(recipe: Recipe) -> list[KnobChanges]:
 
 def heavier(recipe: Recipe) -> list[KnobChanges]:
     """Rungs above the current setting, lightest first; the last is full recompute."""
-    here = _position(recipe)
+    here = position(recipe)
     return [rung for at, rung in enumerate(rungs(recipe)) if at > here]
 
 
-def _position(recipe: Recipe) -> float:
-    """The rung a recipe stands on; a set of modules that is no rung stands half a rung above the last it contains."""
+def position(recipe: Recipe) -> float:
+    """Returns the rung a recipe stands on; modules that are no rung stand half a rung above the last one they contain."""
     granularity = recipe.knob("recompute_granularity")
     ladder = rungs(recipe)
     if granularity is None:

@@ -1,0 +1,211 @@
+"""A candidate as named fixes: which known fixes its changes are, what each is predicted to give, and which are needed.
+
+Fixes recognise themselves in the change (`Fix.matches`); where several claim a knob, the first of PRECEDENCE has it. What
+no fix claims is a member by itself, under the knob's name. A member's share is the predicted gain that is lost when it is
+taken out, with the knobs that follow it; the interaction is the total less the sum of the shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from analyzers.diagnosis import Wall
+from policies.acquisition import CONFIDENT_FIT_PROBABILITY
+from policies.candidates.candidate import Candidate, Opinion
+from policies.candidates.effects import gained
+from policies.candidates.free import FREE
+from policies.changes.matching import FOLLOWERS
+from policies.constants import constant
+from policies.fix import Fix
+from policies.fixes import FIXES
+from policies.knowledge import Knowledge
+from policies.legality import Refusal, derive
+from policies.situation import Situation
+from policies.trial import FixShare
+from trainer.estimate.candidates import Floats, tabulate
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+PRECEDENCE = (  # the narrower change first; all others do not share knobs
+    *("less_pipeline_parallel", "more_pipeline_parallel", "interleaved_pipeline", "even_stages"),
+    *("expert_parallel_for_tensor", "expert_parallel_in_domain", "less_expert_parallel", "more_expert_parallel"),
+    *("less_tensor_parallel", "more_tensor_parallel", "full_recompute", "drop_recompute", "selective_recompute"),
+    *("optimizer_offload", "activation_offload", "drop_offload", "dispatcher"),
+)
+REDUCIBLE_LOG_GAIN = constant("reducible_log_gain")
+NEEDED = frozenset(knob for changes in FREE for knob in changes)  # deliberate tries: they cost nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One named part of a change: a fix, or a knob by itself; `knobs` are what it moved."""
+
+    name: str
+    knobs: tuple[str, ...]
+
+    @property
+    def fix(self) -> Fix | None:
+        return FIXES.get(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decomposition:
+    """`shares` by member, the largest first; `interaction` is the predicted gain (a fraction of throughput) that no member
+    has by itself. None where the surrogate cannot tell."""
+
+    shares: tuple[FixShare, ...]
+    interaction: float | None
+
+
+def members(before: Recipe, after: Recipe) -> list[Member]:
+    """Returns the named parts of the change between two recipes; together they move every knob that differs."""
+    left = dict.fromkeys(before.diff(after))
+    found = []
+    for name in (*PRECEDENCE, *(name for name in FIXES if name not in PRECEDENCE)):
+        fix = FIXES[name]
+        if any(knob in left for knob in fix.knobs) and fix.matches(before, after):
+            found.append(Member(name=name, knobs=tuple(_taken(left, fix.knobs))))
+    while left:
+        knob = next(
+            (knob for knob in left if not any(knob in FOLLOWERS.get(other, ()) for other in left)), next(iter(left))
+        )
+        found.append(Member(name=knob, knobs=tuple(_taken(left, (knob,)))))
+    return found
+
+
+def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
+    """Takes knobs and their followers out of what is left, and yields those that were there."""
+    for knob in (*knobs, *(follower for knob in knobs for follower in FOLLOWERS.get(knob, ()))):
+        if knob in left:
+            del left[knob]
+            yield knob
+
+
+def without(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
+    """Returns the recipe after, with a member taken out; None where that is illegal."""
+    back = {knob: before.knob(knob) for knob in member.knobs}
+    if set(back) >= set(before.diff(after)):
+        return before
+    derived = derive(after, back)
+    return None if isinstance(derived, Refusal) else derived
+
+
+def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
+    """Returns the members of a candidate with their predicted shares and, where the incumbent does not fit, the memory
+    that each frees."""
+    found = members(know.recipe, candidate.recipe)
+    if candidate.opinion is not Opinion.SURROGATE:
+        return _by_opinion(candidate, found, know)
+    rest = [without(know.recipe, candidate.recipe, member) for member in found]
+    known = [recipe for recipe in rest if recipe is not None]
+    log_gains, needs = _predicted(know, [candidate.recipe, *known])
+    total, at = math.expm1(log_gains[0]), iter(range(1, len(known) + 1))
+    places = [None if recipe is None else next(at) for recipe in rest]
+    shares = [
+        FixShare(
+            fix=member.name,
+            wall=wall_of(member, know.situation),
+            knobs=member.knobs,
+            predicted_share=None if place is None else total - math.expm1(log_gains[place]),
+            frees_gib=None if place is None or not know.needs_room else float(needs[place] - needs[0]),
+        )
+        for member, place in zip(found, places, strict=True)
+    ]
+    alone = [share.predicted_share for share in shares if share.predicted_share is not None]
+    return Decomposition(shares=_largest_first(shares), interaction=total - sum(alone))
+
+
+def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
+    """Returns the smallest change with the candidate's gain: members are taken out one at a time, the least first, while
+    predicted throughput falls by less than REDUCIBLE_LOG_GAIN in all. Kept is what P(fits), a rule, a published effect or
+    a deliberate try needs."""
+    if candidate.opinion is not Opinion.SURROGATE:
+        return candidate
+    log_gains, _ = _predicted(know, [candidate.recipe])
+    recipe, full = candidate.recipe, log_gains[0]
+    while (smaller := _next_smaller(recipe, know, least=full - REDUCIBLE_LOG_GAIN, fits=candidate.fits)) is not None:
+        recipe = smaller
+    return candidate if recipe is candidate.recipe else _rescored(candidate, recipe, know)
+
+
+def _next_smaller(recipe: Recipe, know: Knowledge, *, least: float, fits: float) -> Recipe | None:
+    """Returns the recipe without the member that costs least; None where every one is needed."""
+    found = members(know.recipe, recipe)
+    options = [without(know.recipe, recipe, member) for member in found if not _is_needed(member, recipe)]
+    kept = [each for each in options if each is not None and not know.avoid.is_out(each)]
+    if len(found) < 2 or not kept:
+        return None
+    log_gains, _ = _predicted(know, kept)
+    fitting = know.surrogate.memory.fits(tabulate(kept)) >= min(fits, CONFIDENT_FIT_PROBABILITY)
+    best = max((at for at in range(len(kept)) if fitting[at]), key=lambda at: log_gains[at], default=None)
+    return kept[best] if best is not None and log_gains[best] > least else None
+
+
+def _is_needed(member: Member, recipe: Recipe) -> bool:
+    return any(knob in NEEDED or gained(recipe, knob) for knob in member.knobs)
+
+
+def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
+    """Returns (log of throughput over the incumbent's, GiB that the hottest GPU needs) of each recipe."""
+    table, time = tabulate(recipes), know.surrogate.time
+    log_step, _ = time.difference(time.closed_form(table), time.closed_form(tabulate([know.recipe])))
+    need, _ = know.surrogate.memory.needs(table)
+    return -log_step, need
+
+
+def _rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
+    """Returns the candidate with another recipe, and what the surrogate predicts of that one."""
+    table, time = tabulate([recipe]), know.surrogate.time
+    fits = float(know.surrogate.memory.fits(table)[0])
+    if candidate.log_gain is None:
+        step, deviation = time.predict(table)
+        return replace(candidate, recipe=recipe, log_step=float(step[0]), deviation=float(deviation[0]), fits=fits)
+    over, deviation = time.difference(time.closed_form(table), time.closed_form(tabulate([know.recipe])))
+    return replace(
+        candidate,
+        recipe=recipe,
+        log_step=float(over[0]),
+        log_gain=-float(over[0]),
+        deviation=float(deviation[0]),
+        fits=fits,
+    )
+
+
+def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) -> Decomposition:
+    """Gives the whole prediction to the fix, or the knob, that the candidate was made for."""
+    named = candidate.claimed.fix.name if candidate.claimed else ""
+    named = candidate.published.knob.name if candidate.published else named
+    chief = next((m for m in found if m.name == named or named in m.knobs), found[0])
+    gain = math.expm1(candidate.log_gain or 0.0)
+    shares = [
+        FixShare(
+            fix=member.name,
+            wall=candidate.claimed.wall if candidate.claimed and member is chief else wall_of(member, know.situation),
+            knobs=member.knobs,
+            predicted_share=gain if member is chief else None,
+        )
+        for member in found
+    ]
+    return Decomposition(shares=_largest_first(shares), interaction=0.0)
+
+
+def wall_of(member: Member, situation: Situation) -> Wall | None:
+    """Returns the wall that a member answers: of those it acts on the one with most to give back in the trace."""
+    fix = member.fix
+    walls = fix.walls if fix is not None else ()
+    if not walls and fix is not None:
+        return Wall.MEMORY
+    walls = walls or tuple(Wall(wall) for knob in member.knobs if knob in KNOBS for wall in KNOBS[knob].walls)
+    return max(walls, key=situation.recoverable_us, default=None)
+
+
+def _largest_first(shares: Sequence[FixShare]) -> tuple[FixShare, ...]:
+    """Orders by the memory freed where that is the point, else by the predicted share."""
+    return tuple(sorted(shares, key=lambda each: (-(each.frees_gib or 0.0), -(each.predicted_share or 0.0))))
+
+
+def fix_of(shares: Sequence[FixShare]) -> str:
+    """Returns the one name of a proposal: the fix of the largest share."""
+    return shares[0].fix if shares else "base"

@@ -1,0 +1,207 @@
+"""The search of a study, by Optuna: one study, told every trial and asked in every phase. The only file that imports Optuna.
+
+A study of a tuning run is rebuilt from its trials at each decision and seeded by seed and trial number, so that a resumed
+run asks the same. What is told is the recipe that ran, as a point of the study's `Space`; running out of memory is a
+completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`, `gp` and
+`random` sample the whole space, and their point is taken to the nearest candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from policies.candidates.candidate import Candidate, preferred
+from policies.noise import throughput
+from policies.space import Point, Size, Space
+from policies.trial import Status, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+Distributions: TypeAlias = "dict[str, optuna.distributions.BaseDistribution]"
+SURROGATE = "surrogate"
+STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base stand for the rest of exploration (judged)
+UNKNOWN_EXCESS = 0.1  # peak over limit minus one, where a recipe ran out and nothing says by how much (judged)
+
+
+def ask(
+    space: Space,
+    trials: Sequence[Trial],
+    candidates: Sequence[Candidate],
+    nearest: Callable[[Point], Iterator[Candidate]],
+    *,
+    sampler: str,
+    seed: int,
+) -> Candidate | None:
+    """Asks the study of `trials` for the next candidate of a phase; None where there is none.
+
+    `candidates` are the phase's best by acquisition; `nearest` yields all of the phase's by their distance from a point.
+    `sampler` is surrogate, tpe, gp or random. The same arguments give the same answer.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    distributions = _distributions(space)
+    if sampler != SURROGATE:
+        study = _study(space, trials, distributions, _other_sampler(sampler, seed))
+        return next(nearest(dict(study.ask(distributions).params)), None)
+    if not candidates:
+        return None
+    picking = _surrogate_sampler(space, candidates, distributions)
+    _study(space, trials, distributions, picking).ask(distributions)
+    picked: Candidate = picking.picked
+    return picked
+
+
+def excess(trial: Trial) -> float:
+    """Returns peak over limit, minus one: above 0 the trial did not fit."""
+    peaks = [max(o.peak_gib) / o.limit_gib - 1 for o in trial.outcomes if o.ok and o.peak_gib and o.limit_gib]
+    return max(peaks) if peaks else (UNKNOWN_EXCESS if trial.status is Status.OOM else -UNKNOWN_EXCESS)
+
+
+def _distributions(space: Space) -> Distributions:
+    import optuna
+
+    return {
+        axis: optuna.distributions.IntDistribution(1, domain.high, log=True)
+        if isinstance(domain, Size)
+        else optuna.distributions.CategoricalDistribution(domain.values)
+        for axis, domain in space.axes.items()
+    }
+
+
+def _surrogate_sampler(space: Space, candidates: Sequence[Candidate], distributions: Distributions) -> Any:
+    """Returns a sampler that maximises the acquisition over the candidates."""
+    import optuna
+
+    class SurrogateSampler(optuna.samplers.BaseSampler):
+        """Maximises the acquisition over the candidates; `picked` is the one whose point was sampled last."""
+
+        picked: Candidate | None = None
+
+        def infer_relative_search_space(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Distributions:
+            return distributions
+
+        def sample_relative(
+            self, study: optuna.Study, trial: optuna.trial.FrozenTrial, search_space: Distributions
+        ) -> dict[str, Any]:
+            self.picked = preferred(candidates)
+            return dict(space.point(self.picked.recipe))
+
+        def sample_independent(
+            self,
+            study: optuna.Study,
+            trial: optuna.trial.FrozenTrial,
+            param_name: str,
+            param_distribution: optuna.distributions.BaseDistribution,
+        ) -> Any:
+            raise NotImplementedError(f"{param_name} is sampled with all others")
+
+    return SurrogateSampler()
+
+
+def _other_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    import optuna
+
+    makers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
+        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=STARTUP_TRIALS),
+        "gp": lambda: optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS),
+        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+    }
+    return makers[name]()
+
+
+def _study(
+    space: Space, trials: Sequence[Trial], distributions: Distributions, sampler: optuna.samplers.BaseSampler
+) -> optuna.Study:
+    """Returns a study that was told every trial: log throughput, the slowest so far for one that ran out of memory; a
+    trial that failed otherwise says nothing."""
+    import optuna
+
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    rates = [math.log(rate) for trial in trials if (rate := throughput(trial))]
+    for trial in trials:
+        rate = throughput(trial)
+        if rate is None and trial.status is not Status.OOM:
+            continue
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=dict(space.point(trial.recipe)),
+                distributions=distributions,
+                value=math.log(rate) if rate else min(rates, default=0.0),
+                constraints={"memory": excess(trial)},
+            )
+        )
+    return study
+
+
+# --- studies for Optuna's own tools ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedTrial:
+    """A trial for Optuna's own tools. `knobs` are those that vary in the study, the same for every trial; `tokens_per_s`
+    is None for one that failed for another reason than memory; `excess` is peak over limit, minus one."""
+
+    knobs: Mapping[str, Any]
+    tokens_per_s: float | None
+    excess: float
+    attributes: Mapping[str, Any]
+    began: datetime
+    ended: datetime
+
+
+def write_study(path: Path, name: str, trials: Sequence[ExportedTrial]) -> None:
+    """An Optuna study of that name in a new SQLite file, to be read by `optuna.load_study`: every trial, in order; what
+    ran out of memory is complete and infeasible, what failed otherwise is failed."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+        distributions = {
+            knob: _distribution([_plain(trial.knobs[knob]) for trial in trials])
+            for knob in (trials[0].knobs if trials else ())
+        }
+        for trial in trials:
+            study.add_trial(_frozen(trial, distributions))
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def _frozen(trial: ExportedTrial, distributions: Distributions) -> optuna.trial.FrozenTrial:
+    import optuna
+
+    states = optuna.trial.TrialState
+    failed = trial.tokens_per_s is None
+    frozen = optuna.trial.create_trial(
+        state=states.FAIL if failed else states.COMPLETE,
+        value=trial.tokens_per_s,
+        params={knob: _plain(value) for knob, value in trial.knobs.items()},
+        distributions=distributions,
+        user_attrs=dict(trial.attributes),
+        constraints=None if failed else {"memory": trial.excess},
+    )
+    frozen.datetime_start, frozen.datetime_complete = trial.began, trial.ended
+    return frozen
+
+
+def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
+    """Numbers keep their order; whatever else, and numbers beside null, are named values."""
+    import optuna
+
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return optuna.distributions.IntDistribution(min(values), max(values))
+    return optuna.distributions.CategoricalDistribution(tuple(dict.fromkeys(values)))
+
+
+def _plain(value: Any) -> Any:
+    """Lists as text: Optuna keeps single values."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
