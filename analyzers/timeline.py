@@ -86,6 +86,7 @@ class Message:
     """What NCCL's arguments say of a communication; empty or None where they say nothing."""
 
     group: str = ""  # name and ranks of the process group: the same text on all of its ranks
+    group_ranks: tuple[int, ...] = ()  # as far as the arguments list them
     collective: str = ""
     group_size: int | None = None
     size_bytes: int | None = None  # of the larger side

@@ -43,14 +43,10 @@ class Call:
     kind: str  # one of KINDS
     what: str  # NCCL's name of it, the peers of a send or receive, else the kernel's name
     group: str = ""  # name and ranks of the process group, empty if not known
+    ranks: tuple[int, ...] = ()  # sender and receiver, or those of the process group, as far as they are known
     group_size: int | None = None
     size_bytes: int | None = None
     by_order: bool = True  # its ranks issue it in one order; a pipeline's sends and receives only if peers are known
-
-    @property
-    def paired(self) -> bool:
-        """From one rank to another, both known: `what` names them."""
-        return self.group_size == 2 and self.what.startswith("rank ")
 
     @property
     def of_any_size(self) -> Call:
@@ -166,12 +162,13 @@ def _collectives(breakdown: Breakdown) -> Collectives:
 
 
 def _call(kind: str, name: str, message: Message, rank: int | None) -> Call:
-    peers = tuple(rank if peer is None else peer for peer in message.peers or ())
-    paired = bool(peers) and None not in peers
+    peers = tuple(known for peer in message.peers or () if (known := rank if peer is None else peer) is not None)
+    paired = len(peers) == 2
     return Call(
         kind=kind,
         what=f"rank {peers[0]} to rank {peers[1]}" if paired else message.collective or name,
         group=message.group,
+        ranks=peers if paired else message.group_ranks,
         group_size=2 if paired else message.group_size,
         size_bytes=message.size_bytes,
         by_order=paired or kind != PIPELINE or not _SENDS.search(name),

@@ -6,7 +6,6 @@ without what may be that; averages are over steps.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,6 @@ from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
-_NUMBER = re.compile(r"\d+")
 SAID_SHARE = 0.005  # of the step: less is not worth a line
 
 
@@ -209,8 +207,7 @@ def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
     found: dict[str, set[int]] = defaultdict(set)
     for d in digests:
         for call in d.collectives.calls:
-            named = _NUMBER.findall(call.what if call.paired else call.group.partition(" of ranks ")[2])
-            found[call.kind] |= {int(rank) for rank in named} - traced
+            found[call.kind] |= set(call.ranks) - traced
     return {kind: sorted(ranks) for kind, ranks in found.items() if ranks}
 
 

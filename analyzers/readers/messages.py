@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from analyzers.readers.json_events import Arguments
 from analyzers.timeline import Message
 
-_BITS = re.compile(r"\d+")
+_INTEGER = re.compile(r"\d+")
 # torch's names of scalar types that do not say their bits; the others do: BFloat16, Float8_e4m3fn, ...
 BITS_BY_DTYPE = {
     "Byte": 8,
@@ -50,6 +50,7 @@ def message_of(key: Hashable) -> Message:
     bits = _bits(dtype or "")
     return Message(
         group="" if name is None else f"{name} of ranks {listed.strip('[]')}",
+        group_ranks=() if name is None else tuple(map(int, _INTEGER.findall(listed))),
         collective=collective or "",
         group_size=_number(size),
         dtype=dtype or "",
@@ -59,7 +60,7 @@ def message_of(key: Hashable) -> Message:
 
 
 def _bits(dtype: str) -> int | None:
-    said = _BITS.search(dtype)
+    said = _INTEGER.search(dtype)
     return BITS_BY_DTYPE.get(dtype, int(said[0]) if said else None)
 
 

@@ -80,7 +80,7 @@ def rule_document(rule: Rule) -> RulePage:
         "hint": finding.hint if finding else rule.hint,
         "knobs": rule.knobs,
         "binds": rule.binds,
-        "versions": rule.versions,
+        "versions": rule.releases_text,
         "source": rule.source,
         "compared": list(dict.fromkeys(row["why"] for row in compared)),
         "breaking": _differences(rule.breaking),

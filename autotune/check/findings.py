@@ -14,6 +14,7 @@ from rich.text import Text
 
 from autotune.looks.quantities import changes_text, counted, knob_value
 from autotune.looks.wrapping import plain_console
+from trainer.recipe.rules.releases import EVERY_RELEASE_WORD
 
 if TYPE_CHECKING:
     from autotune.check.document import RulePage
@@ -107,7 +108,7 @@ def _print_finding(console: Console, finding: Finding, style: str) -> None:
     nearest = ", ".join(f"{knob}: {knob_value(value)}" for knob, value in missing.items())
     _indented(console, 4, Text(f"→ {finding.hint}" + (f" (nearest: {nearest})" if nearest else "")))
     origin = [*(framework.value for framework in finding.binds if framework.value != "core")]
-    origin += [finding.versions] if finding.versions != "all" else []
+    origin += [finding.versions] if finding.versions != EVERY_RELEASE_WORD else []
     _indented(console, 4, Text(" · ".join([*origin, finding.source]), style="dim"))
 
 

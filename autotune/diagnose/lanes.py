@@ -84,8 +84,7 @@ def key_words(key: str) -> str:
     family, _, name = key.partition(".")
     if family == "compute":
         return words_of(name)
-    words = next(kind.words for kind in KINDS if kind.key == name)
-    return words.removeprefix("exposed ")
+    return next(kind.activity or kind.words for kind in KINDS if kind.key == name)
 
 
 def _colour(key: str) -> str:

@@ -141,7 +141,7 @@ def show_estimate(estimate: Estimate) -> None:
     rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=share_of(estimate.recipe.cluster.gpu))
     tflops = f"{significant(time.model_tflops_per_gpu)} TFLOPS"
     console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, {tflops}, ± {percent(time.spread, 0)}")
-    console.print(calibration_words(estimate))
+    console.print(f"calibration: {calibration_words(estimate)}")
     for assumption in estimate.document["assumptions"]:
         console.print(f"note: {assumption}", style="dim")
 
@@ -149,13 +149,13 @@ def show_estimate(estimate: Estimate) -> None:
 def calibration_words(estimate: Estimate) -> str:
     """Median and 90th percentile of the errors against runs that were left out of the fit."""
     if estimate.recipe.hardware.is_cpu:
-        return "calibration: on GPU runs only; on a CPU measure with a burst"
+        return "on GPU runs only; on a CPU measure with a burst"
     said = []
     memory, time = (estimate.document[part]["calibration"] for part in ("memory", "time"))
     for what, known in (("memory", memory), ("time", time)):
         errors = known["error_pct"]
         said.append(f"{what} error median {errors['median']:g} %, p90 {errors['p90']:g} %, {known['rows']} runs")
-    return "calibration: " + "; ".join(said)
+    return "; ".join(said)
 
 
 def _memory_table(estimate: Estimate, bar: int) -> Table:

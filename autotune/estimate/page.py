@@ -33,7 +33,7 @@ def estimate_page(estimate: Estimate) -> str:
             "Time": f"{duration(time.step_s * 1e6)} per step, "
             f"{tokens_per_s(time.tokens_per_s_per_gpu, unit=unit)}, {significant(time.model_tflops_per_gpu)} TFLOPS, "
             f"± {percent(time.spread, 0)}",
-            "How sure": calibration_words(estimate).removeprefix("calibration: "),
+            "How sure": calibration_words(estimate),
         },
         memory_figure=_memory(estimate),
         memory_table=_memory_table(estimate),

@@ -33,6 +33,7 @@ class Kind:
     glyph: str  # its letter in a bar of plain characters
     read: Callable[[Partition], float]
     within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time by what it is made of
+    activity: str = ""  # its words where overlapped time counts as well; empty: `words`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +106,18 @@ KINDS: tuple[Kind, ...] = (
             glyph=glyph,
             read=_exposed(name),
             within=_waiting(name),
+            activity=words,
         )
         for name, words, glyph in _COMMUNICATION
     ),
-    Kind(key="copy", words="exposed copies", family=Family.MEMORY, glyph="m", read=lambda step: step.exposed_copy_us),
+    Kind(
+        key="copy",
+        words="exposed copies",
+        family=Family.MEMORY,
+        glyph="m",
+        read=lambda step: step.exposed_copy_us,
+        activity="copies",
+    ),
     Kind(
         key="host",
         words="idle: host",

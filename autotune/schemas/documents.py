@@ -26,17 +26,19 @@ from trainer.burst import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """`types`: it is one of these. `commands` print it with --json, or with the option that is named."""
+    """`types`: it is one of these. `commands` print it with --json, or with the option that is named. `of_file`: `said`
+    begins with a file's name."""
 
     types: tuple[Any, ...]
     said: str
     commands: tuple[str, ...] = ()
+    of_file: bool = False
 
 
 DOCUMENTS: dict[Name, Document] = {
-    "report": Document(types=(Report,), said="report.json of a study", commands=("run", "report")),
+    "report": Document(types=(Report,), said="report.json of a study", of_file=True, commands=("run", "report")),
     "journal": Document(types=get_args(Event), said="a line of journal.jsonl; event names its kind"),
-    "outcome": Document(types=(Outcome,), said="outcome.json of a burst"),
+    "outcome": Document(types=(Outcome,), said="outcome.json of a burst", of_file=True),
     "dry-run": Document(types=(Preview,), said="what would be tried first", commands=("run --dry-run",)),
     "status": Document(types=(Standing,), said="where a study stands", commands=("status", "watch")),
     "studies": Document(types=(Gathered,), said="the studies of a folder", commands=("studies",)),

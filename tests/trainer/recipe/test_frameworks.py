@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from trainer.recipe import Recipe
-from trainer.recipe.frameworks import check_for, holds_in
+from trainer.recipe.frameworks import check_for
 from trainer.recipe.rules import FindingKind
 from trainer.recipe.rules.rule import Framework
 
 FLEX = "shared-overlap-flex"
-
-
-@pytest.mark.parametrize(
-    ("versions", "inside", "outside"),
-    [
-        ("all", ("0.14", "0.16.1", "head"), ()),
-        ("0.16 and 0.17", ("0.16.1", "0.17"), ("0.18", "head")),
-        ("0.16 to 0.18", ("0.17", "0.18.2"), ("0.19", "0.15")),
-        ("0.18 and later; before, Megatron FSDP does not overlap EP communication", ("0.18", "head"), ("0.17",)),
-        ("0.18", ("0.18.2",), ("0.17", "head")),
-    ],
-)
-def test_a_rule_holds_in_the_releases_it_names(
-    versions: str, inside: tuple[str, ...], outside: tuple[str, ...]
-) -> None:
-    assert all(holds_in(versions, version) for version in inside)
-    assert not any(holds_in(versions, version) for version in outside)
 
 
 def given(**knobs: object) -> Recipe:

@@ -40,5 +40,4 @@ def _finding(each: Unsaid, version: str) -> Finding:
         knobs=(each.what,),
         source="src/megatron/bridge/training/config.py of each release",
         binds=BRIDGE,
-        versions="all",
     )

@@ -51,5 +51,4 @@ def _finding(spelling: Spelling, version: str) -> Finding:
         knobs=(spelling.name,),
         source="flags.csv of the exporter: the parsers of each version",
         binds=MEGATRON_LM,
-        versions="all",
     )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import (
     Test,
@@ -94,7 +96,7 @@ ROWS = (
         message="a gated delta net over CP {cp}: Megatron-Core before 0.18 refuses it",
         nearest=fixed(context_parallel_size=1),
         source="megatron-core 0.16.1 transformer_config.py:983; 0.18.0 has it",
-        versions="0.16 and 0.17",
+        versions=SpecifierSet(">=0.16,<0.18"),
         breaking=example(model=DELTA, context_parallel_size=2),
         passing=example(model=DELTA),
     ),

@@ -1,5 +1,7 @@
 """Data parallel: what overlapped gathers and several optimizer instances need, and buffers registered with NCCL."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import above_one, all_of, any_of, off, on
 from trainer.recipe.rules.examples import PIPELINE
@@ -106,7 +108,8 @@ ROWS = (
         "Megatron-Core refuses it before 0.18, and later with a torch before 2.11",
         nearest=fixed(PYTORCH_CUDA_ALLOC_CONF=None),
         source="megatron/core/distributed/distributed_data_parallel_config.py:264",
-        versions="0.16 and 0.17; later ones with torch before 2.11",
+        versions=SpecifierSet(">=0.16,<0.18"),
+        versions_note="later ones with torch before 2.11",
         breaking=example(nccl_ub=True, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
         passing=example(nccl_ub=True),
     ),

@@ -1,5 +1,7 @@
 """Dispatcher `flex`: which backend runs where, what it takes beside it, and what is dispatched without it."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import all_of, among, any_of, is_moe, negated, off, on
 from trainer.recipe.rules.nearest import EP
@@ -114,7 +116,7 @@ ROWS = (
         message="moe_expert_rank_capacity_factor needs dispatcher flex with HybridEP or NCCL EP",
         nearest=fixed(moe_expert_rank_capacity_factor=None),
         source="transformer_config.py:1872",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(moe_expert_rank_capacity_factor=1.05),
         passing=example(
             moe_expert_rank_capacity_factor=1.05,
@@ -131,7 +133,7 @@ ROWS = (
         "the rows that were dropped",
         nearest=fixed(use_transformer_engine_op_fuser=True),
         source="transformer_config.py:1880; token_dispatcher.py:1572 for NCCL EP",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(
             moe_expert_rank_capacity_factor=1.05,
             moe_token_dispatcher_type="flex",
@@ -151,7 +153,7 @@ ROWS = (
         message="backend ncclep with dispatcher {moe_token_dispatcher_type}: it exists inside dispatcher flex only",
         nearest=fixed(moe_token_dispatcher_type="flex"),
         source="transformer_config.py:1766",
-        versions="0.19 and later",
+        versions=SpecifierSet(">=0.19"),
         breaking=example(moe_flex_dispatcher_backend="ncclep"),
         passing=example(moe_flex_dispatcher_backend="ncclep", moe_token_dispatcher_type="flex"),
     ),
@@ -162,7 +164,7 @@ ROWS = (
         message="NCCL EP does not drop or pad to moe_expert_capacity_factor",
         nearest=fixed(moe_expert_capacity_factor=None, moe_pad_expert_input_to_capacity=False),
         source="megatron/core/transformer/moe/token_dispatcher.py:1556",
-        versions="0.19 and later",
+        versions=SpecifierSet(">=0.19"),
         breaking=example(
             moe_flex_dispatcher_backend="ncclep", moe_token_dispatcher_type="flex", moe_expert_capacity_factor=1.0
         ),
@@ -218,7 +220,7 @@ ROWS = (
         "later know one count and refuse two; before, only that of the backend acts",
         nearest=_one_count,
         source="transformer_config.py:1808",
-        versions="0.19 and later",
+        versions=SpecifierSet(">=0.19"),
         breaking=example(moe_token_dispatcher_type="flex", moe_deepep_num_sms=24, moe_hybridep_num_sms=16),
         passing=example(moe_token_dispatcher_type="flex", moe_deepep_num_sms=24),
     ),

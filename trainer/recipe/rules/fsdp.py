@@ -1,5 +1,7 @@
 """Megatron FSDP: what it excludes, and what the frameworks change on their own where it is asked for."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.predicates import Test, all_of, among, has_graphs, interleaved, negated, off, on
 from trainer.recipe.rules.overlap import ep_overlap, no_ep_overlap
 from trainer.recipe.rules.rule import BRIDGE, LM_AND_BRIDGE, MEGATRON_LM, FindingKind, Rule, example, fixed
@@ -46,7 +48,8 @@ ROWS = (
         message="EP communication overlap with Megatron FSDP and fsdp_double_buffer",
         nearest=fixed(fsdp_double_buffer=False),
         source="megatron/core/distributed/fsdp/mcore_fsdp_adapter.py:179",
-        versions="0.18 and later; before, Megatron FSDP does not overlap EP communication",
+        versions=SpecifierSet(">=0.18"),
+        versions_note="before, Megatron FSDP does not overlap EP communication",
         breaking=example(overlap_moe_expert_parallel_comm=True, use_megatron_fsdp=True, fsdp_double_buffer=True),
         passing=example(use_megatron_fsdp=True, fsdp_double_buffer=True),
     ),
@@ -57,7 +60,8 @@ ROWS = (
         message="EP communication overlap with Megatron FSDP and {cuda_graph_impl} graphs of layers",
         nearest=fixed(cuda_graph_impl="none"),
         source="megatron/core/distributed/fsdp/mcore_fsdp_adapter.py:183",
-        versions="0.18 and later; before, Megatron FSDP does not overlap EP communication",
+        versions=SpecifierSet(">=0.18"),
+        versions_note="before, Megatron FSDP does not overlap EP communication",
         breaking=example(
             overlap_moe_expert_parallel_comm=True,
             use_megatron_fsdp=True,

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, negated, off, on
 from trainer.recipe.rules.graphs import IMPL, NO_GRAPHS, SCOPE, graphs, padded, whole_iteration
 from trainer.recipe.rules.rule import LM_AND_BRIDGE, FindingKind, Rule, example, fixed
@@ -68,7 +70,7 @@ ROWS = (
         message="graph scope {cuda_graph_scope}: full_iteration includes the others, which are refused with it",
         nearest=fixed(cuda_graph_scope=("full_iteration",)),
         source="megatron-core 0.18.0 transformer_config.py:2238; scripts/performance/utils/overrides.py:140",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(**_WHOLE | {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration", "attn")}),
         passing=example(**_WHOLE | {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}),
     ),
@@ -81,7 +83,7 @@ ROWS = (
         "iteration on",
         nearest=fixed(cuda_graph_scope=None),
         source="megatron-core 0.18.0 transformer_config.py, deprecated values of cuda_graph_scope",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(cuda_graph_scope=("full_iteration",)),
         passing=example(**graphs()),
     ),
@@ -93,7 +95,7 @@ ROWS = (
         message="cuda_graph_impl full_iteration: Megatron-Core before 0.18 does not know this value and refuses it",
         nearest=fixed(cuda_graph_impl="local", cuda_graph_scope=("full_iteration",)),
         source="megatron-core 0.16.1 transformer_config.py:1717; 0.18.0 has it",
-        versions="0.16 and 0.17",
+        versions=SpecifierSet(">=0.16,<0.18"),
         breaking=example(**_WHOLE),
         passing=example(**_WHOLE | {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}),
     ),
@@ -117,7 +119,7 @@ ROWS = (
         message="fine-grained offload inside a graph of the whole iteration without a bound on the offloads in flight",
         nearest=fixed(fine_grained_offloading_max_inflight_offloads=1),
         source="transformer_config.py:2972",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(
             fine_grained_activation_offloading=True, offload_modules=("core_attn",), NVTE_CPU_OFFLOAD_V1=1, **_WHOLE
         ),

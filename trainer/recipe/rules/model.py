@@ -1,5 +1,7 @@
 """The model over its ranks, and the model in itself: heads, groups, experts, router, layer pattern."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import all_of, among, is_moe, negated
 from trainer.recipe.rules.examples import DENSE, MLA
@@ -245,7 +247,7 @@ ROWS = (
         "refuses it, and later ones take it for the layer pattern's sake",
         hint="remove model.moe_ffn_hidden_size, or write model.num_moe_experts",
         source="megatron-core 0.16.1 transformer_config.py:1060; loosened in 0.18.0",
-        versions="0.16 and 0.17",
+        versions=SpecifierSet(">=0.16,<0.18"),
         breaking=example(model={"num_moe_experts": None}, expert_model_parallel_size=1),
         passing=example(model=DENSE, expert_model_parallel_size=1),
     ),

@@ -1,5 +1,7 @@
 """Experts: tensor parallel beside them, dispatchers, shared experts, capacity, router."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import (
     above_one,
@@ -67,7 +69,7 @@ ROWS = (
         "before 0.18 refuses it",
         nearest=fixed(moe_shared_expert_overlap=False),
         source="src/megatron/bridge/training/flex_dispatcher_backend.py:55",
-        versions="refused by Megatron-Core 0.16 and 0.17",
+        core_refuses=SpecifierSet(">=0.16,<0.18"),
         breaking=example(moe_shared_expert_overlap=True, moe_token_dispatcher_type="flex"),
         passing=example(moe_token_dispatcher_type="flex"),
     ),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.predicates import (
     above_one,
     all_of,
@@ -129,7 +131,7 @@ ROWS = (
         message="offload of whole layers inside a graph of the whole iteration: Megatron-Core before 0.18 refuses it",
         nearest=NO_GRAPHS,
         source="megatron-core 0.16.1 transformer_config.py:1720; loosened in 0.18.0",
-        versions="0.16 and 0.17",
+        versions=SpecifierSet(">=0.16,<0.18"),
         breaking=example(
             cpu_offloading=True,
             cpu_offloading_num_layers=2,
@@ -185,7 +187,8 @@ ROWS = (
         message="activations inside moe are offloaded although the whole moe is recomputed",
         nearest=without("recompute_modules", "moe"),
         source="transformer_config.py:2170",
-        versions="0.19 and later; before, nothing refuses it",
+        versions=SpecifierSet(">=0.19"),
+        versions_note="before, nothing refuses it",
         breaking=example(
             fine_grained_activation_offloading=True,
             offload_modules=("expert_fc1",),
@@ -221,7 +224,7 @@ ROWS = (
         message="fine-grained offload with graphs captured without a warm-up step",
         nearest=fixed(cuda_graph_warmup_steps=3),
         source="transformer_config.py:2964",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(cuda_graph_warmup_steps=0, offload_modules=("core_attn",), **_OFFLOAD_GRAPHS),
         passing=example(offload_modules=("core_attn",), **_OFFLOAD_GRAPHS),
     ),
@@ -232,7 +235,7 @@ ROWS = (
         message="fine-grained offload with a graph of the whole moe",
         nearest=without("cuda_graph_scope", "moe"),
         source="transformer_config.py:2962",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(
             offload_modules=("core_attn",),
             moe_expert_capacity_factor=1.0,
@@ -253,7 +256,7 @@ ROWS = (
         "of a layer only",
         nearest=NO_GRAPHS,
         source="transformer_config.py:2936",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(offload_modules=("core_attn",), **_OFFLOAD_GRAPHS | {"cuda_graph_impl": "local"}),
         passing=example(offload_modules=("moe_act",), **_OFFLOAD_GRAPHS | {"cuda_graph_impl": "local"}),
     ),
@@ -267,7 +270,7 @@ ROWS = (
         message="fine-grained offload with local graphs of layers: Megatron-Core 0.18 refuses it whatever is offloaded",
         nearest=fixed(cuda_graph_impl="transformer_engine"),
         source="megatron-core 0.18.0 transformer_config.py:2352; 0.19.0 takes the experts' activations",
-        versions="0.18",
+        versions=SpecifierSet(">=0.18,<0.19"),
         breaking=example(offload_modules=("moe_act",), **_OFFLOAD_GRAPHS | {"cuda_graph_impl": "local"}),
         passing=example(offload_modules=("moe_act",), **_OFFLOAD_GRAPHS),
     ),

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import (
     above_one,
@@ -129,7 +131,7 @@ ROWS = (
         message="EP communication overlap with the whole `moe` among recompute_modules",
         nearest=without("recompute_modules", "moe"),
         source="transformer_config.py:3032",
-        versions="0.17 and later",
+        versions=SpecifierSet(">=0.17"),
         breaking=example(
             overlap_moe_expert_parallel_comm=True,
             recompute_granularity="selective",
@@ -215,7 +217,7 @@ ROWS = (
         "it",
         nearest=no_ep_overlap,
         source="megatron-core 0.16.1 transformer_config.py:1890; gone in 0.18.0",
-        versions="0.16 and 0.17",
+        versions=SpecifierSet(">=0.16,<0.18"),
         breaking=example(model={"mtp_num_layers": 1}, overlap_moe_expert_parallel_comm=True),
         passing=example(model={"mtp_num_layers": 1}, overlap_moe_expert_parallel_comm=True, **PIPELINE),
     ),
@@ -228,7 +230,7 @@ ROWS = (
         "of Transformer Engine",
         nearest=fixed(cuda_graph_impl="transformer_engine"),
         source="megatron-core 0.16.1 transformer_config.py:1896; loosened in 0.18.0",
-        versions="0.16 and 0.17",
+        versions=SpecifierSet(">=0.16,<0.18"),
         breaking=example(
             overlap_moe_expert_parallel_comm=True,
             cuda_graph_impl="local",
@@ -256,7 +258,7 @@ ROWS = (
         "moved",
         nearest=without("offload_modules", "expert_fc1"),
         source="transformer_config.py:3058",
-        versions="0.19 and later",
+        versions=SpecifierSet(">=0.19"),
         breaking=example(
             offload_modules=("core_attn", "expert_fc1"),
             **_NCCLEP_OFFLOAD,
@@ -281,7 +283,7 @@ ROWS = (
         "they are alternatives",
         nearest=fixed(overlap_dispatch_backward_with_experts_wgrad=False),
         source="transformer_config.py:3086",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(overlap_dispatch_backward_with_experts_wgrad=True, overlap_moe_expert_parallel_comm=True),
         passing=example(overlap_dispatch_backward_with_experts_wgrad=True),
     ),

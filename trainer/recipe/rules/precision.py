@@ -1,5 +1,7 @@
 """Number formats: FP8 and FP4 recipes that suit the GPU, FP8 parameters, dtypes of the optimizer's state."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layers_by_stage
 from trainer.recipe.predicates import all_of, among, fp8, negated, off, on, on_gpu
 from trainer.recipe.rules.rule import BRIDGE, MEGATRON_LM, FindingKind, Rule, Suggestion, example, fixed
@@ -42,7 +44,7 @@ ROWS = (
         nearest=fixed(precision="fp8_blockwise"),
         source="Transformer Engine, pytorch/fp8.py: MXFP8BlockScaling and NVFP4BlockScaling need compute capability "
         "10.0",
-        versions="all; a check of Transformer Engine, not of Megatron-Core",
+        versions_note="a check of Transformer Engine, not of Megatron-Core",
         breaking=example(precision="mxfp8"),
         passing=example(precision="fp8_blockwise"),
     ),
@@ -119,7 +121,8 @@ ROWS = (
         message="reuse_grad_buf_for_mxfp8_param_ag with overlap_param_gather_with_optimizer_step",
         nearest=fixed(overlap_param_gather_with_optimizer_step=False),
         source="megatron/core/optimizer/optimizer_config.py:428",
-        versions="0.19 and later; before, nothing refuses it",
+        versions=SpecifierSet(">=0.19"),
+        versions_note="before, nothing refuses it",
         breaking=example(
             cluster={"gpu": "b200"},
             precision="mxfp8",
@@ -215,7 +218,7 @@ ROWS = (
         "Megatron-Bridge's own recipes use it",
         nearest=fixed(cross_entropy_fusion_impl="native"),
         source="megatron/training/arguments.py:1700; megatron/core/model_parallel_config.py:538",
-        versions="0.19 and later",
+        versions=SpecifierSet(">=0.19"),
         breaking=example(cross_entropy_loss_fusion=True, cross_entropy_fusion_impl="te"),
         passing=example(cross_entropy_loss_fusion=True),
     ),

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import layout_of
 from trainer.recipe.predicates import Test
+from trainer.recipe.rules.releases import EVERY_RELEASE, EVERY_RELEASE_WORD, releases_text
 from trainer.recipe.settings import Settings
 
 SIZES = ("world", "tp", "pp", "cp", "dp", "ep", "etp", "edp", "vpp")  # of a Layout, as messages name them
@@ -51,7 +54,7 @@ class Finding:
     knobs: tuple[str, ...]
     source: str
     binds: tuple[Framework, ...] = CORE
-    versions: str = "all"
+    versions: str = EVERY_RELEASE_WORD
     suggestion: Suggestion = field(default_factory=dict)
 
 
@@ -99,8 +102,8 @@ class Rule:
     framework is known to run it. What only older releases, or one framework of two, refuse is a warning that says so.
 
     `source` cites Megatron's own file and line (Megatron-LM main d98e8a64, Megatron-Bridge 067f987d; a release where
-    it says one), or the measurement it came from; `versions` says which Megatron-Core releases it holds for, `binds`
-    which frameworks. `breaking` and `passing` are examples: the conformance tests run every one.
+    it says one), or the measurement it came from; `versions` names the Megatron-Core releases it holds for, `binds`
+    the frameworks. `breaking` and `passing` are examples: the conformance tests run every one.
     """
 
     id: str
@@ -114,8 +117,17 @@ class Rule:
     kind: FindingKind = FindingKind.ERROR
     binds: tuple[Framework, ...] = CORE
     refuses: tuple[Framework, ...] = ()  # frameworks that stop there, although the recipe runs elsewhere
-    versions: str = "all"
+    versions: SpecifierSet = EVERY_RELEASE
+    versions_note: str = ""  # about the releases, for people
+    core_refuses: SpecifierSet | None = None  # releases that refuse what the frameworks of `binds` mend
     hint: str = ""  # what to do where no knob can cure it; else written from the suggestion
+
+    @property
+    def releases_text(self) -> str:
+        """The releases and the note as pages show them: "0.18 and later; before, nothing refuses it"."""
+        refused = self.core_refuses
+        said = releases_text(self.versions) if refused is None else f"refused by Megatron-Core {releases_text(refused)}"
+        return f"{said}; {self.versions_note}" if self.versions_note else said
 
     def wanted(self, recipe: Settings) -> Suggestion:
         """The nearest values that satisfy the rule, frozen or not; {} when no knob can."""
@@ -135,7 +147,7 @@ class Rule:
             knobs=self.knobs,
             source=self.source,
             binds=self.binds,
-            versions=self.versions,
+            versions=self.releases_text,
             suggestion=suggestion,
         )
 

@@ -1,5 +1,7 @@
 """Pipeline layouts: the text that says which layers a stage holds, and one way only to split a model."""
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.layout import layout_of, pipeline_stages, stages_of
 from trainer.recipe.predicates import all_of, any_of, on
 from trainer.recipe.rules.nearest import LAYOUT, PP, UNEVEN, VPP, no_uneven
@@ -56,7 +58,7 @@ ROWS = (
         "pattern's own | separators split the pipeline there",
         nearest=fixed(pipeline_model_parallel_layout=None, virtual_pipeline_model_parallel_size=None),
         source="megatron/training/arguments.py of 0.17.0 :662 to :682, of 0.19.0 :805 to :829",
-        versions="0.17 and later",
+        versions=SpecifierSet(">=0.17"),
         breaking=example(
             model={"hybrid": "MEM*MEM*"},
             engine="simulated",

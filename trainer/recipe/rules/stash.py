@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from trainer.recipe.predicates import all_of, among, any_of, is_moe, lists, off, on, splits_experts
 from trainer.recipe.rules.rule import FindingKind, Rule, example, fixed, without
 
@@ -31,7 +33,7 @@ ROWS = (
         message="moe_paged_stash without moe_expert_rank_capacity_factor",
         nearest=fixed(moe_paged_stash=False),
         source="transformer_config.py:2215",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(moe_paged_stash=True),
         passing=example(**STASHED),
     ),
@@ -42,7 +44,7 @@ ROWS = (
         message="moe_paged_stash with offload of whole layers",
         nearest=fixed(cpu_offloading=False),
         source="transformer_config.py:2212",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(cpu_offloading=True, cpu_offloading_num_layers=2, **STASHED),
         passing=example(**STASHED),
     ),
@@ -53,7 +55,7 @@ ROWS = (
         message="expert activations are offloaded ({offload_modules}) that the paged stash keeps already",
         nearest=without(MODULES, *EXPERT_MODULES),
         source="transformer_config.py:2223",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(offload_modules=("core_attn", "fused_group_mlp"), **_offload, **STASHED),
         passing=example(offload_modules=("core_attn",), **_offload, **STASHED),
     ),
@@ -72,7 +74,7 @@ ROWS = (
         "moe_apply_probs_on_input",
         nearest=fixed(use_transformer_engine_op_fuser=False),
         source="megatron/core/transformer/moe/experts.py:290",
-        versions="0.18 and later",
+        versions=SpecifierSet(">=0.18"),
         breaking=example(moe_apply_probs_on_input=True, **FUSED),
         passing=example(**FUSED),
     ),
@@ -83,7 +85,8 @@ ROWS = (
         message="fused_group_mlp is offloaded without use_transformer_engine_op_fuser, which makes it",
         nearest=fixed(use_transformer_engine_op_fuser=True),
         source="transformer_config.py:2188",
-        versions="0.19 and later; before, no release knows the module",
+        versions=SpecifierSet(">=0.19"),
+        versions_note="before, no release knows the module",
         breaking=example(offload_modules=("fused_group_mlp",), **_offload),
         passing=example(offload_modules=("fused_group_mlp",), **_offload, **FUSED),
     ),
@@ -94,7 +97,8 @@ ROWS = (
         message="fused_group_mlp is offloaded together with its parts: {offload_modules}",
         nearest=without(MODULES, "expert_fc1", "moe_act"),
         source="transformer_config.py:2188",
-        versions="0.19 and later; before, no release knows the module",
+        versions=SpecifierSet(">=0.19"),
+        versions_note="before, no release knows the module",
         breaking=example(
             model={"num_moe_experts": None, "moe_ffn_hidden_size": None, "moe_shared_expert_intermediate_size": None},
             expert_model_parallel_size=1,
@@ -112,7 +116,7 @@ ROWS = (
         message="fused_group_mlp is offloaded: Megatron-Core before 0.19 knows no such module and refuses it",
         hint="with an older release offload expert_fc1 and moe_act, and leave use_transformer_engine_op_fuser out",
         source="megatron-core 0.18.0 transformer_config.py:1673; 0.19.0 has it",
-        versions="0.16 to 0.18",
+        versions=SpecifierSet(">=0.16,<0.19"),
         breaking=example(offload_modules=("fused_group_mlp",), **_offload, **FUSED),
         passing=example(offload_modules=("core_attn",), **_offload, **FUSED),
     ),
