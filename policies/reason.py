@@ -34,6 +34,12 @@ class ReasonKind(StrEnum):
     NOTHING_LEFT = "nothing_left"  # noise (two bursts differ by up to), patience (published settings in vain)
     NOT_WORTH_A_BURST = "not_worth_a_burst"  # expected_improvement, limit, patience
     SAMPLER_EXHAUSTED = "sampler_exhausted"  # expected_improvement, sampler, patience
+    TOO_EXPENSIVE = "too_expensive"  # cost_gpu_hours, saved_gpu_hours, planned_gpu_hours: of the next burst
+    OUT_OF_PATIENCE = "out_of_patience"  # without_gain, gain_bound (None: unknown), noise
+    BUDGET_SPENT = "budget_spent"  # bursts, budget
+    GPU_HOURS_SPENT = "gpu_hours_spent"  # gpu_hours, max_gpu_hours, burst_gpu_hours
+    DEADLINE_REACHED = "deadline_reached"
+    INTERRUPTED = "interrupted"
 
     # Why a considered fix is not proposed: gain, gain_low, gain_high, fits_probability where the surrogate has them
     NOT_APPLICABLE = "not_applicable"  # because: the fix's own words

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from policies.learned import LearnedPolicy
-
 from autotune.looks.quantities import gib, significant
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section
 from policies.surrogate.corrections import corrections
 from policies.surrogate.evidence import evidence_of
 from policies.trial import Trial
+from policies.tuner import Tuner
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 
@@ -25,7 +24,7 @@ def learnt(material: Material) -> Section | None:
     if study is None:
         return None
     base = Recipe.model_validate(study.recipe)
-    belief = LearnedPolicy(base, study.seed, material.history.lessons).belief(material.trials)
+    belief = Tuner(base, study.seed, material.history.lessons).surrogate(material.trials)
     found = corrections(belief.time, base)
     rows = tuple(
         (

@@ -28,7 +28,7 @@ from autotune.tuning.live import View, summary
 from autotune.tuning.loop import Loop
 from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
 from autotune.tuning.study import Study
-from policies.learned import LearnedPolicy
+from policies.tuner import Tuner
 from trainer.engines import Engine, open_engine
 from trainer.errors import OverError, ToolError
 from trainer.legality import findings_of
@@ -168,7 +168,7 @@ def loop_of(study: Study, engine: Engine, limits: Limits) -> Loop:
         analyze=analyze,
         clock=time.time,
     )
-    policy = LearnedPolicy(study.recipe, study.seed, study.journal.whole.lessons)
+    policy = Tuner(study.recipe, study.seed, study.journal.whole.lessons)
     return Loop(base=study.recipe, policy=policy, bench=bench, patience=study.recipe.tune.patience)
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.tuning.history import History
-from policies.gate import excess
 from policies.noise import throughput
-from policies.search import Told, write_study
+from policies.sampler import ExportedTrial, excess, write_study
 from policies.trial import Status, Trial
 
 
@@ -21,11 +20,11 @@ def write_optuna(history: History, path: Path) -> None:
     write_study(path, name, [_told(history, trial, varied) for trial in trials])
 
 
-def _told(history: History, trial: Trial, varied: list[str]) -> Told:
+def _told(history: History, trial: Trial, varied: list[str]) -> ExportedTrial:
     ends = [event.at for event in history.finished if event.trial == trial.number]
     starts = [event.at - event.seconds for event in history.finished if event.trial == trial.number]
     begun = history.proposals[trial.number][1].at
-    return Told(
+    return ExportedTrial(
         knobs={name: trial.recipe.knob(name) for name in varied},
         tokens_per_s=0.0 if trial.status is Status.OOM else throughput(trial),
         excess=excess(trial),

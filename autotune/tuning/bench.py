@@ -21,7 +21,7 @@ from analyzers.diagnosis import Analysis
 from analyzers.errors import TraceError
 from autotune.tuning.events import Analyzed, BurstFinished, BurstLost, BurstStarted, Judged, Proposed, Purpose, Refused
 from autotune.tuning.journal import Journal
-from autotune.tuning.lines import rate_unit
+from policies.reason import Reason, ReasonKind
 from policies.trial import Proposal, Status, Trial, Verdict
 from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, was_begun
 from trainer.engines import Adopting, Engine
@@ -64,17 +64,17 @@ class Bench:
         return isinstance(past, BurstStarted) if past is not None else self.spent_out is None
 
     @property
-    def spent_out(self) -> str | None:
+    def spent_out(self) -> Reason | None:
         """Why no further burst is paid for, one as long as the last taken for granted; None while one may be."""
         history, hours = self.journal.history, self.burst_gpu_hours
         last = history.finished[-1] if history.finished else None
         if self.spent >= self.budget:
-            return self.in_words
+            return Reason(kind=ReasonKind.BUDGET_SPENT, figures={"bursts": self.spent, "budget": self.budget})
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
-            unit = f"{rate_unit(history)}-hours"
-            return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} {unit} are used, a burst takes {hours:.2g}"
+            used = {"gpu_hours": history.gpu_hours, "max_gpu_hours": self.max_gpu_hours, "burst_gpu_hours": hours}
+            return Reason(kind=ReasonKind.GPU_HOURS_SPENT, figures=used)
         if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
-            return "the deadline was reached"
+            return Reason(kind=ReasonKind.DEADLINE_REACHED)
         return None
 
     @property
@@ -82,10 +82,6 @@ class Bench:
         """What the next burst takes, were it as the last one; 0 before the first."""
         finished = self.journal.history.finished
         return finished[-1].gpu_s / 3600 if finished else 0.0
-
-    @property
-    def in_words(self) -> str:
-        return f"{self.spent} of {self.budget} bursts are used"
 
     def enter(self, proposal: Proposal) -> int:
         """Writes a proposal down: the number of its trial. An earlier run's proposal stands, whatever is
@@ -125,7 +121,9 @@ class Bench:
             parent=proposal.parent,
             phase=proposal.phase,
             fix=proposal.fix,
-            because=proposal.because,
+            reason=proposal.reason,
+            fixes=proposal.fixes,
+            interaction=proposal.interaction,
             recipe=proposal.recipe.model_dump(mode="json"),
             changes={} if parent is None else parent.recipe.diff(proposal.recipe),
             **asdict(proposal.predicted),

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from analyzers.diagnosis import Analysis
-from policies.trial import Phase, Status, Verdict
+from policies.reason import Reason
+from policies.trial import FixShare, Phase, Status, Verdict
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
 
@@ -76,7 +77,10 @@ class Proposed(_Event, frozen=True, kw_only=True, tag="proposal"):
     parent: int | None
     phase: Phase
     fix: str
-    because: str
+    because: str = ""  # the sentence of journals without `reason`
+    reason: Reason | None = None
+    fixes: tuple[FixShare, ...] = ()
+    interaction: float | None = None
     recipe: dict[str, Any]
     changes: dict[str, tuple[Any, Any]]
     gain: float | None = None
@@ -148,7 +152,8 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     """A run of the tuner ended; a resumed study continues after it."""
 
     status: EndStatus
-    because: str
+    because: str = ""  # the sentence of journals without `reason`
+    reason: Reason | None = None
 
 
 Event = (

@@ -132,6 +132,9 @@ class History:
             phase=event.phase,
             fix=event.fix,
             because=event.because,
+            reason=event.reason,
+            fixes=event.fixes,
+            interaction=event.interaction,
             predicted=predicted,
         )
         self.proposals[event.trial] = (proposal, event)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from policies.learned import LearnedPolicy
-
 from autotune.tuning.events import Lent
 from autotune.tuning.journal import read_study
 from policies.surrogate.prior import lesson_of
+from policies.tuner import Tuner
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
@@ -25,8 +24,8 @@ def _lesson(recipe: Recipe, folder: Path) -> Lent:
     theirs = Recipe.model_validate(history.study.recipe)
     if theirs.cluster.gpu != recipe.cluster.gpu:
         raise _refused(folder, f"it ran on {theirs.cluster.gpu}, this recipe is for {recipe.cluster.gpu}")
-    policy = LearnedPolicy(theirs, history.study.seed)  # without what it was taught itself: nothing counts twice
-    found = policy.belief(history.trials).time
+    tuner = Tuner(theirs, history.study.seed)  # without what it was taught itself: nothing counts twice
+    found = tuner.surrogate(history.trials).time
     if not found.measured:
         raise _refused(folder, "no recipe has run in it")
     lesson = lesson_of(found, study=folder.name)

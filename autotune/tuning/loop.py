@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.looks.quantities import percent, share_of
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
 from autotune.tuning.events import Ended, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
 from policies.phases import PHASES
+from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
@@ -39,7 +39,9 @@ class Adviser(Protocol):
         """The recipe as given, which does not run, with as few changes as may make it run; None where one is tried."""
         ...
 
-    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str: ...
+    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
+        """Why there is nothing left to propose."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,29 +229,28 @@ class Loop:
         bound = proposal.predicted.gain_bound
         return bound is not None and bound > noise_gain(self._history.trials)
 
-    def _too_dear(self, proposal: Proposal) -> str | None:
+    def _too_dear(self, proposal: Proposal) -> Reason | None:
         """Why the burst costs more than it is expected to save of the training that is planned; None where it does not,
         nothing is planned, or nobody said what to expect."""
-        planned, worth = self.base.tune.planned_gpu_hours, proposal.predicted.worth
+        planned, worth = self.base.tune.planned_gpu_hours, proposal.predicted.expected_improvement
         if planned is None or worth is None or self._history.best is None:
             return None
         saved, cost = -planned * math.expm1(-worth), self.bench.burst_gpu_hours
         if saved >= cost:
             return None
-        unit = share_of(self.base.cluster.gpu)
-        return (
-            f"the next burst takes {cost:.2g} {unit}-hours and is expected to save {saved:.2g} of the {planned:g} "
-            f"planned for training (tune.planned_gpu_hours)"
+        return Reason(
+            kind=ReasonKind.TOO_EXPENSIVE,
+            figures={"cost_gpu_hours": cost, "saved_gpu_hours": saved, "planned_gpu_hours": planned},
         )
 
-    def _dear(self) -> str | None:
+    def _dear(self) -> Reason | None:
         """What stopped the search, where it was the price of a burst."""
         if self.base.tune.planned_gpu_hours is None:
             return None
         offers = (self.policy.propose(self.best, phase, self._history.trials) for phase in LATER_PASSES)
         return next((why for offer in offers if offer and (why := self._too_dear(offer))), None)
 
-    def _impatient(self) -> str | None:
+    def _impatient(self) -> Reason | None:
         """What stopped the search, where it was that nothing had gained for long."""
         if self._history.best is None or not self._out_of_patience:
             return None
@@ -258,24 +259,26 @@ class Loop:
         found = next((offer for offer in offers if offer and not self._tried(offer.recipe)), None)
         if found is None or self._beats_noise(found):
             return None
-        bound = found.predicted.gain_bound
-        most = "the gain of the next is unknown" if bound is None else f"the next could gain {percent(bound)}"
-        return (
-            f"{self._without_gain} recipes in a row brought no gain (tune.patience), and {most}, within the noise "
-            f"(±{percent(noise_gain(trials))})"
+        return Reason(
+            kind=ReasonKind.OUT_OF_PATIENCE,
+            figures={
+                "without_gain": self._without_gain,
+                "gain_bound": found.predicted.gain_bound,
+                "noise": noise_gain(trials),
+            },
         )
 
     def _end(self) -> Ended:
-        spent = self.bench.in_words
         if self._history.best is None:
             why = self.policy.why_stopped(self.best, self._history.trials)
-            return Ended(status="infeasible", because=f"{why}; {spent}")
-        if self.bench.spent_out:
-            return Ended(status="budget", because=self.bench.spent_out)
+            spent = {"bursts": self.bench.spent, "budget": self.bench.budget}
+            return Ended(status="infeasible", reason=Reason(kind=why.kind, figures={**why.figures, **spent}))
+        if spent_out := self.bench.spent_out:
+            return Ended(status="budget", reason=spent_out)
         why = self._dear() or self._impatient() or self.policy.why_stopped(self.best, self._history.trials)
-        return Ended(status="converged", because=why)
+        return Ended(status="converged", reason=why)
 
 
 def base_proposal(recipe: Recipe) -> Proposal:
     """Trial 0: the recipe as the user gave it."""
-    return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", because="the base recipe")
+    return Proposal(recipe=recipe, parent=None, phase=Phase.FIT, fix="base", reason=Reason(kind=ReasonKind.BASE))

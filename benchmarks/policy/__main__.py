@@ -3,8 +3,8 @@
     python -m benchmarks.policy [--only policy,plan] [--scenarios N] [--budget K] [--seeds S] [--frozen] [--refresh]
         [--keep] [--plot]
 
-Beside each other: the policy as it is, Optuna's tpe, gp and random samplers (from `plan`'s first choice, behind the
-memory gate, without traces) and `plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
+Beside each other: the product as it is, the product with Optuna's tpe, gp and random samplers (`tune.sampler`), and
+`plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
 is the true throughput of what `export` would write then, *best* the best known: `plan`'s finals, random recipes, hill
 climbing and whatever a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the
 median |log| of predicted over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true
@@ -37,13 +37,18 @@ from benchmarks.policy.figures import rows_of, table_of, write_studies
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.plot import draw
 from benchmarks.policy.scenarios import Scenario, scenarios
-from benchmarks.policy.searches import SEARCHES
+from benchmarks.policy.searches import plan_in_order
 from benchmarks.policy.study import Study
 from benchmarks.policy.today import read_today, write_today
-from benchmarks.policy.tuned import policy
+from benchmarks.policy.tuned import tuned_by
+from policies.sampler import SURROGATE
 
 DOCS = ROOT / "docs"
-CONTENDERS = {"policy": policy, **SEARCHES}
+CONTENDERS = {
+    "policy": tuned_by(SURROGATE),
+    **{sampler: tuned_by(sampler) for sampler in ("tpe", "gp", "random")},
+    "plan": plan_in_order,
+}
 BUDGET = 20
 
 

@@ -14,18 +14,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
-from benchmarks.policy.space import SIZES, Space
-from policies.space import moves
+from policies.candidates.layouts import legal_space
+from policies.candidates.neighbours import moves
+from policies.space import Point, space_of
 from trainer.engines.simulated.truth import TRUTH_VERSION
-from trainer.estimate.plan.choices import written_out
+from trainer.estimate.plan.choices import broken, written_out
 from trainer.recipe import Recipe
 from trainer.recipe.layout import sizes_of
 
 SIMULATION = str(TRUTH_VERSION)
 COLUMNS = ("scenario", "recipe", "simulation", "tokens_per_s_per_gpu", "changes")
 WAYS = 2  # layouts of one size: its pipeline may be split in more than one
+LOOKED_AT = 100  # rows nearest to a point
 BETTER = 1e-4  # of throughput: less is no step uphill
 
 
@@ -53,7 +57,7 @@ class Known:
 
 def search_best(ground: Ground, effort: Effort) -> None:
     """Asks for the truth of every recipe worth a look: `ground.best` is the best known then."""
-    space = Space(ground.scenario.recipe)
+    space = _Legal(ground.scenario.recipe)
     dice = random.Random(f"best {ground.scenario.name}")
     found = [*islice(ground.planned(), effort.planned), *islice(space.drawn(dice), effort.drawn)]
     for start in _best_of_layouts(ground, [ground.scenario.recipe, *found], effort.climbs):
@@ -72,7 +76,7 @@ def _best_of_layouts(ground: Ground, recipes: Iterable[Recipe], count: int) -> l
     return sorted(firsts.values(), key=lambda recipe: -ground.truth(recipe))[:count]
 
 
-def _climb(ground: Ground, space: Space, recipe: Recipe, rounds: int) -> None:
+def _climb(ground: Ground, space: _Legal, recipe: Recipe, rounds: int) -> None:
     """To the best neighbour, until none is better."""
     for _ in range(rounds):
         best = max(_neighbours(space, recipe), key=ground.truth, default=recipe)
@@ -81,29 +85,54 @@ def _climb(ground: Ground, space: Space, recipe: Recipe, rounds: int) -> None:
         recipe = best
 
 
-def _neighbours(space: Space, recipe: Recipe) -> Iterator[Recipe]:
-    """One step along the policy's axes, or along the sizes of the plan with what must follow them."""
-    for *_, derived in moves(recipe):
-        yield written_out(derived)
-    point = space.point(recipe)
-    if point is None:
-        return
-    for name in SIZES:
-        for label in space.axes.get(name, ()):
-            if label != point[name]:
-                yield from islice(space.nearest(point | {name: label}), WAYS)
+def _neighbours(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
+    """One of the policy's moves, or another value of one size with what must follow it."""
+    for move in moves(recipe):
+        yield written_out(move.recipe)
+    point = dict(space.space.point(recipe))
+    for axis, sizes in space.sizes.items():
+        for size in sizes:
+            if size != point[axis]:
+                yield from islice(space.nearest({**point, axis: size}), WAYS)
 
 
-def _pairs(space: Space, recipe: Recipe) -> Iterator[Recipe]:
+def _pairs(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
     """Every other value of every size with every recompute: what a larger step needs is room."""
-    point = space.point(recipe)
-    if point is None:
-        return
-    for size in SIZES:
-        for label in space.axes.get(size, ()):
-            if label != point[size]:
-                for recompute in space.axes.get("recompute", ()):
-                    yield from islice(space.nearest(point | {size: label, "recompute": recompute}), 1)
+    point = dict(space.space.point(recipe))
+    recomputes = space.space.choices["recompute"].values if "recompute" in space.space.choices else ()
+    for axis, sizes in space.sizes.items():
+        for size in sizes:
+            if size != point[axis]:
+                for recompute in recomputes:
+                    yield from islice(space.nearest({**point, axis: size, "recompute": recompute}), 1)
+
+
+class _Legal:
+    """The legal space of the product, with the product's axes: its rows can be drawn and found around a point."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        found = legal_space(recipe)
+        self._rows, self._fits, self._standing = found.finals.candidates, found.finals.fits, found.standing
+        self.space = space_of(recipe, self._rows, ())
+        points = [self.space.point(self._rows.recipe(int(row))) for row in found.ranking]
+        self.sizes = {axis: sorted({int(point[axis]) for point in points}) for axis in self.space.sizes}
+
+    def nearest(self, point: Point) -> Iterator[Recipe]:
+        """Yields legal recipes, the nearest first."""
+        for row in np.argsort(self.space.distance(self._rows, point), kind="stable")[:LOOKED_AT]:
+            if recipe := self._recipe(int(row)):
+                yield recipe
+
+    def drawn(self, dice: random.Random) -> Iterator[Recipe]:
+        """Yields legal recipes predicted to fit, at random and without end; nothing where nothing fits."""
+        rows = np.flatnonzero(self._fits)
+        while len(rows):
+            if recipe := self._recipe(int(dice.choice(rows))):
+                yield recipe
+
+    def _recipe(self, row: int) -> Recipe | None:
+        recipe = self._rows.recipe(row)
+        return None if broken(recipe, self._standing) else written_out(recipe)
 
 
 def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:

@@ -13,13 +13,13 @@ import numpy as np
 
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.study import Fitting
-from policies.learned import LearnedPolicy
-from policies.prospects import ROOM, asked_of_fits
+from policies.acquisition import min_fit_probability
+from policies.candidates.layouts import legal_space
 from policies.trial import Trial
+from policies.tuner import Tuner
 from trainer.engines.simulated import true_throughput
 from trainer.estimate.candidates import Flags
 from trainer.estimate.plan.choices import broken, written_out
-from trainer.estimate.plan.search import search
 
 AFTER = (1, 3, 10)  # trials
 DRAWN = 60  # recipes
@@ -27,7 +27,7 @@ DRAWN = 60  # recipes
 
 def fitting_of(scenario: Scenario, trials: Sequence[Trial]) -> Iterator[Fitting]:
     """After each number of trials that the study came to, the base's not counted."""
-    found = search(scenario.recipe, room=ROOM)
+    found = legal_space(scenario.recipe)
     count = found.finals.candidates.count
     dice = random.Random(f"fitting {scenario.name}")
     drawn = sorted(dice.sample(range(count), min(DRAWN, count)))
@@ -35,11 +35,11 @@ def fitting_of(scenario: Scenario, trials: Sequence[Trial]) -> Iterator[Fitting]
     recipes = [written_out(table.recipe(row)) for row in range(table.count)]
     legal = np.array([not broken(recipe, found.standing) for recipe in recipes], dtype=bool)
     fits = np.array([true_throughput(recipe, scenario.machine) is not None for recipe in recipes], dtype=bool)
-    policy = LearnedPolicy(scenario.recipe, scenario.seed)
+    tuner = Tuner(scenario.recipe, scenario.seed)
     for after in AFTER:
         known = trials[: after + 1]
         if len(known) == after + 1:
-            admitted = policy.belief(known).memory.fits(table) >= asked_of_fits(known)
+            admitted = tuner.surrogate(known).memory.fits(table) >= min_fit_probability(known)
             yield _counted(fits[legal], admitted[legal])
 
 

@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.study import Paid, Study
-from policies.gate import MemoryGate
-from policies.trial import Phase, Proposal, Trial, status_of
 from trainer.burst import Burst, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine, true_throughput
 from trainer.estimate.plan.choices import broken, written_out
@@ -69,10 +67,9 @@ class Untraced:
 
     def __init__(self, ground: Ground, contender: str, folder: Path) -> None:
         self.ground, self.contender, self.folder = ground, contender, folder
-        self.trials: list[Trial] = []
+        self._runs = 0
         self._engine = SimulatedEngine(folder / "engine")
         self._best: tuple[float, Recipe] | None = None
-        self._tried: set[str] = set()
         self._paid: list[Paid] = []
         self.run(ground.scenario.recipe)
         self._start = self._paid.pop().tuned
@@ -80,14 +77,13 @@ class Untraced:
     def run(self, recipe: Recipe) -> Outcome:
         """Pays for a burst: its outcome."""
         self.ground.truth(recipe)
-        number, hours = len(self.trials), 0.0
+        number, hours = self._runs, 0.0
         for _ in range(TRIES):
             outcome = self._engine.run(self._burst(recipe, number))
             hours += (outcome.cost_s or 0.0) * recipe.world_size / 3600
             if outcome.failure is None or outcome.failure.kind is not FailureKind.INFRASTRUCTURE:
                 break
-        self.trials.append(_trial(number, recipe, outcome))
-        self._tried.add(recipe.digest())
+        self._runs += 1
         rate = outcome.tokens_per_s_per_gpu
         if rate is not None and (self._best is None or rate > self._best[0]):
             self._best = (rate, recipe)
@@ -115,28 +111,8 @@ class Untraced:
         """After the base's."""
         return len(self._paid)
 
-    @property
-    def gate(self) -> MemoryGate:
-        return MemoryGate(self.trials)
-
-    def tried(self, recipe: Recipe) -> bool:
-        return recipe.digest() in self._tried
-
     def _burst(self, recipe: Recipe, number: int) -> Burst:
         settings = recipe.burst.model_copy(update={"trace_steps": 0})
         untraced = recipe.model_copy(update={"burst": settings})
         folder = self.folder / f"{number:04d}"
         return Burst(number=number, recipe=untraced, folder=folder, seed=self.ground.scenario.seed)
-
-
-def _trial(number: int, recipe: Recipe, outcome: Outcome) -> Trial:
-    """As the memory gate reads one."""
-    proposal = Proposal(recipe=recipe, parent=None, phase=Phase.RETUNE, fix="search", because="a contender's choice")
-    return Trial(
-        number=number,
-        proposal=proposal,
-        changes={},
-        bursts=(number,),
-        outcomes=(outcome,),
-        status=status_of(outcome),
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,28 +18,35 @@ from autotune.tuning.loop import Loop
 from benchmarks.policy.fitting import fitting_of
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.study import Foretold, Paid, Study
-from policies.learned import LearnedPolicy
+from policies.sampler import SURROGATE
 from policies.trial import Trial
+from policies.tuner import Tuner
 from trainer.burst import FailureKind
 from trainer.engines.simulated import SimulatedEngine
 from trainer.errors import ToolError
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check
 
+Contender = Callable[[Ground, int], Study]
 BASE = 0  # the trial of the recipe as given: its bursts at the start are not counted
 BASE_BURSTS = 2  # at most: one that runs is measured twice
 
 
-def policy(ground: Ground, budget: int) -> Study:
+def tuned_by(sampler: str) -> Contender:
+    """Returns the contender that is the product with a sampler (`tune.sampler`)."""
+    return partial(_play, sampler=sampler)
+
+
+def _play(ground: Ground, budget: int, *, sampler: str) -> Study:
     started = time.process_time()
     with TemporaryDirectory(prefix="policy-") as folder:
-        ended, events = run_policy(ground, Path(folder) / "study", budget)
+        ended, events = run_policy(ground, Path(folder) / "study", budget, sampler=sampler)
     spent = time.process_time() - started
     start, *paid = _paid(ground, events)
     history = History(events)
     recipe = ground.scenario.recipe
     return Study(
-        contender="policy",
+        contender="policy" if sampler == SURROGATE else sampler,
         scenario=ground.scenario.name,
         world=recipe.world_size,
         start=start.tuned,
@@ -52,9 +60,10 @@ def policy(ground: Ground, budget: int) -> Study:
     )
 
 
-def run_policy(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Event]]:
-    """How the study ended, and its journal. `budget` is of bursts after the base's, or a few more."""
+def run_policy(ground: Ground, folder: Path, budget: int, *, sampler: str = SURROGATE) -> tuple[str, list[Event]]:
+    """Returns how the study ended, and its journal. `budget` is of bursts after the base's, or a few more."""
     base, seed = ground.scenario.recipe, ground.scenario.seed
+    base = base.model_copy(update={"tune": base.tune.model_copy(update={"sampler": sampler})})
     study = studies.begin(
         base, given=b"", folder=folder, seed=seed, clock=time.time, listener=lambda event, history: None
     )
@@ -68,7 +77,7 @@ def run_policy(ground: Ground, folder: Path, budget: int) -> tuple[str, list[Eve
         analyze=analyze,
         clock=time.time,
     )
-    loop = Loop(base=base, policy=LearnedPolicy(base, seed), bench=bench, patience=base.tune.patience)
+    loop = Loop(base=base, policy=Tuner(base, seed), bench=bench, patience=base.tune.patience)
     try:
         ended: str = loop.run().status
     except ToolError as error:
