@@ -53,7 +53,7 @@ def propose_retune(view: View, seed: int) -> Proposal | None:
 
 
 def _sampler(view: View) -> str:
-    """The recipe's, but where nothing is believed (this file's search) model is tpe."""
+    """The recipe's, but where nothing is believed (this file's search) surrogate is tpe."""
     wanted = view.best.recipe.tune.sampler
     return "tpe" if wanted == MODEL else wanted
 

@@ -23,7 +23,7 @@ Point = dict[str, str]  # axis -> label of the option
 RANDOM_START = 4
 # Points asked of the sampler before the space counts as exhausted; it repeats itself in 20 to 30 % of cases.
 ASKS = 200
-MODEL = "model"  # the sampler that asks what is believed
+MODEL = "surrogate"  # the sampler that asks what is believed
 
 
 @dataclass(frozen=True, kw_only=True)
