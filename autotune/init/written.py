@@ -39,7 +39,7 @@ tune:
   freeze: [global_batch_size, seq_length]    # knobs that must stay as they are
   allow: training-equivalent    # or numerics-changing (FP8 and the like), or benchmark-only
   patience: 5    # proposals without a gain before the search stops
-  sampler: model    # of retune: model (what is learned), or Optuna's tpe, gp, random
+  sampler: surrogate    # of retune: surrogate (what is learned), or Optuna's tpe, gp, random
 """
 # What a knob that a starter may hold is for; any other stands without a word
 WORDS = {

@@ -60,8 +60,7 @@ class Bench:
     @property
     def may_burst(self) -> bool:
         """Whether the next step is a burst: an earlier run took it, or the budget allows it."""
-        past = self.journal.next_past
-        return isinstance(past, BurstStarted) if past is not None else self.spent_out is None
+        return self.journal.comes(BurstStarted, otherwise=self.spent_out is None)
 
     @property
     def spent_out(self) -> Reason | None:
@@ -93,14 +92,20 @@ class Bench:
         history = self.journal.history
         recipe = history.proposals[number][0].recipe
         broken = [finding for finding in self.check(recipe) if finding.kind == "error"]
-        if broken:
+        if self.journal.comes(Refused, otherwise=bool(broken)):
             failure = Failure(kind=FailureKind.CONFIG, evidence="; ".join(f.message for f in broken))
-            self.journal.once(Refused, lambda: Refused(trial=number, outcome=Outcome(failure=failure)))
+            self.journal.once(Refused, lambda: Refused(trial=number, outcome=Outcome(failure=failure)), trial=number)
             return history.attempted[number]
         burst = self._burst(number, recipe, "measure")
-        if burst.outcome.ok and recipe.burst.trace_steps:
-            self.journal.once(Analyzed, lambda: self._analyzed(burst))
+        if self.journal.comes(Analyzed, otherwise=burst.outcome.ok and recipe.burst.trace_steps > 0):
+            self.journal.once(Analyzed, lambda: self._analyzed(burst), trial=number)
         return history.attempted[number]
+
+    def take_up(self, started: BurstStarted) -> Trial:
+        """Comes to the end of a burst that an earlier run started, whatever it was for: its trial."""
+        if started.purpose == "measure":
+            return self.attempt(started.trial)
+        return self.repeat(self.journal.history.attempted[started.trial])
 
     def repeat(self, trial: Trial) -> Trial:
         """Measures a trial once more, without tracing: the trial with one outcome more."""
@@ -110,7 +115,11 @@ class Bench:
 
     def conclude(self, trial: Trial, status: Status, verdict: Verdict, because: str) -> Trial:
         """Writes the verdict: the judged trial."""
-        self.journal.once(Judged, lambda: Judged(trial=trial.number, status=status, verdict=verdict, because=because))
+        self.journal.once(
+            Judged,
+            lambda: Judged(trial=trial.number, status=status, verdict=verdict, because=because),
+            trial=trial.number,
+        )
         return self.journal.history.attempted[trial.number]
 
     def _proposed(self, proposal: Proposal) -> Proposed:
@@ -130,12 +139,16 @@ class Bench:
         )
 
     def _burst(self, trial: int, recipe: Recipe, purpose: Purpose) -> BurstFinished:
-        number = self.spent + 1
-        self.journal.once(BurstStarted, lambda: BurstStarted(burst=number, trial=trial, purpose=purpose))
+        number = self.journal.once(
+            BurstStarted,
+            lambda: BurstStarted(burst=self.spent + 1, trial=trial, purpose=purpose),
+            trial=trial,
+            purpose=purpose,
+        ).burst
         burst = Burst(
             number=number, recipe=recipe, folder=self._folder(number), seed=self.seed, watch=self._latest_ranks()
         )
-        return self.journal.once(BurstFinished, lambda: self._run(burst, trial))
+        return self.journal.once(BurstFinished, lambda: self._run(burst, trial), burst=number)
 
     def _latest_ranks(self) -> tuple[int, ...]:
         """The ranks that came latest in the last analysis, since a slow machine is looked at again in every layout, and

@@ -65,6 +65,20 @@ E = TypeVar(
 _DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
+class OtherStepError(BadInputError):
+    """An earlier run took another step than this version comes to: `Loop.run` takes over what is written."""
+
+    def __init__(self, path: Path, found: Event, *, expected: object) -> None:
+        super().__init__(
+            Problem(
+                where=str(path),
+                what=f"expected an event {expected!r} here, found {found.__struct_config__.tag!r}: another version "
+                "wrote this study",
+                hint="resume it with the version that started it, or start a new study",
+            )
+        )
+
+
 class _Header(msgspec.Struct):
     event: str = ""
     schema: int = 0
@@ -142,26 +156,33 @@ class Journal:
         """The event an earlier run wrote at this point; None when the loop is at the end of it."""
         return self._past[0] if self._past else None
 
-    def once(self, kind: type[E], make: Callable[[], E]) -> E:
+    def once(self, kind: type[E], make: Callable[[], E], **expected: object) -> E:
         """What was written at this point, else what `make` gives, written first.
 
-        Raises BadInputError if an earlier run wrote another kind of event here.
+        Raises OtherStepError if an earlier run wrote another event here: of another kind, or with other fields than
+        `expected`.
         """
         if not self._past:
             return self.append(make())
-        event = self._past.popleft()
-        if not isinstance(event, kind):
-            raise BadInputError(
-                Problem(
-                    where=str(self.path),
-                    what=f"expected an event {kind.__struct_config__.tag!r} here, found "
-                    f"{event.__struct_config__.tag!r}: another version wrote this study",
-                    hint="resume it with the version that started it, or start a new study",
-                )
-            )
-        self.history.fold(event)
-        self._fold_remarks()
+        event = self._past[0]
+        if not isinstance(event, kind) or any(getattr(event, name) != value for name, value in expected.items()):
+            raise OtherStepError(self.path, event, expected=kind.__struct_config__.tag)
+        self.take()
         return event
+
+    def take(self) -> None:
+        """Folds the next past event, whatever it is."""
+        self.history.fold(self._past.popleft())
+        self._fold_remarks()
+
+    def comes(self, kind: type[E], *, otherwise: bool) -> bool:
+        """Whether the next step is of this kind: as an earlier run wrote, `otherwise` where it wrote nothing."""
+        return isinstance(self._past[0], kind) if self._past else otherwise
+
+    def close_past(self) -> None:
+        """Raises OtherStepError if an earlier run wrote more than the loop has come to."""
+        if self._past:
+            raise OtherStepError(self.path, self._past[0], expected=Ended.__struct_config__.tag)
 
     def _fold_remarks(self) -> None:
         while self._past and isinstance(self._past[0], _REMARKS):

@@ -15,8 +15,9 @@ from typing import Protocol
 
 from autotune.tuning.bench import Bench
 from autotune.tuning.effect import no_effect
-from autotune.tuning.events import Ended, Proposed
+from autotune.tuning.events import BurstStarted, Ended, Proposed
 from autotune.tuning.history import History
+from autotune.tuning.journal import OtherStepError
 from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
 from policies.phases import PHASES
 from policies.reason import Reason, ReasonKind
@@ -62,13 +63,39 @@ class Loop:
     patience: int
 
     def run(self) -> Ended:
-        """Tunes until the budget is spent or nothing is left to try: how it ended and why, written down."""
-        self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
+        """Tunes until the budget is spent or nothing is left to try: how it ended and why, written down.
+
+        A journal whose next step is not the one this version comes to was written by another version: what is written
+        stands, and the search goes on behind it.
+        """
+        try:
+            self._settle(self.bench.attempt(self.bench.enter(base_proposal(self.base))))
+            return self._tune()
+        except OtherStepError:
+            self._catch_up()
+            return self._tune()
+
+    def _tune(self) -> Ended:
         self._search(PHASES)
         settled = self._make_sure(Settled())
         while self._search(LATER_PASSES):
             settled = self._make_sure(settled)
+        self.bench.journal.close_past()
         return self.bench.journal.append(self._end())
+
+    def _catch_up(self) -> None:
+        """Takes what is left of the journal as it is written, and finishes the burst and the trial it ends with."""
+        journal = self.bench.journal
+        while (past := journal.next_past) is not None:
+            if isinstance(past, BurstStarted):
+                self.bench.take_up(past)
+            else:
+                journal.take()
+        for number in self._history.proposals:
+            if number not in self._history.attempted:
+                self.bench.attempt(number)
+            if self._history.attempted[number].verdict is None:
+                self._settle(self._history.attempted[number])
 
     def _search(self, phases: Sequence[Phase]) -> bool:
         """Passes until one tries nothing; whether any tried something."""

@@ -96,7 +96,7 @@ RANKED: list[Point] = [
 def test_the_model_s_points_come_in_their_order_and_then_nothing() -> None:
     seen: list[Point] = []
     while point := suggest(
-        AXES, [], [], seed=1, sampler="model", ranked=RANKED, refuse=lambda p: "tried" if p in seen else None
+        AXES, [], [], seed=1, sampler="surrogate", ranked=RANKED, refuse=lambda p: "tried" if p in seen else None
     ):
         seen.append(point)
     assert seen == RANKED

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from trainer.recipe.architecture import YARN
+from trainer.recipe.architecture import YARN, Section
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.predicates import (
     Test,
@@ -30,6 +30,11 @@ from trainer.recipe.predicates import (
     recomputes,
 )
 from trainer.recipe.settings import Settings
+from trainer.recipe.tables import read_table
+
+# Fields that stand in every digest, at their defaults too. The table is closed: a field that is added to a recipe
+# later is left out at its default, so that the digests of recipes written before it was known stay as they are
+FIRST_FIELDS = frozenset(f"{row['section']}.{row['field']}" for row in read_table("digest_fields.csv"))
 
 
 def _flex(backend: str) -> Test:
@@ -164,19 +169,22 @@ def effective(recipe: Settings, name: str) -> Any:
     """The knob's value in its one spelling; its default where it cannot act. Lists are sorted, they are sets."""
     if not acts(recipe, name):
         return KNOBS[name].default
-    value = recipe.knob(name)
+    return _spelled(recipe, name, recipe.knob(name))
+
+
+def _spelled(recipe: Settings, name: str, value: Any) -> Any:
     value = SPELLING[name](recipe, value) if name in SPELLING else value
     return sorted(set(value)) if isinstance(value, tuple) else value
 
 
 def canonical(recipe: Settings) -> dict[str, Any]:
-    """Everything a measurement can depend on, as JSON types."""
+    """Everything a measurement can depend on, as JSON types; fields that are not in FIRST_FIELDS only where they are
+    not at their defaults."""
     machine = recipe.burst.machine if recipe.burst.engine == "simulated" else None
     trainer = recipe.trainer if recipe.burst.engine == "command" else None
-    unsaid = {"setup"} if trainer and not trainer.setup else None
     return {
-        **({"machine": machine.model_dump(mode="json")} if machine else {}),
-        **({"trainer": trainer.model_dump(mode="json", exclude=unsaid)} if trainer else {}),
+        **({"machine": _told(machine, "machine")} if machine else {}),
+        **({"trainer": _told(trainer, "trainer")} if trainer else {}),
         "architecture": _architecture(recipe),
         "gpu": recipe.cluster.gpu,
         "nodes": recipe.cluster.nodes,
@@ -184,18 +192,55 @@ def canonical(recipe: Settings) -> dict[str, Any]:
         "memory_limit_gib": recipe.memory_limit_gib,
         "engine": recipe.burst.engine,
         "launcher": recipe.burst.launcher_kind,
-        "knobs": {name: effective(recipe, name) for name in KNOBS},
+        "knobs": _knobs(recipe),
+    }
+
+
+def _told(section: Section, field: str) -> dict[str, Any]:
+    """The section as JSON types, without what is new in it and at its default. `field` is where it stands."""
+    return section.model_dump(mode="json", exclude=_new_defaults(section, field))
+
+
+def _new_defaults(section: Section, field: str) -> dict[Any, Any]:
+    """The fields that are not in FIRST_FIELDS and at their defaults, nested as pydantic's `exclude` takes them."""
+    found: dict[Any, Any] = {}
+    for name, value in section:
+        place = f"{field}.{name}"
+        if place not in FIRST_FIELDS and value == _default(section, name):
+            found[name] = True
+        elif isinstance(value, Section):
+            found[name] = _new_defaults(value, place)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Section):
+            found[name] = _filled({index: _new_defaults(item, place) for index, item in enumerate(value)})
+    return _filled(found)
+
+
+def _filled(found: dict[Any, Any]) -> dict[Any, Any]:
+    return {name: below for name, below in found.items() if below}
+
+
+def _default(section: Section, name: str) -> Any:
+    return type(section).model_fields[name].get_default(call_default_factory=True)
+
+
+def _knobs(recipe: Settings) -> dict[str, Any]:
+    """Every knob's effective value; of a new one, only a value that is not its default's."""
+    values = {name: effective(recipe, name) for name in KNOBS}
+    return {
+        name: value
+        for name, value in values.items()
+        if f"knobs.{name}" in FIRST_FIELDS or value != _spelled(recipe, name, KNOBS[name].default)
     }
 
 
 def _architecture(recipe: Settings) -> dict[str, Any]:
-    """The model's fields, fields that only change numbers where they act and are moved."""
+    """The model's fields; of those that only change numbers, where these are computed, what is not at its default."""
     model = recipe.architecture
     moved = model.model_dump(exclude_defaults=True)
     simulated = recipe.burst.engine == "simulated"
     told = {
         name: value
-        for name, value in model.model_dump(mode="json").items()
+        for name, value in _told(model, "architecture").items()
         if name not in NUMBERS_ONLY or (name in moved and not simulated)
     }
     return told | _as_simulated(recipe) if simulated else told

@@ -116,10 +116,16 @@ class TuneSettings(Section):
     freeze: Annotated[tuple[str, ...], Field(strict=False)] = ("global_batch_size", "seq_length")
     allow: Numerics = "training-equivalent"
     objective: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
-    sampler: Literal["model", "tpe", "gp", "random"] = "model"  # of retune: what is believed, or one of Optuna's
+    sampler: Literal["surrogate", "tpe", "gp", "random"] = "surrogate"  # of retune: the surrogate, or Optuna's
     patience: int = Field(default=5, gt=0)  # proposals without an accepted gain before the search stops
     planned_gpu_hours: float | None = Field(default=None, gt=0)  # of the training that the tuned recipe is for
     notify: str | None = Field(default=None, min_length=1)  # a shell command to run when the study ends
+
+    @field_validator("sampler", mode="before")
+    @classmethod
+    def _of_older_recipes(cls, sampler: Any) -> Any:
+        """Reads the word that recipes and journals of earlier versions have for the surrogate."""
+        return "surrogate" if sampler == "model" else sampler
 
     @field_validator("freeze")
     @classmethod

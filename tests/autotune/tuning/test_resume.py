@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+import autotune.tuning.loop as loop
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events, read_study
-from policies.trial import Phase
+from autotune.tuning.judge import Judgement, judge
+from autotune.tuning.loop import Loop
+from policies.trial import Phase, Status, Trial
 from tests.autotune.tuning.fakes import OOM, FakeEngine, Idea, Killed, dies_after, loop_in, measured, micro_batches
 from trainer.burst import Burst, Failure, FailureKind, Outcome, write_burst, write_outcome
 from trainer.recipe import Recipe
+from trainer.recipe.rules import Finding, check
+from trainer.recipe.rules.rule import FindingKind
 
 
 def tight(recipe: Recipe) -> Outcome | float:
@@ -160,3 +168,52 @@ def test_every_event_reads_back_as_it_was_written(uninterrupted: History, tmp_pa
     lines = (tmp_path / JOURNAL).read_bytes()
     assert b"".join(msgspec.json.encode(event) + b"\n" for event in events) == lines
     assert size == len(lines)
+
+
+def never_again(trial: Trial, **given: Any) -> Judgement:
+    """A judge of another version: it repeats nothing."""
+    return dataclasses.replace(judge(trial, **given), again=False)
+
+
+@pytest.mark.parametrize("events", range(2, 24))
+def test_what_another_version_decided_stands_and_the_search_goes_on_behind_it(
+    events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways: a version that repeats less, resumed by one that repeats more, and the other way round."""
+    for older, newer in ((never_again, judge), (judge, never_again)):
+        folder = tmp_path / older.__name__
+        monkeypatch.setattr(loop, "judge", older)
+        run_until(folder, events)
+        written, paid = (folder / JOURNAL).read_bytes(), len(read_study(folder).finished)
+        monkeypatch.setattr(loop, "judge", newer)
+        engine = FakeEngine(tight)
+        ended = loop_in(folder, rule=tight, ideas=IDEAS, engine=engine).run()
+        history = read_study(folder)
+        assert ended.status == "converged"
+        assert (folder / JOURNAL).read_bytes().startswith(written)
+        assert [burst.number for burst in engine.ran] == list(range(paid + 1, len(history.finished) + 1))
+        assert len(history.trials) == len(history.proposals) == 5
+        assert history.open_burst is None
+
+
+def forbids_three(recipe: Recipe) -> list[Finding]:
+    """The rules of another version, which has one more."""
+    broken = recipe.knob("micro_batch_size") == 3
+    planted = Finding(rule="planted", kind=FindingKind.ERROR, message="", hint="", knobs=(), source="")
+    return [*check(recipe), *([planted] if broken else [])]
+
+
+@pytest.mark.parametrize(("older", "newer"), [(forbids_three, check), (check, forbids_three)])
+def test_what_other_rules_refused_or_let_run_stands(
+    older: Callable[[Recipe], list[Finding]], newer: Callable[[Recipe], list[Finding]], tmp_path: Path
+) -> None:
+    def loop_of(rules: Callable[[Recipe], list[Finding]], budget: int) -> Loop:
+        made = loop_in(tmp_path, rule=tight, ideas=IDEAS, budget=budget)
+        return dataclasses.replace(made, bench=dataclasses.replace(made.bench, check=rules))
+
+    loop_of(older, 6).run()
+    before = {trial.number: trial.status for trial in read_study(tmp_path).trials}
+    loop_of(newer, 20).run()
+    after = {trial.number: trial.status for trial in read_study(tmp_path).trials}
+    assert Status.FAILED in before.values() or older is check
+    assert after | before == after

@@ -1,0 +1,133 @@
+"""Journals that earlier versions wrote: each is read, reported, exported, and resumed after a stop anywhere.
+
+`journals/<kind>/` holds the recipe as given and the journal of a study that the last version before a change of the
+events wrote, named for what that version did not write yet; `as_of_6a0a633` is the newest. No journal was edited: all
+are of simulated studies of seven to nine bursts, that of `before_published` with links between nodes that were given
+instead of probed. Who changes the events adds the journal of a study run just before the change.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.tuning.events import BurstLost, BurstStarted, Lent, Probed, TunerStarted
+from autotune.tuning.journal import JOURNAL, read_events, read_study
+
+JOURNALS = Path(__file__).parent / "journals"
+KINDS = sorted(path.name for path in JOURNALS.iterdir())
+OLDEST, NEWEST = "before_cores_per_rank", "as_of_6a0a633"
+STOPS = {
+    "after a proposal": b'"event":"proposal"',
+    "amid a burst": b'"purpose":"measure"',
+    "amid a repeat": b'"purpose":"repeat"',
+}
+# Resumed in `make test`; every other kind and stop in `make test-full`
+QUICK_STOPS = [
+    (NEWEST, "amid a repeat"),
+    ("before_published", "amid a burst"),
+    ("before_outside_memory", "after a proposal"),
+]
+MORE_BURSTS = 2  # what a resumed study may spend beyond what it had
+
+
+def journal_of(kind: str) -> bytes:
+    return gzip.decompress((JOURNALS / kind / f"{JOURNAL}.gz").read_bytes())
+
+
+def study_of(kind: str, folder: Path) -> Path:
+    """The study's folder, with all that cannot be written again but its bursts."""
+    folder.mkdir()
+    shutil.copy(JOURNALS / kind / "recipe.yaml", folder)
+    (folder / JOURNAL).write_bytes(journal_of(kind))
+    return folder
+
+
+def thorough(*case: str, unless: bool) -> object:
+    """A case of `make test-full`, `unless` it is one of `make test`."""
+    return pytest.param(*case, marks=[] if unless else [pytest.mark.thorough])
+
+
+def stopped(kind: str, stop: str) -> bytes:
+    """The journal up to its last event of that kind; empty where it has none."""
+    lines = journal_of(kind).splitlines(keepends=True)
+    last = max((number for number, line in enumerate(lines, 1) if STOPS[stop] in line), default=0)
+    return b"".join(lines[:last])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_earlier_journal_is_read_whole(kind: str, tmp_path: Path) -> None:
+    study = study_of(kind, tmp_path / "s")
+    history = read_study(study)
+    assert history.ended is not None
+    assert history.best is not None
+    assert history.best.number > 0
+    assert all(trial.verdict_because for trial in history.trials)
+    assert history.gpu_hours > 0
+
+
+def test_the_journals_hold_every_event_that_earlier_versions_wrote(tmp_path: Path) -> None:
+    found = {type(event) for kind in KINDS for event in read_events(study_of(kind, tmp_path / kind) / JOURNAL)[0]}
+    assert {Lent, Probed, BurstLost, TunerStarted} <= found
+
+
+@pytest.mark.parametrize("kind", [thorough(kind, unless=kind in (OLDEST, NEWEST)) for kind in KINDS])
+def test_status_report_and_export_work_on_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study_of(kind, Path("s"))
+    history = read_study(Path("s"))
+    assert main(["status", "s", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["bursts"] == len(history.finished)
+    assert main(["report", "s", "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["trials"]) == len(history.trials)
+    assert main(["export", "s", "--to", "megatron-lm", "-o", "flags"]) == 0
+    assert Path("flags").read_text()
+
+
+def test_studies_of_every_version_stand_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind in KINDS:
+        study_of(kind, Path(kind))
+    assert main(["studies", ".", "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert {row["folder"] for row in document["studies"]} == set(KINDS)
+    assert document["unread"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop"),
+    [
+        thorough(kind, stop, unless=(kind, stop) in QUICK_STOPS)
+        for kind, stop in product(KINDS, STOPS)
+        if stopped(kind, stop)
+    ],
+)
+def test_a_study_stopped_in_its_midst_goes_on_without_paying_twice(
+    kind: str, stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = study_of(kind, Path("s"))
+    before = stopped(kind, stop)
+    (study / JOURNAL).write_bytes(before)
+    given = shutil.copy(study / "recipe.yaml", "given.yaml")
+    paid = len(read_study(study).finished)
+    assert main(["run", given, "--study", "s", "--resume", "--budget", str(paid + MORE_BURSTS)]) == 0
+    assert (study / JOURNAL).read_bytes().startswith(before)
+    history = read_study(study)
+    assert history.ended is not None
+    assert history.ended.status in ("budget", "converged")
+    assert [event.burst for event in history.finished] == list(range(1, len(history.finished) + 1))
+    assert paid < len(history.finished) <= paid + MORE_BURSTS
+    assert all(trial.verdict for trial in history.attempted.values())
+    started = [event.burst for event in read_events(study / JOURNAL)[0] if isinstance(event, BurstStarted)]
+    assert started == [event.burst for event in history.finished]
