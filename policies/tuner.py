@@ -193,14 +193,15 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst and promise PHASE_SHARE of the best of all phases; in retune
-        pairs of moves, where no single one is worth a burst."""
+        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best of
+        all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth it."""
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
-        least = PHASE_SHARE * max((each.score for each in worth), default=0.0)
-        modelled = [each for each in worth if each.opinion is Opinion.SURROGATE]
-        if phase is Phase.RETUNE and not modelled:
+        if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]
-        return [each for each in worth if each.score >= least and self._phase(each) is phase]
+        best = max((each.score for each in worth if each.opinion is Opinion.SURROGATE), default=0.0)
+        traced = max((each.score for each in worth if each.opinion is Opinion.TRACE), default=0.0)
+        share = {Opinion.SURROGATE: PHASE_SHARE * max(best, traced), Opinion.TRACE: best, Opinion.PUBLISHED: best}
+        return [each for each in worth if each.score >= share[each.opinion] and self._phase(each) is phase]
 
     def _phase(self, candidate: Candidate) -> Phase:
         if candidate.opinion is Opinion.TRACE:
