@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from analyzers.diagnosis import Wall
-from policies.acquisition import CONFIDENT_FIT_PROBABILITY
-from policies.candidates.candidate import Candidate, Opinion
+from policies.acquisition import CONFIDENT_FIT_PROBABILITY, score, score_first
+from policies.candidates.candidate import Candidate, Opinion, group_of
 from policies.candidates.effects import gained
 from policies.candidates.free import FREE
 from policies.changes.matching import FOLLOWERS
@@ -35,6 +35,7 @@ PRECEDENCE = (  # the narrower change first; all others do not share knobs
     *("optimizer_offload", "activation_offload", "drop_offload", "dispatcher"),
 )
 REDUCIBLE_LOG_GAIN = constant("reducible_log_gain")
+REDUCED_IMPROVEMENT = constant("reduced_improvement")
 NEEDED = frozenset(knob for changes in FREE for knob in changes)  # deliberate tries: they cost nothing
 
 
@@ -119,28 +120,32 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
 
 def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
     """Returns the smallest change with the candidate's gain: members are taken out one at a time, the least first, while
-    predicted throughput falls by less than REDUCIBLE_LOG_GAIN in all. Kept is what P(fits), a rule, a published effect or
-    a deliberate try needs."""
+    predicted throughput falls by less than REDUCIBLE_LOG_GAIN in all and expected improvement keeps
+    REDUCED_IMPROVEMENT. Kept is what P(fits), a rule, a published effect or a deliberate try needs."""
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate
-    log_gains, _ = _predicted(know, [candidate.recipe])
-    recipe, full = candidate.recipe, log_gains[0]
-    while (smaller := _next_smaller(recipe, know, least=full - REDUCIBLE_LOG_GAIN, fits=candidate.fits)) is not None:
-        recipe = smaller
-    return candidate if recipe is candidate.recipe else _rescored(candidate, recipe, know)
+    found, full = candidate, _rescored(candidate, candidate.recipe, know)
+    while (smaller := _next_smaller(found, full, know)) is not None:
+        found = smaller
+    return found
 
 
-def _next_smaller(recipe: Recipe, know: Knowledge, *, least: float, fits: float) -> Recipe | None:
-    """Returns the recipe without the member that costs least; None where every one is needed."""
-    found = members(know.recipe, recipe)
-    options = [without(know.recipe, recipe, member) for member in found if not _is_needed(member, recipe)]
-    kept = [each for each in options if each is not None and not know.avoid.is_out(each)]
-    if len(found) < 2 or not kept:
+def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Candidate | None:
+    """Returns the candidate without the member that costs least; None where every one is needed."""
+    parts = members(know.recipe, candidate.recipe)
+    options = [without(know.recipe, candidate.recipe, each) for each in parts if not _is_needed(each, candidate.recipe)]
+    fresh = [each for each in options if each is not None and not know.avoid.is_out(each)]
+    if len(parts) < 2 or not fresh:
         return None
-    log_gains, _ = _predicted(know, kept)
-    fitting = know.surrogate.memory.fits(tabulate(kept)) >= min(fits, CONFIDENT_FIT_PROBABILITY)
-    best = max((at for at in range(len(kept)) if fitting[at]), key=lambda at: log_gains[at], default=None)
-    return kept[best] if best is not None and log_gains[best] > least else None
+    scored = [_rescored(candidate, each, know) for each in fresh]
+    kept = [
+        each
+        for each in scored
+        if each.log_step < full.log_step + REDUCIBLE_LOG_GAIN
+        and each.expected_improvement >= REDUCED_IMPROVEMENT * full.expected_improvement
+        and each.fits >= min(full.fits, CONFIDENT_FIT_PROBABILITY)
+    ]
+    return min(kept, key=lambda each: each.log_step, default=None)
 
 
 def _is_needed(member: Member, recipe: Recipe) -> bool:
@@ -156,21 +161,15 @@ def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floa
 
 
 def _rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
-    """Returns the candidate with another recipe, and what the surrogate predicts of that one."""
+    """Returns the candidate with another recipe, scored as that one."""
     table, time = tabulate([recipe]), know.surrogate.time
-    fits = float(know.surrogate.memory.fits(table)[0])
     if candidate.log_gain is None:
-        step, deviation = time.predict(table)
-        return replace(candidate, recipe=recipe, log_step=float(step[0]), deviation=float(deviation[0]), fits=fits)
-    over, deviation = time.difference(time.closed_form(table), time.closed_form(tabulate([know.recipe])))
-    return replace(
-        candidate,
-        recipe=recipe,
-        log_step=float(over[0]),
-        log_gain=-float(over[0]),
-        deviation=float(deviation[0]),
-        fits=fits,
-    )
+        scores = score_first(table, know.surrogate, know.avoid)
+    else:
+        now = time.closed_form(tabulate([know.recipe]))
+        scores = score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit)
+    found = group_of([recipe], table, scores).candidate(0, recipe, runs=candidate.log_gain is not None)
+    return replace(found, paired=candidate.paired)
 
 
 def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) -> Decomposition:

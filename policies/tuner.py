@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from policies.acquisition import CONFIDENT_FIT_PROBABILITY
 from policies.avoid import Avoid
@@ -185,11 +185,14 @@ class Decision:
 
     @property
     def ranked(self) -> list[Candidate]:
-        """The best candidates of all phases, the highest score first."""
+        """The candidates of all phases that may be proposed, the highest score first; the best one in any case."""
         if self._ranked is None:
-            found = list(islice(self._candidates(), CANDIDATES_PER_PHASE))
+            found = self._candidates()
+            first = next(found, None)
+            least = max(MIN_EXPECTED_IMPROVEMENT, PHASE_SHARE * first.score if first else 0.0)
+            close = takewhile(lambda each: each.score >= least, islice(found, CANDIDATES_PER_PHASE))
             extra = [*claimed_fixes(self.know, Phase.PROFILE), *self._settings()]
-            self._ranked = sorted([*found, *extra], key=lambda each: -each.score)
+            self._ranked = sorted([*([first, *close] if first else []), *extra], key=lambda each: -each.score)
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:

@@ -22,6 +22,7 @@ _HYBRIDEP = ("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "
 # Knobs that follow another one: they belong to its change, and are taken back with it
 FOLLOWERS: dict[str, tuple[str, ...]] = {
     DEGREES["tp"]: ("sequence_parallel", "tp_comm_overlap"),
+    DEGREES["ep"]: _HYBRIDEP,
     DEGREES["pp"]: _SPLIT,
     VPP: _SPLIT,
     LAYOUT: _SPLIT,
@@ -33,7 +34,9 @@ FOLLOWERS: dict[str, tuple[str, ...]] = {
     ),
     "moe_flex_dispatcher_backend": ("moe_permute_fusion_into_hybridep", *_HYBRIDEP),
     "cuda_graph_impl": ("cuda_graph_scope", "use_te_rng_tracker", "NCCL_GRAPH_REGISTER"),
-    "overlap_moe_expert_parallel_comm": ("CUDA_DEVICE_MAX_CONNECTIONS",),
+    "overlap_moe_expert_parallel_comm": (
+        *("CUDA_DEVICE_MAX_CONNECTIONS", "delay_wgrad_compute", "moe_shared_expert_overlap"),
+    ),
     "manual_gc": ("manual_gc_interval",),
     "optimizer_cpu_offload": (*_OFFLOADED_OPTIMIZER, "use_precision_aware_optimizer"),
     "fine_grained_activation_offloading": ("offload_modules",),
