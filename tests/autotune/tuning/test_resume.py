@@ -170,9 +170,10 @@ def test_every_event_reads_back_as_it_was_written(uninterrupted: History, tmp_pa
     assert size == len(lines)
 
 
-def never_again(trial: Trial, **given: Any) -> Judgement:
-    """A judge of another version: it repeats nothing."""
-    return dataclasses.replace(judge(trial, **given), again=False)
+def twice(trial: Trial, **given: Any) -> Judgement:
+    """A judge of another version: it measures every recipe that runs twice."""
+    again = trial.status is Status.OK and len(trial.outcomes) < 2
+    return dataclasses.replace(judge(trial, **given), again=again)
 
 
 @pytest.mark.parametrize("events", range(2, 24))
@@ -180,7 +181,7 @@ def test_what_another_version_decided_stands_and_the_search_goes_on_behind_it(
     events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways: a version that repeats less, resumed by one that repeats more, and the other way round."""
-    for older, newer in ((never_again, judge), (judge, never_again)):
+    for older, newer in ((twice, judge), (judge, twice)):
         folder = tmp_path / older.__name__
         monkeypatch.setattr(loop, "judge", older)
         run_until(folder, events)
@@ -217,3 +218,22 @@ def test_what_other_rules_refused_or_let_run_stands(
     after = {trial.number: trial.status for trial in read_study(tmp_path).trials}
     assert Status.FAILED in before.values() or older is check
     assert after | before == after
+
+
+def test_what_came_in_another_order_of_phases_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ideas = [
+        Idea(changes={"micro_batch_size": 4}, phase=Phase.SCALE),
+        Idea(changes={"manual_gc": True}, phase=Phase.FIT, when=lambda best: best.knob("micro_batch_size") == 4),
+    ]
+    monkeypatch.setattr(loop, "PHASES", (*loop.LATER_PASSES, Phase.FIT))
+    loop_in(tmp_path, rule=micro_batches, ideas=ideas, budget=3).run()
+    monkeypatch.undo()
+    before = read_study(tmp_path)
+    assert [trial.proposal.phase for trial in before.trials] == [Phase.FIT, Phase.SCALE, Phase.FIT]
+    engine = FakeEngine(micro_batches)
+    resumed = loop_in(tmp_path, rule=micro_batches, ideas=ideas, engine=engine)
+    assert resumed.run().status == "converged"
+    assert [trial.recipe for trial in resumed.bench.journal.history.trials] == [trial.recipe for trial in before.trials]
+    assert min(burst.number for burst in engine.ran) == 4
