@@ -124,7 +124,7 @@ def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
     REDUCED_IMPROVEMENT. Kept is what P(fits), a rule, a published effect or a deliberate try needs."""
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate
-    found, full = candidate, _rescored(candidate, candidate.recipe, know)
+    found = full = _rescored(candidate, candidate.recipe, know)
     while (smaller := _next_smaller(found, full, know)) is not None:
         found = smaller
     return found
