@@ -23,7 +23,7 @@ from rich.table import Table
 from autotune.tuning.events import Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
-from autotune.tuning.judge import gain_over
+from autotune.tuning.speedup import throughput_ratio
 from policies.belief.belief import Belief
 from policies.learned import LearnedPolicy
 from policies.noise import cpu_throughput
@@ -76,7 +76,7 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
         if parent is None or trial.status is not Status.OK or trial.verdict is None:
             continue
         beside = history.attempted[parent.number]
-        if gain_over(trial, beside) is not None:
+        if throughput_ratio(trial, beside) is not None:
             yield _held(study, trial, beside, policy.belief(before[number]))
 
 
@@ -94,7 +94,7 @@ def _held(study: str, trial: Trial, parent: Trial, belief: Belief) -> Held:
         expected=expected,
         low=low,
         high=high,
-        obtained=math.log1p(gain_over(trial, parent) or 0.0),
+        obtained=math.log(throughput_ratio(trial, parent) or 1.0),
         work=_by_work(trial, parent),
     )
 

@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 from analyzers.diagnosis import Analysis
+from policies.reason import Reason
 from trainer.burst import BurstPhase, FailureKind, Outcome
 from trainer.recipe import Recipe
 
@@ -88,7 +89,9 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One proposal and what came of it. `outcomes` holds one outcome a burst: repeats are kept apart, in order."""
+    """One proposal and what came of it. `outcomes` holds one outcome a burst: repeats are kept apart, in order.
+    `verdict_because` is the text of journals of versions before reasons; `provisional` that the verdict is one of the
+    bursts so far, not the loop's."""
 
     number: int
     proposal: Proposal
@@ -98,7 +101,9 @@ class Trial:
     status: Status
     analysis: Analysis | None = None
     verdict: Verdict | None = None
+    verdict_reason: Reason | None = None
     verdict_because: str = ""
+    provisional: bool = False
 
     @property
     def ran_out(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from autotune.looks.quantities import changes_text, duration, percent
+from autotune.looks.reasons import verdict_text
 from autotune.looks.render import render
 from autotune.looks.segments import compute_classes, counted_steps, slowest
 from autotune.report.bars import rank_bars
@@ -86,7 +87,7 @@ def _card(trial: Trial) -> TrialCard:
         ("reason", trial.proposal.because),
         ("change", changes_text(trial.changes)),
         ("predicted", predicted_text(trial)),
-        ("verdict", f"{status_words(trial)}: {trial.verdict_because}"),
+        ("verdict", f"{status_words(trial)}: {verdict_text(trial)}"),
         ("wall", f"{wall}: {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
         ("computing", _computing(trial)),
         ("seen in", wall.seen_in),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autotune.looks.reasons import verdict_text
 from autotune.tuning.history import History
 from policies.gate import excess
 from policies.noise import throughput
@@ -47,7 +48,7 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "fits_probability": proposal.predicted.fits_probability,
         "status": trial.status.value,
         "verdict": trial.verdict.value if trial.verdict else None,
-        "verdict_because": trial.verdict_because,
+        "verdict_because": verdict_text(trial),
         "peak_gib": max(peaks) if peaks else None,
     }
     return {name: value for name, value in said.items() if value is not None}

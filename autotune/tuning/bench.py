@@ -21,7 +21,7 @@ from analyzers.diagnosis import Analysis
 from analyzers.errors import TraceError
 from autotune.tuning.events import Analyzed, BurstFinished, BurstLost, BurstStarted, Judged, Proposed, Purpose, Refused
 from autotune.tuning.journal import Journal
-from autotune.tuning.lines import rate_unit
+from policies.reason import Reason
 from policies.trial import Proposal, Status, Trial, Verdict
 from trainer.burst import Burst, Failure, FailureKind, Outcome, read_outcome, was_begun
 from trainer.engines import Adopting, Engine
@@ -71,7 +71,7 @@ class Bench:
         if self.spent >= self.budget:
             return self.in_words
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
-            unit = f"{rate_unit(history)}-hours"
+            unit = f"{history.unit}-hours"
             return f"{history.gpu_hours:.3g} of {self.max_gpu_hours:g} {unit} are used, a burst takes {hours:.2g}"
         if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
             return "the deadline was reached"
@@ -112,9 +112,9 @@ class Bench:
         self._burst(trial.number, trial.recipe.model_copy(update={"burst": untraced}), "repeat")
         return self.journal.history.attempted[trial.number]
 
-    def conclude(self, trial: Trial, status: Status, verdict: Verdict, because: str) -> Trial:
+    def conclude(self, trial: Trial, status: Status, verdict: Verdict, reason: Reason) -> Trial:
         """Writes the verdict: the judged trial."""
-        self.journal.once(Judged, lambda: Judged(trial=trial.number, status=status, verdict=verdict, because=because))
+        self.journal.once(Judged, lambda: Judged(trial=trial.number, status=status, verdict=verdict, reason=reason))
         return self.journal.history.attempted[trial.number]
 
     def _proposed(self, proposal: Proposal) -> Proposed:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from analyzers.diagnosis import Analysis
+from policies.reason import Reason
 from policies.trial import Phase, Status, Verdict
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
@@ -138,10 +139,13 @@ class Analyzed(_Event, frozen=True, kw_only=True, tag="analysis"):
 
 
 class Judged(_Event, frozen=True, kw_only=True, tag="verdict"):
+    """The verdict on a trial; journals of versions before reasons have the text `because` instead."""
+
     trial: int
     status: Status
     verdict: Verdict
-    because: str
+    reason: Reason | None = None
+    because: str = ""
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
