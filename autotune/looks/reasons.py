@@ -31,10 +31,8 @@ def verdict_text(trial: Trial) -> str:
 
 
 def provisional_text(trial: Trial) -> str:
-    """`provisional: from 1 burst of trial 3, stopped before its verdict`."""
-    return (
-        f"provisional: from {counted(len(trial.bursts), 'burst')} of trial {trial.number}, stopped before its verdict"
-    )
+    """`provisional: from 1 burst of trial 3, before its verdict`."""
+    return f"provisional: from {counted(len(trial.bursts), 'burst')} of trial {trial.number}, before its verdict"
 
 
 def sentence(reason: Reason) -> str:

@@ -65,7 +65,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`verdict_because` is `verdict_reason` in words; the reason is null where there is no verdict, and in studies of
-    versions before reasons. `provisional`: judged on the bursts so far, the study stopped before the verdict."""
+    versions before reasons. `provisional`: judged on the bursts so far, before the study's own verdict."""
 
     number: int
     parent: int | None

@@ -89,11 +89,11 @@ def _behind(history: History) -> str:
 
 
 def _provisional(history: History) -> str:
-    """`trial 4 judged provisionally (1 burst): stopped before its verdict`; empty where no trial is open."""
+    """`judged provisionally, before the verdict: trial 4 (accepted, 1 burst)`; empty where no trial is open."""
     told = [
         f"trial {t.number} ({t.verdict}, {counted(len(t.bursts), 'burst')})" for t in history.trials if t.provisional
     ]
-    return f"judged provisionally, stopped before the verdict: {', '.join(told)}" if told else ""
+    return f"judged provisionally, before the verdict: {', '.join(told)}" if told else ""
 
 
 def _ended(history: History, document: Document) -> str:

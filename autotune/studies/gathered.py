@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float | None
     speedup_ci: tuple[float, float] | None
     speedup_provisional: bool = False  # below two bursts a side
-    provisional: bool = False  # the best is: stopped before its verdict
+    provisional: bool = False  # the best is: judged before its verdict
     changes: dict[str, tuple[Any, Any]]
     changed: str
     walls: list[str]
