@@ -68,4 +68,4 @@ def test_files_that_are_gone_or_unreadable_do_not_stop_the_report(study: Path) -
     (study / "bursts" / "0002" / "outcome.json").unlink()
     (study / "bursts" / "0002" / "steps.jsonl").unlink()
     (study / "bursts" / "0003" / "outcome.json").write_text("{")
-    assert warnings(study) == ["burst 3 (trial 2): 0003/outcome.json cannot be read"]
+    assert warnings(study) == ["burst 3 (trial 1): 0003/outcome.json cannot be read"]
