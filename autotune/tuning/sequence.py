@@ -132,7 +132,7 @@ class _Sequence:
     @_next.register
     def _(self, event: Judged) -> str | None:
         if self.open_burst is not None:
-            return f"the verdict on trial {event.trial} stands before the end of burst {self.open_burst.burst}"
+            return f"the verdict on trial {event.trial} precedes the end of burst {self.open_burst.burst}"
         if event.trial not in self.ran:
             return f"the verdict is on trial {event.trial}, which never ran"
         if self.unjudged not in (None, event.trial):
