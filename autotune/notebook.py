@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.looks.quantities import changes_text
+from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.report.document import measured
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
+from autotune.tuning.provisional import as_it_stands
 from policies.trial import Trial
 from trainer.errors import BadInputError, Problem
 
@@ -53,6 +55,7 @@ class LoadedStudy:
             "changes": changes_text(trial.changes) if trial.changes else "",
             "status": trial.status.value,
             "verdict": trial.verdict.value if trial.verdict else None,
+            "provisional": trial.provisional,
             "best": best is not None and best.number == trial.number,
             "step_us": step.median if step else None,
             "step_low_us": step.low if step else None,
@@ -72,8 +75,8 @@ class LoadedStudy:
             "wall_share": finding.share if finding else None,
             "bursts": len(trial.bursts),
             "cost_s": figures.cost_s if figures else None,
-            "because": trial.proposal.because,
-            "verdict_because": trial.verdict_because,
+            "because": proposal_text(trial.proposal),
+            "verdict_because": verdict_text(trial),
         }
 
 
@@ -89,4 +92,4 @@ def load_study(path: str | Path) -> LoadedStudy:
         hint = "name a folder that `moe-autotune run` made"
         raise BadInputError(Problem(where=str(folder), what=f"it has no {JOURNAL}", hint=hint))
     events, _ = read_events(journal)
-    return LoadedStudy(path=folder, history=History(events))
+    return LoadedStudy(path=folder, history=as_it_stands(History(events)))

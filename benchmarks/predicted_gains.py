@@ -17,18 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from policies.learned import LearnedPolicy
-from policies.prospects import prospect_of
 from rich.console import Console
 from rich.table import Table
 
 from autotune.tuning.events import Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
-from autotune.tuning.judge import gain_over
+from autotune.tuning.speedup import throughput_ratio
+from policies.acquisition import gain_interval
 from policies.noise import cpu_throughput
 from policies.surrogate.surrogate import Surrogate
 from policies.trial import Status, Trial
+from policies.tuner import Tuner
+from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 
 SHOWN = 50  # characters of what was changed
@@ -70,19 +71,21 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
         history.fold(event)
     if history.study is None:
         return
-    policy = LearnedPolicy(Recipe.model_validate(history.study.recipe), history.study.seed, history.lessons)
+    tuner = Tuner(Recipe.model_validate(history.study.recipe), history.study.seed, history.lessons)
     for number, trial in history.attempted.items():
         parent = next((one for one in before[number] if one.number == trial.proposal.parent), None)
         if parent is None or trial.status is not Status.OK or trial.verdict is None:
             continue
         beside = history.attempted[parent.number]
-        if gain_over(trial, beside) is not None:
-            yield _held(study, trial, beside, policy.belief(before[number]))
+        if throughput_ratio(trial, beside) is not None:
+            yield _held(study, trial, beside, tuner.surrogate(before[number]))
 
 
-def _held(study: str, trial: Trial, parent: Trial, belief: Surrogate) -> Held:
-    predicted = prospect_of(trial.recipe, parent.recipe, belief)
-    expected, low, high = (math.log1p(gain) for gain in predicted.gains)
+def _held(study: str, trial: Trial, parent: Trial, surrogate: Surrogate) -> Held:
+    tables = (tabulate([recipe]) for recipe in (trial.recipe, parent.recipe))
+    log_step, deviation = surrogate.time.difference(*(surrogate.time.closed_form(table) for table in tables))
+    gains = gain_interval(-float(log_step[0]), float(deviation[0]), surrogate.time.noise)
+    expected, low, high = (math.log1p(gain) for gain in gains)
     moved = ", ".join(f"{knob} {was}→{now}" for knob, (was, now) in trial.changes.items())
     then = trial.proposal.predicted.gain
     return Held(
@@ -94,7 +97,7 @@ def _held(study: str, trial: Trial, parent: Trial, belief: Surrogate) -> Held:
         expected=expected,
         low=low,
         high=high,
-        obtained=math.log1p(gain_over(trial, parent) or 0.0),
+        obtained=math.log(throughput_ratio(trial, parent) or 1.0),
         work=_by_work(trial, parent),
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from policies.constants import constant
-from policies.noise import noise_band
+from policies.noise import Noise
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import BurstPhase, Failure, FailureKind
 from trainer.estimate.candidates import Candidates, Flags, Floats
@@ -129,7 +129,7 @@ class Avoid:
             return False
         if trial.status in (Status.FAILED, Status.NOOP) or trial.verdict is Verdict.REJECTED:
             return True
-        return noise_band(self._trials) <= UNCLEAR_NOISE
+        return Noise(trials=self._trials).half_spread() <= UNCLEAR_NOISE
 
     # --- patience ------------------------------------------------------------------------------------------
     def without_gain(self, counts: Callable[[Trial], bool]) -> int:

@@ -101,7 +101,7 @@ def _weighed(fix: Fix, log_step: float, deviation: float, fits: float, improveme
     if log_step > LOSING_DEVIATIONS * deviation:
         return _reason(ReasonKind.PREDICTED_LOSS)
     if is_lost_in_noise(noise, expected=-log_step, most=-log_step + Z_90 * deviation):
-        return _reason(ReasonKind.WITHIN_NOISE, noise=math.expm1(Z_90 * noise))
+        return _reason(ReasonKind.LOST_IN_NOISE, noise=math.expm1(Z_90 * noise))
     if improvement < limit:
         return _reason(ReasonKind.TOO_LITTLE, expected_improvement=math.expm1(improvement), limit=limit)
     return _reason(ReasonKind.OUTRANKED, expected_improvement=math.expm1(improvement))

@@ -11,7 +11,7 @@ from policies.acquisition import CONFIDENT_FIT_PROBABILITY, min_fit_probability
 from policies.avoid import Avoid
 from policies.constants import constant
 from policies.fix import Fix
-from policies.noise import noise_band, throughput
+from policies.noise import Noise, throughput
 from policies.situation import Situation
 from policies.surrogate.surrogate import Surrogate
 from policies.trial import Status, Trial, Verdict
@@ -53,7 +53,7 @@ class Knowledge:
     @property
     def noise(self) -> float:
         """Relative half-spread of repeated bursts."""
-        return noise_band(self.trials)
+        return Noise(trials=self.trials).half_spread()
 
     @property
     def min_fit(self) -> float:

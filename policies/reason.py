@@ -13,7 +13,13 @@ from typing import Any
 
 
 class ReasonKind(StrEnum):
-    """What decided. The figures of each kind are listed beside it; all are optional."""
+    """What decided. The figures of each kind are listed beside it; all are optional.
+
+    COMPARISON = {against, wall: MEASURE, cpu: MEASURE | null}: `against` is the number of the trial compared with, and
+    MEASURE = {gain, band, pairs, bursts, against_bursts, pairs_agree}: the gain as a fraction of throughput, the
+    noise band of this comparison as one, the interleaved pairs of bursts that it is the mean of (0: medians of all
+    bursts of both sides), and the bursts of each side.
+    """
 
     # Proposals. WALL: {wall | cause, headline, lost_us, step_us} of the incumbent; LEARNED: {trials, traced, lessons:
     # [{study, trials}]}; FAILED: {trial, kind, phase, rank, limit_gib} of the recipe that does not fit
@@ -50,10 +56,30 @@ class ReasonKind(StrEnum):
     UNDONE_BEFORE = "undone_before"  # trial: it gained by the opposite change
     MAY_NOT_FIT = "may_not_fit"  # asked: P(fits) that a burst needs
     PREDICTED_LOSS = "predicted_loss"
-    WITHIN_NOISE = "within_noise"  # noise
+    LOST_IN_NOISE = "lost_in_noise"  # noise: what two bursts differ by
     NO_EVIDENCE = "no_evidence"  # the surrogate sees no change, and the trace no loss that it claims
     OUTRANKED = "outranked"  # expected_improvement
     TOO_LITTLE = "too_little"  # expected_improvement, limit
+
+    # Verdicts: accepted
+    FIRST_TO_RUN = "first_to_run"  # no figures
+    FAR_BEYOND_NOISE = "far_beyond_noise"  # COMPARISON
+    INTERLEAVED_REPEATS = "interleaved_repeats"  # COMPARISON
+    CPU_TIME = "cpu_time"  # COMPARISON
+    WITHIN_PREDICTION = "within_prediction"  # COMPARISON and PREDICTED
+    # Verdicts: inconclusive
+    WITHIN_NOISE = "within_noise"  # COMPARISON
+    PREDICTION_UNDECIDED = "prediction_undecided"  # COMPARISON and PREDICTED
+    # Verdicts: rejected
+    NO_GAIN = "no_gain"  # COMPARISON
+    LOSSES_DIVERGE = "losses_diverge"  # step, loss, against, against_loss, tolerance (a fraction)
+    NO_STEP_TIMES = "no_step_times"  # no figures
+    BURST_FAILED = "burst_failed"  # failure, phase | null, rank | null, evidence (the line that shows it)
+    DID_NOT_RUN = "did_not_run"  # status
+    NOT_ACTING = "not_acting"  # knobs: [{knob, wanted, built}]
+    NOT_IN_TRACE = "not_in_trace"  # missing (the proof's own evidence)
+    # PREDICTED = predicted, predicted_low, predicted_high (90 %), together, together_half_width (90 %): fractions of
+    # throughput; probability (0..1) that it is a gain
 
 
 @dataclass(frozen=True, kw_only=True)

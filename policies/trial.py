@@ -107,7 +107,9 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One proposal and what came of it. `outcomes` holds one outcome a burst: repeats are kept apart, in order."""
+    """One proposal and what came of it. `outcomes` holds one outcome a burst: repeats are kept apart, in order.
+    `verdict_because` is the text of journals of versions before reasons; `provisional` that the verdict is one of the
+    bursts so far, not the loop's."""
 
     number: int
     proposal: Proposal
@@ -117,7 +119,9 @@ class Trial:
     status: Status
     analysis: Analysis | None = None
     verdict: Verdict | None = None
+    verdict_reason: Reason | None = None
     verdict_because: str = ""
+    provisional: bool = False
 
     @property
     def ran_out(self) -> bool:

@@ -130,7 +130,7 @@ def _said(
         if nodes is not None and situation is not None:
             yield nodes_words(situation.recipe, nodes)
     elif analysis.diagnosis.cause is not None and cure_of(analysis.diagnosis) is not NOTHING:
-        yield f"What acts on it, most to give back first: {analysis.diagnosis.headline}."
+        yield f"Fixes for it, largest gain first: {analysis.diagnosis.headline}."
         yield said_of(analysis.diagnosis.cause)
     elif analysis.diagnosis.between:
         yield f"Fixes of {' and '.join(analysis.diagnosis.between)}, most to give back first."

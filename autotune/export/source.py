@@ -8,11 +8,11 @@ from pathlib import Path
 
 from autotune.diagnose.traced import trial_at
 from autotune.export.target import Provenance
+from autotune.looks.reasons import provisional_text
 from autotune.tuning.environment import PACKAGES
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
-from autotune.tuning.judge import speedup
-from autotune.tuning.lines import failure_in_words
+from autotune.tuning.lines import best_speedup, failure_in_words
 from autotune.tuning.study import BURSTS, originals
 from policies.trial import Status, Trial
 from trainer.errors import BadInputError, Problem
@@ -72,6 +72,7 @@ def _of_trial(history: History, trial: Trial, study: str) -> Source:
             gain=_gain(history, trial),
             base_runs=history.reference is None or history.reference.number == 0,
             simulated=history.simulated,
+            provisional=provisional_text(trial) if trial.provisional else None,
             date=None if started is None else datetime.fromtimestamp(started.at, tz=UTC).date().isoformat(),
             versions={name: environment[name] for name in PACKAGES if name in environment},
         ),
@@ -87,5 +88,5 @@ def _gain(history: History, trial: Trial) -> float | None:
         return None
     if reference.number == trial.number:
         return 1.0 if trial.number == 0 else None
-    gained = speedup(trial, over=reference)
+    gained = best_speedup(history)
     return gained.value if gained else 1.0

@@ -21,6 +21,7 @@ class Provenance:
     gain: float | None = None
     base_runs: bool = True
     simulated: bool = False
+    provisional: str | None = None  # why its verdict, or the gain, is
     date: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -34,6 +35,8 @@ class Provenance:
         how = " (simulated)" if self.simulated and gained else ""
         when = f", {self.date}" if self.date else ""
         yield f"From study {_one_line(self.study)}, trial {self.trial}{gained}{how}{when}."
+        if self.provisional:
+            yield f"{self.provisional[:1].upper()}{self.provisional[1:]}."
         if self.versions:
             named = ", ".join(f"{name} {version}" for name, version in self.versions.items())
             yield f"Tuned with {_one_line(named)}."

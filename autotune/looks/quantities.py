@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.units import share_of as share_of
+
 NONE = "–"
 FIRST = 4  # knobs that are named of a change of many
 
@@ -49,17 +51,12 @@ def gib(value: float | None) -> str:
     return NONE if value is None else f"{significant(value)} GiB"
 
 
-def share_of(gpu: str) -> str:
-    """What throughput, memory and cost are counted for one of: a GPU, or a rank where a recipe's `gpu` is the CPU."""
-    return "rank" if gpu == "cpu" else "GPU"
-
-
 def tokens_per_s(value: float | None, *, unit: str) -> str:
     """Throughput of one `unit`, as `share_of` names it."""
     return NONE if value is None else f"{significant(value, 4)} tokens/s/{unit}"
 
 
-def speedup(ratio: float | None) -> str:
+def speedup_text(ratio: float | None) -> str:
     return NONE if ratio is None else f"{ratio:.2f}×"
 
 

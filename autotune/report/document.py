@@ -14,10 +14,14 @@ from typing import Any
 import msgspec
 
 from analyzers.diagnosis import Diagnosis
+from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
-from autotune.tuning.judge import Speedup, speedup
+from autotune.tuning.lines import best_speedup
+from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.speedup import INTERVAL_SINCE, Speedup
 from policies.legality import numerics_of
+from policies.reason import Reason
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import Difference, Failure, Outcome
 from trainer.probe.links import Links
@@ -60,6 +64,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """`verdict_because` is `verdict_reason` in words; the reason is null where there is no verdict, and in studies of
+    versions before reasons. `provisional`: judged on the bursts so far, before the study's own verdict."""
+
     number: int
     parent: int | None
     phase: Phase
@@ -73,13 +80,17 @@ class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None
     verdict: Verdict | None
     verdict_because: str
+    verdict_reason: Reason | None = None
+    provisional: bool = False
     numerics: Numerics
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """The whole of report.json. `reference` (also `base`) is what the speed-up is counted from: the base recipe
     where it runs, else the recipe that runs with the fewest changes; `best` is the last accepted one. They are
-    null, and there is no speed-up, where nothing ran."""
+    null, and there is no speed-up, where nothing ran. `speedup_provisional`: below two bursts a side; `speedup_since`:
+    the version since which the interval holds the noise between bursts; `warnings`: where the journal disagrees with
+    the bursts' own files."""
 
     schema: int = SCHEMA
     study: str
@@ -89,6 +100,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     best: int | None
     speedup: float | None
     speedup_ci: tuple[float, float] | None
+    speedup_provisional: bool = False
+    speedup_since: str = INTERVAL_SINCE
+    warnings: list[str] = []
     gpu_hours: float  # of all bursts, also those that failed
     simulated: bool  # no figure was measured, gpu_hours are simulated as well
     gpu_hour_price: float | None = None
@@ -100,11 +114,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     trials: list[TrialEntry]
 
 
-def document_of(history: History, *, gpu_hour_price: float | None = None) -> Document:
-    """The report of a study. A study without a last word was stopped in the middle: interrupted. The price is the
-    journal's where none is given."""
+def document_of(history: History, *, gpu_hour_price: float | None = None, warnings: Sequence[str] = ()) -> Document:
+    """The report of a study. A study without a last word was stopped in the middle: interrupted; a trial that is open
+    is judged as it stands. The price is the journal's where none is given."""
+    history = as_it_stands(history)
     base, best = history.reference, history.best
-    gained = _speedup(base, best)
+    gained = best_speedup(history)
     planned = best.recipe.tune.planned_gpu_hours if best else None
     told = history.tuner.gpu_hour_price if history.tuner else None
     return Document(
@@ -115,6 +130,8 @@ def document_of(history: History, *, gpu_hour_price: float | None = None) -> Doc
         best=best.number if best else None,
         speedup=gained.value if gained else None,
         speedup_ci=(gained.low, gained.high) if gained else None,
+        speedup_provisional=gained is not None and best is not base and gained.provisional,
+        warnings=list(warnings),
         gpu_hours=history.gpu_hours,
         simulated=history.simulated,
         gpu_hour_price=told if gpu_hour_price is None else gpu_hour_price,
@@ -179,7 +196,7 @@ def _entry(trial: Trial) -> TrialEntry:
         parent=trial.proposal.parent,
         phase=trial.proposal.phase,
         fix=trial.proposal.fix,
-        because=trial.proposal.because,
+        because=proposal_text(trial.proposal),
         changes=trial.changes,
         predicted=Prediction(**{name: getattr(predicted, name) for name in Prediction.__struct_fields__}),
         status=trial.status,
@@ -187,16 +204,11 @@ def _entry(trial: Trial) -> TrialEntry:
         outcome=measured(trial),
         diagnosis=trial.analysis.diagnosis if trial.analysis else None,
         verdict=trial.verdict,
-        verdict_because=trial.verdict_because,
+        verdict_because=verdict_text(trial),
+        verdict_reason=trial.verdict_reason,
+        provisional=trial.provisional,
         numerics=numerics_of(trial.changes),
     )
-
-
-def _speedup(base: Trial | None, best: Trial | None) -> Speedup | None:
-    """Of the best over the base; a base that nothing beat stands at exactly one."""
-    if base is None or best is None:
-        return None
-    return Speedup(value=1.0, low=1.0, high=1.0) if best.number == base.number else speedup(best, over=base)
 
 
 def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float, float] | None:

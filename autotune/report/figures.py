@@ -11,12 +11,13 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from autotune.looks.quantities import gib, percent, tokens_per_s
+from autotune.looks.reasons import verdict_text
 from autotune.looks.svg import Axis, box, drawing, line, mark, numbers_below, tag
 from autotune.report.bars import step_bars
 from autotune.report.document import Measured
 from autotune.report.document import tokens_per_s as rate_of
 from autotune.report.material import Material, fix_title, memory_limit, status_words
-from autotune.tuning.judge import noise_gain
+from policies.noise import Noise
 from policies.trial import Status, Trial, Verdict
 
 CHART_PX = 260
@@ -126,7 +127,7 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
     figures = material.figures
     kept = [(t, figures[t.number].tokens_per_s_per_gpu) for t in material.trials if t.accepted and t.number in figures]
     ends = [column[trial.number] for trial, _ in kept[1:]] + [1.0]
-    noise = noise_gain(material.trials)
+    noise = Noise(trials=material.trials).detectable_gain()
     parts: list[Markup] = []
     before: float | None = None
     for (trial, rate), until in zip(kept, ends, strict=False):
@@ -147,11 +148,11 @@ def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> 
     figures = material.figures.get(trial.number)
     said = f"trial {trial.number}, {fix_title(trial)}: {status_words(trial)}"
     if figures is None:
-        return [mark(_shape(trial), x, axis.bottom - 8, title=f"{said}. {trial.verdict_because}")]
+        return [mark(_shape(trial), x, axis.bottom - 8, title=f"{said}. {verdict_text(trial)}")]
     outcome = next(outcome for outcome in trial.outcomes if outcome.ok)
     low, high = (rate_of(outcome, us) for us in (figures.step_us.high, figures.step_us.low))
     value = tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit)
-    title = f"{said}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {trial.verdict_because}"
+    title = f"{said}, {value} (95 % interval {low:,.0f} to {high:,.0f}). {verdict_text(trial)}"
     return [
         line(x, axis.y(low), x, axis.y(high), "whisker"),
         mark(_shape(trial), x, axis.y(figures.tokens_per_s_per_gpu), title=title),
@@ -171,9 +172,7 @@ def _memory_column(trial: Trial, material: Material, axis: Axis, x: float, half:
     if figures and figures.peak_gib:
         parts += _peaks(trial, figures.peak_gib, axis, x, half)
     elif trial.status is Status.OOM and limit:
-        parts.append(
-            mark("oom", x, axis.y(limit), title=f"trial {trial.number}: out of memory. {trial.verdict_because}")
-        )
+        parts.append(mark("oom", x, axis.y(limit), title=f"trial {trial.number}: out of memory. {verdict_text(trial)}"))
     return parts
 
 

@@ -16,7 +16,7 @@ from autotune.report.feasible import feasible
 from autotune.report.material import Material, fix_title
 from autotune.report.path import obtained_text
 from autotune.tuning.history import History
-from autotune.tuning.lines import cost_in_words, rate_unit
+from autotune.tuning.lines import cost_in_words
 from autotune.tuning.standing import span_words
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
@@ -98,9 +98,7 @@ def _software(material: Material) -> str:
 def _cost(history: History, document: Document) -> str:
     price = document.gpu_hour_price
     money = (
-        f", {significant(price * history.gpu_hours)} at {price:g} per {rate_unit(history)}-hour"
-        if price is not None
-        else ""
+        f", {significant(price * history.gpu_hours)} at {price:g} per {history.unit}-hour" if price is not None else ""
     )
     return f"{cost_in_words(history)}{money}"
 

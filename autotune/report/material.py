@@ -10,7 +10,6 @@ from autotune.looks.tables import Table
 from autotune.report.document import Document, Measured, measured
 from autotune.report.path import PathStep, accepted_path
 from autotune.tuning.history import History
-from autotune.tuning.lines import rate_unit
 from policies.fixes import FIXES
 from policies.trial import Status, Trial
 
@@ -54,7 +53,7 @@ class Material:
 
     @cached_property
     def unit(self) -> str:
-        return rate_unit(self.history)
+        return self.history.unit
 
     @cached_property
     def rejected(self) -> list[Trial]:
@@ -74,7 +73,7 @@ def material_of(history: History, document: Document, *, bursts: Path | None = N
 def status_words(trial: Trial) -> str:
     """The verdict, or why there could be none."""
     if trial.status is Status.OK and trial.verdict:
-        return trial.verdict.value
+        return f"{trial.verdict} (provisional)" if trial.provisional else trial.verdict.value
     words = {Status.OOM: "out of memory", Status.FAILED: "failed", Status.NOOP: "no effect"}
     return words.get(trial.status, trial.status.value) if trial.bursts else "refused by the rules"
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import median
 
 from autotune.looks.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
+from autotune.looks.reasons import DECIDED_BY, divergence_text
 from autotune.looks.segments import Family, counted_steps, mean_segments, mean_step_us, slowest
 from autotune.looks.tables import Table
 from autotune.report.material import Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
-from autotune.tuning.judge import BY_CPU, DECIDED, decided_by, noise_gain
 from autotune.tuning.losses import disagreement
-from autotune.tuning.noise import cpu_cost, measure_noise, medians, wall_cost
+from autotune.tuning.speedup import CONFIDENCE, INTERVAL_SINCE
 from policies.legality import numerics_of
-from policies.noise import FLOOR, WITHOUT_REPEATS, noise_band
+from policies.noise import HALF_SPREAD_WITHOUT_REPEATS, MIN_HALF_SPREAD, Noise, cpu_cost, medians
+from policies.reason import ReasonKind
 from policies.trial import Status
 from trainer.recipe import Recipe
 
@@ -59,7 +59,7 @@ def throughput(material: Material) -> Section | None:
                 burst_folders(trial),
             )
         )
-    noise = noise_gain(material.trials)
+    noise = Noise(trials=material.trials).detectable_gain()
     measured = (
         "Median of the measured steps, with its 95 % interval. The shaded band above the best so far is the noise of "
         f"wall-clock time: with two bursts per side, a gain below {percent(noise)} cannot be distinguished from none "
@@ -73,20 +73,17 @@ def throughput(material: Material) -> Section | None:
 
 def _told_within(material: Material, noise: float) -> str:
     """The accepted gains that lie inside the band, with the measure that decided them."""
-    told = [
-        f"trial {step.trial.number} by {by}"
+    told = {
+        step.trial.number: step.trial.verdict_reason.kind
         for step in material.path
-        if step.obtained is not None and step.obtained.value < 1 + noise and (by := decided_by(step.trial))
-    ]
-    if not told:
+        if step.obtained is not None and step.obtained.value < 1 + noise and step.trial.verdict_reason is not None
+    }
+    said = ", ".join(f"trial {number} by {DECIDED_BY[kind]}" for number, kind in told.items() if kind in DECIDED_BY)
+    if not said:
         return ""
-    cpu = measure_noise(material.trials, cpu_cost)
-    steadier = f" (one burst differs from the next by {percent(cpu.deviation)} in CPU time)" if _by_cpu(told) else ""
-    return f" Accepted within it: {', '.join(told)}{steadier}."
-
-
-def _by_cpu(told: Sequence[str]) -> bool:
-    return any(said.endswith(DECIDED[BY_CPU]) for said in told)
+    cpu = Noise(trials=material.trials, cost=cpu_cost).between_bursts()
+    differs = f" (one burst differs from the next by {percent(cpu.deviation)} in CPU time)"
+    return f" Accepted within it: {said}{differs if ReasonKind.CPU_TIME in told.values() else ''}."
 
 
 def memory(material: Material) -> Section | None:
@@ -123,7 +120,9 @@ def losses(material: Material) -> Section | None:
     rows = tuple((str(step), f"{a:.4f}", f"{b:.4f}", percent(_apart(a, b), 2)) for step, (a, b) in enumerate(pairs))
     largest = max(_apart(a, b) for a, b in pairs)
     parted = disagreement(best, base)
-    verdict = f"They diverge: {parted}." if parted else "They agree within the tolerance for these changes."
+    verdict = (
+        f"They diverge: {divergence_text(parted)}." if parted else "They agree within the tolerance for these changes."
+    )
     label = numerics_of(base.recipe.diff(best.recipe))
     said = (
         f"Loss of every step from the first, warm-up included, of trial {base.number} and trial {best.number}: "
@@ -140,7 +139,8 @@ def losses(material: Material) -> Section | None:
 
 def noise(material: Material) -> Section | None:
     trials = material.trials
-    wall, cpu = measure_noise(trials, wall_cost), measure_noise(trials, cpu_cost)
+    model = Noise(trials=trials)
+    wall, cpu = model.between_bursts(), Noise(trials=trials, cost=cpu_cost).between_bursts()
     rows = tuple(
         (
             str(trial.number),
@@ -149,23 +149,28 @@ def noise(material: Material) -> Section | None:
             ", ".join(duration(median(outcome.step_us)) for outcome in trial.outcomes if outcome.step_us),
         )
         for trial in trials
-        if len(costs := medians(trial, wall_cost)) > 1
+        if len(costs := medians(trial)) > 1
     )
     has_cpu = any(any(outcome.cpu_us) for trial in trials for outcome in trial.outcomes)
     said = [
-        "One noise, used three times.",
+        "One noise estimate, used in three places.",
         f"Between bursts: the median step of a burst varies by {percent(wall.deviation)} (one standard deviation, "
         "wall-clock time"
         + (f"; {percent(cpu.deviation)} in CPU time of the ranks)" if has_cpu else ")")
         + f", measured on {counted(wall.repeats, 'repeat')} of the same recipe; without repeats, on the steps.",
-        f"For a verdict: with two bursts per side a gain counts from {percent(noise_gain(trials))} on, which is "
-        f"{math.log1p(noise_gain(trials)) / wall.deviation:.1f} standard deviations at "
+        f"For a verdict: with two bursts per side a gain counts from {percent(model.detectable_gain())} on, which is "
+        f"{math.log1p(model.detectable_gain()) / wall.deviation:.1f} standard deviations at "
         f"{counted(wall.freedom, 'repeat')} (the steps count as one). A smaller gain was accepted only where every "
         "interleaved pair of further bursts confirmed it; each verdict shows the noise of its own comparison. "
         "Wall-clock time decides, unless the verdict names CPU time.",
-        f"For an idea: it is tried if it could gain more than {percent(noise_band(trials))}, half the spread between "
-        f"repeats of one recipe (at least {percent(FLOOR)}; {percent(WITHOUT_REPEATS)} without repeats), because a "
-        "burst costs less than a missed gain.",
+        f"For an idea: it is tried if it could gain more than {percent(model.half_spread())}, half the spread between "
+        f"repeats of one recipe (at least {percent(MIN_HALF_SPREAD)}; {percent(HALF_SPREAD_WITHOUT_REPEATS)} "
+        "without repeats), because a burst costs less than a missed gain.",
+        f"For the interval of a speed-up: {percent(CONFIDENCE, 0)} of Student's t at "
+        f"{counted(wall.measured_freedom, 'repeat')}, with the steps of a trial where they scatter more than bursts "
+        f"do. Since version {INTERVAL_SINCE} it holds the noise between bursts; a report that a development version "
+        "before wrote of this study shows a narrower one. Below two bursts a side it rests on repeats of other trials "
+        "and is provisional.",
     ]
     table = Table(
         columns=("trial", "bursts", "spread of medians", "median step of each burst"), rows=rows, numbers=(0, 1, 2)

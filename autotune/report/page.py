@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from autotune.looks.fix_pages import plain_paragraphs
 from autotune.looks.quantities import changes_text, duration, percent
+from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.looks.render import render
 from autotune.looks.segments import compute_classes, counted_steps, slowest
 from autotune.report.bars import rank_bars
@@ -83,10 +84,10 @@ def _figure(section: Section, material: Material) -> Markup | None:
 def _card(trial: Trial) -> TrialCard:
     wall = wall_of(trial)
     facts = (
-        ("reason", trial.proposal.because),
+        ("reason", proposal_text(trial.proposal)),
         ("change", changes_text(trial.changes)),
         ("predicted", predicted_text(trial)),
-        ("verdict", f"{status_words(trial)}: {trial.verdict_because}"),
+        ("verdict", f"{status_words(trial)}: {verdict_text(trial)}"),
         ("wall", f"{wall}: {trial.analysis.diagnosis.because if trial.analysis else wall.evidence[0]}"),
         ("computing", _computing(trial)),
         ("seen in", wall.seen_in),

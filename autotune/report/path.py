@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from autotune.looks.quantities import gain, tokens_per_s
 from autotune.report.document import measured
 from autotune.report.walls import WallSeen, wall_of
-from autotune.tuning.judge import Speedup, speedup
+from autotune.tuning.lines import bursts_behind
+from autotune.tuning.speedup import Speedup, speedup
 from policies.trial import Status, Trial
 
 
@@ -27,23 +28,24 @@ def accepted_path(trials: Sequence[Trial]) -> list[PathStep]:
     """The first trial, whatever became of it, and every accepted one after it, in order."""
     by_number = {trial.number: trial for trial in trials}
     kept = [trial for index, trial in enumerate(trials) if index == 0 or trial.accepted]
-    return [_step(number, trial, by_number) for number, trial in enumerate(kept)]
+    return [_step(number, trial, by_number, trials) for number, trial in enumerate(kept)]
 
 
-def obtained(trial: Trial, parent: Trial | None) -> Speedup | None:
-    """Throughput over the parent's, where both ran."""
+def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Speedup | None:
+    """Throughput over the parent's, where both ran; the noise is that of all `trials`."""
     ran = (Status.OK, Status.NOOP)
     if parent is None or trial.status not in ran or parent.status not in ran:
         return None
-    return speedup(trial, over=parent)
+    return speedup(trial, over=parent, trials=trials)
 
 
 def gain_with_interval(speedup: Speedup | None) -> str:
-    """`+12.4 % (+10.9 to +13.8 %)`, or an empty text."""
+    """`+12.4 % (+10.9 to +13.8 %)`, or an empty text; provisional below two bursts a side."""
     if speedup is None:
         return ""
     low, high = gain(speedup.low - 1).removesuffix(" %"), gain(speedup.high - 1)
-    return f"{gain(speedup.value - 1)} ({low} to {high})"
+    few = f", provisional: {bursts_behind(speedup)}" if speedup.provisional else ""
+    return f"{gain(speedup.value - 1)} ({low} to {high}{few})"
 
 
 def predicted_text(trial: Trial) -> str:
@@ -51,11 +53,15 @@ def predicted_text(trial: Trial) -> str:
     the most the wall's R allows."""
     predicted = trial.proposal.predicted
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
-        low, high = gain(predicted.gain_low).removesuffix(" %"), gain(predicted.gain_high)
-        return f"{gain(predicted.gain)} ({low} to {high})"
+        return interval_text(predicted.gain, predicted.gain_low, predicted.gain_high)
     bound = f"bound {gain(predicted.gain_bound)}" if predicted.gain_bound is not None else ""
     claim = gain(predicted.gain) if predicted.gain is not None else ""
     return ", ".join(part for part in (claim, bound) if part) or "no figure"
+
+
+def interval_text(expected: float, low: float, high: float) -> str:
+    """Returns `+15.0 % (+9.1 to +22.0 %)`."""
+    return f"{gain(expected)} ({gain(low).removesuffix(' %')} to {gain(high)})"
 
 
 def obtained_text(step: PathStep, unit: str) -> str:
@@ -66,12 +72,12 @@ def obtained_text(step: PathStep, unit: str) -> str:
     return f"runs: {tokens_per_s(figures.tokens_per_s_per_gpu, unit=unit)}" if figures else "does not run"
 
 
-def _step(number: int, trial: Trial, by_number: dict[int, Trial]) -> PathStep:
+def _step(number: int, trial: Trial, by_number: dict[int, Trial], trials: Sequence[Trial]) -> PathStep:
     parent = by_number.get(trial.proposal.parent) if trial.proposal.parent is not None else None
     return PathStep(
         number=number,
         trial=trial,
         parent=parent,
         wall=wall_of(parent) if parent else None,
-        obtained=obtained(trial, parent),
+        obtained=obtained(trial, parent, trials),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autotune.report.agreement import agreement
 from autotune.report.changes import not_tried, path, recipe, rejected
 from autotune.report.feasible import feasible
 from autotune.report.learnt import learnt
@@ -15,6 +16,7 @@ from autotune.report.material import Material, Section
 from autotune.report.measurements import environment, losses, memory, noise, steps, throughput, unlike_production
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
+    agreement,
     feasible,
     steps,
     throughput,

@@ -12,14 +12,15 @@ from autotune.looks.quantities import (
     first_changes,
     gib,
     interval,
-    speedup,
+    speedup_text,
     tokens_per_s,
 )
+from autotune.looks.reasons import divergence_text, end_text
 from autotune.report.document import Document, Measured, measured
 from autotune.report.walls import wall_of, walls_met, where_it_failed
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
-from autotune.tuning.lines import rate_unit
+from autotune.tuning.lines import best_speedup, bursts_behind
 from autotune.tuning.losses import disagreement
 from policies.trial import Status, Trial
 
@@ -50,11 +51,11 @@ class Story:
 
 def tell(history: History, document: Document) -> Story:
     """The verdict of a study, also of one in which nothing ran."""
-    unit = rate_unit(history)
+    unit = history.unit
     return Story(
         study=document.study,
         where="simulated" if history.simulated else "CPU" if unit == "rank" else "",
-        figure=speedup(document.speedup) if document.speedup is not None else "nothing runs",
+        figure=speedup_text(document.speedup) if document.speedup is not None else "nothing runs",
         figure_note=_figure_note(history, document),
         ended=_ended(history, document),
         sentences=(
@@ -74,22 +75,29 @@ def _figure_note(history: History, document: Document) -> str:
     what = "the base recipe" if given else "the smallest change that ran"
     over = f"throughput over trial {history.reference.number}, {what}"
     if document.best == document.base:
-        return f"{over}: nothing beat it"
-    return ", ".join(part for part in (over, interval(low, high), _bursts_behind(history)) if part)
+        return "; ".join(part for part in (f"{over}: nothing beat it", _provisional(history)) if part)
+    gained = ", ".join(part for part in (over, interval(low, high), _behind(history)) if part)
+    return "; ".join(part for part in (gained, _provisional(history)) if part)
 
 
-def _bursts_behind(history: History) -> str:
-    """How many bursts the speed-up rests on: an interval from one burst a side knows nothing of other bursts."""
-    if history.best is None or history.reference is None:
+def _behind(history: History) -> str:
+    """How many bursts the speed-up rests on, and whether they are too few."""
+    gained = best_speedup(history)
+    if gained is None:
         return ""
-    ours, theirs = (sum(outcome.ok for outcome in trial.outcomes) for trial in (history.best, history.reference))
-    if ours == theirs:
-        return f"from {counted(ours, 'burst')} of each"
-    return f"from {counted(ours, 'burst')} against {theirs}"
+    return f"provisional: {bursts_behind(gained)}" if gained.provisional else bursts_behind(gained)
+
+
+def _provisional(history: History) -> str:
+    """`judged provisionally, before the verdict: trial 4 (accepted, 1 burst)`; empty where no trial is open."""
+    told = [
+        f"trial {t.number} ({t.verdict}, {counted(len(t.bursts), 'burst')})" for t in history.trials if t.provisional
+    ]
+    return f"judged provisionally, before the verdict: {', '.join(told)}" if told else ""
 
 
 def _ended(history: History, document: Document) -> str:
-    why = f": {history.ended.because}" if history.ended else ""
+    why = f": {end_text(history.ended)}" if history.ended else ""
     return f"{ENDED[document.status]}{why}{_lost(history)}"
 
 
@@ -112,7 +120,7 @@ def _what_was_wrong(history: History) -> str:
     said = [_as_given(trials[0])] if trials[0].status is not Status.OK else []
     walls = walls_met([trial for trial in trials if trial.accepted])
     if walls:
-        said.append("Walls on the way, each at its largest: " + "; ".join(walls) + ".")
+        said.append("Largest walls seen during the study: " + "; ".join(walls) + ".")
     return " ".join(said) or "No trace named a wall."
 
 
@@ -150,7 +158,7 @@ def _what_it_gave(history: History, document: Document, unit: str) -> str:
     low, high = document.speedup_ci or (None, None)
     rates = " → ".join(tokens_per_s(figures.tokens_per_s_per_gpu, unit=unit) for figures in (before, after))
     parts = [
-        f"{speedup(document.speedup)} the throughput ({interval(low, high)}): {rates}",
+        f"{speedup_text(document.speedup)} the throughput ({interval(low, high)}): {rates}",
         f"step time {duration(before.step_us.median)} → {duration(after.step_us.median)}",
         _memory(before, after),
         _losses(best, base),
@@ -163,7 +171,7 @@ def _losses(best: Trial, base: Trial) -> str:
     if not all(any(outcome.loss for outcome in trial.outcomes) for trial in (best, base)):
         return ""
     parted = disagreement(best, base)
-    return f"the losses diverge: {parted}" if parted else "the losses agree"
+    return f"the losses diverge: {divergence_text(parted)}" if parted else "the losses agree"
 
 
 def _memory(before: Measured, after: Measured) -> str:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import msgspec
 
+from autotune.looks.reasons import provisional_text
 from autotune.output import replace_file
+from autotune.report.agreement import disagreements
 from autotune.report.document import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import material_of
 from autotune.report.page import page, running_of
 from autotune.tuning.history import History
 from autotune.tuning.journal import read_study
+from autotune.tuning.provisional import as_it_stands
 from autotune.tuning.standing import standing_of
 from autotune.tuning.study import BURSTS
 
@@ -35,18 +38,20 @@ def write_report(study_dir: Path, *, gpu_hour_price: float | None = None) -> Pat
 
 def write_running(history: History, *, study_dir: Path, now: float) -> None:
     """Writes report.html of a study that this process runs, whole or not at all. Raises OSError."""
+    history = as_it_stands(history)
     standing = standing_of(history, folder=str(study_dir), now=now, held=True)
     material = material_of(history, document_of(history), bursts=study_dir / BURSTS)
-    tuned = history.best.recipe.to_yaml() if history.best else None
+    tuned = _tuned(history)
     replace_file(study_dir / HTML, page(material, tuned, running_of(standing, now)))
 
 
 def render(history: History, *, gpu_hour_price: float | None = None, bursts: Path | None = None) -> dict[str, str]:
     """Every derived file of a study by its name: of the history, and of what Megatron-Bridge left in the folder of its
     bursts."""
-    document = document_of(history, gpu_hour_price=gpu_hour_price)
+    history = as_it_stands(history)
+    document = document_of(history, gpu_hour_price=gpu_hour_price, warnings=disagreements(history, bursts))
     material = material_of(history, document, bursts=bursts)
-    tuned = history.best.recipe.to_yaml() if history.best else None
+    tuned = _tuned(history)
     encoded = msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1)
     rendered = {
         JSON: encoded.decode() + "\n",
@@ -54,3 +59,11 @@ def render(history: History, *, gpu_hour_price: float | None = None, bursts: Pat
         HTML: page(material, tuned),
     }
     return rendered | ({RECIPE: tuned} if tuned is not None else {})
+
+
+def _tuned(history: History) -> str | None:
+    """The tuned recipe, under a comment where its verdict is provisional; None where nothing runs."""
+    best = history.best
+    if best is None:
+        return None
+    return (f"# {provisional_text(best)}\n" if best.provisional else "") + best.recipe.to_yaml()

@@ -13,6 +13,7 @@ from datetime import datetime
 from types import FrameType, TracebackType
 
 from autotune.tuning.events import Ended
+from policies.reason import Reason, ReasonKind
 from trainer.launchers.slurm.allocation import why_told
 
 SIGNALS = {
@@ -59,14 +60,20 @@ class Interruption:
         """What the journal says of this end; `told` where it was no signal."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
-            return Ended(
-                status="budget", because=f"the deadline was reached: {datetime.fromtimestamp(self._until):%H:%M}"
-            )
+            at = f"{datetime.fromtimestamp(self._until):%H:%M}"
+            return Ended(status="budget", reason=Reason(kind=ReasonKind.DEADLINE_REACHED, figures={"at": at}))
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
         why = why_told(os.environ) if self._received == signal.SIGTERM else None
         said = f"ended by {by}" + (f": {why}" if why else "")
-        return Ended(status="interrupted", because=said if self.received else told or said)
+        because = said if self.received else told or said
+        return Ended(status="interrupted", reason=Reason(kind=ReasonKind.INTERRUPTED, figures={"because": because}))
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._received = number
         raise KeyboardInterrupt
+
+
+def ended_by_error(what: str) -> Ended:
+    """Returns the journal's last word on a run that an error stopped."""
+    reason = Reason(kind=ReasonKind.INTERRUPTED, figures={"because": f"stopped by an error: {what}"})
+    return Ended(status="interrupted", reason=reason)

@@ -17,7 +17,7 @@ from autotune.check.legal import RANKS_HERE
 from autotune.errors import explain
 from autotune.exit_codes import DONE, OF_ENDS, TOOL_FAILED
 from autotune.report import write_report
-from autotune.session.interruption import Interruption
+from autotune.session.interruption import Interruption, ended_by_error
 from autotune.session.notify import notify, summary_of, variables
 from autotune.session.running_page import RunningPage
 from autotune.tuning.bench import Bench
@@ -127,7 +127,7 @@ class Session:
         what = known.problems[0].what if known else f"{type(error).__name__}: {error}"
         with suppress(OSError):
             if study.journal.whole.ended is None:
-                study.journal.append(Ended(status="interrupted", because=f"stopped by an error: {masked(what)}"))
+                study.journal.append(ended_by_error(masked(what)))
                 write_report(study.folder)
         self._notify(study.journal.whole, known.code if known else TOOL_FAILED)
 

@@ -41,6 +41,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     speedup: float | None
     speedup_ci: tuple[float, float] | None
+    speedup_provisional: bool = False  # below two bursts a side
+    provisional: bool = False  # the best is: judged before its verdict
     changes: dict[str, tuple[Any, Any]]
     changed: str
     walls: list[str]
@@ -77,7 +79,8 @@ def gathered(folder: Path, *, now: float) -> Found:
         try:
             history = read_study(study)
         except BadInputError as error:
-            unread.append(Unread(folder=str(study), why=error.problems[0].what))
+            problem = error.problems[0]
+            unread.append(Unread(folder=str(study), why=f"{Path(problem.where).name}: {problem.what}"))
             continue
         rows.append((history.study.at if history.study else 0.0, _row(study, history, now), history))
     if not rows and not unread:
@@ -114,6 +117,8 @@ def _row(folder: Path, history: History, now: float) -> Row:
         simulated=document.simulated,
         speedup=document.speedup,
         speedup_ci=document.speedup_ci,
+        speedup_provisional=document.speedup_provisional,
+        provisional=history.best is not None and history.best.provisional,
         changes=changes,
         changed=first_changes(changes) if history.best else "",
         walls=walls_met([trial for trial in history.trials if trial.accepted]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import interval, speedup
+from autotune.looks.quantities import interval, speedup_text
 from autotune.studies.gathered import Row
 from autotune.tuning.standing import end_words
 
@@ -10,10 +10,11 @@ STATES = {"running": "running", "stopped": "killed", "unknown": "not ended"}
 
 
 def gain_words(row: Row) -> str:
-    """`1.83× (1.80–1.86)`, and where it is no measurement of GPUs."""
+    """`1.83× (1.80–1.86)`, and where it is provisional."""
     if row.speedup is None or row.speedup_ci is None:
         return "nothing runs"
-    return f"{speedup(row.speedup)} ({interval(*row.speedup_ci, words='').strip()})"
+    few = ", provisional" if row.provisional or row.speedup_provisional else ""
+    return f"{speedup_text(row.speedup)} ({interval(*row.speedup_ci, words='').strip()}{few})"
 
 
 def state_words(row: Row) -> str:

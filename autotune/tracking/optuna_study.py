@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.tuning.history import History
 from policies.noise import throughput
 from policies.sampler import ExportedTrial, excess, write_study
@@ -41,12 +42,12 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "trial": trial.number,
         "phase": proposal.phase.value,
         "fix": proposal.fix,
-        "because": proposal.because,
+        "because": proposal_text(proposal),
         "predicted_gain": proposal.predicted.gain,
         "fits_probability": proposal.predicted.fits_probability,
         "status": trial.status.value,
         "verdict": trial.verdict.value if trial.verdict else None,
-        "verdict_because": trial.verdict_because,
+        "verdict_because": verdict_text(trial),
         "peak_gib": max(peaks) if peaks else None,
     }
     return {name: value for name, value in said.items() if value is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autotune.looks.quantities import knob_value
+from autotune.looks.reasons import end_text
 from autotune.report.document import Document, TrialEntry, document_of
 from autotune.tuning.events import BurstFinished
 from autotune.tuning.history import History
@@ -65,7 +66,7 @@ def _study(history: History, document: Document) -> Run:
         "bursts": float(len(history.finished)),
         "best_trial": None if document.best is None else float(document.best),
     }
-    because = history.ended.because if history.ended else ""
+    because = end_text(history.ended) if history.ended else ""
     return Run(
         name=document.study,
         began_at=history.study.at,

@@ -71,7 +71,7 @@ class Bench:
             return Reason(kind=ReasonKind.BUDGET_SPENT, figures={"bursts": self.spent, "budget": self.budget})
         if self.max_gpu_hours is not None and history.gpu_hours + hours > self.max_gpu_hours:
             used = {"gpu_hours": history.gpu_hours, "max_gpu_hours": self.max_gpu_hours, "burst_gpu_hours": hours}
-            return Reason(kind=ReasonKind.GPU_HOURS_SPENT, figures=used)
+            return Reason(kind=ReasonKind.GPU_HOURS_SPENT, figures=used | {"unit": history.unit})
         if self.until is not None and self.clock() + (last.seconds if last else 0.0) > self.until:
             return Reason(kind=ReasonKind.DEADLINE_REACHED)
         return None
@@ -113,13 +113,10 @@ class Bench:
         self._burst(trial.number, trial.recipe.model_copy(update={"burst": untraced}), "repeat")
         return self.journal.history.attempted[trial.number]
 
-    def conclude(self, trial: Trial, status: Status, verdict: Verdict, because: str) -> Trial:
+    def conclude(self, trial: Trial, status: Status, verdict: Verdict, reason: Reason) -> Trial:
         """Writes the verdict: the judged trial."""
-        self.journal.once(
-            Judged,
-            lambda: Judged(trial=trial.number, status=status, verdict=verdict, because=because),
-            trial=trial.number,
-        )
+        judged = Judged(trial=trial.number, status=status, verdict=verdict, reason=reason)
+        self.journal.once(Judged, lambda: judged, trial=trial.number)
         return self.journal.history.attempted[trial.number]
 
     def _proposed(self, proposal: Proposal) -> Proposed:

@@ -9,31 +9,32 @@ from __future__ import annotations
 from typing import Any
 
 from policies.fixes import FIXES
+from policies.reason import Reason, ReasonKind
 from policies.situation import situation_of
 from policies.trial import Trial
 
 
-def no_effect(trial: Trial, parent: Trial | None) -> str | None:
-    """Why the trial's change did not act, in words; None when it did, or when nothing can tell."""
+def no_effect(trial: Trial, parent: Trial | None) -> Reason | None:
+    """Why the trial's change did not act; None when it did, or when nothing can tell."""
     return _not_acting(trial) or _not_shown(trial, parent)
 
 
-def _not_acting(trial: Trial) -> str | None:
+def _not_acting(trial: Trial) -> Reason | None:
     acting = trial.outcomes[0].acting
     idle = [
-        f"{knob} was set to {wanted!r}, the built model has {acting[knob]!r}"
+        {"knob": knob, "wanted": _plain(wanted), "built": acting[knob]}
         for knob, (_, wanted) in trial.changes.items()
         if knob in acting and _plain(acting[knob]) != _plain(wanted)
     ]
-    return "; ".join(idle) or None
+    return Reason(kind=ReasonKind.NOT_ACTING, figures={"knobs": idle}) if idle else None
 
 
-def _not_shown(trial: Trial, parent: Trial | None) -> str | None:
+def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
     fix = FIXES.get(trial.proposal.fix)
     if fix is None or fix.proof is None or parent is None or trial.analysis is None or parent.analysis is None:
         return None
     missing = fix.proof.missing(situation_of(parent), situation_of(trial))
-    return f"the trace shows no effect: {missing}" if missing else None
+    return Reason(kind=ReasonKind.NOT_IN_TRACE, figures={"missing": missing}) if missing else None
 
 
 def _plain(value: Any) -> Any:

@@ -142,10 +142,13 @@ class Analyzed(_Event, frozen=True, kw_only=True, tag="analysis"):
 
 
 class Judged(_Event, frozen=True, kw_only=True, tag="verdict"):
+    """The verdict on a trial; journals of versions before reasons have the text `because` instead."""
+
     trial: int
     status: Status
     verdict: Verdict
-    because: str
+    reason: Reason | None = None
+    because: str = ""
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):

@@ -7,6 +7,7 @@ trials.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import fields, replace
 from functools import singledispatchmethod
 from typing import Any
@@ -26,6 +27,7 @@ from autotune.tuning.events import (
     StudyStarted,
     TunerStarted,
 )
+from autotune.units import share_of
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.links import lesson_of_links
 from policies.trial import Phase, Prediction, Proposal, Status, Trial, Verdict, status_of
@@ -89,6 +91,22 @@ class History:
         """What all bursts cost, also those that failed, were lost or interrupted: by the engine's own account, else by
         the journal's clock as far as it tells. Simulated hours for a simulated study."""
         return self._gpu_s / 3600
+
+    @property
+    def unit(self) -> str:
+        """What one share of throughput and cost is counted for: a GPU, or a rank where the recipe runs on CPUs."""
+        return share_of(self.study.recipe["cluster"]["gpu"] if self.study is not None else "")
+
+    def copy(self) -> History:
+        """The same history, whose trials can be judged without changing this one."""
+        found = copy(self)
+        found.attempted, found._accepted = dict(self.attempted), list(self._accepted)
+        return found
+
+    def judge_provisionally(self, event: Judged) -> None:
+        """Takes in the verdict of an open trial that no journal has."""
+        self._fold(event)
+        self._update(event.trial, provisional=True)
 
     def fold(self, event: Event) -> None:
         """Takes one event in."""
@@ -175,7 +193,14 @@ class History:
 
     @_fold.register
     def _(self, event: Judged) -> None:
-        self._update(event.trial, status=event.status, verdict=event.verdict, verdict_because=event.because)
+        self._update(
+            event.trial,
+            status=event.status,
+            verdict=event.verdict,
+            verdict_reason=event.reason,
+            verdict_because=event.because,
+            provisional=False,
+        )
         if event.verdict is Verdict.ACCEPTED:
             self._accepted.append(event.trial)
 

@@ -34,6 +34,8 @@ from autotune.tuning.events import (
     TunerStarted,
 )
 from autotune.tuning.history import History
+from autotune.tuning.provisional import as_it_stands
+from autotune.tuning.sequence import refuse_damage
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 
@@ -87,8 +89,8 @@ class _Header(msgspec.Struct):
 def read_events(path: Path) -> tuple[list[Event], int]:
     """The events of a journal, and how many bytes of it they fill: what follows is a line torn by a kill.
 
-    Raises BadInputError if there is no journal, if it comes from a newer version, or if a whole line cannot
-    be read.
+    Raises BadInputError if there is no journal, if it comes from a newer version, if a whole line cannot be read, or if
+    the events do not follow each other as a tuner writes them.
     """
     if not path.is_file():
         raise BadInputError(
@@ -103,7 +105,9 @@ def read_events(path: Path) -> tuple[list[Event], int]:
     lines = raw[:whole].splitlines()
     if lines:
         _refuse_newer(path, lines[0])
-    return [_parse(path, number, line) for number, line in enumerate(lines, 1)], whole
+    events = [_parse(path, number, line) for number, line in enumerate(lines, 1)]
+    refuse_damage(path, events, lines)
+    return events, whole
 
 
 def events_of(folder: Path) -> list[Event]:
@@ -112,7 +116,8 @@ def events_of(folder: Path) -> list[Event]:
 
 
 def read_study(folder: Path) -> History:
-    """Everything a study knows, from its folder. Raises BadInputError as `read_events` does."""
+    """Everything a study knows, from its folder, a trial that is open judged as it stands. Raises BadInputError as
+    `read_events` does."""
     events, _ = read_events(folder / JOURNAL)
     history = History(events)
     if history.study is None:
@@ -123,7 +128,7 @@ def read_study(folder: Path) -> History:
                 hint="look again in a moment; if nothing runs there, delete the folder and start again",
             )
         )
-    return history
+    return as_it_stands(history)
 
 
 class Journal:

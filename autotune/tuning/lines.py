@@ -6,7 +6,17 @@ from functools import singledispatch
 from statistics import median
 
 from analyzers.diagnosis import Wall
-from autotune.looks.quantities import changes_text, counted, duration, gib, share_of, significant, speedup, tokens_per_s
+from autotune.looks.quantities import (
+    changes_text,
+    counted,
+    duration,
+    gib,
+    interval,
+    significant,
+    speedup_text,
+    tokens_per_s,
+)
+from autotune.looks.reasons import end_text, proposal_text, sentence
 from autotune.tuning.events import (
     Analyzed,
     BurstFinished,
@@ -22,7 +32,7 @@ from autotune.tuning.events import (
     TunerStarted,
 )
 from autotune.tuning.history import History
-from autotune.tuning.judge import gain_over
+from autotune.tuning.speedup import Speedup, speedup
 from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
@@ -60,7 +70,7 @@ def _(event: Probed, history: History) -> str:
 @line_of.register
 def _(event: Proposed, history: History) -> str:
     changes = f": {changes_text(event.changes)}" if event.changes else ""
-    return f"[{event.phase}] trial {event.trial}: {event.fix}{changes}\n  why: {event.because}"
+    return f"[{event.phase}] trial {event.trial}: {event.fix}{changes}\n  why: {proposal_text(event)}"
 
 
 @line_of.register
@@ -75,7 +85,7 @@ def _(event: BurstStarted, history: History) -> str | None:
 
 @line_of.register
 def _(event: BurstFinished, history: History) -> str:
-    return f"  burst {event.burst}: {outcome_in_words(event.outcome, rate_unit(history))}"
+    return f"  burst {event.burst}: {outcome_in_words(event.outcome, history.unit)}"
 
 
 @line_of.register
@@ -96,12 +106,16 @@ def _(event: Analyzed, history: History) -> str:
 @line_of.register
 def _(event: Judged, history: History) -> str:
     failed = event.status in FAILED
-    return f"  {event.verdict}: {FAILED[event.status] if failed else event.because}"
+    return f"  {event.verdict}: {FAILED[event.status] if failed else _verdict(event)}"
+
+
+def _verdict(event: Judged) -> str:
+    return sentence(event.reason) if event.reason else event.because
 
 
 @line_of.register
 def _(event: Ended, history: History) -> str:
-    return f"{event.status}: {event.because}"
+    return f"{event.status}: {end_text(event)}"
 
 
 def links_in_words(links: Links) -> str:
@@ -140,26 +154,43 @@ def failure_in_words(failure: Failure | None) -> str:
     return f"{failure.kind}{when}{where}: {failure.evidence}"
 
 
-def rate_unit(history: History) -> str:
-    """What one share of the throughput is counted for: a GPU, or a rank where the recipe runs on CPUs."""
-    return share_of(history.study.recipe["cluster"]["gpu"] if history.study is not None else "")
-
-
 def cost_in_words(history: History) -> str:
     """`13 bursts, 0.21 GPU-hours`; simulated hours are said to be."""
     simulated = "simulated " if history.simulated else ""
-    hours = f"{significant(history.gpu_hours, 2)} {simulated}{rate_unit(history)}-hours"
+    hours = f"{significant(history.gpu_hours, 2)} {simulated}{history.unit}-hours"
     return f"{counted(len(history.finished), 'burst')}, {hours}"
 
 
 def best_in_words(history: History) -> str:
-    """The best trial so far and its gain over the first recipe that ran."""
-    best, base = history.best, history.reference
-    if best is None or base is None:
+    """The best trial so far and its speed-up over the reference, with its interval and what is provisional of it."""
+    best, gained = history.best, best_speedup(history)
+    if best is None or history.reference is None:
         return "nothing runs yet"
-    gain = gain_over(best, base)
-    speed = "" if gain is None or best is base else f", {speedup(1 + gain)} trial {base.number}"
-    return f"trial {best.number} ({best.proposal.fix}){speed}"
+    named = f"trial {best.number} ({best.proposal.fix})" + (", provisional verdict" if best.provisional else "")
+    if gained is None or best.number == history.reference.number:
+        return named
+    return f"{named}, {speedup_text(gained.value)} trial {history.reference.number} ({interval_in_words(gained)})"
+
+
+def best_speedup(history: History) -> Speedup | None:
+    """That of the best over the reference; a reference that nothing beat stands at exactly one."""
+    best, reference = history.best, history.reference
+    if best is None or reference is None:
+        return None
+    return speedup(best, over=reference, trials=history.trials)
+
+
+def interval_in_words(gained: Speedup) -> str:
+    """`95 % interval 1.21–1.34`, and from how many bursts where they are few."""
+    said = interval(gained.low, gained.high)
+    return f"{said}, provisional: {bursts_behind(gained)}" if gained.provisional else said
+
+
+def bursts_behind(gained: Speedup) -> str:
+    """How many bursts a speed-up rests on: `from 2 bursts of each`, `from 1 burst against 3`."""
+    if gained.bursts == gained.over_bursts:
+        return f"from {counted(gained.bursts, 'burst')} of each"
+    return f"from {counted(gained.bursts, 'burst')} against {gained.over_bursts}"
 
 
 def verdict_of(trial: Trial | None) -> str:

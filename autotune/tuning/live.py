@@ -19,12 +19,12 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
-from autotune.looks.quantities import interval, significant
+from autotune.looks.quantities import significant
 from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
 from autotune.tuning.history import History
-from autotune.tuning.judge import Speedup, speedup
-from autotune.tuning.lines import best_in_words, cost_in_words, line_of, rate_unit, verdict_of
+from autotune.tuning.lines import best_in_words, cost_in_words, line_of, verdict_of
+from autotune.tuning.provisional import as_it_stands
 from autotune.tuning.standing import Standing, rows_of, standing_of
 from policies.noise import throughput
 from policies.trial import Verdict
@@ -119,7 +119,8 @@ def panel_of(standing: Standing | None, now: float, *, width: int) -> Panel:
 
 def summary(history: History, console: Console) -> None:
     """The end of a run: every trial with its wall and verdict, and the speed-up."""
-    figures = (f"tokens/s/{rate_unit(history)}", "GiB")
+    history = as_it_stands(history)
+    figures = (f"tokens/s/{history.unit}", "GiB")
     rates, peaks = (Column(name, justify="right", no_wrap=True) for name in figures)
     table = Table("#", "fix", rates, peaks, Column("wall", no_wrap=True), Column("verdict", no_wrap=True), box=None)
     for trial in history.trials:
@@ -130,18 +131,11 @@ def summary(history: History, console: Console) -> None:
             significant(rate, 4) if rate else str(trial.status),
             significant(max(peaks_gib)) if any(peaks_gib) else "",
             verdict_of(trial),
-            str(trial.verdict),
+            f"{trial.verdict} (provisional)" if trial.provisional else str(trial.verdict),
             style=STYLES[trial.verdict] if trial.verdict else "",
         )
     console.print(table)
     console.print(f"cost: {cost_in_words(history)}", highlight=False, soft_wrap=True)
-    console.print(f"best: {best_in_words(history)}{_interval(history)}", highlight=False, soft_wrap=True)
+    console.print(f"best: {best_in_words(history)}", highlight=False, soft_wrap=True)
     if history.simulated:
         console.print("simulated: figures of a model, nothing was measured")
-
-
-def _interval(history: History) -> str:
-    if history.best is None or history.reference is None or history.best is history.reference:
-        return ""
-    gained: Speedup | None = speedup(history.best, over=history.reference)
-    return f" ({interval(gained.low, gained.high)})" if gained else ""

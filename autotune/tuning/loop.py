@@ -18,7 +18,10 @@ from autotune.tuning.effect import no_effect
 from autotune.tuning.events import BurstStarted, Ended, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import OtherStepError
-from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
+from autotune.tuning.judge import Judgement, judge
+from autotune.tuning.speedup import speedup, throughput_ratio
+from autotune.units import share_of
+from policies.noise import Noise
 from policies.phases import PHASES
 from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
@@ -168,7 +171,7 @@ class Loop:
             if self.bench.may_burst:
                 trial = self.bench.repeat(trial)
             judgement = self._judge(trial)
-        return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
+        return self.bench.conclude(trial, trial.status, judgement.verdict, judgement.reason)
 
     def _reconsider(self) -> None:
         """What was left open and looks better than the best is measured in turns with it until it is told."""
@@ -177,16 +180,16 @@ class Loop:
             while pairs < PAIRS and self._history.attempted[number].verdict is Verdict.INCONCLUSIVE:
                 pairs += 1
                 best, trial = self._history.best, self._history.attempted[number]
-                if best is None or (gain_over(trial, best) or 0.0) <= 0 or not self._pair(best, trial):
+                if best is None or _gain(trial, best) <= 0 or not self._pair(best, trial):
                     return
                 judgement = self._judge(self._history.attempted[number])
-                self.bench.conclude(trial, trial.status, judgement.verdict, judgement.because)
+                self.bench.conclude(trial, trial.status, judgement.verdict, judgement.reason)
 
     def _left_open(self) -> list[int]:
         best = self._history.best
         untold = (trial for trial in self._history.trials if trial.verdict is Verdict.INCONCLUSIVE)
         open_ones = [trial for trial in untold if len(trial.bursts) <= PAIRS]
-        gains = {trial.number: gain_over(trial, best) or 0.0 for trial in open_ones} if best else {}
+        gains = {trial.number: _gain(trial, best) for trial in open_ones} if best else {}
         return sorted((number for number in gains if gains[number] > 0), key=lambda number: -gains[number])[:OPEN]
 
     def _pair(self, one: Trial, other: Trial) -> bool:
@@ -231,9 +234,8 @@ class Loop:
         burst a side."""
         if self.bench.journal.next_past is not None:
             return self.bench.may_burst
-        found = speedup(best, over=reference)
-        once = min(sum(outcome.ok for outcome in trial.outcomes) for trial in (best, reference)) < 2
-        return found is not None and (once or found.high - found.low > 2 * SURE * found.value)
+        found = speedup(best, over=reference, trials=self._history.trials)
+        return found is not None and (found.provisional or found.high - found.low > 2 * SURE * found.value)
 
     def _judge(self, trial: Trial) -> Judgement:
         return judge(trial, against=self._history.best, trials=[*self._history.trials, trial])
@@ -254,7 +256,11 @@ class Loop:
 
     def _beats_noise(self, proposal: Proposal) -> bool:
         bound = proposal.predicted.gain_bound
-        return bound is not None and bound > noise_gain(self._history.trials)
+        return bound is not None and bound > self._detectable_gain
+
+    @property
+    def _detectable_gain(self) -> float:
+        return Noise(trials=self._history.trials).detectable_gain()
 
     def _too_dear(self, proposal: Proposal) -> Reason | None:
         """Why the burst costs more than it is expected to save of the training that is planned; None where it does not,
@@ -267,7 +273,12 @@ class Loop:
             return None
         return Reason(
             kind=ReasonKind.TOO_EXPENSIVE,
-            figures={"cost_gpu_hours": cost, "saved_gpu_hours": saved, "planned_gpu_hours": planned},
+            figures={
+                "cost_gpu_hours": cost,
+                "saved_gpu_hours": saved,
+                "planned_gpu_hours": planned,
+                "unit": share_of(self.base.cluster.gpu),
+            },
         )
 
     def _dear(self) -> Reason | None:
@@ -291,7 +302,7 @@ class Loop:
             figures={
                 "without_gain": self._without_gain,
                 "gain_bound": found.predicted.gain_bound,
-                "noise": noise_gain(trials),
+                "noise": self._detectable_gain,
             },
         )
 
@@ -304,6 +315,11 @@ class Loop:
             return Ended(status="budget", reason=spent_out)
         why = self._dear() or self._impatient() or self.policy.why_stopped(self.best, self._history.trials)
         return Ended(status="converged", reason=why)
+
+
+def _gain(trial: Trial, best: Trial) -> float:
+    """Throughput gained by a trial over the best, as a fraction; 0 where either has no step times."""
+    return (throughput_ratio(trial, best) or 1.0) - 1.0
 
 
 def base_proposal(recipe: Recipe) -> Proposal:

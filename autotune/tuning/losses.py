@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from policies.legality import numerics_of
 from policies.trial import Trial
@@ -57,8 +58,8 @@ TOLERANCES = {
 }
 
 
-def disagreement(candidate: Trial, reference: Trial) -> str | None:
-    """Where the loss curves part by more than the tolerance, in words.
+def disagreement(candidate: Trial, reference: Trial) -> dict[str, Any] | None:
+    """Where the loss curves part by more than the tolerance: the figures of `ReasonKind.LOSSES_DIVERGE`.
 
     None when they agree, or when the change between the two does not claim to leave training as it was.
     """
@@ -69,10 +70,13 @@ def disagreement(candidate: Trial, reference: Trial) -> str | None:
     tolerance = _tolerance(row, changes, draws_first=_draws_first(candidate.recipe))
     for step, (here, there) in enumerate(zip(_curve(candidate), _curve(reference), strict=False)):
         if abs(here - there) > tolerance * abs(there):
-            return (
-                f"loss at step {step} is {here:.4g}, trial {reference.number} had {there:.4g} "
-                f"(tolerance {100 * tolerance:.1f} %)"
-            )
+            return {
+                "step": step,
+                "loss": here,
+                "against": reference.number,
+                "against_loss": there,
+                "tolerance": tolerance,
+            }
     return None
 
 

@@ -14,15 +14,16 @@ from rich.console import Console
 
 from autotune.estimate.memory import Memory, against_limit, memory_document
 from autotune.looks.quantities import changes_text, counted, gain, gib, percent, share_of, significant
+from autotune.looks.reasons import as_imagined, sentence
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
-from policies.learned import LearnedPolicy
 from policies.phases import PHASES
 from policies.trial import Phase, Proposal, Status, Trial
+from policies.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
 from trainer.legality import findings_of
@@ -58,8 +59,8 @@ class Preview(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Night:
-    """Bursts, and what they cost without starting ranks, which no table tells."""
+class CostPreview:
+    """What bursts cost, without starting ranks, which no table tells."""
 
     bursts: int
     hours: float
@@ -71,46 +72,46 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
     findings, memory = findings_of(recipe), memory_document(recipe)
     with working("ranking legal layouts and settings"):
         path = expected_path(recipe, memory, DEFAULT_SEED if seed is None else seed)
-    night = _night(path, budget)
-    _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, night)
+    cost = _cost(path, budget)
+    _show(plain_console(), recipe, [f"{f.kind}: {f.message} → {f.hint}" for f in findings], memory, path, cost)
     return {
         "schema": 1,
         "recipe_resolved": recipe.to_yaml(resolved=True),
         "findings": findings,
         "memory": memory,
         "proposals": [_document(trial, path[0].recipe) for trial in path[1:]],
-        "bursts": night.bursts if night else None,
-        "hours": night.hours if night else None,
-        "gpu_hours": night.gpu_hours if night else None,
+        "bursts": cost.bursts if cost else None,
+        "hours": cost.hours if cost else None,
+        "gpu_hours": cost.gpu_hours if cost else None,
     }
 
 
 def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
     """The base recipe and the proposals that would follow if every burst gave what is believed of it."""
-    policy = LearnedPolicy(recipe, seed)
-    trials = [_base(recipe, memory, policy)]
-    while len(trials) <= AHEAD and (proposal := _next(policy, trials)):
-        outcome = _believed(policy, proposal.recipe, trials)
+    tuner = Tuner(recipe, seed)
+    trials = [_base(recipe, memory, tuner)]
+    while len(trials) <= AHEAD and (proposal := _next(tuner, trials)):
+        outcome = _predicted(tuner, proposal.recipe, trials)
         trials.append(_trial(len(trials), proposal, outcome))
     return trials
 
 
-def _next(policy: LearnedPolicy, trials: Sequence[Trial]) -> Proposal | None:
+def _next(tuner: Tuner, trials: Sequence[Trial]) -> Proposal | None:
     best = max(trials, key=lambda trial: trial.outcomes[0].tokens_per_s_per_gpu or 0.0)
-    found = (policy.propose(best, phase, trials) for phase in PHASES)
+    found = (tuner.propose(best, phase, trials) for phase in PHASES)
     return next((proposal for proposal in found if proposal), None)
 
 
-def _base(recipe: Recipe, memory: Memory, policy: LearnedPolicy) -> Trial:
+def _base(recipe: Recipe, memory: Memory, tuner: Tuner) -> Trial:
     """The recipe as given: out of memory where the estimate is over the limit."""
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
         return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib))
-    return _trial(0, base_proposal(recipe), _believed(policy, recipe, []))
+    return _trial(0, base_proposal(recipe), _predicted(tuner, recipe, []))
 
 
-def _believed(policy: LearnedPolicy, recipe: Recipe, trials: Sequence[Trial]) -> Outcome:
-    log_step, _ = policy.belief(trials).time.predict(tabulate([recipe]))
+def _predicted(tuner: Tuner, recipe: Recipe, trials: Sequence[Trial]) -> Outcome:
+    log_step, _ = tuner.surrogate(trials).time.predict(tabulate([recipe]))
     step_s = math.exp(float(log_step[0]))
     tokens = recipe.training.global_batch_size * recipe.training.seq_length
     return Outcome(
@@ -133,7 +134,7 @@ def _trial(number: int, proposal: Proposal, outcome: Outcome) -> Trial:
     )
 
 
-def _night(path: Sequence[Trial], budget: int) -> Night | None:
+def _cost(path: Sequence[Trial], budget: int) -> CostPreview | None:
     """As if every burst of the budget took as long as those of the path do on average; None where none has a length."""
     steps = [trial.outcomes[0].step_us[0] / 1e6 for trial in path if trial.outcomes[0].step_us]
     if not steps:
@@ -141,7 +142,7 @@ def _night(path: Sequence[Trial], budget: int) -> Night | None:
     burst, world = path[0].recipe.burst, path[0].recipe.world_size
     run = burst.warmup_steps + burst.measure_steps + burst.trace_steps
     hours = budget * run * sum(steps) / len(steps) / 3600
-    return Night(bursts=budget, hours=hours, gpu_hours=hours * world)
+    return CostPreview(bursts=budget, hours=hours, gpu_hours=hours * world)
 
 
 def _document(trial: Trial, base: Recipe) -> Expected:
@@ -163,7 +164,7 @@ def _show(
     findings: Sequence[str],
     memory: Memory,
     path: Sequence[Trial],
-    night: Night | None,
+    cost: CostPreview | None,
 ) -> None:
     cluster = f"{recipe.world_size} {recipe.cluster.gpu.upper()}"
     say(console, f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
@@ -179,19 +180,18 @@ def _show(
         console.print()
         say(console, changes_text(path[0].recipe.diff(trial.recipe)), lead=f"{trial.number}: ")
         say(console, _because(trial), lead="   why: ")
-    if night:
-        hours, gpu_hours = significant(night.hours, 2), significant(night.gpu_hours, 2)
-        need = "needs" if night.bursts == 1 else "need"
-        cost = f"{counted(night.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours"
+    if cost:
+        hours, gpu_hours = significant(cost.hours, 2), significant(cost.gpu_hours, 2)
+        need = "needs" if cost.bursts == 1 else "need"
+        said = f"{counted(cost.bursts, 'burst')} {need} about {hours} h, {gpu_hours} {unit}-hours"
         console.print()
-        say(console, f"{cost}, not counting startup of ranks and models")
+        say(console, f"{said}, not counting startup of ranks and models")
 
 
 def _because(trial: Trial) -> str:
-    """Without the ground it names, and without a burst that ran out: what was imagined is no study's."""
-    because = trial.proposal.because.replace("ran out of memory", "does not fit by estimate")
-    said, ground = because.rpartition("; ")[::2]
-    return f"{said}; from the tables only" if ground.startswith("learned from") else because
+    """Returns why a recipe would be tried; the trials before it are imagined, and taught nothing."""
+    assert trial.proposal.reason is not None
+    return sentence(as_imagined(trial.proposal.reason))
 
 
 def _entry(trial: Trial) -> Entry:

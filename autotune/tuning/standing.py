@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from autotune.looks.quantities import NONE, first_changes, interval, tokens_per_s
+from autotune.looks.quantities import NONE, first_changes, tokens_per_s
+from autotune.looks.reasons import end_text, proposal_text
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
 from autotune.tuning.history import History
-from autotune.tuning.judge import speedup
-from autotune.tuning.lines import best_in_words, cost_in_words, rate_unit, wall_of
+from autotune.tuning.lines import best_in_words, best_speedup, cost_in_words, wall_of
+from autotune.tuning.provisional import as_it_stands
 from policies.noise import throughput
 from policies.trial import Phase
 
@@ -49,10 +50,13 @@ class Trying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
-    """The recipe accepted last; the speed-up is over the study's reference."""
+    """The recipe accepted last; the speed-up is over the study's reference. `provisional`: it was accepted on its
+    bursts so far, without the repeats that its verdict waits for; `speedup_provisional`: below two bursts a side."""
 
     trial: int
     fix: str
+    provisional: bool = False
+    speedup_provisional: bool = False
     tokens_per_s_per_gpu: float | None
     speedup: float | None
     speedup_ci: tuple[float, float] | None
@@ -92,6 +96,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 def standing_of(history: History, *, folder: str, now: float, held: bool | None) -> Standing:
     """`held`: whether a tuner holds the study's folder; None where that is not known."""
+    history = as_it_stands(history)
     tuner, ended, study = history.tuner, history.ended, history.study
     state = _state(history, held)
     resumable = state == "stopped" or (ended is not None and ended.status in RESUMABLE)
@@ -100,7 +105,7 @@ def standing_of(history: History, *, folder: str, now: float, held: bool | None)
         folder=folder,
         state=state,
         status=ended.status if ended else None,
-        because=ended.because if ended else "",
+        because=end_text(ended) if ended else "",
         began_at=study.at if study else 0.0,
         tuner_at=tuner.at if tuner else study.at if study else 0.0,
         said_at=history.said_at,
@@ -191,7 +196,7 @@ def _trying(history: History) -> Trying | None:
         phase=proposed.phase,
         fix=proposed.fix,
         changes=proposed.changes,
-        because=proposed.because,
+        because=proposal_text(proposed),
     )
 
 
@@ -202,26 +207,27 @@ def _proposed(history: History, burst: BurstStarted | None) -> Proposed | None:
 
 def _is_judged(history: History, trial: int) -> bool:
     known = history.attempted.get(trial)
-    return known is not None and known.verdict is not None
+    return known is not None and known.verdict is not None and not known.provisional
 
 
 def _best(history: History) -> Best | None:
     best, reference = history.best, history.reference
     if best is None:
         return None
-    gained = speedup(best, over=reference) if reference is not None and reference is not best else None
+    gained = best_speedup(history) if reference is not None and reference.number != best.number else None
     wall = wall_of(best)
     rate = throughput(best)
-    said = best_in_words(history) + (f" ({interval(gained.low, gained.high)})" if gained else "")
     return Best(
         trial=best.number,
         fix=best.proposal.fix,
+        provisional=best.provisional,
+        speedup_provisional=gained is not None and gained.provisional,
         tokens_per_s_per_gpu=rate,
         speedup=gained.value if gained else None,
         speedup_ci=(gained.low, gained.high) if gained else None,
         wall=str(wall) if wall else None,
-        words=said,
-        rate=tokens_per_s(rate, unit=rate_unit(history)) if rate else "",
+        words=best_in_words(history),
+        rate=tokens_per_s(rate, unit=history.unit) if rate else "",
     )
 
 

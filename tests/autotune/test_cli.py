@@ -237,7 +237,7 @@ def test_the_same_seed_gives_the_same_study(recipe: Path) -> None:
         assert main(["run", str(recipe), "--budget", "5", "--study", name, "--seed", "5"]) == 0
     one, other = (read_study(Path(name)).trials for name in ("a", "b"))
     assert [trial.recipe for trial in one] == [trial.recipe for trial in other]
-    assert [trial.verdict_because for trial in one] == [trial.verdict_because for trial in other]
+    assert [trial.verdict_reason for trial in one] == [trial.verdict_reason for trial in other]
 
 
 def test_a_dry_run_makes_no_folder_and_says_what_would_be_tried(

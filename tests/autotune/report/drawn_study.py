@@ -254,7 +254,7 @@ def _run(steps: tuple[Step, ...], history: History) -> Iterator[Event]:
                 yield Analyzed(burst=burst, trial=number, analysis=analysis_of(step, burst))
         trial = history.attempted[number]
         judgement = judge(trial, against=history.best, trials=[*history.trials, trial])
-        yield Judged(trial=number, status=trial.status, verdict=judgement.verdict, because=judgement.because)
+        yield Judged(trial=number, status=trial.status, verdict=judgement.verdict, reason=judgement.reason)
 
 
 def _outcome(step: Step, factor: float, burst: int) -> Outcome:

@@ -20,10 +20,11 @@ from trainer.errors import BadInputError
 TOP = {
     "schema", "study", "status", "base", "reference", "best", "speedup", "speedup_ci", "gpu_hours", "simulated",
     "environment", "links", "unlike_production", "trials", "gpu_hour_price", "planned_gpu_hours", "saved_gpu_hours",
+    "speedup_provisional", "speedup_since", "warnings",
 }  # fmt: skip
 TRIAL = {
     "number", "parent", "phase", "fix", "because", "changes", "predicted", "status", "failure", "outcome", "diagnosis",
-    "verdict", "verdict_because", "numerics",
+    "verdict", "verdict_because", "verdict_reason", "provisional", "numerics",
 }  # fmt: skip
 
 
@@ -98,7 +99,8 @@ def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_study_that_was_killed_is_interrupted_and_reported_up_to_there() -> None:
     document = document_of(History(events(STEPS[:3], ended=False)[:-1]))
     assert document.status == "interrupted"
-    assert [trial.number for trial in document.trials] == [0, 1]
+    assert [trial.number for trial in document.trials] == [0, 1, 2]
+    assert [trial.provisional for trial in document.trials] == [False, False, True]
 
 
 def test_where_nothing_runs_there_is_no_speedup_and_no_recipe(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from autotune.report import write_report
 from autotune.tuning.events import Judged
-from autotune.tuning.judge import BY_CPU, FAR
+from policies.noise import Noise
+from policies.reason import Reason, ReasonKind
 from tests.autotune.looks.browser import CHROMIUM, needs_browser
 from tests.autotune.looks.parsed import Page
 from tests.autotune.report.drawn_study import STEPS, events, write_study
@@ -58,7 +59,7 @@ def test_each_bar_adds_up_to_its_step(text: str) -> None:
 
 
 def test_a_band_of_noise_ends_with_its_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.report.figures.noise_gain", lambda _: 3.0)
+    monkeypatch.setattr(Noise, "detectable_gain", lambda _: 3.0)
     page = write_report(write_study(tmp_path / "study")).read_text()
     bands = [line for line in re.findall("<rect[^>]*>", page) if 'class="band"' in line]
     assert bands
@@ -68,19 +69,20 @@ def test_a_band_of_noise_ends_with_its_chart(tmp_path: Path, monkeypatch: pytest
 def test_the_measure_that_accepted_a_gain_within_the_band_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.report.measurements.noise_gain", lambda _: 3.0)
-    told = [
-        msgspec.structs.replace(event, because=event.because.replace(FAR, BY_CPU))
-        if isinstance(event, Judged)
-        else event
-        for event in events(STEPS)
-    ]
+    monkeypatch.setattr(Noise, "detectable_gain", lambda _: 3.0)
+    told = [_by_cpu_time(event) if isinstance(event, Judged) else event for event in events(STEPS)]
     page = write_report(write_study(tmp_path / "study", told)).read_text()
     said = page.partition("The shaded band above the best so far is the noise of wall-clock time")[2]
     assert re.search(r"Accepted within it: trial \d+ by CPU time of the ranks", said)
     assert "in CPU time)" in said
     plain = write_report(write_study(tmp_path / "plain", events(STEPS))).read_text()
     assert re.search(r"Accepted within it: trial \d+ by wall-clock time", plain)
+
+
+def _by_cpu_time(event: Judged) -> Judged:
+    if event.reason is None or event.reason.kind is not ReasonKind.FAR_BEYOND_NOISE:
+        return event
+    return msgspec.structs.replace(event, reason=Reason(kind=ReasonKind.CPU_TIME, figures=event.reason.figures))
 
 
 def test_text_from_outside_stays_text(tmp_path: Path) -> None:

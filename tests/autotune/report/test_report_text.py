@@ -138,3 +138,16 @@ def test_of_many_changes_the_first_are_named_and_the_rest_counted(material: Mate
     changed = dict(tell(material.history, material.document).sentences)["What was changed"]
     assert changed.count("→") <= 4
     assert changed.endswith(" trials.")
+
+
+def test_a_rejected_trial_says_which_bursts_each_of_its_gains_is_of(material: Material) -> None:
+    section = next(section for section in sections_of(material) if section.key == "rejected")
+    facts = [dict(record.facts) for record in section.records]
+    compared = [each for each in facts if each["gain of all bursts"]]
+    assert compared
+    for each in compared:
+        assert re.search(
+            r"% over trial \d+ in wall-clock time \((first burst|median of|\d+ interleaved)", each["verdict"]
+        )
+        assert re.search(r"over trial \d+ in wall-clock time$", each["gain of all bursts"])
+    assert "The two may differ" in section.paragraphs[0]

@@ -170,7 +170,7 @@ def dies_after(events: int) -> Callable[[Event, History], None]:
 
 
 def measured(trials: Sequence[Trial]) -> list[object]:
-    return [(trial.number, trial.changes, trial.bursts, trial.outcomes, trial.verdict_because) for trial in trials]
+    return [(trial.number, trial.changes, trial.bursts, trial.outcomes, trial.verdict_reason) for trial in trials]
 
 
 OOM = Outcome(failure=Failure(kind=FailureKind.OOM, rank=1, evidence="std::bad_alloc"), ranks=2)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from analyzers.diagnosis import Analysis, Coverage, IdleByCause, Partition, TraceReport
+from autotune.looks.reasons import sentence
 from autotune.tuning.effect import no_effect
 from autotune.tuning.loop import base_proposal
 from policies.fixes import FIXES
@@ -51,7 +52,10 @@ def trial_of(
 
 def test_a_knob_the_model_does_not_have_as_asked_is_named() -> None:
     trial = trial_of(changes={"moe_grouped_gemm": (False, True)}, moe_grouped_gemm=False)
-    assert no_effect(trial, None) == "moe_grouped_gemm was set to True, the built model has False"
+    found = no_effect(trial, None)
+    assert found is not None
+    assert found.figures == {"knobs": [{"knob": "moe_grouped_gemm", "wanted": True, "built": False}]}
+    assert sentence(found) == "moe_grouped_gemm was set to True, the built model has False"
 
 
 def test_a_list_knob_is_compared_as_text() -> None:

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.tuning.judge import Judgement, gain_over, judge, noise_gain, speedup
+from autotune.looks.reasons import sentence
+from autotune.tuning.judge import Judgement, judge
 from autotune.tuning.loop import base_proposal
+from autotune.tuning.speedup import speedup, throughput_ratio
+from policies.noise import Noise
+from policies.reason import ReasonKind
 from policies.trial import Prediction, Status, Trial, Verdict
 from tests.autotune.tuning.fakes import base_recipe, outcome_of
 from tests.policies.drawn import gpu_recipe
@@ -90,7 +94,8 @@ def test_wall_time_decides_and_the_verdict_says_so() -> None:
     faster = trial_of(outcome_of(70_000), number=1, bursts=(3,))
     said = judge(faster, against=best, trials=[best, faster])
     assert said.verdict is Verdict.ACCEPTED
-    assert said.because.startswith("decided by wall-clock time, far beyond the noise: wall-clock time +4")
+    assert said.reason.kind is ReasonKind.FAR_BEYOND_NOISE
+    assert sentence(said.reason).startswith("decided by wall-clock time, far beyond the noise: +4")
 
 
 def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None:
@@ -103,7 +108,7 @@ def test_on_a_busy_machine_cpu_time_may_decide_and_the_verdict_says_so() -> None
     candidate = trial_of(busy(99_000, 800), busy(95_000, 801), number=1, bursts=(3, 5))
     said = judge(candidate, against=best, trials=[best, candidate])
     assert said.verdict is Verdict.ACCEPTED
-    assert said.because.startswith("wall-clock time is too noisy, decided by CPU time")
+    assert said.reason.kind is ReasonKind.CPU_TIME
 
 
 def test_a_predicted_gain_that_cpu_time_does_not_show_stays_open_on_cpus() -> None:
@@ -133,9 +138,9 @@ def test_a_prediction_that_the_measurement_contradicts_does_not_support_it() -> 
     near = said(Prediction(gain=0.04, gain_low=0.03, gain_high=0.05))
     far = said(Prediction(gain=0.6, gain_low=0.5, gain_high=0.7))
     assert near.verdict is Verdict.ACCEPTED
-    assert "within the prediction" in near.because
+    assert near.reason.kind is ReasonKind.WITHIN_PREDICTION
     assert far.verdict is Verdict.INCONCLUSIVE
-    assert "together" not in far.because
+    assert "together" not in far.reason.figures
 
 
 def test_what_was_only_published_must_be_likelier_than_what_was_estimated() -> None:
@@ -161,8 +166,8 @@ def test_the_steadier_measure_decides_where_noise_turns_a_pair_of_wall_times() -
     best = trial_of(*(there for there, _ in pairs), bursts=(1, 3, 5))
     candidate = trial_of(*(here for _, here in pairs), number=1, bursts=(2, 4, 6))
     said = judge(candidate, against=best, trials=[best, candidate])
-    assert said.verdict is Verdict.ACCEPTED, said.because
-    assert said.because.startswith("wall-clock time is too noisy, decided by CPU time")
+    assert said.verdict is Verdict.ACCEPTED, said.reason
+    assert said.reason.kind is ReasonKind.CPU_TIME
 
 
 def test_cpu_time_decides_nothing_where_wall_time_is_longer_on_average() -> None:
@@ -189,7 +194,8 @@ def test_a_failure_is_rejected_with_what_where_and_when() -> None:
     failure = Failure(kind=FailureKind.OOM, phase=BurstPhase.BACKWARD, rank=1, evidence="std::bad_alloc")
     dead = trial_of(Outcome(failure=failure), number=1, bursts=(3,))
     said = judge(dead, against=best, trials=[best, dead])
-    assert (said.verdict, said.because) == (Verdict.REJECTED, "oom in backward on rank 1: std::bad_alloc")
+    assert said.verdict is Verdict.REJECTED
+    assert sentence(said.reason) == "oom in backward on rank 1: std::bad_alloc"
 
 
 @pytest.mark.parametrize(
@@ -242,29 +248,32 @@ def test_throughput_not_step_time_is_compared() -> None:
     """Twice the tokens in 1.5 times the time is a gain."""
     best = trial_of(outcome_of(100_000), outcome_of(100_100))
     larger = trial_of(outcome_of(150_000, tokens_per_step=4096), number=1, bursts=(3,))
-    assert gain_over(larger, best) == pytest.approx(1 / 3, rel=0.01)
+    assert throughput_ratio(larger, best) == pytest.approx(4 / 3, rel=0.01)
 
 
 def test_the_speed_up_has_an_interval_that_holds_it_and_is_the_same_every_time() -> None:
     machine = Machine(3, drift=0.02, jitter=0.05)
     base = trial_of(machine.burst(), machine.burst())
     best = trial_of(machine.burst(2.0), machine.burst(2.0), number=1)
-    found = speedup(best, over=base)
+    found = speedup(best, over=base, trials=[base, best])
     assert found is not None
     assert found.low < found.value < found.high
-    assert 1.8 < found.low < 2.0 < found.high < 2.2
-    assert found == speedup(best, over=base)
+    assert 1.6 < found.low < 2.0 < found.high < 2.4
+    assert not found.provisional
+    assert found == speedup(best, over=base, trials=[base, best])
 
 
 def test_without_measurements_there_is_no_speed_up() -> None:
     dead = trial_of(Outcome(failure=Failure(kind=FailureKind.OOM, evidence="no")))
-    assert speedup(dead, over=trial_of(outcome_of(1000))) is None
+    base = trial_of(outcome_of(1000))
+    assert speedup(dead, over=base, trials=[base, dead]) is None
 
 
 def test_repeats_that_agree_narrow_the_noise() -> None:
     scattered = [trial_of(outcome_of(100_000), outcome_of(110_000), outcome_of(95_000))]
     steady = [trial_of(*(outcome_of(100_000 + shift) for shift in range(5)))]
-    assert noise_gain(steady) < 0.02 < noise_gain(scattered)
+    gains = [Noise(trials=trials).detectable_gain() for trials in (steady, scattered)]
+    assert gains[0] < 0.02 < gains[1]
 
 
 # Student's t as the judge's own table had it: the last row not above the freedom there is.
@@ -287,6 +296,6 @@ def test_verdicts_are_those_of_the_printed_table_of_student(monkeypatch: pytest.
         return [(said.verdict, bursts) for said, bursts in found]
 
     exact = verdicts()
-    monkeypatch.setattr("autotune.tuning.judge._student", by_the_table)
+    monkeypatch.setattr("policies.noise.student", by_the_table)
     assert verdicts() == exact
     assert {verdict for verdict, _ in exact} == set(Verdict)

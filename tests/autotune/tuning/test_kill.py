@@ -50,7 +50,7 @@ def kill_when_the_journal_has(run: subprocess.Popen[bytes], journal: Path, size:
 def told(history: History) -> list[object]:
     """All of a study but its clock."""
     return [
-        (trial.number, trial.recipe, trial.bursts, trial.status, trial.verdict, trial.verdict_because, step_times)
+        (trial.number, trial.recipe, trial.bursts, trial.status, trial.verdict, trial.verdict_reason, step_times)
         for trial in history.trials
         for step_times in [[outcome.step_us for outcome in trial.outcomes]]
     ]

@@ -53,7 +53,7 @@ def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
     ):
         assert line in lines
     assert any(line.startswith("  burst 1: 100 ms per step, ") for line in lines)
-    assert any(line.startswith("  rejected: no gain: wall-clock time ") for line in lines)
+    assert any(line.startswith("  rejected: no gain: −") for line in lines)
     assert any(line.startswith("  not run: config: ") for line in lines)
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from analyzers.diagnosis import Cause, RankTime
+from autotune.looks.reasons import verdict_text
 from autotune.tuning.journal import read_study
 from autotune.tuning.judge import judge
 from policies.trial import Phase, Prediction, Status, Verdict
@@ -52,7 +53,7 @@ def test_a_clear_gain_is_accepted_at_once_and_a_loss_is_rejected(tmp_path: Path)
     base, slower, faster = trials_in(tmp_path)
     assert [slower.verdict, faster.verdict] == [Verdict.REJECTED, Verdict.ACCEPTED]
     assert faster.changes == {"micro_batch_size": (1, 4)}
-    assert "decided by wall-clock time, far beyond the noise" in faster.verdict_because
+    assert "decided by wall-clock time, far beyond the noise" in verdict_text(faster)
     assert read_study(tmp_path).best == faster
     assert read_study(tmp_path).reference == base
 
@@ -63,7 +64,7 @@ def test_no_later_phase_runs_while_no_recipe_does(tmp_path: Path) -> None:
     assert [trial.proposal.phase for trial in trials_in(tmp_path)] == [Phase.FIT, Phase.FIT]
     assert [trial.status for trial in trials_in(tmp_path)] == [Status.OOM, Status.OOM]
     assert ended.status == "infeasible"
-    assert "oom on rank 1: std::bad_alloc" in trials_in(tmp_path)[1].verdict_because
+    assert "oom on rank 1: std::bad_alloc" in verdict_text(trials_in(tmp_path)[1])
 
 
 def test_tracing_is_left_out_of_repeats(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_close_candidate_is_repeated_in_turns_with_the_best(tmp_path: Path) ->
     assert order[:4] == [1, 4, 1, 4]
     _, candidate = trials_in(tmp_path)
     assert candidate.accepted
-    assert "interleaved repeats" in candidate.verdict_because
+    assert "interleaved repeats" in verdict_text(candidate)
 
 
 def test_a_knob_that_did_not_act_is_a_noop(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_knob_that_did_not_act_is_a_noop(tmp_path: Path) -> None:
     _, candidate = trials_in(tmp_path)
     assert candidate.status is Status.NOOP
     assert candidate.verdict is Verdict.REJECTED
-    assert candidate.verdict_because == "micro_batch_size was set to 4, the built model has 1"
+    assert verdict_text(candidate) == "micro_batch_size was set to 4, the built model has 1"
 
 
 def test_an_illegal_proposal_costs_no_burst(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_parted_loss_curve_rejects_a_change_that_claims_to_leave_training_alon
     loop_in(tmp_path, rule=parted, ideas=[FASTER]).run()
     _, candidate = trials_in(tmp_path)
     assert candidate.verdict is Verdict.REJECTED
-    assert "loss at step 1 is 9.9, trial 0 had 6.9" in candidate.verdict_because
+    assert "loss at step 1 is 9.9, trial 0 had 6.9" in verdict_text(candidate)
 
 
 def test_a_loss_that_is_no_number_survives_the_journal(tmp_path: Path) -> None:
@@ -172,4 +173,4 @@ def test_a_gain_that_was_predicted_is_accepted_on_one_burst(tmp_path: Path) -> N
     loop_in(tmp_path, rule=close, ideas=[Idea(changes={"micro_batch_size": 4}, predicted=predicted)], budget=2).run()
     _, candidate = trials_in(tmp_path)
     assert candidate.accepted
-    assert "within the prediction" in candidate.verdict_because
+    assert "within the prediction" in verdict_text(candidate)

@@ -1,0 +1,136 @@
+"""Reasons in words: the one place where the kind and figures of a verdict become a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autotune.looks import proposals
+from autotune.looks.quantities import counted, gain, percent
+from autotune.tuning.events import Ended, Proposed
+from policies.reason import Reason, ReasonKind
+from policies.trial import Proposal, Trial
+
+Figures = Mapping[str, Any]
+
+# A noise band above this fraction of throughput says no more than that nothing can be compared: at ±100 % a candidate
+# may be twice as fast as measured, or half.
+MAX_BAND = 1.0
+
+# What decided a verdict that accepted; other kinds compared nothing
+DECIDED_BY = {
+    ReasonKind.FAR_BEYOND_NOISE: "wall-clock time",
+    ReasonKind.INTERLEAVED_REPEATS: "wall-clock time of interleaved bursts",
+    ReasonKind.CPU_TIME: "CPU time of the ranks",
+    ReasonKind.WITHIN_PREDICTION: "wall-clock time together with the prediction",
+}
+
+
+def verdict_text(trial: Trial) -> str:
+    """Why a trial was judged as it was; of a journal of a version before reasons, its own text."""
+    text = sentence(trial.verdict_reason) if trial.verdict_reason else trial.verdict_because
+    return f"{text}; {provisional_text(trial)}" if trial.provisional else text
+
+
+def proposal_text(proposal: Proposal | Proposed) -> str:
+    """Returns why a recipe was proposed; of a journal of a version before reasons, its own text."""
+    return sentence(proposal.reason) if proposal.reason else proposal.because
+
+
+def as_imagined(reason: Reason) -> Reason:
+    """Returns the reason of a proposal after bursts that were only imagined: nothing was learned from them, and a recipe
+    that did not fit did so by estimate."""
+    figures = dict(reason.figures)
+    if "learned" in figures:
+        figures["learned"] = {**figures["learned"], "trials": 0, "imagined": True}
+    if "failed" in figures:
+        figures["failed"] = {**figures["failed"], "by_estimate": True}
+    return Reason(kind=reason.kind, figures=figures)
+
+
+def end_text(ended: Ended) -> str:
+    """Returns why a study ended, likewise."""
+    return sentence(ended.reason) if ended.reason else ended.because
+
+
+def provisional_text(trial: Trial) -> str:
+    """`provisional: from 1 burst of trial 3, before its verdict`."""
+    return f"provisional: from {counted(len(trial.bursts), 'burst')} of trial {trial.number}, before its verdict"
+
+
+def sentence(reason: Reason) -> str:
+    """Returns a reason in words."""
+    return SENTENCES[reason.kind](reason.figures)
+
+
+def divergence_text(figures: Figures) -> str:
+    """`loss at step 1 is 9.9, trial 0 had 6.9 (tolerance 2.0 %)`."""
+    tolerance = percent(figures["tolerance"])
+    had = f"trial {figures['against']} had {figures['against_loss']:.4g}"
+    return f"loss at step {figures['step']} is {figures['loss']:.4g}, {had} (tolerance {tolerance})"
+
+
+def _compared(figures: Figures) -> str:
+    """`+12.0 % over trial 3 in wall-clock time (2 interleaved pairs, noise ±3.0 %), +9.0 % in CPU time (noise ±1.0 %)`:
+    which bursts a gain is of stands beside it, since the gain of all bursts may differ."""
+    wall, cpu = figures["wall"], figures["cpu"]
+    said = f"{gain(wall['gain'])} over trial {figures['against']} in wall-clock time ({_bursts(wall)}, {_noise(wall)})"
+    return said if cpu is None else f"{said}, {gain(cpu['gain'])} in CPU time ({_noise(cpu)})"
+
+
+def _bursts(measure: Figures) -> str:
+    if measure["pairs"]:
+        return counted(measure["pairs"], "interleaved pair")
+    ours, theirs = measure["bursts"], measure["against_bursts"]
+    first = "first burst" if ours == 1 else f"median of {ours} bursts"
+    return f"{first} against {theirs}"
+
+
+def _noise(measure: Figures) -> str:
+    return "too noisy to compare" if measure["band"] > MAX_BAND else f"noise ±{percent(measure['band'])}"
+
+
+def _together(figures: Figures) -> str:
+    between = f"{gain(figures['predicted_low'])} to {gain(figures['predicted_high'])}"
+    together = f"{gain(figures['together'])} ± {percent(figures['together_half_width'])}"
+    return (
+        f"{_compared(figures)}, predicted {gain(figures['predicted'])} (90 %: {between}): together {together}, "
+        f"{_likely(figures['probability'])} to be a gain"
+    )
+
+
+def _likely(probability: float) -> str:
+    """`95 % likely`; never 100 %, which nothing is."""
+    return "more than 99 % likely" if probability > 0.99 else f"{percent(probability, 0)} likely"
+
+
+def _failed(figures: Figures) -> str:
+    where = "" if figures["rank"] is None else f" on rank {figures['rank']}"
+    when = "" if figures["phase"] is None else f" in {figures['phase']}"
+    return f"{figures['failure']}{when}{where}: {figures['evidence']}"
+
+
+def _not_acting(figures: Figures) -> str:
+    return "; ".join(
+        f"{each['knob']} was set to {each['wanted']!r}, the built model has {each['built']!r}"
+        for each in figures["knobs"]
+    )
+
+
+SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
+    **proposals.SENTENCES,
+    ReasonKind.FIRST_TO_RUN: lambda figures: "the first recipe that runs",
+    ReasonKind.FAR_BEYOND_NOISE: lambda f: f"decided by wall-clock time, far beyond the noise: {_compared(f)}",
+    ReasonKind.INTERLEAVED_REPEATS: lambda f: f"decided by wall-clock time, in interleaved repeats: {_compared(f)}",
+    ReasonKind.CPU_TIME: lambda f: f"wall-clock time is too noisy, decided by CPU time: {_compared(f)}",
+    ReasonKind.WITHIN_PREDICTION: lambda figures: f"within the prediction: {_together(figures)}",
+    ReasonKind.WITHIN_NOISE: lambda figures: f"no gain beyond the noise: {_compared(figures)}",
+    ReasonKind.PREDICTION_UNDECIDED: lambda figures: f"no gain beyond the noise: {_together(figures)}",
+    ReasonKind.NO_GAIN: lambda figures: f"no gain: {_compared(figures)}",
+    ReasonKind.LOSSES_DIVERGE: lambda f: f"is labelled training-equivalent, but its {divergence_text(f)}",
+    ReasonKind.NO_STEP_TIMES: lambda figures: "the burst gave no step times",
+    ReasonKind.BURST_FAILED: _failed,
+    ReasonKind.DID_NOT_RUN: lambda figures: f"the trial is {figures['status']}",
+    ReasonKind.NOT_ACTING: _not_acting,
+    ReasonKind.NOT_IN_TRACE: lambda figures: f"the trace shows no effect: {figures['missing']}",
+}

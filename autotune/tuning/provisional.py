@@ -1,0 +1,32 @@
+"""A study that stopped in the middle: its open trials judged from the bursts they have.
+
+A trial is open from its first burst until its verdict, which repeats may delay. The loop judges it when they are done;
+whoever looks at the study before, or after an interruption, gets the verdict of the bursts so far, marked provisional.
+"""
+
+from __future__ import annotations
+
+from autotune.tuning.effect import no_effect
+from autotune.tuning.events import Judged
+from autotune.tuning.history import History
+from autotune.tuning.judge import judge
+from policies.trial import Status, Trial, Verdict
+
+
+def as_it_stands(history: History) -> History:
+    """The history with a provisional verdict for every open trial; the history itself where none is open."""
+    open_trials = [trial for trial in history.attempted.values() if trial.verdict is None]
+    if not open_trials:
+        return history
+    found = history.copy()
+    for trial in open_trials:
+        found.judge_provisionally(_judged(trial, found))
+    return found
+
+
+def _judged(trial: Trial, history: History) -> Judged:
+    parent = history.attempted.get(trial.proposal.parent) if trial.proposal.parent is not None else None
+    if trial.status is Status.OK and (idle := no_effect(trial, parent)):
+        return Judged(trial=trial.number, status=Status.NOOP, verdict=Verdict.REJECTED, reason=idle)
+    judgement = judge(trial, against=history.best, trials=[*history.trials, trial])
+    return Judged(trial=trial.number, status=trial.status, verdict=judgement.verdict, reason=judgement.reason)
