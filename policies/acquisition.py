@@ -30,8 +30,8 @@ NEVER = -100.0  # log score of what does not surely fit, beside any log step
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Of N candidates, [N] each. `log_step` is of seconds while nothing runs, else over the incumbent's; `noise` is what
-    a busy machine adds to the log ratio of two bursts; candidates are ranked by `score`."""
+    """Of N candidates, [N] each. `log_step` is of seconds while nothing runs, else over the incumbent's; `noise` is
+    what a busy machine adds to the log ratio of two bursts; candidates are ranked by `score`."""
 
     log_step: Floats
     deviation: Floats
@@ -42,8 +42,8 @@ class Scores:
 
 
 def min_fit_probability(trials: Sequence[Trial]) -> float:
-    """Returns the P(fits) that a burst needs: higher after each proposal that ran out of memory, since the surrogate was
-    too confident."""
+    """Returns the P(fits) that a burst needs: higher after each proposal that ran out of memory, since the surrogate
+    was too confident."""
     ran_out = sum(trial.status is Status.OOM and trial.proposal.parent is not None for trial in trials)
     return float(1 - (1 - MIN_FIT_PROBABILITY) * OOM_CAUTION**ran_out)
 
@@ -64,8 +64,8 @@ def score_first(table: Candidates, surrogate: Surrogate, avoid: Avoid) -> Scores
 
 
 def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid: Avoid, *, min_fit: float) -> Scores:
-    """Scores candidates against the incumbent: expected improvement × P(fits) to FEASIBILITY_POWER × trust; 0 where P(fits)
-    is below `min_fit` or a loss is predicted by more than LOSING_DEVIATIONS."""
+    """Scores candidates against the incumbent: expected improvement × P(fits) to FEASIBILITY_POWER × trust; 0 where
+    P(fits) is below `min_fit` or a loss is predicted by more than LOSING_DEVIATIONS."""
     fits = surrogate.memory.fits(table)
     log_step, deviation = surrogate.time.difference(surrogate.time.closed_form(table), incumbent)
     z = -log_step / deviation

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzers.diagnosis import Analysis, Wall
+from policies.changes.stand_ins import stand_ins
 from policies.fix import Fix, KnobChanges, gain_of
-from policies.fixes import FIXES
+from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.legality import Refusal, derive
-from policies.phases import plan_of
 from policies.situation import Situation
-from policies.stand_ins import stand_ins
-from policies.trial import Phase
 from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
@@ -52,8 +50,7 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
     """
     finding = analysis.diagnosis.finding(wall)
     if wall is Wall.MEMORY and finding is not None and finding.recoverable_us <= 0 and finding.share >= 1:
-        plan = plan_of(Phase.FIT)
-        fixes = sorted((FIXES[name] for name in (*plan.fixes, *plan.last_resorts)), key=lambda fix: fix.slowdown)
+        fixes = sorted((FIXES[name] for name in (*FITTING, *LAST_RESORTS)), key=lambda fix: fix.slowdown)
         return [found for fix in fixes if (found := _advised(fix, wall, None, situation, analysis)) is not None]
     seen = situation or Situation(recipe=stand_ins(on_cpu=_on_cpu(analysis))[0], analysis=analysis)
     claimed = [(fix, us) for fix in FIXES.values() if (us := _claimed_us(fix, wall, seen)) > 0]

@@ -1,9 +1,9 @@
 """What not to try: one memory of everything that was tried, refused, failed or brought nothing.
 
-All of it is rebuilt from the trials at each decision. A *refusal* is a cause for which the trainer of this machine would
-not start: a knob's value that no recipe that got further has had. Where there are several, what the trainer said names
-it (`sequence parallel is not supported by torch LayerNorm`), or a second refusal with the same words has fewer of them
-in common; until then only recipes with all of them are refused.
+All of it is rebuilt from the trials at each decision. A *refusal* is a cause for which the trainer of this machine
+would not start: a knob's value that no recipe that got further has had. Where there are several, what the trainer said
+names it (`sequence parallel is not supported by torch LayerNorm`), or a second refusal with the same words has fewer of
+them in common; until then only recipes with all of them are refused.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ def _beside_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: s
 
 
 def _refusing(trial: Trial) -> Failure | None:
-    """Returns why its trainer would not start; None for every other end. A trial without a burst broke a rule of ours."""
+    """Returns why its trainer would not start; None for every other end. A trial without a burst broke a rule of
+    ours."""
     failures = [outcome.failure for outcome in trial.outcomes if outcome.failure]
     if trial.status is not Status.FAILED or not trial.bursts or not failures:
         return None

@@ -1,8 +1,8 @@
 """A candidate as named fixes: which known fixes its changes are, what each is predicted to give, and which are needed.
 
-Fixes recognise themselves in the change (`Fix.matches`); where several claim a knob, the first of PRECEDENCE has it. What
-no fix claims is a member by itself, under the knob's name. A member's share is the predicted gain that is lost when it is
-taken out, with the knobs that follow it; the interaction is the total less the sum of the shares.
+Fixes recognise themselves in the change (`Fix.matches`); where several claim a knob, the first of PRECEDENCE has it.
+What no fix claims is a member by itself, under the knob's name. A member's share is the predicted gain that is lost
+when it is taken out, with the knobs that follow it; the interaction is the total less the sum of the shares.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """`shares` by member, the largest first; `interaction` is the predicted gain (a fraction of throughput) that no member
-    has by itself. None where the surrogate cannot tell."""
+    """`shares` by member, the largest first; `interaction` is the predicted gain (a fraction of throughput) that no
+    member has by itself. None where the surrogate cannot tell."""
 
     shares: tuple[FixShare, ...]
     interaction: float | None
@@ -78,7 +78,7 @@ def members(before: Recipe, after: Recipe) -> list[Member]:
 
 def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
     """Takes knobs and their followers out of what is left, and yields those that were there."""
-    for knob in (*knobs, *(follower for knob in knobs for follower in FOLLOWERS.get(knob, ()))):
+    for knob in (*knobs, *(follower for one in knobs for follower in FOLLOWERS.get(one, ()))):
         if knob in left:
             del left[knob]
             yield knob
@@ -119,8 +119,8 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
 
 
 def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
-    """Returns the smallest change with the candidate's gain: members are taken out one at a time, the least first, while
-    predicted throughput falls by less than REDUCIBLE_LOG_GAIN in all and expected improvement keeps
+    """Returns the smallest change with the candidate's gain: members are taken out one at a time, the least first,
+    while predicted throughput falls by less than REDUCIBLE_LOG_GAIN in all and expected improvement keeps
     REDUCED_IMPROVEMENT. Kept is what P(fits), a rule, a published effect or a deliberate try needs."""
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate

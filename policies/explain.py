@@ -111,7 +111,8 @@ class Explain:
         return Reason(kind=ReasonKind.NOT_WORTH_A_BURST, figures=figures | {"limit": limit})
 
     def _claimed(self, chosen: Candidate) -> Reason:
-        assert chosen.claimed is not None and chosen.log_gain is not None
+        assert chosen.claimed is not None
+        assert chosen.log_gain is not None
         claimed, situation = chosen.claimed, self._know.situation
         names = [part for claim in claimed.fix.claims if claim.wall is claimed.wall for part in claim.parts]
         sizes = {part: situation.recoverable_us(claimed.wall, (part,)) for part in dict.fromkeys(names)}

@@ -62,7 +62,8 @@ class Knowledge:
 
     @property
     def min_fit_unmodelled(self) -> float:
-        """P(fits) asked of a change that the surrogate cannot see: confident, or as likely as the incumbent, which ran."""
+        """P(fits) asked of a change that the surrogate cannot see: confident, or as likely as the incumbent, which
+        ran."""
         return min(CONFIDENT_FIT_PROBABILITY, float(self.surrogate.memory.fits(tabulate([self.recipe]))[0]))
 
     def chance(self, fix: Fix) -> float:

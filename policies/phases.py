@@ -1,7 +1,7 @@
 """The phases of a tuning run: the question each asks, and which candidates it may propose.
 
-fit makes the recipe run, scale looks for another layout, profile acts on the wall that the trace names, retune moves the
-rest. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Bridge's performance skills.
+fit makes the recipe run, scale looks for another layout, profile acts on the wall that the trace names, retune moves
+the rest. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Bridge's performance skills.
 """
 
 from __future__ import annotations
@@ -14,32 +14,17 @@ from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import sizes_of
 
-PHASES: tuple[Phase, ...] = (Phase.FIT, Phase.SCALE, Phase.PROFILE, Phase.RETUNE)
 QUESTIONS: dict[Phase, str] = {
     Phase.FIT: "What is the fastest recipe that surely fits in memory?",
     Phase.SCALE: "Is another layout of the ranks, or another micro batch, faster?",
     Phase.PROFILE: "Which wall costs most, and which change gives most of it back?",
     Phase.RETUNE: "Do the other settings, alone or in pairs, have better values around the best?",
 }
-# Fixes that make a recipe fit, in the order in which they are combined; the last resorts only when the others do not
-FITTING = (
-    "expandable_segments",
-    "distributed_optimizer",
-    "selective_recompute",
-    "micro_batch_down",
-    "precision_aware_optimizer",
-    "more_expert_parallel",
-    "full_recompute",
-    "more_pipeline_parallel",
-    "more_context_parallel",
-    "more_tensor_parallel",
-)
-LAST_RESORTS = ("activation_offload", "optimizer_offload")
 
 
 def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
-    """Returns the phase that may propose a recipe: scale for another layout or micro batch, profile where a changed knob
-    acts on the wall that is named, retune for the rest."""
+    """Returns the phase that may propose a recipe: scale for another layout or micro batch, profile where a changed
+    knob acts on the wall that is named, retune for the rest."""
     now = know.recipe
     if sizes_of(now) != sizes_of(recipe) or now.training.micro_batch_size != recipe.training.micro_batch_size:
         return Phase.SCALE
@@ -48,8 +33,8 @@ def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
 
 
 def _walls_named(know: Knowledge) -> set[str]:
-    """Returns the wall of the diagnosis, or whose knobs act on its cause; where there is none, every wall that could give
-    more than the noise."""
+    """Returns the wall of the diagnosis, or whose knobs act on its cause; where there is none, every wall that could
+    give more than the noise."""
     analysis = know.situation.analysis
     if analysis is None:
         return set()

@@ -1,7 +1,7 @@
 """Why a recipe was proposed, a trial judged or a study ended: a kind and its figures.
 
-Data only: words are made of a reason where it is shown (`autotune.looks.reasons`), and no code reads them back. Gains are
-fractions of throughput, `lost_us` and `step_us` microseconds of an average traced step.
+Data only: words are made of a reason where it is shown (`autotune.looks.reasons`), and no code reads them back. Gains
+are fractions of throughput, `lost_us` and `step_us` microseconds of an average traced step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The search of a study, by Optuna: one study, told every trial and asked in every phase. The only file that imports Optuna.
+"""The search of a study, by Optuna: one study, told every trial and asked in every phase. The only file that imports
+Optuna.
 
-A study of a tuning run is rebuilt from its trials at each decision and seeded by seed and trial number, so that a resumed
-run asks the same. What is told is the recipe that ran, as a point of the study's `Space`; running out of memory is a
-completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`, `gp` and
-`random` sample the whole space, and their point is taken to the nearest candidate.
+A study of a tuning run is rebuilt from its trials at each decision and seeded by seed and trial number, so that a
+resumed run asks the same. What is told is the recipe that ran, as a point of the study's `Space`; running out of memory
+is a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`, `gp`
+and `random` sample the whole space, and their point is taken to the nearest candidate.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def ask(
 ) -> Candidate | None:
     """Asks the study of `trials` for the next candidate of a phase; None where there is none.
 
-    `candidates` are the phase's best by acquisition; `nearest` yields all of the phase's by their distance from a point.
-    `sampler` is surrogate, tpe, gp or random. The same arguments give the same answer.
+    `candidates` are the phase's best by acquisition; `nearest` yields all of the phase's by their distance from a
+    point. `sampler` is surrogate, tpe, gp or random. The same arguments give the same answer.
     """
     import optuna
 
@@ -145,8 +146,9 @@ def _study(
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedTrial:
-    """A trial for Optuna's own tools. `knobs` are those that vary in the study, the same for every trial; `tokens_per_s`
-    is None for one that failed for another reason than memory; `excess` is peak over limit, minus one."""
+    """A trial for Optuna's own tools. `knobs` are those that vary in the study, the same for every trial;
+    `tokens_per_s` is None for one that failed for another reason than memory; `excess` is peak over limit, minus
+    one."""
 
     knobs: Mapping[str, Any]
     tokens_per_s: float | None

@@ -1,8 +1,8 @@
 """The search space of a study, as axes of absolute values that stay fixed while it runs.
 
 A point gives the value of every axis; every recipe that can be tried has one. Sizes are numbers, knobs that only make
-sense together (recompute's four) are one axis, and a value that no option has counts as OTHER. The study's sampler turns
-the axes into its own distributions.
+sense together (recompute's four) are one axis, and a value that no option has counts as OTHER. The study's sampler
+turns the axes into its own distributions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Space:
         return found
 
     def distance(self, table: Candidates, point: Point) -> Floats:
-        """Returns how far every row of a table lies from a point, [N]: doublings of sizes, and 1 for each other choice."""
+        """Returns how far every row of a table lies from a point, [N]: doublings of sizes, and 1 for each other
+        choice."""
         total = np.zeros(table.count)
         columns = dict(
             zip(LAYOUT, (table.tp, table.pp, table.vpp, table.cp, table.ep, table.etp), strict=True),

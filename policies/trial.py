@@ -29,6 +29,9 @@ class Phase(StrEnum):
     RETUNE = "retune"
 
 
+PHASES = tuple(Phase)  # in the order in which they propose
+
+
 class Status(StrEnum):
     OK = "ok"
     OOM = "oom"
@@ -79,8 +82,8 @@ class Prediction:
 class FixShare:
     """One named part of a proposal: a file of `policies/fixes`, or a knob by itself, and the `knobs` that it moved.
 
-    `predicted_share` is the gain (a fraction of throughput) lost when it is taken out, None where that is illegal or not
-    known; `frees_gib` the memory of the hottest GPU that it frees, where the parent does not fit."""
+    `predicted_share` is the gain (a fraction of throughput) lost when it is taken out, None where that is illegal or
+    not known; `frees_gib` the memory of the hottest GPU that it frees, where the parent does not fit."""
 
     fix: str
     wall: Wall | None
@@ -91,8 +94,8 @@ class FixShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The next recipe to try. `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain that
-    no fix has by itself. `because` is the sentence of journals that have no `reason`."""
+    """The next recipe to try. `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain
+    that no fix has by itself. `because` is the sentence of journals that have no `reason`."""
 
     recipe: Recipe
     parent: int | None  # number of the trial it was made from; None for the base recipe

@@ -196,8 +196,9 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best of
-        all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth it."""
+        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best
+        of all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth
+        it."""
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]
@@ -257,8 +258,8 @@ class Decision:
         return settings(know, self.near) if vain < know.recipe.tune.patience else []
 
     def _out_of_patience(self, phase: Phase) -> bool:
-        """Whether `tune.patience` proposals of the phase in a row brought no gain: how a phase ends whose sampler does not
-        say what a burst is worth."""
+        """Whether `tune.patience` proposals of the phase in a row brought no gain: how a phase ends whose sampler does
+        not say what a burst is worth."""
         vain = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
         return vain >= self.know.recipe.tune.patience
 

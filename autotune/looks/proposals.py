@@ -159,8 +159,8 @@ def _claimed(figures: Figures) -> str:
         for each in figures["parts"][:2]
     ]
     claim = (
-        f"{FIXES[figures['fix']].title} claims {_ms(figures['claimed_us'])} ms of it: {gain(figures['gain'])} expected, "
-        f"at most {gain(figures['gain_bound'])}"
+        f"{FIXES[figures['fix']].title} claims {_ms(figures['claimed_us'])} ms of it: "
+        f"{gain(figures['gain'])} expected, at most {gain(figures['gain_bound'])}"
     )
     fits = _fits(figures["fits_probability"])
     return _sentence(", ".join(named) or _wall(figures["wall"]), claim, fits, "the estimate does not model it")

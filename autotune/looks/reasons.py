@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from autotune.looks import proposals
 from autotune.looks.quantities import counted, gain, percent
-from autotune.tuning.events import Ended, Proposed
 from policies.reason import Reason, ReasonKind
-from policies.trial import Proposal, Trial
+from policies.trial import Trial
 
 Figures = Mapping[str, Any]
 
 # A noise band above this fraction of throughput says no more than that nothing can be compared: at ±100 % a candidate
 # may be twice as fast as measured, or half.
 MAX_BAND = 1.0
+
+
+class Reasoned(Protocol):
+    """A proposal or an end of the journal: `because` is the text of versions before reasons."""
+
+    @property
+    def reason(self) -> Reason | None: ...
+
+    @property
+    def because(self) -> str: ...
+
 
 # What decided a verdict that accepted; other kinds compared nothing
 DECIDED_BY = {
@@ -32,14 +42,14 @@ def verdict_text(trial: Trial) -> str:
     return f"{text}; {provisional_text(trial)}" if trial.provisional else text
 
 
-def proposal_text(proposal: Proposal | Proposed) -> str:
+def proposal_text(proposal: Reasoned) -> str:
     """Returns why a recipe was proposed; of a journal of a version before reasons, its own text."""
     return sentence(proposal.reason) if proposal.reason else proposal.because
 
 
 def as_imagined(reason: Reason) -> Reason:
-    """Returns the reason of a proposal after bursts that were only imagined: nothing was learned from them, and a recipe
-    that did not fit did so by estimate."""
+    """Returns the reason of a proposal after bursts that were only imagined: nothing was learned from them, and a
+    recipe that did not fit did so by estimate."""
     figures = dict(reason.figures)
     if "learned" in figures:
         figures["learned"] = {**figures["learned"], "trials": 0, "imagined": True}
@@ -48,7 +58,7 @@ def as_imagined(reason: Reason) -> Reason:
     return Reason(kind=reason.kind, figures=figures)
 
 
-def end_text(ended: Ended) -> str:
+def end_text(ended: Reasoned) -> str:
     """Returns why a study ended, likewise."""
     return sentence(ended.reason) if ended.reason else ended.because
 

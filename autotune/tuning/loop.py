@@ -22,9 +22,8 @@ from autotune.tuning.judge import Judgement, judge
 from autotune.tuning.speedup import speedup, throughput_ratio
 from autotune.units import share_of
 from policies.noise import Noise
-from policies.phases import PHASES
 from policies.reason import Reason, ReasonKind
-from policies.trial import Phase, Proposal, Status, Trial, Verdict
+from policies.trial import PHASES, Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]

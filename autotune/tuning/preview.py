@@ -21,8 +21,7 @@ from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
-from policies.phases import PHASES
-from policies.trial import Phase, Proposal, Status, Trial
+from policies.trial import PHASES, Phase, Proposal, Status, Trial
 from policies.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate

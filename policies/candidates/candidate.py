@@ -36,8 +36,8 @@ class Opinion(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """What a fix claims of the incumbent's trace: `claimed_us` of a step on `wall`, of which at most `bound` (a fraction
-    of throughput) can be gained."""
+    """What a fix claims of the incumbent's trace: `claimed_us` of a step on `wall`, of which at most `bound` (a
+    fraction of throughput) can be gained."""
 
     fix: Fix
     wall: Wall
@@ -56,9 +56,9 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One recipe that may come next. While nothing runs `log_step` is of seconds and `log_gain` is None; else `log_step`
-    is over the incumbent's and `log_gain` its negative. `deviation` is that of `log_step`; `noise` is what a busy
-    machine adds to the log ratio of two bursts. Candidates are ranked by `score`."""
+    """One recipe that may come next. While nothing runs `log_step` is of seconds and `log_gain` is None; else
+    `log_step` is over the incumbent's and `log_gain` its negative. `deviation` is that of `log_step`; `noise` is what a
+    busy machine adds to the log ratio of two bursts. Candidates are ranked by `score`."""
 
     recipe: Recipe
     opinion: Opinion = Opinion.SURROGATE
@@ -153,8 +153,8 @@ def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, r
 
 
 def preferred(found: Sequence[Candidate]) -> Candidate:
-    """Returns the candidate with the highest score or, of those predicted to be as fast and as sure to fit, the one with
-    the least offload, model parallelism and recompute. Candidates are given best first."""
+    """Returns the candidate with the highest score or, of those predicted to be as fast and as sure to fit, the one
+    with the least offload, model parallelism and recompute. Candidates are given best first."""
     first = max(found, key=lambda each: each.score)
     equal = [
         each

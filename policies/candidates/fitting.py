@@ -1,8 +1,8 @@
 """Candidates that make a recipe fit: the cheapest set of fixes that is predicted to fit, in one step.
 
-A uniform-cost search over sets of fixes, each taken at most once and in the phase's order; the cost of a set is the step
-time that its fixes are known to cost. Every set is predicted whole, so memory need not fall with every fix. When no set
-is predicted to fit, the likeliest are tried a few times, and then the phase ends.
+A uniform-cost search over sets of fixes, each taken at most once and in the phase's order; the cost of a set is the
+step time that its fixes are known to cost. Every set is predicted whole, so memory need not fall with every fix. When
+no set is predicted to fit, the likeliest are tried a few times, and then the phase ends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any
 from policies.acquisition import CONFIDENT_FIT_PROBABILITY
 from policies.constants import constant
 from policies.fix import Fix
-from policies.fixes import FIXES
+from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.knowledge import Knowledge
 from policies.legality import Refusal, derive
-from policies.phases import FITTING, LAST_RESORTS
 from policies.trial import Phase, Status
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
@@ -45,8 +44,8 @@ class FitSet:
 
 
 def cheapest_fit(know: Knowledge) -> FitSet | None:
-    """Returns the next recipe on the way to one that fits: offloading in the last resort, the likeliest where none surely
-    fits; None when nothing is left to try."""
+    """Returns the next recipe on the way to one that fits: offloading in the last resort, the likeliest where none
+    surely fits; None when nothing is left to try."""
     sets: list[FitSet] = []
     for names in (FITTING, FITTING + LAST_RESORTS):
         sets = []

@@ -1,8 +1,8 @@
 """Candidates from the legal space of `plan`: every layout with every setting, carrying what the incumbent has won.
 
 A step to another layout must not give back what single settings have won, and what costs nothing is not worth a burst
-of its own. Knobs that `plan` does not vary stand as in the incumbent where they were tried by themselves or even out the
-experts' load; where a layout refuses one, it goes without. On GPUs `free.FREE` is switched on.
+of its own. Knobs that `plan` does not vary stand as in the incumbent where they were tried by themselves or even out
+the experts' load; where a layout refuses one, it goes without. On GPUs `free.FREE` is switched on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def legal_space(base: Recipe) -> Search:
 def layouts(
     space: Search, given: Recipe, incumbent: Recipe | None, surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group:
-    """Returns the short list of the space of the recipe as `given`, scored against the incumbent (None: nothing runs)."""
+    """Returns the short list of the space of the recipe as `given`, scored against the incumbent (None: nothing
+    runs)."""
     space = space if incumbent is None else carrying(space, given, incumbent, surrogate)
     every = space.finals.candidates
     table = every.take(_short_list(every, surrogate, avoid, min_fit))

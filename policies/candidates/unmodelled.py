@@ -1,4 +1,5 @@
-"""Candidates that the surrogate has no opinion on: fixes by what they claim of the trace, settings by published effects.
+"""Candidates that the surrogate has no opinion on: fixes by what they claim of the trace, settings by published
+effects.
 
 A fix claims a share of a traced loss; a single setting has a row of `effects.csv`, and no more can come of it than the
 walls it acts on could give back.
@@ -70,8 +71,8 @@ def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
 
 
 def recipes_of(fix: Fix, know: Knowledge) -> Iterator[Recipe]:
-    """Yields the legal recipes that a fix makes of the incumbent, in its order of preference; none that it does not apply
-    to."""
+    """Yields the legal recipes that a fix makes of the incumbent, in its order of preference; none that it does not
+    apply to."""
     if fix.precondition(know.situation) is not None:
         return
     for changes in fix.changes(know.situation):

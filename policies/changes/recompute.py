@@ -59,7 +59,8 @@ def heavier(recipe: Recipe) -> list[KnobChanges]:
 
 
 def position(recipe: Recipe) -> float:
-    """Returns the rung a recipe stands on; modules that are no rung stand half a rung above the last one they contain."""
+    """Returns the rung a recipe stands on; modules that are no rung stand half a rung above the last one they
+    contain."""
     granularity = recipe.knob("recompute_granularity")
     ladder = rungs(recipe)
     if granularity is None:

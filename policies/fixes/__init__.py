@@ -14,3 +14,17 @@ def _discover() -> dict[str, Fix]:
 
 
 FIXES: dict[str, Fix] = _discover()
+# Fixes that make a recipe fit, in the order in which they are combined; the last resorts only when the others do not
+FITTING = (
+    "expandable_segments",
+    "distributed_optimizer",
+    "selective_recompute",
+    "micro_batch_down",
+    "precision_aware_optimizer",
+    "more_expert_parallel",
+    "full_recompute",
+    "more_pipeline_parallel",
+    "more_context_parallel",
+    "more_tensor_parallel",
+)
+LAST_RESORTS = ("activation_offload", "optimizer_offload")

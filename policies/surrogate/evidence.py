@@ -32,8 +32,8 @@ class RankParts:
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What one trial measured. `step_s` is None where nothing was; `peak_gib` is by pipeline rank, empty where it was
-    not measured; `denied_gib` is what the allocator could not hold when a rank ran out of memory, `outside_gib` the most
-    that a rank's GPU held outside the allocator in any burst; None where not known."""
+    not measured; `denied_gib` is what the allocator could not hold when a rank ran out of memory, `outside_gib` the
+    most that a rank's GPU held outside the allocator in any burst; None where not known."""
 
     number: int
     recipe: Recipe

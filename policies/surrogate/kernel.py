@@ -83,7 +83,8 @@ class GaussianProcess:
         return self._posterior(self._cross(where), 1.0)
 
     def difference(self, there: Floats, here: Floats) -> tuple[Floats, Floats]:
-        """Returns (mean, variance), [N] each, of the process at features [N, K] minus its value at the one row `here`."""
+        """Returns (mean, variance), [N] each, of the process at features [N, K] minus its value at the one row
+        `here`."""
         return self._posterior(self._cross(there) - self._cross(here), 2 * (1 - kernel(there, here)[:, 0]))
 
     def _cross(self, where: Floats) -> Floats:

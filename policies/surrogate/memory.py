@@ -2,10 +2,11 @@
 
     log peak(x, pipeline rank) = log Σ groups (1 + φ) · part(x, pipeline rank) + h(x)
 
-φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. A recipe
-that ran out of memory needed more than the limit, one that ran needed less. Memory outside torch's allocator is a group
-of its own, exp(φ) times the estimate, fitted to every burst that measured it. Where a rank ran out below the nominal
-limit (fragmentation, other processes), the limit is what it met. Shapes: N candidates, P pipeline ranks, G groups.
+φ moves the estimate's parts, group by group, with the priors of GROUPS; h is a Gaussian process over the knobs. A
+recipe that ran out of memory needed more than the limit, one that ran needed less. Memory outside torch's allocator is
+a group of its own, exp(φ) times the estimate, fitted to every burst that measured it. Where a rank ran out below the
+nominal limit (fragmentation, other processes), the limit is what it met. Shapes: N candidates, P pipeline ranks, G
+groups.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class TimeSurrogate:
         return float(np.sqrt(2 * beyond))
 
     def means(self, candidates: Candidates) -> Floats:
-        """Returns log seconds a step, [N], by the closed form at the fitted factors, without g: fast, for whole tables."""
+        """Returns log seconds a step, [N], by the closed form at the fitted factors, without g: fast, for whole
+        tables."""
         return np.log(stages_of(candidates, constants=move_constants(self.theta)).step)
 
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
@@ -226,8 +227,8 @@ def _slopes(
 
 
 class _Form:
-    """The closed form at the measured recipes beside the measurements, each group of figures whitened by its covariance:
-    several measurements of similar recipes count little more than one."""
+    """The closed form at the measured recipes beside the measurements, each group of figures whitened by its
+    covariance: several measurements of similar recipes count little more than one."""
 
     def __init__(self, measured: Sequence[Evidence]) -> None:
         self.candidates = tabulate([each.recipe for each in measured])

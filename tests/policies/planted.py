@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from policies.policy import Policy
+
 from analyzers import analyze
 from policies.noise import throughput
 from policies.phases import PHASES
-from policies.policy import Policy
 from policies.trial import Phase, Proposal, Trial, Verdict, status_of
 from trainer.burst import Burst
 from trainer.engines.simulated import Machine, SimulatedEngine

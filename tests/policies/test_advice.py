@@ -9,9 +9,9 @@ import pytest
 
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall, WallFinding
 from policies.advice import advice
+from policies.changes.stand_ins import stand_ins
 from policies.fixes import FIXES
 from policies.situation import Situation
-from policies.stand_ins import stand_ins
 from tests.autotune.report.drawn_study import STEPS, analysis_of
 from trainer.command_line.megatron_lm.flags import BY_NAME
 from trainer.recipe.rules import check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from policies.words import leading_wall
 
 from analyzers.cause import LATE
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall
@@ -11,7 +12,6 @@ from autotune.diagnose.next_steps import next_steps
 from policies.cures import CURES, said_of, walls_of
 from policies.fixes import FIXES
 from policies.situation import Situation
-from policies.words import leading_wall
 from tests.policies.drawn import analysis, gpu_recipe
 
 PARTS = {Wall.COMMUNICATION: {"ep_dispatch": 9_000.0}, Wall.COMPUTE: {"memory_bound": 5_000.0}}

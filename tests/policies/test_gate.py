@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
 from policies.gate import MemoryGate
+
 from policies.trial import Trial
 from tests.policies.drawn import cpu_recipe, out_of_memory, outcome, trial
 from trainer.recipe import Recipe

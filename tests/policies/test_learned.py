@@ -8,17 +8,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from policies.consider import Candidate, Idea, consider
+from policies.gate import closed_form_gib
+from policies.learned import WORTH, LearnedPolicy
+from policies.prospects import LEFT_ON, LIKELY, asked_of_fits, gives_up
+from policies.view import View, view_of
 
 from analyzers import analyze
 from policies import learned
-from policies.consider import Candidate, Idea, consider
 from policies.fix import Fix
-from policies.gate import closed_form_gib
-from policies.learned import WORTH, LearnedPolicy
 from policies.phases import PHASES
-from policies.prospects import LEFT_ON, LIKELY, asked_of_fits, gives_up
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
-from policies.view import View, view_of
 from tests.policies.drawn import cpu_recipe, out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.learned import LearnedPolicy
 from policies.refusals import refusals
+
 from policies.trial import Phase, Status, Trial, Verdict
 from tests.policies.drawn import gpu_recipe, trial
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from policies.policy import Policy
 
 from analyzers.diagnosis import Wall
 from policies.fixes import FIXES
 from policies.phases import PHASES, PLANS
-from policies.policy import Policy
 from policies.trial import Phase, Proposal, Trial, Verdict
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, out_of_memory, outcome, trial
 from trainer.recipe import Recipe
