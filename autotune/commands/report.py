@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -21,5 +22,8 @@ def report(study: StudyFolder, *, gpu_hour_price: Price = None) -> Answer:
         page = write_report(Path(study), gpu_hour_price=gpu_hour_price)
     if held(Path(study)):  # its tuner writes the page after every burst: this one is as that one would be
         write_running(read_study(Path(study)), study_dir=Path(study), now=time.time())
+    written = (Path(study) / "report.json").read_bytes().strip()
+    for warning in msgspec.json.decode(written)["warnings"]:
+        print(f"warning: {warning}", file=sys.stderr)
     print(page)
-    return Answer(document=msgspec.Raw((Path(study) / "report.json").read_bytes().strip()))
+    return Answer(document=msgspec.Raw(written))

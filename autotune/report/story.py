@@ -59,12 +59,22 @@ def tell(history: History, document: Document) -> Story:
         figure_note=_figure_note(history, document),
         ended=_ended(history, document),
         sentences=(
+            *_warning(document),
             ("What was wrong", _what_was_wrong(history)),
             ("What was changed", _what_was_changed(history)),
             ("What it gave", _what_it_gave(history, document, unit)),
             ("What is left", _what_is_left(history)),
         ),
     )
+
+
+def _warning(document: Document) -> tuple[tuple[str, str], ...]:
+    """Before all else, where the journal cannot be relied on."""
+    if not document.warnings:
+        return ()
+    first = document.warnings[0]
+    said = f"The journal disagrees with the bursts' own files, so these figures may be wrong: {first}."
+    return (("Warning", said),)
 
 
 def _figure_note(history: History, document: Document) -> str:

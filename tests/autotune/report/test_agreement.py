@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from autotune.cli import main
 from autotune.report import write_report
 from autotune.tuning.events import BurstFinished
 from autotune.tuning.journal import JOURNAL, events_of
@@ -38,7 +39,7 @@ def test_a_study_whose_files_agree_has_no_warning(study: Path) -> None:
     assert "disagree" not in (study / "report.md").read_text()
 
 
-def test_step_times_edited_in_the_journal_are_told(study: Path) -> None:
+def test_step_times_edited_in_the_journal_are_told(study: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = (study / JOURNAL).read_text().splitlines()
     at = next(
         number for number, line in enumerate(lines) if '"event":"burst_finished"' in line and '"step_us":[9' in line
@@ -53,7 +54,11 @@ def test_step_times_edited_in_the_journal_are_told(study: Path) -> None:
     assert f"{event['burst']:04d}/outcome.json" in said[0]
     assert f"{event['burst']:04d}/steps.jsonl" in said[1]
     for name in ("report.html", "report.md"):
-        assert "The journal disagrees with the bursts" in (study / name).read_text()
+        text = (study / name).read_text()
+        assert "The journal disagrees with the bursts" in text
+        assert text.index("these figures may be wrong") < text.index("What was wrong")
+    assert main(["report", str(study)]) == 0
+    assert capfd.readouterr().err.count("warning: burst") == 2
 
 
 def test_a_failure_that_was_edited_away_is_told(study: Path) -> None:
