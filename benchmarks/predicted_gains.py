@@ -24,11 +24,11 @@ from autotune.tuning.events import Event, Proposed
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.speedup import throughput_ratio
-from policies.acquisition import gain_interval
 from policies.noise import cpu_throughput
+from policies.search.acquisition import gain_interval
 from policies.surrogate.surrogate import Surrogate
 from policies.trial import Status, Trial
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 

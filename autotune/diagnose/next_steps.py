@@ -15,8 +15,8 @@ from analyzers.diagnosis import Analysis, Diagnosis, Wall, WallFinding
 from autotune.looks.fix_pages import without_code_marks
 from autotune.looks.quantities import counted, duration, gain, percent
 from autotune.looks.wrapping import say
-from policies.advice import OPEN, Advice, advice
-from policies.cures import NOTHING, cure_of, said_of
+from policies.advice.advice import OPEN, Advice, advice
+from policies.advice.cures import NOTHING, cure_of, said_of
 from policies.fixes import FIXES
 from policies.situation import Situation
 from trainer.estimate.plan.feasible import MOST_GPUS, fewest_nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.fix import Page
+from policies.changes.fix import Page
 
 
 def markdown_paragraphs(page: Page) -> tuple[str, ...]:

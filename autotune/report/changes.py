@@ -9,10 +9,10 @@ from autotune.report.answers import before_and_after
 from autotune.report.material import Material, Record, Section, fix_name_title, fix_title, status_words
 from autotune.report.path import PathStep, gain_with_interval, interval_text, obtained, obtained_text, predicted_text
 from autotune.report.walls import burst_folders
-from policies.ideas import Idea
-from policies.legality import numerics_of
+from policies.changes.legality import numerics_of
 from policies.trial import Trial
-from policies.tuner import Tuner
+from policies.tuner.ideas import Idea
+from policies.tuner.tuner import Tuner
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 

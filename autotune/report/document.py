@@ -20,7 +20,7 @@ from autotune.tuning.history import History
 from autotune.tuning.lines import best_speedup
 from autotune.tuning.provisional import as_it_stands
 from autotune.tuning.speedup import INTERVAL_SINCE, Speedup
-from policies.legality import numerics_of
+from policies.changes.legality import numerics_of
 from policies.reason import Reason
 from policies.trial import Phase, Status, Trial, Verdict
 from trainer.burst import Difference, Failure, Outcome

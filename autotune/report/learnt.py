@@ -10,7 +10,7 @@ from autotune.report.material import Material, Section
 from policies.surrogate.corrections import corrections
 from policies.surrogate.evidence import evidence_of
 from policies.trial import Trial
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 

@@ -13,7 +13,7 @@ from autotune.report.material import Material, Section, memory_limit, status_wor
 from autotune.report.walls import burst_folders, wall_of
 from autotune.tuning.losses import disagreement
 from autotune.tuning.speedup import CONFIDENCE, INTERVAL_SINCE
-from policies.legality import numerics_of
+from policies.changes.legality import numerics_of
 from policies.noise import HALF_SPREAD_WITHOUT_REPEATS, MIN_HALF_SPREAD, Noise, cpu_cost, medians
 from policies.reason import ReasonKind
 from policies.trial import Status

@@ -28,7 +28,7 @@ from autotune.tuning.live import View, summary
 from autotune.tuning.loop import Loop
 from autotune.tuning.standing import RESUMABLE, resume_command, standing_of
 from autotune.tuning.study import Study
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.engines import Engine, open_engine
 from trainer.errors import OverError, ToolError
 from trainer.legality import findings_of

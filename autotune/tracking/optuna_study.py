@@ -9,7 +9,7 @@ from typing import Any
 from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.tuning.history import History
 from policies.noise import throughput
-from policies.sampler import ExportedTrial, excess, write_study
+from policies.search.sampler import ExportedTrial, excess, write_study
 from policies.trial import Status, Trial
 
 

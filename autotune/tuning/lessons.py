@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.tuning.events import Lent
 from autotune.tuning.journal import read_study
 from policies.surrogate.prior import lesson_of
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from policies.legality import numerics_of
+from policies.changes.legality import numerics_of
 from policies.trial import Trial
 from trainer.recipe import Recipe
 

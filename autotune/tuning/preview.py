@@ -22,7 +22,7 @@ from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
 from policies.trial import PHASES, Phase, Proposal, Status, Trial
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
 from trainer.legality import findings_of

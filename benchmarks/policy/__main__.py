@@ -41,7 +41,7 @@ from benchmarks.policy.searches import plan_in_order
 from benchmarks.policy.study import Study
 from benchmarks.policy.today import read_today, write_today
 from benchmarks.policy.tuned import tuned_by
-from policies.sampler import SURROGATE
+from policies.search.sampler import SURROGATE
 
 DOCS = ROOT / "docs"
 CONTENDERS = {

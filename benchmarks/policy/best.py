@@ -20,7 +20,7 @@ from benchmarks.policy.ground import Ground
 from benchmarks.policy.scenarios import Scenario
 from policies.candidates.layouts import legal_space
 from policies.candidates.neighbours import moves
-from policies.space import Point, space_of
+from policies.search.space import Point, space_of
 from trainer.engines.simulated.truth import TRUTH_VERSION
 from trainer.estimate.plan.choices import broken, written_out
 from trainer.recipe import Recipe

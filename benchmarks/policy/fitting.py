@@ -13,10 +13,10 @@ import numpy as np
 
 from benchmarks.policy.scenarios import Scenario
 from benchmarks.policy.study import Fitting
-from policies.acquisition import min_fit_probability
 from policies.candidates.layouts import legal_space
+from policies.search.acquisition import min_fit_probability
 from policies.trial import Trial
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.engines.simulated import true_throughput
 from trainer.estimate.candidates import Flags
 from trainer.estimate.plan.choices import broken, written_out

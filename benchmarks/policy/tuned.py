@@ -18,9 +18,9 @@ from autotune.tuning.loop import Loop
 from benchmarks.policy.fitting import fitting_of
 from benchmarks.policy.ground import Ground
 from benchmarks.policy.study import Foretold, Paid, Study
-from policies.sampler import SURROGATE
+from policies.search.sampler import SURROGATE
 from policies.trial import Trial
-from policies.tuner import Tuner
+from policies.tuner.tuner import Tuner
 from trainer.burst import FailureKind
 from trainer.engines.simulated import SimulatedEngine
 from trainer.errors import ToolError

@@ -10,11 +10,11 @@ from enum import StrEnum
 import numpy as np
 
 from analyzers.diagnosis import Wall
-from policies.acquisition import CONFIDENT_FIT_PROBABILITY, Scores, gain_interval, is_lost_in_noise
-from policies.avoid import Avoid
 from policies.candidates.effects import Effect
+from policies.changes.fix import Fix
 from policies.constants import constant
-from policies.fix import Fix
+from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY, Scores, gain_interval, is_lost_in_noise
+from policies.search.avoid import Avoid
 from policies.trial import Z_90
 from trainer.estimate.candidates import Candidates, Floats
 from trainer.recipe import Recipe

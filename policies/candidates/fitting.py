@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from policies.acquisition import CONFIDENT_FIT_PROBABILITY
+from policies.candidates.knowledge import Knowledge
+from policies.changes.fix import Fix
+from policies.changes.legality import Refusal, derive
 from policies.constants import constant
-from policies.fix import Fix
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
-from policies.knowledge import Knowledge
-from policies.legality import Refusal, derive
+from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY
 from policies.trial import Phase, Status
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe

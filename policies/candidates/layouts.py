@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from policies.acquisition import score, score_first
-from policies.avoid import Avoid
 from policies.candidates.candidate import Group
 from policies.candidates.free import FREE
+from policies.changes.legality import Refusal, derive
 from policies.constants import constant
-from policies.legality import Refusal, derive
+from policies.search.acquisition import score, score_first
+from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import Surrogate
 from trainer.estimate.candidates import Candidates, Integers, tabulate
 from trainer.estimate.plan.choices import broken, written_out

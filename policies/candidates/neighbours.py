@@ -13,18 +13,18 @@ from itertools import combinations
 
 import numpy as np
 
-from policies.acquisition import score
-from policies.avoid import Avoid
 from policies.candidates.candidate import Group, group_of
 from policies.candidates.free import gives_up
 from policies.changes import degrees
+from policies.changes.fix import KnobChanges
+from policies.changes.legality import Refusal, derive
 from policies.changes.recompute import NONE, rungs
 from policies.constants import constant
-from policies.fix import KnobChanges
 from policies.fixes import FIXES
 from policies.fixes.cuda_graphs import graph_changes
 from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
-from policies.legality import Refusal, derive
+from policies.search.acquisition import score
+from policies.search.avoid import Avoid
 from policies.situation import Situation
 from policies.surrogate.kernel import features
 from policies.surrogate.surrogate import Surrogate

@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterator, Sequence
 
 from analyzers.diagnosis import Wall
-from policies.acquisition import is_lost_in_noise
 from policies.candidates.candidate import Candidate, Claimed, Opinion, Published
 from policies.candidates.effects import effect_of
 from policies.candidates.free import gives_up
+from policies.candidates.knowledge import Knowledge
 from policies.candidates.neighbours import Move
+from policies.changes.fix import Fix, gain_of
+from policies.changes.legality import Refusal, derive
 from policies.constants import constant
-from policies.fix import Fix, gain_of
 from policies.fixes import FIXES
-from policies.knowledge import Knowledge
-from policies.legality import Refusal, derive
+from policies.search.acquisition import is_lost_in_noise
 from policies.trial import Z_90, Phase
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe

@@ -7,7 +7,7 @@ layers with PP, the expert tensor degree with EP).
 
 from __future__ import annotations
 
-from policies.fix import KnobChanges
+from policies.changes.fix import KnobChanges
 from trainer.estimate.plan.stages import balanced_layouts
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of, pipeline_stages

@@ -7,7 +7,7 @@ Source: Megatron-Bridge, skills/nemo-mbridge-perf-moe-optimization-workflow (rec
 
 from __future__ import annotations
 
-from policies.fix import KnobChanges
+from policies.changes.fix import KnobChanges
 from trainer.recipe import Recipe
 
 NONE: KnobChanges = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from policies.fix import KnobChanges
+from policies.changes.fix import KnobChanges
 from policies.situation import Situation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from policies.fix import Fix
+from policies.changes.fix import Fix
 
 
 def _discover() -> dict[str, Fix]:

@@ -1,8 +1,8 @@
 """Copies chosen activations to host memory until backward."""
 
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import turns_on
 from policies.changes.switch import gpu_only, unless_on
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

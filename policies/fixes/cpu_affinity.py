@@ -1,8 +1,8 @@
 """Binds a rank's threads to its own cores."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import Claim, Fix, KnobChanges, Page
 from policies.changes.matching import becomes
-from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,9 +1,9 @@
 """Replays launches from CUDA graphs instead of issuing them."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import LAUNCHES, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import becomes
 from policies.changes.switch import gpu_only
-from policies.fix import LAUNCHES, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 from trainer.recipe import Recipe

@@ -1,9 +1,9 @@
 """Delays weight gradients, so that dispatch has compute to overlap with."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import EP, Claim, Fix, Page
 from policies.changes.matching import turns_on
 from policies.changes.switch import turn_on, unless_on
-from policies.fix import EP, Claim, Fix, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

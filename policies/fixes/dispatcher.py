@@ -1,9 +1,9 @@
 """Takes another token dispatcher."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import EP, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import moves
 from policies.changes.switch import expert_parallel_only
-from policies.fix import EP, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,7 +1,7 @@
 """Splits master weights and moments over the data-parallel ranks."""
 
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import turns_on
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

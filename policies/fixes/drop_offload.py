@@ -1,8 +1,8 @@
 """Brings optimizer state or activations back to the device."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import COPIES, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import turns_off
-from policies.fix import COPIES, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,9 +1,9 @@
 """Keeps the activations that memory has room for."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import RECOMPUTE, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import less_recompute
 from policies.changes.recompute import NONE, lighter_with_room
-from policies.fix import RECOMPUTE, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,9 +1,9 @@
 """Evens out the number of tokens between the ranks' experts."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import LOAD, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import moves
 from policies.changes.switch import experts_only
-from policies.fix import LOAD, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

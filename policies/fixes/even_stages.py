@@ -2,9 +2,9 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import laid_evenly
+from policies.changes.fix import STAGES, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import moves
 from policies.changes.switch import pipelines_only
-from policies.fix import STAGES, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

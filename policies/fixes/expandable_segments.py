@@ -1,9 +1,9 @@
 """Lets the allocator grow its blocks instead of adding new ones."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import Claim, Fix, KnobChanges, Page
 from policies.changes.matching import becomes
 from policies.changes.switch import gpu_only
-from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

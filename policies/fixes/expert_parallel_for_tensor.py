@@ -2,8 +2,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES
+from policies.changes.fix import TP, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import all_of, grows, shrinks
-from policies.fix import TP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

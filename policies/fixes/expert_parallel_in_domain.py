@@ -2,8 +2,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_ep
+from policies.changes.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.switch import experts_only, gpu_only
-from policies.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 from trainer.recipe import Recipe

@@ -1,9 +1,9 @@
 """Computes linear layers in FP8."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import becomes
 from policies.changes.switch import gpu_only
-from policies.fix import Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,8 +1,8 @@
 """Keeps only each layer's input and recomputes the layer in backward."""
 
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import all_of, becomes, more_recompute
 from policies.changes.recompute import FULL, NONE
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,9 +1,9 @@
 """Computes all experts of a rank in one kernel."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import LAUNCHES, Claim, Fix, Page
 from policies.changes.matching import turns_on
 from policies.changes.switch import experts_only, turn_on, unless_on
-from policies.fix import LAUNCHES, Claim, Fix, Page
 from policies.trial import Phase
 
 FIX = Fix(

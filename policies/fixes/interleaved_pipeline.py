@@ -2,8 +2,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import with_vpp
+from policies.changes.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import grows
-from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 from trainer.recipe.layout import layout_of

@@ -2,8 +2,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_cp
+from policies.changes.fix import CP, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import shrinks
-from policies.fix import CP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

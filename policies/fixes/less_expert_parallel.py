@@ -2,8 +2,8 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_ep
+from policies.changes.fix import EP, LOAD, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import shrinks
-from policies.fix import EP, LOAD, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

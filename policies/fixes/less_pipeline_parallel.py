@@ -2,9 +2,9 @@
 
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES, smaller, with_pp
+from policies.changes.fix import BUBBLE, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import shrinks
 from policies.changes.switch import pipelines_only
-from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

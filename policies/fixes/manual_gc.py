@@ -1,8 +1,8 @@
 """Collects garbage at chosen steps, on all ranks at once."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import GC, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import turns_on
-from policies.fix import GC, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,8 +1,8 @@
 """Takes a smaller micro batch: fewer tokens in flight."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import shrinks
-from policies.fix import BUBBLE, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,8 +1,8 @@
 """Takes a larger micro batch: fewer, larger kernels and collectives."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, Page
 from policies.changes.matching import grows
-from policies.fix import DP, EP, LAUNCHES, TP, Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

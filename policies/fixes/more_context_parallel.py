@@ -3,8 +3,8 @@
 import math
 
 from policies.changes.degrees import DEGREES, larger, with_cp
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import grows
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,8 +1,8 @@
 """Splits the layers over more pipeline stages."""
 
 from policies.changes.degrees import DEGREES, larger, with_pp
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import grows
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,8 +1,8 @@
 """Splits every matrix over more ranks."""
 
 from policies.changes.degrees import DEGREES, larger, with_tp
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import grows
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

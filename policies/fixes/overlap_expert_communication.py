@@ -1,10 +1,10 @@
 """Dispatches one micro batch while another one computes."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.changes.matching import turns_on
 from policies.changes.recompute import lighter_with_room
 from policies.changes.switch import expert_parallel_only, unless_on
-from policies.fix import EP, Claim, Fix, KnobChanges, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

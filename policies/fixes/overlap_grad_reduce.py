@@ -1,9 +1,9 @@
 """Overlaps gradient reduction with backward."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import DP, Claim, Fix, Page, Proof
 from policies.changes.matching import turns_on
 from policies.changes.switch import turn_on, unless_on
-from policies.fix import DP, Claim, Fix, Page, Proof
 from policies.trial import Phase
 
 FIX = Fix(

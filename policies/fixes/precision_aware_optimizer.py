@@ -1,8 +1,8 @@
 """Keeps optimizer moments in bf16."""
 
+from policies.changes.fix import Fix, Page
 from policies.changes.matching import turns_on
 from policies.changes.switch import gpu_only, turn_on, unless_on
-from policies.fix import Fix, Page
 from policies.trial import Phase
 
 FIX = Fix(

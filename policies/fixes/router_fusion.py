@@ -1,9 +1,9 @@
 """Computes the router's top-k, softmax and auxiliary loss in a few kernels."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import LAUNCHES, Claim, Fix, Page
 from policies.changes.matching import turns_on
 from policies.changes.switch import gpu_experts_only, turn_on, unless_on
-from policies.fix import LAUNCHES, Claim, Fix, Page
 from policies.trial import Phase
 
 FIX = Fix(

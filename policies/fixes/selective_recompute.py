@@ -1,8 +1,8 @@
 """Drops activations of some modules and recomputes them in backward."""
 
+from policies.changes.fix import Fix, KnobChanges, Page
 from policies.changes.matching import more_recompute
 from policies.changes.recompute import NONE, heavier
-from policies.fix import Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -1,9 +1,9 @@
 """Overlaps the shared expert with dispatch."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import EP, Claim, Fix, Page, Proof
 from policies.changes.matching import turns_on
 from policies.changes.switch import expert_parallel_only, turn_on, unless_on
-from policies.fix import EP, Claim, Fix, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

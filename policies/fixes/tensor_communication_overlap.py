@@ -1,9 +1,9 @@
 """Overlaps TP communication with the GEMMs around it."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import TP, Claim, Fix, Page, Proof
 from policies.changes.matching import turns_on
 from policies.changes.switch import gpu_only, turn_on, unless_on
-from policies.fix import TP, Claim, Fix, Page, Proof
 from policies.situation import Situation
 from policies.trial import Phase
 

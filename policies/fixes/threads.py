@@ -1,8 +1,8 @@
 """Sets a rank's threads to its share of the cores."""
 
 from analyzers.diagnosis import Wall
+from policies.changes.fix import Claim, Fix, KnobChanges, Page
 from policies.changes.matching import moves
-from policies.fix import Claim, Fix, KnobChanges, Page
 from policies.situation import Situation
 from policies.trial import Phase
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from analyzers.diagnosis import Partition, RankTime, TraceReport
 from policies.constants import constant
-from policies.measures import EP_KINDS, busy, exposed
 from policies.noise import PINNED, median_error
+from policies.situation import EP_KINDS, busy, exposed
 from policies.trial import Trial
 from trainer.burst import BurstPhase, FailureKind, Outcome
 from trainer.recipe import Recipe

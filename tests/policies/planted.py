@@ -9,8 +9,8 @@ from policies.policy import Policy
 
 from analyzers import analyze
 from policies.noise import throughput
-from policies.phases import PHASES
 from policies.trial import Phase, Proposal, Trial, Verdict, status_of
+from policies.tuner.phases import PHASES
 from trainer.burst import Burst
 from trainer.engines.simulated import Machine, SimulatedEngine
 from trainer.recipe import Recipe

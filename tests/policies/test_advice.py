@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall, WallFinding
-from policies.advice import advice
-from policies.changes.stand_ins import stand_ins
+from policies.advice.advice import advice
+from policies.advice.stand_ins import stand_ins
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.autotune.report.drawn_study import STEPS, analysis_of

@@ -11,9 +11,9 @@ from policies.learned import WORTH, LearnedPolicy
 from policies.prospects import Prospect, lost, prospects
 
 from analyzers.diagnosis import Analysis, IdleByCause, Wall
-from policies.phases import PHASES
 from policies.surrogate.surrogate import Surrogate
 from policies.trial import Trial
+from policies.tuner.phases import PHASES
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, outcome, trial
 from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe

@@ -9,7 +9,7 @@ from policies.words import leading_wall
 from analyzers.cause import LATE
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall
 from autotune.diagnose.next_steps import next_steps
-from policies.cures import CURES, said_of, walls_of
+from policies.advice.cures import CURES, said_of, walls_of
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.policies.drawn import analysis, gpu_recipe

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from policies.changes.degrees import DEGREES, laid_evenly, with_pp, with_vpp
-from policies.legality import derive
-from policies.space import moves
+from policies.changes.legality import derive
+from policies.search.space import moves
 from policies.surrogate.kernel import features
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe

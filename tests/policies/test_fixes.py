@@ -8,11 +8,11 @@ from dataclasses import asdict
 import pytest
 
 from analyzers.diagnosis import Wall
-from policies.fix import Fix, gain_of
+from policies.changes.fix import Fix, gain_of
+from policies.changes.legality import Refusal, derive, numerics_of
 from policies.fixes import FIXES
-from policies.legality import Refusal, derive, numerics_of
-from policies.phases import PLANS
 from policies.situation import Situation
+from policies.tuner.phases import PLANS
 from tests.policies.drawn import analysis, cpu_recipe, gpu_recipe, outcome
 from trainer.recipe import Recipe, load_recipe, packaged_examples
 from trainer.recipe.knobs import KNOBS, NUMERICS

@@ -16,9 +16,9 @@ from policies.view import View, view_of
 
 from analyzers import analyze
 from policies import learned
-from policies.fix import Fix
-from policies.phases import PHASES
+from policies.changes.fix import Fix
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
+from policies.tuner.phases import PHASES
 from tests.policies.drawn import cpu_recipe, out_of_memory, trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine

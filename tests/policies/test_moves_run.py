@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies.space import moves
+from policies.search.space import moves
 from tests.trainer.engines.gpu_recipes import TINY, on_gpus
 from trainer.burst import Burst
 from trainer.engines.megatron.engine import MegatronEngine

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analyzers.diagnosis import Wall
+from policies.changes.legality import Refusal, derive
 from policies.changes.recompute import rungs
-from policies.legality import Refusal, derive
 from policies.noise import throughput
 from policies.trial import Phase, Status
 from tests.policies.drawn import cpu_recipe, gpu_recipe

@@ -11,8 +11,8 @@ from policies.policy import Policy
 
 from analyzers.diagnosis import Wall
 from policies.fixes import FIXES
-from policies.phases import PHASES, PLANS
 from policies.trial import Phase, Proposal, Trial, Verdict
+from policies.tuner.phases import PHASES, PLANS
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, out_of_memory, outcome, trial
 from trainer.recipe import Recipe
 from trainer.recipe.rules import check

@@ -16,7 +16,7 @@ from policies.view import view_of
 
 from analyzers.diagnosis import Wall
 from benchmarks.places import data_file
-from policies.space import AXES, ROWS, moves
+from policies.search.space import AXES, ROWS, moves
 from policies.surrogate.surrogate import Surrogate
 from policies.trial import Phase, Prediction, Proposal, Trial, Verdict
 from tests.policies.drawn import STEP_US, analysis, gpu_recipe, outcome, trial

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from autotune.looks.fix_pages import markdown_paragraphs
 from autotune.looks.quantities import percent
 from docs.site.page import Page, facts, table
-from policies.fix import Claim, Fix
+from policies.changes.fix import Claim, Fix
 from policies.fixes import FIXES
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.looks.fix_pages import markdown_paragraphs, plain_paragraphs
-from policies.fix import Page
+from policies.changes.fix import Page
 from policies.fixes import FIXES
 
 DRAWN = Page(

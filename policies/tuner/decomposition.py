@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from analyzers.diagnosis import Wall
-from policies.acquisition import CONFIDENT_FIT_PROBABILITY, score, score_first
 from policies.candidates.candidate import Candidate, Opinion, group_of
 from policies.candidates.effects import gained
 from policies.candidates.free import FREE
+from policies.candidates.knowledge import Knowledge
+from policies.changes.fix import Fix
+from policies.changes.legality import Refusal, derive
 from policies.changes.matching import FOLLOWERS
 from policies.constants import constant
-from policies.fix import Fix
 from policies.fixes import FIXES
-from policies.knowledge import Knowledge
-from policies.legality import Refusal, derive
+from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY, score, score_first
 from policies.situation import Situation
 from policies.trial import FixShare
 from trainer.estimate.candidates import Floats, tabulate

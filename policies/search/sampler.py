@@ -14,17 +14,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from policies.candidates.candidate import Candidate, preferred
 from policies.noise import throughput
-from policies.space import Point, Size, Space
+from policies.search.space import Point, Size, Space
 from policies.trial import Status, Trial
+from trainer.recipe import Recipe
 
 if TYPE_CHECKING:
     import optuna
 
 Distributions: TypeAlias = "dict[str, optuna.distributions.BaseDistribution]"
+
+
+class HasRecipe(Protocol):
+    """A candidate, as far as the search knows it."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+
+C = TypeVar("C", bound=HasRecipe)
 SURROGATE = "surrogate"
 STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base stand for the rest of exploration (judged)
 UNKNOWN_EXCESS = 0.1  # peak over limit minus one, where a recipe ran out and nothing says by how much (judged)
@@ -33,15 +43,16 @@ UNKNOWN_EXCESS = 0.1  # peak over limit minus one, where a recipe ran out and no
 def ask(
     space: Space,
     trials: Sequence[Trial],
-    candidates: Sequence[Candidate],
-    nearest: Callable[[Point], Iterator[Candidate]],
+    candidates: Sequence[C],
+    nearest: Callable[[Point], Iterator[C]],
     *,
+    pick: Callable[[Sequence[C]], C],
     sampler: str,
     seed: int,
-) -> Candidate | None:
+) -> C | None:
     """Asks the study of `trials` for the next candidate of a phase; None where there is none.
 
-    `candidates` are the phase's best by acquisition; `nearest` yields all of the phase's by their distance from a
+    `candidates` are the phase's best, of which `pick` gives the one with the best acquisition; `nearest` yields all of the phase's by their distance from a
     point. `sampler` is surrogate, tpe, gp or random. The same arguments give the same answer.
     """
     import optuna
@@ -53,9 +64,9 @@ def ask(
         return next(nearest(dict(study.ask(distributions).params)), None)
     if not candidates:
         return None
-    picking = _surrogate_sampler(space, candidates, distributions)
+    picking = _surrogate_sampler(space, lambda: pick(candidates), distributions)
     _study(space, trials, distributions, picking).ask(distributions)
-    picked: Candidate = picking.picked
+    picked: C = picking.picked
     return picked
 
 
@@ -76,14 +87,14 @@ def _distributions(space: Space) -> Distributions:
     }
 
 
-def _surrogate_sampler(space: Space, candidates: Sequence[Candidate], distributions: Distributions) -> Any:
+def _surrogate_sampler(space: Space, pick: Callable[[], HasRecipe], distributions: Distributions) -> Any:
     """Returns a sampler that maximises the acquisition over the candidates."""
     import optuna
 
     class SurrogateSampler(optuna.samplers.BaseSampler):
         """Maximises the acquisition over the candidates; `picked` is the one whose point was sampled last."""
 
-        picked: Candidate | None = None
+        picked: HasRecipe | None = None
 
         def infer_relative_search_space(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Distributions:
             return distributions
@@ -91,7 +102,7 @@ def _surrogate_sampler(space: Space, candidates: Sequence[Candidate], distributi
         def sample_relative(
             self, study: optuna.Study, trial: optuna.trial.FrozenTrial, search_space: Distributions
         ) -> dict[str, Any]:
-            self.picked = preferred(candidates)
+            self.picked = pick()
             return dict(space.point(self.picked.recipe))
 
         def sample_independent(

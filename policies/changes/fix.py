@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzers.diagnosis import Wall
-from policies.measures import EP_KINDS, MEASURES
-from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, Situation
+from policies.situation import BUBBLE_PART, EP_KINDS, LOAD_PART, MEASURES, STAGES_PART, Situation
 from policies.trial import Phase
 from trainer.recipe import Recipe
 

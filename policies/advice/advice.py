@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzers.diagnosis import Analysis, Wall
-from policies.changes.stand_ins import stand_ins
-from policies.fix import Fix, KnobChanges, gain_of
+from policies.advice.stand_ins import stand_ins
+from policies.changes.fix import Fix, KnobChanges, gain_of
+from policies.changes.legality import Refusal, derive
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
-from policies.legality import Refusal, derive
 from policies.situation import Situation
 from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
 from trainer.recipe import Recipe

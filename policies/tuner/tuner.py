@@ -12,27 +12,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
-from policies.acquisition import CONFIDENT_FIT_PROBABILITY
-from policies.avoid import Avoid
 from policies.candidates.candidate import Candidate, Group, Opinion, best_first, in_order, preferred
 from policies.candidates.fitting import FitSet, cheapest_fit
+from policies.candidates.knowledge import Knowledge
 from policies.candidates.layouts import layouts, legal_space
 from policies.candidates.neighbours import Move, moves, moves_of_fixes, neighbours, pairs
 from policies.candidates.unmodelled import claimed_fixes, settings
 from policies.constants import constant
-from policies.decomposition import decompose, fix_of, smallest
-from policies.explain import Explain
-from policies.ideas import Idea, rejected_ideas
-from policies.knowledge import Knowledge
-from policies.phases import phase_of
 from policies.reason import Reason, ReasonKind
-from policies.sampler import SURROGATE, ask
+from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY
+from policies.search.avoid import Avoid
+from policies.search.sampler import SURROGATE, ask
+from policies.search.space import Point, Space, space_of
 from policies.situation import situation_of
-from policies.space import Point, Space, space_of
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import prior_of
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import Phase, Prediction, Proposal, Trial
+from policies.tuner.decomposition import decompose, fix_of, smallest
+from policies.tuner.explain import Explain
+from policies.tuner.ideas import Idea, rejected_ideas
+from policies.tuner.phases import phase_of
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
@@ -168,6 +168,7 @@ class Decision:
             know.trials,
             options,
             lambda point: self._nearest(phase, point),
+            pick=preferred,
             sampler=sampler,
             seed=seed + len(know.trials),
         )

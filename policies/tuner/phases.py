@@ -6,9 +6,9 @@ the rest. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Brid
 
 from __future__ import annotations
 
-from policies.cures import walls_of
-from policies.fix import gain_of
-from policies.knowledge import Knowledge
+from policies.advice.cures import walls_of
+from policies.candidates.knowledge import Knowledge
+from policies.changes.fix import gain_of
 from policies.trial import Phase
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS

@@ -10,10 +10,10 @@ import numpy as np
 
 from policies.candidates.candidate import Candidate, Opinion
 from policies.candidates.fitting import FitSet
+from policies.candidates.knowledge import Knowledge
 from policies.constants import constant
-from policies.knowledge import Knowledge
 from policies.reason import Reason, ReasonKind
-from policies.sampler import SURROGATE
+from policies.search.sampler import SURROGATE
 from policies.situation import Situation
 from policies.surrogate.factors import move_constants
 from policies.surrogate.lesson import Lesson

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.acquisition import CONFIDENT_FIT_PROBABILITY, min_fit_probability
-from policies.avoid import Avoid
+from policies.changes.fix import Fix
 from policies.constants import constant
-from policies.fix import Fix
 from policies.noise import Noise, throughput
+from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY, min_fit_probability
+from policies.search.avoid import Avoid
 from policies.situation import Situation
 from policies.surrogate.surrogate import Surrogate
 from policies.trial import Status, Trial, Verdict

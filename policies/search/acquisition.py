@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from policies.avoid import Avoid
 from policies.constants import constant
+from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import Surrogate
 from policies.surrogate.time import ClosedForm
 from policies.trial import Z_90, Status, Trial

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from policies.acquisition import LOSING_DEVIATIONS, is_lost_in_noise, score
 from policies.candidates.candidate import group_of
+from policies.candidates.knowledge import Knowledge
 from policies.candidates.unmodelled import claim_of
+from policies.changes.fix import Fix
+from policies.changes.legality import Refusal, derive
 from policies.constants import constant
-from policies.fix import Fix
 from policies.fixes import FIXES
-from policies.knowledge import Knowledge
-from policies.legality import Refusal, derive
 from policies.reason import Reason, ReasonKind
+from policies.search.acquisition import LOSING_DEVIATIONS, is_lost_in_noise, score
 from policies.trial import Z_90, Phase
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe

@@ -1,0 +1,1 @@
+"""What to try next, for whoever has traces and no tuning run; and what answers a cause that is no wall."""
