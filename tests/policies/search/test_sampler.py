@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from policies.search import Measured, Point, suggest
 
 import policies
+from policies.search import Measured, Point, suggest
 
 AXES = {"a": ("0", "1", "2", "3"), "b": ("0", "1", "2", "3"), "c": ("off", "on")}
 
