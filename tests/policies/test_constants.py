@@ -1,4 +1,4 @@
-"""The table of constants: every row is used, says its unit, meaning and origin, and has a source where it was fitted."""
+"""The table of constants: every row is used, has unit, meaning and origin, and a source where it was fitted."""
 
 from __future__ import annotations
 

@@ -1,59 +1,69 @@
-"""What every row of the space takes along, and what is not worth a burst of its own there."""
+"""Candidates of `plan`'s legal space: what every row carries along from the incumbent, and what is worth no burst."""
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import islice
 
 import msgspec
-import pytest
-from policies.carried import RARELY, carrying
-from policies.learned import WORTH, LearnedPolicy
-from policies.prospects import Prospect, lost, prospects
 
 from analyzers.diagnosis import Analysis, IdleByCause, Wall
-from policies.surrogate.surrogate import Surrogate
-from policies.trial import Trial
-from policies.tuner.phases import PHASES
-from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, outcome, trial
-from trainer.estimate.plan.search import Search, search
+from policies.candidates.candidate import best_first
+from policies.candidates.free import LEFT_ON, gives_up
+from policies.candidates.layouts import RARE_GARBAGE_COLLECTION, SHORT_LIST, carrying, layouts, legal_space
+from policies.search.avoid import Avoid
+from policies.surrogate.surrogate import Surrogate, fit_surrogate
+from policies.trial import PHASES
+from policies.tuner.tuner import Tuner
+from tests.policies.drawn import STEP_US, analysis, cpu_recipe, failed, gpu_recipe, outcome, trial
+from trainer.burst import FailureKind
+from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
+from trainer.recipe.rules import check
 
 EACH_STEP = {"manual_gc": True, "manual_gc_interval": 1}
 
 
-def nothing_ran() -> Surrogate:
-    return fit_surrogate([], limit_gib=2.0)
+@cache
+def before_any_burst(limit_gib: float | None = 2.0) -> Surrogate:
+    return fit_surrogate([], limit_gib=limit_gib)
 
 
-@pytest.fixture(scope="module")
-def space() -> Search:
-    return search(cpu_recipe())
+@cache
+def space(*, cpu: bool = False) -> Search:
+    return legal_space(cpu_recipe() if cpu else gpu_recipe())
 
 
-def base_of(space: Search, best: Recipe) -> Recipe:
-    return carrying(space, cpu_recipe(), best, nothing_ran(), least=WORTH).finals.candidates.base
+def carried_by(incumbent: Recipe) -> Recipe:
+    cpu = incumbent.hardware.is_cpu
+    given = cpu_recipe() if cpu else gpu_recipe()
+    return carrying(space(cpu=cpu), given, incumbent, before_any_burst()).finals.candidates.base
 
 
-def test_what_a_plan_does_not_vary_stands_as_in_the_best(space: Search) -> None:
-    best = cpu_recipe({"threads_per_rank": 2, "cpu_affinity": "spread", "micro_batch_size": 4})
-    found = base_of(space, best)
+def test_knobs_that_a_plan_does_not_vary_stand_as_in_the_incumbent() -> None:
+    found = carried_by(cpu_recipe({"threads_per_rank": 2, "cpu_affinity": "spread", "micro_batch_size": 4}))
     assert found.knob("threads_per_rank") == 2
     assert found.knob("cpu_affinity") == "spread"
     assert found.knob("micro_batch_size") == 1  # which the rows vary
     assert not found.knob("manual_gc")
 
 
-def test_garbage_is_collected_rarely_where_it_is_collected_at_every_step(space: Search) -> None:
-    found = base_of(space, cpu_recipe(EACH_STEP))
-    assert {knob: found.knob(knob) for knob in RARELY} == RARELY
+def test_garbage_is_collected_rarely_where_it_is_collected_at_every_step() -> None:
+    found = carried_by(cpu_recipe(EACH_STEP))
+    assert {knob: found.knob(knob) for knob in RARE_GARBAGE_COLLECTION} == RARE_GARBAGE_COLLECTION
     frozen = cpu_recipe(EACH_STEP, freeze=("manual_gc_interval",))
-    assert base_of(space, frozen).knob("manual_gc_interval") == 1
+    assert carried_by(frozen).knob("manual_gc_interval") == 1
 
 
 def test_what_is_free_on_gpus_is_not_carried() -> None:
     given = gpu_recipe()
-    found = search(given)
-    assert carrying(found, given, given.replace(EACH_STEP), nothing_ran(), least=WORTH) is found
+    assert carrying(space(), given, given.replace(EACH_STEP), before_any_burst()) is space()
+
+
+def test_what_evens_out_the_experts_load_is_carried_on_gpus_too() -> None:
+    found = carried_by(gpu_recipe({"moe_expert_capacity_factor": 1.25, **EACH_STEP}))
+    assert found.knob("moe_expert_capacity_factor") == 1.25
+    assert found.knob("manual_gc_interval") == gpu_recipe().knob("manual_gc_interval")
 
 
 def test_what_single_settings_have_won_goes_along_to_layouts_that_do_not_refuse_it() -> None:
@@ -64,19 +74,41 @@ def test_what_single_settings_have_won_goes_along_to_layouts_that_do_not_refuse_
         "tp_comm_overlap": True,
         "attention_backend": "fused",
     }
-    best, belief = given.replace(won), fit_surrogate([], limit_gib=None)
-    space = carrying(search(given), given, best, belief, least=WORTH)
-    found = [each.recipe for each in islice(prospects(space, None, belief, ()), 40)]
+    group = layouts(space(), given, given.replace(won), before_any_burst(None), Avoid([]), min_fit=0.5)
+    found = [each.recipe for each in islice(best_first([group], Avoid([]), runs=True), 40)]
+    assert len(found) == 40
     assert all(each.knob("attention_backend") == "fused" for each in found)
     assert all(each.knob("tp_comm_overlap") == (each.knob("tensor_model_parallel_size") > 1) for each in found)
 
 
-def test_what_evens_out_the_experts_load_is_carried_on_gpus_too() -> None:
-    given = gpu_recipe()
-    best = given.replace({"moe_expert_capacity_factor": 1.25, **EACH_STEP})
-    base = carrying(search(given), given, best, nothing_ran(), least=WORTH).finals.candidates.base
-    assert base.knob("moe_expert_capacity_factor") == 1.25
-    assert base.knob("manual_gc_interval") == given.knob("manual_gc_interval")
+def test_rows_are_legal_each_once_and_switch_on_what_is_free_on_gpus() -> None:
+    avoid = Avoid([trial(gpu_recipe())])
+    group = layouts(space(), gpu_recipe(), None, before_any_burst(79.0), avoid, min_fit=0.5)
+    assert group.table.count <= SHORT_LIST
+    found = [each.recipe for each in islice(best_first([group], avoid, runs=False), 40)]
+    assert len({recipe.digest() for recipe in found}) == len(found) == 40
+    assert gpu_recipe().digest() not in {recipe.digest() for recipe in found}
+    assert [finding for recipe in found for finding in check(recipe) if finding.kind == "error"] == []
+    assert all(recipe.knob("manual_gc") and recipe.knob("cpu_affinity") == "spread" for recipe in found)
+
+
+def test_what_is_free_is_left_off_where_it_is_suspected_of_a_failure() -> None:
+    base = trial(gpu_recipe())
+    crash = failed(gpu_recipe({"cpu_affinity": "spread"}), "taskset: no such file", kind=FailureKind.CRASH)
+    avoid = Avoid([base, crash])
+    group = layouts(space(), gpu_recipe(), None, before_any_burst(79.0), avoid, min_fit=0.5)
+    found = [each.recipe for each in islice(best_first([group], avoid, runs=False), 10)]
+    assert all(recipe.knob("cpu_affinity") != "spread" and recipe.knob("manual_gc") for recipe in found)
+
+
+def test_no_burst_is_paid_to_give_up_what_costs_nothing() -> None:
+    free = {"manual_gc": True, "manual_gc_interval": 100, "moe_router_fusion": True, "cpu_affinity": "spread"}
+    best = gpu_recipe(free)
+    assert gives_up(best, best.replace({"manual_gc": False}))
+    assert gives_up(best, best.replace({"moe_router_fusion": False, "cpu_affinity": "none"}))
+    assert not gives_up(best, best.replace({"manual_gc": False, "micro_batch_size": 2}))
+    assert not gives_up(best, best.replace({"manual_gc_interval": 300}))
+    assert LEFT_ON["overlap_grad_reduce"] is True
 
 
 def collecting(share: float) -> Analysis:
@@ -93,35 +125,14 @@ def collecting(share: float) -> Analysis:
     return msgspec.structs.replace(seen, traces=[msgspec.structs.replace(seen.traces[0], span=step, steps=[step])])
 
 
-def first_proposal(base: Recipe, seen: Analysis) -> Recipe:
+def test_garbage_collection_that_is_the_largest_part_is_answered_by_the_first_proposal() -> None:
+    base = cpu_recipe(EACH_STEP)
     given = msgspec.structs.replace(outcome(base), cpu_us=[1.9 * STEP_US] * 3, cores_per_rank=1.0)
-    ran: Trial = trial(base, given=given, seen=seen)
-    policy = LearnedPolicy(base, 1)
-    proposals = (policy.propose(ran, phase, [ran]) for phase in PHASES)
-    found = next(proposal for proposal in proposals if proposal)
-    assert "garbage collection" in found.because
-    return found.recipe
-
-
-def test_garbage_collection_that_is_the_largest_part_is_cured_by_the_first_step() -> None:
-    assert first_proposal(cpu_recipe(EACH_STEP), collecting(0.7)).knob("manual_gc_interval") >= 10
-
-
-def prospect(*, gain: float, deviation: float, noise: float) -> Prospect:
-    return Prospect(
-        recipe=cpu_recipe(), log_step=0.0, deviation=deviation, noise=noise, gain=gain, fits=1.0, worth=0.1, score=0.1
-    )
-
-
-def test_what_no_part_is_expected_to_move_is_tried_only_where_bursts_tell_so_little() -> None:
-    assert prospect(gain=0.0, deviation=0.05, noise=0.1).vague
-    assert not prospect(gain=0.0, deviation=0.05, noise=0.0).vague
-    assert not prospect(gain=0.0, deviation=0.2, noise=0.1).vague
-    assert not prospect(gain=0.05, deviation=0.05, noise=0.1).vague
-    assert prospect(gain=0.02, deviation=0.05, noise=0.3).vague
-
-
-def test_a_cure_of_a_wall_is_left_where_two_bursts_would_not_tell_it() -> None:
-    assert lost(0.5, expected=0.05, most=0.25)
-    assert not lost(0.1, expected=0.05, most=0.25)
-    assert not lost(0.0, expected=0.001, most=0.01)
+    best = trial(base, given=given, seen=collecting(0.7))
+    tuner = Tuner(base, 1)
+    found = next(proposal for phase in PHASES if (proposal := tuner.propose(best, phase, [best])))
+    assert found.recipe.knob("manual_gc_interval") >= 10
+    assert found.reason is not None
+    was, now = found.reason.figures["parts"]["gc_s"] if "gc_s" in found.reason.figures["parts"] else (1.0, 0.0)
+    assert now < was
+    assert "manual_gc" in {knob.removesuffix("_interval") for share in found.fixes for knob in share.knobs}
