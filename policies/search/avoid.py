@@ -157,7 +157,7 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
     (was, lost), now, wanted = trial.changes[knob], incumbent.knob(knob), changes[knob]
     if domain not in ("int", "float") or not all(isinstance(value, int | float) for value in (was, now, lost, wanted)):
         return False
-    return bool(was < lost and now < lost <= wanted or lost < was and wanted <= lost < now)
+    return bool((was < lost and now < lost <= wanted) or (lost < was and wanted <= lost < now))
 
 
 # --- refusals by the trainer ------------------------------------------------------------------------------------
