@@ -149,22 +149,19 @@ def test_the_reason_says_the_wall_what_moves_how_surely_and_on_what_ground(walke
 
 
 def test_a_phase_proposes_what_is_its_own(walked: list[Trial]) -> None:
-    known = knowledge(walked[0])
+    """Settings that the surrogate does not see wait until no phase has a candidate of its own."""
+    known, tuner, found = knowledge(walked[0]), Tuner(base(), 1), 0
     assert set(QUESTIONS) == set(PHASES)
     for phase in AFTER_FIT:
-        proposal = Tuner(base(), 1).propose(walked[0], phase, walked[:1])
+        proposal = tuner.propose(walked[0], phase, walked[:1])
         if proposal is not None:
+            found += 1
             assert proposal.phase is phase
+            assert not proposal.predicted.published
             assert proposal.reason is not None
             if proposal.reason.kind is ReasonKind.EXPECTED_IMPROVEMENT and phase is Phase.SCALE:
                 assert phase_of(known, proposal.recipe) is phase
-
-
-def test_settings_that_the_surrogate_does_not_see_wait_until_no_phase_has_a_candidate(walked: list[Trial]) -> None:
-    tuner, best = Tuner(base(), 1), walked[0]
-    found = [proposal for phase in PHASES if (proposal := tuner.propose(best, phase, walked[:1]))]
     assert found
-    assert not any(proposal.predicted.published for proposal in found)
 
 
 def test_bursts_narrow_the_surrogate(walked: list[Trial]) -> None:
@@ -231,18 +228,19 @@ def test_a_decision_is_worked_out_once_for_its_phases(walked: list[Trial], monke
 
 
 # --- other samplers --------------------------------------------------------------------------------------------------
-def sampled(walked: list[Trial], sampler: str) -> tuple[Recipe, list[Trial]]:
-    """The study so far as one of another sampler."""
-    with_sampler = [
-        replace(each, proposal=replace(each.proposal, recipe=tuned_by(each.recipe, sampler=sampler)))
-        for each in walked[:2]
-    ]
-    return tuned_by(base(), sampler=sampler), with_sampler
+def sampled(sampler: str) -> list[Trial]:
+    """A base on CPU ranks and a better recipe, in a study with this sampler."""
+    given = tuned_by(cpu_recipe(FULL), sampler=sampler, freeze=FROZEN)
+    seen = analysis({Wall.MEMORY: {"recompute": 40_000.0}, Wall.HOST: {"launching": 20_000.0}})
+    first = trial(given, given=outcome(given, peak_gib=0.5), seen=seen)
+    better = given.replace({"recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None})
+    rate = outcome(better, tokens_per_s=1200.0, peak_gib=0.7)
+    return [first, trial(better, number=1, parent=first, phase=Phase.PROFILE, given=rate, seen=seen)]
 
 
 @pytest.mark.parametrize("sampler", [SURROGATE, *OTHERS])
 def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
-    walked: list[Trial], sampler: str, monkeypatch: pytest.MonkeyPatch
+    sampler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A study in Optuna's sense: told every trial, asked in the same axes from the first decision to the last."""
     axes: list[dict[str, object]] = []
@@ -255,7 +253,8 @@ def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
         return ask_optuna(study, distributions)
 
     monkeypatch.setattr(optuna.Study, "ask", asked)
-    given, trials = sampled(walked, sampler)
+    trials = sampled(sampler)
+    given = trials[0].recipe
     known = knowledge(trials[1], trials[0], given=given)
     tuner = Tuner(given, 7)
     for count in (1, 2):
@@ -274,7 +273,7 @@ def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
             assert proposal.phase is phase
             assert proposal.recipe.digest() not in {each.recipe.digest() for each in seen}
             assert not [finding for finding in check(proposal.recipe) if finding.kind == "error"]
-            assert all(proposal.recipe.knob(name) == base().knob(name) for name in FROZEN)
+            assert all(proposal.recipe.knob(name) == given.knob(name) for name in FROZEN)
             assert proposal.predicted.fits_probability is not None
             assert proposal.predicted.fits_probability >= known.min_fit - 1e-9
             if sampler != SURROGATE:
@@ -285,9 +284,9 @@ def test_every_sampler_is_asked_in_every_phase_in_one_space_and_repeats_itself(
     assert all(each == axes[0] for each in axes)
 
 
-def test_another_sampler_ends_a_phase_by_patience_and_says_so(walked: list[Trial]) -> None:
-    given = tuned_by(base(), sampler="random", patience=2)
-    best = replace(walked[0], proposal=replace(walked[0].proposal, recipe=given))
+def test_another_sampler_ends_a_phase_by_patience_and_says_so() -> None:
+    given = tuned_by(cpu_recipe(FULL), sampler="random", patience=2)
+    best = trial(given, given=outcome(given, peak_gib=0.5))
     tuner, trials = Tuner(given, 1), [best]
     while (proposal := tuner.propose(best, Phase.SCALE, trials)) and len(trials) < 6:
         trials.append(ran(proposal, len(trials), best, outcome(proposal.recipe, tokens_per_s=1.0)))
@@ -310,7 +309,7 @@ def test_where_nothing_runs_the_fastest_that_surely_fits_is_proposed() -> None:
 
 
 def test_the_reference_is_the_cheapest_change_of_the_recipe_as_given() -> None:
-    given = trial(under(60.0), given=out_of_memory(base()), verdict=Verdict.REJECTED)
+    given = trial(under(60.0), given=out_of_memory(under(60.0)), verdict=Verdict.REJECTED)
     tuner = Tuner(given.recipe, 1)
     found, fastest_first = tuner.reference(given, [given]), tuner.propose(given, Phase.FIT, [given])
     assert found is not None
@@ -321,7 +320,7 @@ def test_the_reference_is_the_cheapest_change_of_the_recipe_as_given() -> None:
 
 
 def test_where_nothing_can_fit_nothing_is_proposed() -> None:
-    given = trial(under(8.0), given=out_of_memory(base()), verdict=Verdict.REJECTED)
+    given = trial(under(8.0), given=out_of_memory(under(8.0)), verdict=Verdict.REJECTED)
     assert Tuner(given.recipe, 1).propose(given, Phase.FIT, [given]) is None
     reason = Tuner(given.recipe, 1).why_stopped(given, [given])
     assert reason.kind is ReasonKind.NOTHING_FITS
@@ -329,7 +328,7 @@ def test_where_nothing_can_fit_nothing_is_proposed() -> None:
 
 
 def test_where_no_layout_surely_fits_the_optimizer_is_offloaded() -> None:
-    given = trial(under(48.0), given=out_of_memory(base()), verdict=Verdict.REJECTED)
+    given = trial(under(48.0), given=out_of_memory(under(48.0)), verdict=Verdict.REJECTED)
     proposal = Tuner(given.recipe, 1).propose(given, Phase.FIT, [given])
     assert proposal is not None
     assert "optimizer_offload" in {share.fix for share in proposal.fixes}
