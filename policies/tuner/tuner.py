@@ -72,13 +72,23 @@ class Tuner:
 
     def rejected_ideas(self, incumbent: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Returns every fix that was considered beside the incumbent and not proposed, with its figures."""
-        return rejected_ideas(self._decide(incumbent, trials).know)
+        return rejected_ideas(self._know(incumbent, trials))
 
     def surrogate(self, trials: Sequence[Trial]) -> Surrogate:
         """Returns the surrogate of the cluster after these trials."""
         limits = [o.limit_gib for trial in trials for o in trial.outcomes if o.limit_gib is not None]
         limit_gib = min(limits, default=self._base.memory_limit_gib)
         return fit_surrogate(trials, limit_gib=limit_gib, prior=self._prior)
+
+    def _know(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge:
+        return Knowledge(
+            given=self._base,
+            incumbent=incumbent,
+            trials=tuple(trials),
+            situation=situation_of(incumbent),
+            surrogate=self.surrogate(trials),
+            avoid=Avoid(trials),
+        )
 
     def _decide(self, incumbent: Trial, trials: Sequence[Trial]) -> Decision:
         """Returns the decision at this point, worked out once for its phases."""
@@ -87,14 +97,7 @@ class Tuner:
             if self._searched is None:
                 legal = legal_space(self._base)
                 self._searched = legal, space_of(self._base, legal.finals.candidates)
-            know = Knowledge(
-                given=self._base,
-                incumbent=incumbent,
-                trials=tuple(trials),
-                situation=situation_of(incumbent),
-                surrogate=self.surrogate(trials),
-                avoid=Avoid(trials),
-            )
+            know = self._know(incumbent, trials)
             near = self._decision.near if self._decision and self._decision.know.recipe == know.recipe else None
             explain = Explain(know, self._lessons)
             legal, space = self._searched
