@@ -26,12 +26,12 @@ def step_bars(material: Material) -> Markup:
     return Markup("").join([_legend(material), *bars])
 
 
-def pair_bars(step: PathStep) -> Markup:
-    """Two bars on one scale: the average step of one rank before an accepted change and after it. Empty where no rank
+def pair_bars(step: PathStep) -> Markup | None:
+    """Two bars on one scale: the average step of one rank before an accepted change and after it. None where no rank
     was traced in both."""
     pair = pair_of(step)
     if pair is None or step.parent is None:
-        return Markup("")
+        return None
     found = (("before", step.parent, pair.before), ("after", step.trial, pair.after))
     longest = max(mean_step_us(trace) for _, _, trace in found) or 1.0
     bars = [

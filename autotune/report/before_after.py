@@ -6,21 +6,23 @@ the proposal. Traced parts are of one rank, the same before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Analysis, TraceReport, Wall
 from autotune.looks.fix_names import parts_of, share_text, title_of
 from autotune.looks.quantities import NONE, changes_text, duration, gain, gib, percent
-from autotune.looks.segments import counted_steps, mean_segments, slowest
+from autotune.looks.segments import PIPELINE, counted_steps, mean_of, mean_segments, slowest
 from autotune.looks.tables import Table
 from autotune.report.path import PathStep
+from policies.fixes import FIXES
 from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, situation_of
 from policies.trial import FixShare, Status, Trial
 
 NOTABLE = 0.005  # of the longer step: smaller parts are left out
 SHOWN = 2  # walls that a row of the head names
 ARROW = " → "
+WAITING = "sync"  # the segment of what a rank waits for others
 LOSSES = {  # walls, then what is lost to none of them
     **{wall.value: wall.value for wall in Wall if wall is not Wall.UNDETERMINED},
     BUBBLE_PART: "pipeline bubble",
@@ -60,7 +62,7 @@ PARTS = (
     Part(words="pipeline bubble", predicted=("pp_bubble_s",), traced=("bubble",)),
     Part(words="DP exposed", predicted=("dp_exposed_s",), traced=("dp",)),
     Part(words="host", predicted=("host_s", "gc_s"), traced=("host",)),
-    Part(words="waiting for other ranks", predicted=("sync_s",), traced=("sync",)),
+    Part(words="waiting for other ranks", predicted=("sync_s",), traced=(WAITING,)),
     Part(words="copies", predicted=(), traced=("copy",)),
     Part(words="other", predicted=(), traced=("other", "unattributed")),
 )
@@ -207,7 +209,16 @@ def _predicted_parts(trial: Trial) -> tuple[Times, Times] | None:
 
 
 def _traced_parts(trace: TraceReport) -> Times:
-    return {segment.kind.key: segment.us for segment in mean_segments(counted_steps(trace))}
+    """Returns the segments of the average step. What collectives wait for late ranks counts as waiting, as in the
+    estimate; what a pipeline's receives wait is the bubble already."""
+    steps = counted_steps(trace)
+    times = {segment.kind.key: segment.us for segment in mean_segments(steps)}
+    waits = mean_of(steps, lambda step: step.waiting_by_kind)
+    for kind, us in waits.items():
+        moved = min(us, times.get(kind, 0.0)) if kind != PIPELINE else 0.0
+        times[kind] = times.get(kind, 0.0) - moved
+        times[WAITING] = times.get(WAITING, 0.0) + moved
+    return times
 
 
 def _part_rows(predicted: tuple[Times, Times] | None, traced: tuple[Times, Times] | None) -> Iterator[tuple[str, ...]]:
@@ -222,8 +233,8 @@ def _part_rows(predicted: tuple[Times, Times] | None, traced: tuple[Times, Times
 def _sums(pair: tuple[Times, Times] | None, names: Sequence[str]) -> tuple[float, float] | None:
     if pair is None or not names:
         return None
-    total: Callable[[Times], float] = lambda times: sum(times.get(name, 0.0) for name in names)
-    return total(pair[0]), total(pair[1])
+    before, after = (sum(times.get(name, 0.0) for name in names) for times in pair)
+    return before, after
 
 
 def _arrow(pair: tuple[float, float] | None) -> str:
@@ -236,7 +247,7 @@ def _time(us: float) -> str:
 
 def _fix_row(part: FixShare, trial: Trial) -> tuple[str, ...]:
     changes = {knob: trial.changes[knob] for knob in part.knobs if knob in trial.changes}
-    title = f"{part.fix} (a knob by itself)" if part.fix in changes else title_of(part, trial.changes)
+    title = title_of(part, trial.changes) if part.fix in FIXES else f"{part.fix} (a knob by itself)"
     known = part.predicted_share is not None or part.frees_gib is not None
     predicted = share_text(part) if known or trial.proposal.fixes else NONE
     return title, str(part.wall or NONE), predicted, changes_text(changes)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from autotune.looks.fix_names import name_title, shares_text, titles_text
-from autotune.looks.quantities import NONE, changes_text, knob_value, percent
+from autotune.looks.quantities import NONE, changes_text, gain_interval, knob_value, percent
 from autotune.looks.reasons import proposal_text, sentence, verdict_text
 from autotune.looks.tables import Table
 from autotune.report.bars import pair_bars
 from autotune.report.before_after import fixes_table, parts_table, walls_table
 from autotune.report.material import Material, Record, Section, status_words
-from autotune.report.path import PathStep, gain_with_interval, interval_text, obtained_text, predicted_text
+from autotune.report.path import PathStep, gain_with_interval, obtained_text, predicted_text
 from autotune.report.walls import burst_folders
 from autotune.tuning.speedup import obtained
 from policies.changes.legality import numerics_of
@@ -92,7 +92,7 @@ def _idea_order(idea: Idea) -> tuple[int, float, str]:
 def _idea_figures(idea: Idea) -> tuple[str, str]:
     if idea.gain is None or idea.gain_low is None or idea.gain_high is None or idea.fits_probability is None:
         return NONE, NONE
-    return interval_text(idea.gain, idea.gain_low, idea.gain_high), percent(idea.fits_probability, 0)
+    return gain_interval(idea.gain, idea.gain_low, idea.gain_high), percent(idea.fits_probability, 0)
 
 
 def _step(step: PathStep, unit: str) -> Record:

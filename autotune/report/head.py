@@ -28,8 +28,8 @@ TRAINERS = {"megatron-lm": "megatron-lm", "megatron-bridge": "megatron-bridge", 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """`facts` are (name, text); `changes` ties each accepted change to the walls it moved; `flags` leads from the user's command
-    to the tuned one; `export` is empty where nothing runs."""
+    """`facts` are (name, text); `changes` has each accepted change with the walls it moved; `flags` leads from the
+    user's command to the tuned one; `export` is empty where nothing runs."""
 
     facts: tuple[tuple[str, str], ...]
     changes: Table | None

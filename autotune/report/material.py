@@ -23,7 +23,7 @@ class Record:
     heading: str
     facts: tuple[tuple[str, str], ...]
     tables: tuple[Table, ...] = ()
-    bars: Markup = Markup("")
+    bars: Markup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
