@@ -118,10 +118,11 @@ def parts_table(step: PathStep) -> Table | None:
     traced = (_traced_parts(pair.before), _traced_parts(pair.after)) if pair else None
     if predicted is None and traced is None:
         return None
-    rows = tuple(_part_rows(predicted, traced))
     rank = f", rank {pair.before.rank}" if pair and pair.before.rank is not None else ""
-    columns = ("part of the step", "predicted", f"traced{rank}")
-    return Table(caption="Parts", columns=columns, rows=rows, numbers=(1, 2)) if rows else None
+    known = [(name, times) for name, times in (("predicted", predicted), (f"traced{rank}", traced)) if times]
+    rows = tuple(_part_rows(predicted, traced))
+    columns = ("part of the step", *(name for name, _ in known))
+    return Table(caption="Parts", columns=columns, rows=rows, numbers=tuple(range(1, len(columns))))
 
 
 def fixes_table(trial: Trial) -> Table | None:
@@ -226,8 +227,8 @@ def _part_rows(predicted: tuple[Times, Times] | None, traced: tuple[Times, Times
     for part in PARTS:
         cells = (_sums(predicted, part.predicted), _sums(traced, part.traced))
         if max(us for pair in cells if pair for us in pair) >= NOTABLE * max(totals):
-            yield part.words, *(_arrow(pair) for pair in cells)
-    yield "step", *(_arrow(_sums(pair, tuple(pair[0] | pair[1])) if pair else None) for pair in (predicted, traced))
+            yield part.words, *(_arrow(sums) for sums, pair in zip(cells, (predicted, traced), strict=True) if pair)
+    yield "step", *(_arrow(_sums(pair, tuple(pair[0] | pair[1]))) for pair in (predicted, traced) if pair)
 
 
 def _sums(pair: tuple[Times, Times] | None, names: Sequence[str]) -> tuple[float, float] | None:
