@@ -54,7 +54,7 @@ def gain_interval(expected: float, low: float, high: float, *, digits: int = 1, 
 
 def _signed(fraction: float, digits: int) -> str:
     """Returns a percentage with its sign and without its unit."""
-    return f"{100 * fraction:+.{digits}f}".replace("-", "−")
+    return f"{100 * fraction:+z.{digits}f}".replace("-", "−")
 
 
 def gib(value: float | None) -> str:

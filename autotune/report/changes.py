@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from autotune.looks.fix_names import name_title, shares_text, titles_text
 from autotune.looks.quantities import NONE, changes_text, gain_interval, knob_value, percent
 from autotune.looks.reasons import proposal_text, sentence, verdict_text
@@ -69,10 +71,7 @@ def not_tried(material: Material) -> Section | None:
         return None
     tuner = Tuner(Recipe.model_validate(study.recipe), study.seed, material.history.lessons)
     ideas = tuner.rejected_ideas(best, material.trials)
-    rows = tuple(
-        (name_title(idea.fix), idea.phase.value, *_idea_figures(idea), sentence(idea.reason))
-        for idea in sorted(ideas, key=_idea_order)
-    )
+    rows = tuple(_idea_rows(sorted(ideas, key=_idea_order)))
     said = (
         f"Fixes considered beside the best recipe (trial {best.number}) when the study ended, with the prediction of "
         "then: first those with the largest predicted gain, then those that the estimate does not notice, last those "
@@ -81,6 +80,19 @@ def not_tried(material: Material) -> Section | None:
     columns = ("fix", "phase", "predicted gain (90 %)", "P(fits)", "why not")
     table = Table(columns=columns, rows=rows, numbers=(2, 3))
     return Section(key="not-tried", title="Considered and not tried", paragraphs=said, table=table) if rows else None
+
+
+def _idea_rows(ideas: Sequence[Idea]) -> Iterator[tuple[str, ...]]:
+    """Yields a row an idea; those without a prediction that have the same reason share one."""
+    alike: dict[str, list[Idea]] = {}
+    for idea in ideas:
+        if idea.gain is None:
+            alike.setdefault(sentence(idea.reason), []).append(idea)
+        else:
+            yield name_title(idea.fix), idea.phase.value, *_idea_figures(idea), sentence(idea.reason)
+    for why, same in alike.items():
+        phases = dict.fromkeys(idea.phase.value for idea in same)
+        yield ", ".join(name_title(idea.fix) for idea in same), ", ".join(phases), NONE, NONE, why
 
 
 def _idea_order(idea: Idea) -> tuple[int, float, str]:
