@@ -52,8 +52,9 @@ def ask(
 ) -> C | None:
     """Asks the study of `trials` for the next candidate of a phase; None where there is none.
 
-    `candidates` are the phase's best, of which `pick` gives the one with the best acquisition; `nearest` yields all of the phase's by their distance from a
-    point. `sampler` is surrogate, tpe, gp or random. The same arguments give the same answer.
+    `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields all of
+    the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random. The same arguments give the
+    same answer.
     """
     import optuna
 

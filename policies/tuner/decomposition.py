@@ -124,7 +124,7 @@ def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
     REDUCED_IMPROVEMENT. Kept is what P(fits), a rule, a published effect or a deliberate try needs."""
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate
-    found = full = _rescored(candidate, candidate.recipe, know)
+    found = full = rescored(candidate, candidate.recipe, know)
     while (smaller := _next_smaller(found, full, know)) is not None:
         found = smaller
     return found
@@ -137,7 +137,7 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
     fresh = [each for each in options if each is not None and not know.avoid.is_out(each)]
     if len(parts) < 2 or not fresh:
         return None
-    scored = [_rescored(candidate, each, know) for each in fresh]
+    scored = [rescored(candidate, each, know) for each in fresh]
     kept = [
         each
         for each in scored
@@ -160,7 +160,7 @@ def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floa
     return -log_step, need
 
 
-def _rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
+def rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
     """Returns the candidate with another recipe, scored as that one."""
     table, time = tabulate([recipe]), know.surrogate.time
     if candidate.log_gain is None:

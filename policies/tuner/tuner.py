@@ -15,8 +15,8 @@ from itertools import islice, takewhile
 from policies.candidates.candidate import Candidate, Group, Opinion, best_first, in_order, preferred
 from policies.candidates.fitting import FitSet, cheapest_fit
 from policies.candidates.knowledge import Knowledge
-from policies.candidates.layouts import layouts, legal_space
-from policies.candidates.neighbours import Move, moves, moves_of_fixes, neighbours, pairs
+from policies.candidates.layouts import all_that_fit, layouts, legal_space
+from policies.candidates.neighbours import Move, moves, moves_of_fixes, moves_that_fit, neighbours, pairs
 from policies.candidates.unmodelled import claimed_fixes, settings
 from policies.constants import constant
 from policies.reason import Reason, ReasonKind
@@ -29,7 +29,7 @@ from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import prior_of
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
 from policies.trial import Phase, Prediction, Proposal, Trial
-from policies.tuner.decomposition import decompose, fix_of, smallest
+from policies.tuner.decomposition import decompose, fix_of, rescored, smallest
 from policies.tuner.explain import Explain
 from policies.tuner.ideas import Idea, rejected_ideas
 from policies.tuner.phases import phase_of
@@ -50,7 +50,7 @@ class Tuner:
     def __init__(self, base: Recipe, seed: int, lessons: Sequence[Lesson] = ()) -> None:
         self._base, self._seed, self._lessons = base, seed, tuple(lessons)
         self._prior = prior_of(lessons)
-        self._legal: Search | None = None
+        self._searched: tuple[Search, Space] | None = None
         self._decision: Decision | None = None
 
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
@@ -84,7 +84,9 @@ class Tuner:
         """Returns the decision at this point, worked out once for its phases."""
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
-            self._legal = self._legal or legal_space(self._base)
+            if self._searched is None:
+                legal = legal_space(self._base)
+                self._searched = legal, space_of(self._base, legal.finals.candidates)
             know = Knowledge(
                 given=self._base,
                 incumbent=incumbent,
@@ -95,7 +97,8 @@ class Tuner:
             )
             near = self._decision.near if self._decision and self._decision.know.recipe == know.recipe else None
             explain = Explain(know, self._lessons)
-            self._decision = Decision(key=key, know=know, legal=self._legal, explain=explain, near=near)
+            legal, space = self._searched
+            self._decision = Decision(key=key, know=know, legal=legal, space=space, explain=explain, near=near)
         return self._decision
 
 
@@ -108,10 +111,12 @@ class Decision:
         key: tuple[object, ...],
         know: Knowledge,
         legal: Search,
+        space: Space,
         explain: Explain,
         near: list[Move] | None,
     ) -> None:
-        self.key, self.know, self._legal, self._explain, self._near = key, know, legal, explain, near
+        self.key, self.know, self._legal, self._space = key, know, legal, space
+        self._explain, self._near = explain, near
         self._groups: list[Group] | None = None
         self._ranked: list[Candidate] | None = None
 
@@ -174,7 +179,7 @@ class Decision:
         )
         if chosen is None:
             return None
-        reduced = smallest(chosen, know)
+        reduced = smallest(chosen, know) if sampler == SURROGATE else chosen  # a sampled point is a deliberate try
         runner_up = next((each for each in self.ranked if each is not chosen), None)
         return self._proposal(phase, reduced, self._explain.next(reduced, runner_up, sampler))
 
@@ -224,13 +229,14 @@ class Decision:
     def _nearest(self, phase: Phase, point: Point) -> Iterator[Candidate]:
         """Yields a phase's candidates that should fit, the nearest to a point first."""
         know = self.know
-        keys = [self._space.distance(group.table, point) for group in self._modelled]
-        found = in_order(self._modelled, keys, know.avoid, runs=True)
-        return (
-            each
-            for each in found
-            if each.fits >= know.min_fit and know.has_cores(each.recipe) and phase_of(know, each.recipe) is phase
-        )
+        groups = [
+            all_that_fit(self._legal, know.given, know.recipe, know.surrogate, know.avoid, min_fit=know.min_fit),
+            moves_that_fit(self.near, know.surrogate, min_fit=know.min_fit),
+        ]
+        keys = [self._space.distance(group.table, point) for group in groups]
+        found = in_order(groups, keys, know.avoid, runs=True)
+        allowed = (each for each in found if know.has_cores(each.recipe) and phase_of(know, each.recipe) is phase)
+        return (rescored(each, each.recipe, know) for each in allowed)
 
     @property
     def _modelled(self) -> list[Group]:
@@ -263,11 +269,6 @@ class Decision:
         not say what a burst is worth."""
         vain = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
         return vain >= self.know.recipe.tune.patience
-
-    @property
-    def _space(self) -> Space:
-        know = self.know
-        return space_of(know.given, self._legal.finals.candidates, [])
 
     def _proposal(self, phase: Phase, chosen: Candidate, reason: Reason) -> Proposal:
         parts = decompose(chosen, self.know)
