@@ -16,6 +16,7 @@ from trainer.recipe.knobs import KNOBS
 
 Changes = Mapping[str, tuple[Any, Any]]  # of the parent's recipe: knob -> (from, to)
 NAMED = 3  # parts that a heading names
+LEAST_GIB = 0.001  # less is said to be none
 UNKNOWN = "not known"  # a share: the part cannot be taken out by itself
 
 
@@ -66,7 +67,9 @@ def shares_text(proposal: Proposal) -> str:
     parts = proposal.fixes
     if len(parts) < 2 or all(part.predicted_share is None and part.frees_gib is None for part in parts):
         return ""
-    interaction = [f"interaction {gain(proposal.interaction)}"] if proposal.interaction is not None else []
+    frees = any(part.frees_gib is not None for part in parts)
+    known = proposal.interaction is not None and not frees
+    interaction = [f"interaction {gain(proposal.interaction)}"] if known else []
     return ", ".join([*map(_share, parts), *interaction])
 
 
@@ -74,6 +77,8 @@ def share_text(part: FixShare) -> str:
     """Returns a part's predicted share of the gain, or the memory that it frees; `not known` where it cannot be taken
     out by itself."""
     if part.frees_gib is not None:
+        if abs(part.frees_gib) < LEAST_GIB:
+            return "frees 0 GiB"
         return f"frees {gib(part.frees_gib)}" if part.frees_gib > 0 else f"takes {gib(-part.frees_gib)}"
     return UNKNOWN if part.predicted_share is None else gain(part.predicted_share)
 
