@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autotune.looks.fix_names import names_text
 from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.tuning.history import History
 from policies.noise import throughput
@@ -51,6 +52,7 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "trial": trial.number,
         "phase": proposal.phase.value,
         "fix": proposal.fix,
+        "fixes": names_text(proposal, trial.changes),
         "because": proposal_text(proposal),
         "predicted_gain": proposal.predicted.gain,
         "fits_probability": proposal.predicted.fits_probability,
