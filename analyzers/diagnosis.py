@@ -252,6 +252,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     margin: float
     because: str
     walls: list[WallFinding] = []  # ranked by recoverable_us
+    quoted: list[int] = []  # lines of the named wall's evidence that `because` has already
     doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
     cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
     ranks: list[int] = []  # those on which the wall stands, where it does on some only

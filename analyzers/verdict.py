@@ -199,7 +199,7 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
     out_of_memory = failure is not None and failure.kind == "oom"
     if memory is not None and (out_of_memory or job.step is None):  # without time only failed allocations are told
         rest = [f for f in findings if f is not memory]
-        return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest])
+        return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest], quoted=[0])
     if not findings:
         return Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because=_no_traces(job), doubt="no_traces")
     bound = _bound_by_compute(job, findings)
@@ -228,7 +228,9 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
             doubt=key,
             between=[*dict.fromkeys([leader.wall, *_rivals(case, abstain)])] if abstain in BETWEEN_TWO else [],
         )
-    return Diagnosis(wall=leader.wall, margin=margin, because=_reason(leader, others), walls=list(findings))
+    quoted = _quoted(leader)
+    because = _reason(leader, others, quoted)
+    return Diagnosis(wall=leader.wall, margin=margin, because=because, walls=list(findings), quoted=quoted)
 
 
 def _worth(job: Job, finding: WallFinding) -> float:
@@ -272,13 +274,18 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
     return Diagnosis(wall=Wall.COMPUTE, margin=computing - largest, because=because, walls=[compute, *others])
 
 
-def _reason(leader: WallFinding, others: Sequence[WallFinding]) -> str:
+def _quoted(leader: WallFinding) -> list[int]:
+    """Returns which lines of the leader's evidence the verdict says: the first, and how much of it is hidden."""
+    hidden = (at for at, line in enumerate(leader.evidence) if at and " is hidden" in line)
+    return [0, *([at] if (at := next(hidden, None)) is not None else [])]
+
+
+def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence[int]) -> str:
     """The leader's figures in a sentence; that bounds overlap is said where there are two of them."""
-    said = next((line for line in leader.evidence[1:] if " is hidden" in line), None)
     worth = [f for f in others[:1] if f.share >= WORTH_SAYING]
     after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in worth]
     return (
-        f"{'; '.join(filter(None, (leader.evidence[0], said)))}. The {leader.wall} wall: at most "
+        f"{'; '.join(leader.evidence[at] for at in quoted)}. The {leader.wall} wall: at most "
         f"{percent(leader.share)} of the step{_faster(leader.speedup_bound)}{''.join(after)}"
     )
 

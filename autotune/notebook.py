@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.looks.fix_names import names_text
 from autotune.looks.quantities import changes_text
 from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.report.document import measured
@@ -52,6 +53,7 @@ class LoadedStudy:
             "parent": trial.proposal.parent,
             "phase": trial.proposal.phase.value,
             "fix": trial.proposal.fix,
+            "fixes": names_text(trial.proposal, trial.changes),
             "changes": changes_text(trial.changes) if trial.changes else "",
             "status": trial.status.value,
             "verdict": trial.verdict.value if trial.verdict else None,

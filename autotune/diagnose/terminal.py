@@ -21,6 +21,7 @@ from analyzers.diagnosis import (
     Wall,
     WallFinding,
 )
+from analyzers.memory.phases import OUTSIDE
 from analyzers.names.kernels import UNKNOWN_PRECISION
 from analyzers.wording import part_name
 from autotune.diagnose.next_steps import NextSteps, show_next
@@ -214,7 +215,8 @@ def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
         say(console, LEFT_OF_IT, style="bold")
     for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
-            more = [line for line in finding.evidence if line not in diagnosis.because]  # no figure twice
+            quoted = diagnosis.quoted if finding.wall is diagnosis.wall else []  # no figure twice
+            more = [line for at, line in enumerate(finding.evidence) if at not in quoted]
             evidence = more if index == 0 else more[:EVIDENCE_SHOWN]
             left = len(more) - len(evidence)
             console.print()
@@ -278,7 +280,7 @@ def _print_memory(console: Console, memory: MemoryUse | None) -> None:
 def _during(phase: str | None) -> str:
     if not phase:
         return ""
-    return phase if phase.startswith("outside") else f"during {phase}"
+    return phase if phase == OUTSIDE else f"during {phase}"
 
 
 def memory_words(memory: MemoryUse) -> str:

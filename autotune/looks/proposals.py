@@ -212,9 +212,12 @@ def _nothing_left(figures: Figures) -> str:
 
 
 def _next_gain(figures: Figures) -> str:
+    return f"the next burst is expected to gain {_improvement_percent(figures)}"
+
+
+def _improvement_percent(figures: Figures) -> str:
     improvement = 100 * figures["expected_improvement"]
-    worth = f"{improvement:.2g}" if improvement >= 0.01 else "less than 0.01"
-    return f"the next burst is expected to gain {worth} %"
+    return f"{improvement:.2g} %" if improvement >= 0.01 else "less than 0.01 %"
 
 
 def _not_worth(figures: Figures) -> str:
@@ -258,13 +261,13 @@ def _refused_before(figures: Figures) -> str:
 
 
 def _small(figures: Figures) -> str:
-    return f"{_next_gain(figures)}, below the limit of {percent(figures['limit'])}"
+    return f"expected to gain {_improvement_percent(figures)}, below the limit of {percent(figures['limit'])}"
 
 
 def _outranked(figures: Figures) -> str:
     if "expected_improvement" not in figures:
-        return "the trace shows a loss that it claims, but others promise more"
-    return f"{_next_gain(figures)}, less than others"
+        return "the trace shows a loss to answer, but other changes promise more"
+    return f"expected to gain {_improvement_percent(figures)}, less than other changes"
 
 
 SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
@@ -294,10 +297,10 @@ SENTENCES: dict[ReasonKind, Callable[[Figures], str]] = {
     ReasonKind.REFUSED_BEFORE: _refused_before,
     ReasonKind.LOST_BEFORE: lambda figures: f"trial {figures['trial']} made this change without a gain",
     ReasonKind.UNDONE_BEFORE: lambda figures: f"trial {figures['trial']} gained by the opposite change",
-    ReasonKind.MAY_NOT_FIT: lambda figures: f"it may not fit: a burst needs P(fits) {percent(figures['asked'], 0)}",
-    ReasonKind.PREDICTED_LOSS: lambda figures: "it is predicted to be slower",
-    ReasonKind.LOST_IN_NOISE: lambda f: f"its gain would be lost in the noise of {percent(f['noise'])}",
-    ReasonKind.NO_EVIDENCE: lambda figures: "the estimate sees no change, and the trace no loss that it claims",
+    ReasonKind.MAY_NOT_FIT: lambda f: f"unlikely to fit: a burst needs P(fits) of {percent(f['asked'], 0)}",
+    ReasonKind.PREDICTED_LOSS: lambda figures: "predicted to be slower",
+    ReasonKind.LOST_IN_NOISE: lambda f: f"the gain would be lost in the noise of {percent(f['noise'])}",
+    ReasonKind.NO_EVIDENCE: lambda figures: "the estimate does not notice it, and the trace shows no loss to answer",
     ReasonKind.OUTRANKED: _outranked,
     ReasonKind.TOO_LITTLE: _small,
 }

@@ -44,7 +44,17 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 def gain(fraction: float | None, digits: int = 1) -> str:
     """A signed percentage of throughput: `+12.4 %`."""
-    return NONE if fraction is None else f"{100 * fraction:+.{digits}f} %".replace("-", "−")
+    return NONE if fraction is None else f"{_signed(fraction, digits)} %"
+
+
+def gain_interval(expected: float, low: float, high: float, *, digits: int = 1, also: str = "") -> str:
+    """Returns `+15.0 % (+9.1 to +22.0 %)`; `also` is said behind the interval."""
+    return f"{gain(expected, digits)} ({_signed(low, digits)} to {gain(high, digits)}{also})"
+
+
+def _signed(fraction: float, digits: int) -> str:
+    """Returns a percentage with its sign and without its unit."""
+    return f"{100 * fraction:+z.{digits}f}".replace("-", "−")
 
 
 def gib(value: float | None) -> str:

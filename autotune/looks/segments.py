@@ -60,11 +60,22 @@ def _communication(step: Partition) -> dict[str, float]:
     return {kind: us * step.exposed_communication_us / total for kind, us in exposed.items()}
 
 
+def _sends(step: Partition) -> float:
+    """Exposed PP send/recv without the waiting for a stage, which is the bubble's."""
+    return max(_communication(step).get(PIPELINE, 0.0) - _waits_for_stage(step), 0.0)
+
+
+def _waits_for_stage(step: Partition) -> float:
+    return min(step.waiting_by_kind.get(PIPELINE, 0.0), _communication(step).get(PIPELINE, 0.0))
+
+
 def _waiting(name: str) -> Callable[[Partition], Mapping[str, float]]:
     """What of a kind's exposed time waits for other ranks, and what transfers; nothing where that is not known."""
 
     def within(step: Partition) -> Mapping[str, float]:
         exposed, waits = _communication(step).get(name, 0.0), step.waiting_by_kind.get(name, 0.0)
+        if name == PIPELINE:
+            return {}
         return {WAITS: min(waits, exposed), TRANSFER: max(exposed - waits, 0.0)} if waits else {}
 
     return within
@@ -75,6 +86,7 @@ def _recompute(step: Partition) -> float:
     return min(step.compute_by_class.get("recompute", 0.0), step.compute_us)
 
 
+PIPELINE = "pp"
 WAITS, TRANSFER = "waiting for late ranks", "transfer"
 _COMMUNICATION = (
     ("ep_dispatch", "EP dispatch", "d"),
@@ -104,7 +116,7 @@ KINDS: tuple[Kind, ...] = (
             words=f"exposed {words}",
             family=Family.COMMUNICATION,
             glyph=glyph,
-            read=_exposed(name),
+            read=_sends if name == PIPELINE else _exposed(name),
             within=_waiting(name),
             activity=words,
         )
@@ -128,10 +140,10 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         key="bubble",
-        words="idle: pipeline bubble",
+        words="pipeline bubble",
         family=Family.WAIT,
         glyph="b",
-        read=lambda step: step.idle_by_cause.bubble_us,
+        read=lambda step: step.idle_by_cause.bubble_us + _waits_for_stage(step),
     ),
     Kind(
         key="sync",

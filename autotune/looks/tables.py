@@ -10,3 +10,4 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: tuple[int, ...] = ()  # indices of columns that hold figures
+    caption: str = ""

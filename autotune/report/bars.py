@@ -6,22 +6,45 @@ from markupsafe import Markup
 
 from analyzers.diagnosis import Partition, TraceReport
 from autotune.diagnose.steps import step_bar, steps_legend
+from autotune.looks.fix_names import titles_text
 from autotune.looks.quantities import duration
-from autotune.looks.segments import counted_steps, mean_segments, mean_step_us, segments, slowest, steps_of
+from autotune.looks.segments import counted_steps, mean_segments, mean_step_us, segments, steps_of
 from autotune.looks.svg import tag
-from autotune.report.material import Material, fix_title, status_words
+from autotune.report.before_after import compared_traces, pair_of
+from autotune.report.material import Material, status_words
+from autotune.report.path import PathStep
 from policies.trial import Trial
 
 RANKS_SHOWN = 8  # bars of more ranks say nothing new: the slowest are shown, and how many are not
 
 
 def step_bars(material: Material) -> Markup:
-    """One bar a traced trial, all on one scale: the average step of its slowest rank."""
-    found = ((trial, slowest(trial.analysis)) for trial in material.trials if trial.analysis)
-    traced = [(trial, trace) for trial, trace in found if trace is not None]
+    """One bar a traced trial, all on one scale: the average step of the rank that is compared."""
+    traced = compared_traces(material.trials)
     longest = max((mean_step_us(trace) for _, trace in traced), default=1.0)
     bars = [_trial_bar(trial, trace, longest) for trial, trace in traced]
     return Markup("").join([_legend(material), *bars])
+
+
+def pair_bars(step: PathStep) -> Markup | None:
+    """Two bars on one scale: the average step of one rank before an accepted change and after it. None where no rank
+    was traced in both."""
+    pair = pair_of(step)
+    if pair is None or step.parent is None:
+        return None
+    found = (("before", step.parent, pair.before), ("after", step.trial, pair.after))
+    longest = max(mean_step_us(trace) for _, _, trace in found) or 1.0
+    bars = [
+        step_bar(mean_segments(counted_steps(trace)), longest, _pair_label(when, trial, trace))
+        for when, trial, trace in found
+    ]
+    return Markup("").join(bars)
+
+
+def path_legend(material: Material) -> Markup:
+    """The kinds of time that occur in the bars of the path."""
+    pairs = [pair for step in material.path if (pair := pair_of(step)) is not None]
+    return steps_legend(step for pair in pairs for trace in (pair.before, pair.after) for step in steps_of(trace))
 
 
 def rank_bars(trial: Trial) -> Markup:
@@ -39,11 +62,16 @@ def rank_bars(trial: Trial) -> Markup:
     return Markup("").join([*bars, note] if left_out else bars)
 
 
+def _pair_label(when: str, trial: Trial, trace: TraceReport) -> str:
+    of_rank = f" · rank {trace.rank}" if trace.rank is not None else ""
+    return f"{when} · trial {trial.number}{of_rank} · {duration(mean_step_us(trace))}"
+
+
 def _trial_bar(trial: Trial, trace: TraceReport, longest: float) -> Markup:
     wall = trial.analysis.diagnosis.wall.value if trial.analysis else ""
     of_rank = f", rank {trace.rank}" if trace.rank is not None else ""
     label = (
-        f"trial {trial.number} · {fix_title(trial)} · {status_words(trial)} · "
+        f"trial {trial.number} · {titles_text(trial)} · {status_words(trial)} · "
         f"{duration(mean_step_us(trace))}{of_rank} · wall: {wall}"
     )
     return step_bar(mean_segments(counted_steps(trace)), longest, label)

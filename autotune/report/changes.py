@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import NONE, changes_text, knob_value, percent
+from collections.abc import Iterator, Sequence
+
+from autotune.looks.fix_names import name_title, shares_text, titles_text
+from autotune.looks.quantities import NONE, changes_text, gain_interval, knob_value, percent
 from autotune.looks.reasons import proposal_text, sentence, verdict_text
 from autotune.looks.tables import Table
-from autotune.report.answers import before_and_after
-from autotune.report.material import Material, Record, Section, fix_name_title, fix_title, status_words
-from autotune.report.path import PathStep, gain_with_interval, interval_text, obtained, obtained_text, predicted_text
+from autotune.report.bars import pair_bars
+from autotune.report.before_after import fixes_table, parts_table, walls_table
+from autotune.report.material import Material, Record, Section, status_words
+from autotune.report.path import PathStep, gain_with_interval, obtained_text, predicted_text
 from autotune.report.walls import burst_folders
+from autotune.tuning.speedup import obtained
 from policies.changes.legality import numerics_of
+from policies.reason import ReasonKind
 from policies.trial import Trial
 from policies.tuner.ideas import Idea
 from policies.tuner.tuner import Tuner
@@ -19,10 +25,13 @@ from trainer.recipe.knobs import KNOBS
 
 def path(material: Material) -> Section | None:
     said = (
-        "Every accepted change. The wall is the largest one of the parent recipe; a fix may answer a smaller one, "
-        "named in its reason. Predicted: the gain before the burst, with its 90 % interval; without an interval, the "
+        "Every accepted change. Predicted: the gain before the burst, with its 90 % interval; without an interval, the "
         "fix's claim on the wall's recoverable time R, bounded by T/(T−R)−1. Obtained: the gain over the parent, from "
         "all bursts of both, with its 95 % interval. Verdict: the figures at the time of the decision.",
+        "Fixes: a share is the predicted gain that is lost when the fix is taken out of the change; the interaction is "
+        "the gain that no fix has by itself. Walls: the time each could give back at most; they overlap and do not add "
+        "up. Parts: the calibrated estimate at the time of the proposal, beside the traced step of one rank, the same "
+        "before and after.",
     )
     records = tuple(_step(step, material.unit) for step in material.path)
     return Section(key="path", title="The accepted path", paragraphs=said, records=records)
@@ -62,18 +71,40 @@ def not_tried(material: Material) -> Section | None:
         return None
     tuner = Tuner(Recipe.model_validate(study.recipe), study.seed, material.history.lessons)
     ideas = tuner.rejected_ideas(best, material.trials)
-    rows = tuple(
-        (fix_name_title(idea.fix), idea.phase.value, *_idea_figures(idea), sentence(idea.reason)) for idea in ideas
+    rows = tuple(_idea_rows(sorted(ideas, key=_idea_order)))
+    said = (
+        f"Fixes considered beside the best recipe (trial {best.number}) when the study ended, with the prediction of "
+        "then: first those with the largest predicted gain, then those that the estimate does not notice, last those "
+        "that are not legal or do not apply here.",
     )
-    said = (f"Fixes considered for the best recipe (trial {best.number}) and not worth a burst, with the reason.",)
-    table = Table(columns=("fix", "phase", "predicted gain (90 %)", "P(fits)", "why not"), rows=rows)
+    columns = ("fix", "phase", "predicted gain (90 %)", "P(fits)", "why not")
+    table = Table(columns=columns, rows=rows, numbers=(2, 3))
     return Section(key="not-tried", title="Considered and not tried", paragraphs=said, table=table) if rows else None
+
+
+def _idea_rows(ideas: Sequence[Idea]) -> Iterator[tuple[str, ...]]:
+    """Yields a row an idea; those without a prediction that have the same reason share one."""
+    alike: dict[str, list[Idea]] = {}
+    for idea in ideas:
+        if idea.gain is None:
+            alike.setdefault(sentence(idea.reason), []).append(idea)
+        else:
+            yield name_title(idea.fix), idea.phase.value, *_idea_figures(idea), sentence(idea.reason)
+    for why, same in alike.items():
+        phases = dict.fromkeys(idea.phase.value for idea in same)
+        yield ", ".join(name_title(idea.fix) for idea in same), ", ".join(phases), NONE, NONE, why
+
+
+def _idea_order(idea: Idea) -> tuple[int, float, str]:
+    """Orders ideas: those with a prediction by gain, then what is not legal, then what does not apply."""
+    last = {ReasonKind.NO_EVIDENCE: 1, ReasonKind.ILLEGAL: 2, ReasonKind.NOT_APPLICABLE: 3}
+    return last.get(idea.reason.kind, 0), -(idea.gain or 0.0), name_title(idea.fix)
 
 
 def _idea_figures(idea: Idea) -> tuple[str, str]:
     if idea.gain is None or idea.gain_low is None or idea.gain_high is None or idea.fits_probability is None:
-        return "", ""
-    return interval_text(idea.gain, idea.gain_low, idea.gain_high), percent(idea.fits_probability, 0)
+        return NONE, NONE
+    return gain_interval(idea.gain, idea.gain_low, idea.gain_high), percent(idea.fits_probability, 0)
 
 
 def _step(step: PathStep, unit: str) -> Record:
@@ -86,32 +117,33 @@ def _step(step: PathStep, unit: str) -> Record:
         )
         return Record(heading=f"{step.number} · base recipe · trial {trial.number}", facts=given)
     facts = (
+        ("predicted", predicted_text(trial)),
+        ("obtained", obtained_text(step, unit)),
         ("wall found", str(wall)),
         ("evidence", "; ".join(wall.evidence)),
         ("seen in", wall.seen_in),
-        ("change", changes_text(trial.changes)),
         ("reason", proposal_text(trial.proposal)),
-        ("predicted", predicted_text(trial)),
-        ("answered", before_and_after(step)),
-        ("obtained", obtained_text(step, unit)),
         ("verdict", verdict_text(trial)),
         ("data", burst_folders(trial)),
     )
-    heading = f"{step.number} · {fix_title(trial)} · {trial.proposal.phase.value}, trial {trial.number}"
-    return Record(heading=heading, facts=facts)
+    heading = f"{step.number} · {titles_text(trial)} · {trial.proposal.phase.value}, trial {trial.number}"
+    found = (fixes_table(trial), walls_table(step), parts_table(step))
+    tables = tuple(table for table in found if table is not None)
+    return Record(heading=heading, facts=facts, tables=tables, bars=pair_bars(step))
 
 
 def _rejected(trial: Trial, material: Material) -> Record:
     parent = material.trial(trial.proposal.parent)
     facts = (
         ("verdict", verdict_text(trial)),
+        ("fixes", shares_text(trial.proposal)),
         ("change", changes_text(trial.changes)),
         ("reason", proposal_text(trial.proposal)),
         ("predicted", predicted_text(trial)),
         ("gain of all bursts", _over_parent(trial, parent, material)),
         ("data", burst_folders(trial)),
     )
-    heading = f"trial {trial.number} · {fix_title(trial)} · {trial.proposal.phase.value} · {status_words(trial)}"
+    heading = f"trial {trial.number} · {titles_text(trial)} · {trial.proposal.phase.value} · {status_words(trial)}"
     return Record(heading=heading, facts=facts)
 
 
@@ -126,4 +158,4 @@ def _over_parent(trial: Trial, parent: Trial | None, material: Material) -> str:
 def _set_by(knob: str, material: Material) -> str:
     """The accepted trial that last moved a knob on the path."""
     last = next((step.trial for step in reversed(material.path) if knob in step.trial.changes), None)
-    return f"trial {last.number}, {fix_title(last)}" if last else NONE
+    return f"trial {last.number}, {titles_text(last)}" if last else NONE

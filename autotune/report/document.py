@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from analyzers.diagnosis import Diagnosis
+from analyzers.diagnosis import Diagnosis, Wall
+from autotune.looks.fix_names import parts_of
 from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.tuning.events import EndStatus
 from autotune.tuning.history import History
 from autotune.tuning.lines import best_speedup
 from autotune.tuning.provisional import as_it_stands
-from autotune.tuning.speedup import INTERVAL_SINCE, Speedup
+from autotune.tuning.speedup import INTERVAL_SINCE, Speedup, obtained
 from policies.changes.legality import numerics_of
 from policies.reason import Reason
 from policies.trial import Phase, Status, Trial, Verdict
@@ -63,15 +64,31 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float | None  # from start to end, without queueing; times the ranks of a burst it is GPU-seconds
 
 
+class FixEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One named part of a trial's change: a fix, or a knob by itself under the knob's name. Shares are gains, fractions
+    of throughput."""
+
+    fix: str
+    wall: Wall | None  # the one that it answers
+    knobs: list[str]  # that it moved
+    predicted_share: float | None  # the predicted gain that is lost without it; null where it cannot be taken out
+    obtained_share: float | None  # the obtained gain where it is the only fix of the trial, else null
+    frees_gib: float | None  # of the hottest GPU, where the parent does not fit
+
+
 class TrialEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict_because` is `verdict_reason` in words; the reason is null where there is no verdict, and in studies of
-    versions before reasons. `provisional`: judged on the bursts so far, before the study's own verdict."""
+    """`because` is `reason` in words, `verdict_because` is `verdict_reason` in words; a reason is null in studies of
+    versions before reasons, that of a verdict also where there is none. `fix` is the name of the largest of `fixes`,
+    or `base`. `provisional`: judged on the bursts so far, before the study's own verdict."""
 
     number: int
     parent: int | None
     phase: Phase
     fix: str
     because: str
+    reason: Reason | None = None
+    fixes: list[FixEntry] = []
+    interaction: float | None = None  # the predicted gain that no fix has by itself
     changes: dict[str, tuple[Any, Any]]
     predicted: Prediction
     status: Status
@@ -140,7 +157,7 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
         environment=dict(sorted(history.study.environment.items())) if history.study else {},
         links=history.links,
         unlike_production=_differences(best),
-        trials=[_entry(trial) for trial in history.trials],
+        trials=[_entry(trial, history) for trial in history.trials],
     )
 
 
@@ -189,7 +206,7 @@ def failure_of(trial: Trial) -> Failure | None:
     return next((outcome.failure for outcome in trial.outcomes if outcome.failure), None)
 
 
-def _entry(trial: Trial) -> TrialEntry:
+def _entry(trial: Trial, history: History) -> TrialEntry:
     predicted = trial.proposal.predicted
     return TrialEntry(
         number=trial.number,
@@ -197,6 +214,9 @@ def _entry(trial: Trial) -> TrialEntry:
         phase=trial.proposal.phase,
         fix=trial.proposal.fix,
         because=proposal_text(trial.proposal),
+        reason=trial.proposal.reason,
+        fixes=_fixes(trial, history),
+        interaction=trial.proposal.interaction,
         changes=trial.changes,
         predicted=Prediction(**{name: getattr(predicted, name) for name in Prediction.__struct_fields__}),
         status=trial.status,
@@ -209,6 +229,23 @@ def _entry(trial: Trial) -> TrialEntry:
         provisional=trial.provisional,
         numerics=numerics_of(trial.changes),
     )
+
+
+def _fixes(trial: Trial, history: History) -> list[FixEntry]:
+    parts = parts_of(trial.proposal, trial.changes)
+    parent = None if trial.proposal.parent is None else history.attempted.get(trial.proposal.parent)
+    gained = obtained(trial, parent, history.trials) if len(parts) == 1 else None
+    return [
+        FixEntry(
+            fix=part.fix,
+            wall=part.wall,
+            knobs=list(part.knobs),
+            predicted_share=part.predicted_share,
+            obtained_share=gained.value - 1 if gained else None,
+            frees_gib=part.frees_gib,
+        )
+        for part in parts
+    ]
 
 
 def _saved(planned: float | None, gained: Speedup | None) -> tuple[float, float, float] | None:

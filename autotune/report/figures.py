@@ -10,13 +10,14 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from autotune.looks.fix_names import titles_text
 from autotune.looks.quantities import gib, percent, tokens_per_s
 from autotune.looks.reasons import verdict_text
 from autotune.looks.svg import Axis, box, drawing, line, mark, numbers_below, tag
-from autotune.report.bars import step_bars
+from autotune.report.bars import path_legend, step_bars
 from autotune.report.document import Measured
 from autotune.report.document import tokens_per_s as rate_of
-from autotune.report.material import Material, fix_title, memory_limit, status_words
+from autotune.report.material import Material, memory_limit, status_words
 from policies.noise import Noise
 from policies.trial import Status, Trial, Verdict
 
@@ -79,6 +80,7 @@ def losses(material: Material) -> Markup:
 
 FIGURES: dict[str, Callable[[Material], Markup]] = {
     "steps": step_bars,
+    "path": path_legend,
     "throughput": throughput,
     "memory": memory,
     "losses": losses,
@@ -146,7 +148,7 @@ def _best_so_far(material: Material, axis: Axis, column: dict[int, float]) -> li
 def _throughput_mark(trial: Trial, material: Material, axis: Axis, x: float) -> list[Markup]:
     """A trial at its throughput with its interval; at the bottom where it has none."""
     figures = material.figures.get(trial.number)
-    said = f"trial {trial.number}, {fix_title(trial)}: {status_words(trial)}"
+    said = f"trial {trial.number}, {titles_text(trial)}: {status_words(trial)}"
     if figures is None:
         return [mark(_shape(trial), x, axis.bottom - 8, title=f"{said}. {verdict_text(trial)}")]
     outcome = next(outcome for outcome in trial.outcomes if outcome.ok)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from autotune.export.difference import WordChange, word_changes
+from autotune.looks.fix_names import titles_text
 from autotune.looks.quantities import counted, first_changes, gib, share_of, significant
 from autotune.looks.recipes import model_words
 from autotune.looks.tables import Table
-from autotune.report.answers import before_and_after
+from autotune.report.before_after import largest_changes
 from autotune.report.document import Document
 from autotune.report.feasible import feasible
-from autotune.report.material import Material, fix_title
+from autotune.report.material import Material
 from autotune.report.path import obtained_text
 from autotune.tuning.history import History
 from autotune.tuning.lines import cost_in_words
@@ -27,8 +28,8 @@ TRAINERS = {"megatron-lm": "megatron-lm", "megatron-bridge": "megatron-bridge", 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """`facts` are (name, text); `changes` ties each accepted change to its wall; `flags` leads from the user's command
-    to the tuned one; `export` is empty where nothing runs."""
+    """`facts` are (name, text); `changes` has each accepted change with the walls it moved; `flags` leads from the
+    user's command to the tuned one; `export` is empty where nothing runs."""
 
     facts: tuple[tuple[str, str], ...]
     changes: Table | None
@@ -134,15 +135,15 @@ def _needed(material: Material, recipe: Recipe) -> str:
 def _changes(material: Material) -> Table | None:
     """A row for each accepted change."""
     rows = tuple(_change_rows(material))
-    columns = ("kept", "wall or cause answered: before → after", "throughput", "change")
+    columns = ("kept", "throughput", "lost time that changed most", "change")
     return Table(columns=columns, rows=rows) if rows else None
 
 
 def _change_rows(material: Material) -> Iterator[tuple[str, ...]]:
     for step in material.path:
         if step.parent is not None and step.trial.accepted:
-            by = f"trial {step.trial.number}: {fix_title(step.trial)}"
-            yield by, before_and_after(step), obtained_text(step, material.unit), first_changes(step.trial.changes)
+            by = f"trial {step.trial.number}: {titles_text(step.trial)}"
+            yield by, obtained_text(step, material.unit), largest_changes(step), first_changes(step.trial.changes)
 
 
 def _target(recipe: Recipe) -> str:

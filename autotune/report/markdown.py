@@ -52,6 +52,9 @@ def _section(section: Section) -> Iterator[str]:
         yield f"**{_flat(record.heading)}**"
         yield ""
         yield from (f"- {name}: {_flat(text)}" for name, text in record.facts if text)
+        for table in record.tables:
+            yield ""
+            yield from _table(table)
     if section.table:
         yield ""
         yield from _table(section.table)

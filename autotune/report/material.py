@@ -6,20 +6,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from markupsafe import Markup
+
 from autotune.looks.tables import Table
 from autotune.report.document import Document, Measured, measured
 from autotune.report.path import PathStep, accepted_path
 from autotune.tuning.history import History
-from policies.fixes import FIXES
 from policies.trial import Status, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What has too much to say for a row of a table: a heading and (name, text) pairs; empty texts are left out."""
+    """What has too much to say for a row of a table: a heading, tables and (name, text) pairs; empty texts are left
+    out. `bars` is its figure, for the page."""
 
     heading: str
     facts: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...] = ()
+    bars: Markup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +80,6 @@ def status_words(trial: Trial) -> str:
         return f"{trial.verdict} (provisional)" if trial.provisional else trial.verdict.value
     words = {Status.OOM: "out of memory", Status.FAILED: "failed", Status.NOOP: "no effect"}
     return words.get(trial.status, trial.status.value) if trial.bursts else "refused by the rules"
-
-
-def fix_title(trial: Trial) -> str:
-    return fix_name_title(trial.proposal.fix)
-
-
-def fix_name_title(name: str) -> str:
-    """A fix's title; what is no fix (`base`, `search`) keeps its name."""
-    return FIXES[name].title if name in FIXES else name
 
 
 def memory_limit(trial: Trial) -> float | None:

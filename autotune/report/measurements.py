@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from statistics import median
 
+from autotune.looks.fix_names import NAMED, short_names
 from autotune.looks.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
 from autotune.looks.reasons import DECIDED_BY, divergence_text
-from autotune.looks.segments import Family, counted_steps, mean_segments, mean_step_us, slowest
+from autotune.looks.segments import Family, counted_steps, mean_segments, mean_step_us
 from autotune.looks.tables import Table
+from autotune.report.before_after import compared_traces
 from autotune.report.material import Material, Section, memory_limit, status_words
 from autotune.report.walls import burst_folders, wall_of
 from autotune.tuning.losses import disagreement
@@ -22,23 +24,22 @@ from trainer.recipe import Recipe
 
 def steps(material: Material) -> Section | None:
     rows = []
-    for trial in material.trials:
-        trace = slowest(trial.analysis) if trial.analysis else None
-        if trace is None:
-            continue
+    for trial, trace in compared_traces(material.trials):
         step_us = mean_step_us(trace)
         shares = dict.fromkeys(Family, 0.0)
         for segment in mean_segments(counted_steps(trace)):
             shares[segment.kind.family] += segment.us / step_us if step_us else 0.0
         wall = wall_of(trial)
-        rows.append((str(trial.number), duration(step_us), *(percent(shares[f]) for f in Family), str(wall)))
+        rank = NONE if trace.rank is None else str(trace.rank)
+        rows.append((str(trial.number), rank, duration(step_us), *(percent(shares[f]) for f in Family), str(wall)))
     said = (
-        "One bar per traced trial: the average traced step of its slowest rank, partitioned completely. "
+        "One bar per traced trial: the average traced step of one rank, partitioned completely. It is the slowest rank "
+        "of the first trial; of a trial without a trace of that rank, its own slowest. "
         "Traced steps include the profiler's cost; throughput is measured on other steps, without it.",
     )
     words = ("compute", "recompute, copies", "exposed communication", "host", "bubble, sync", "unattributed")
     table = Table(
-        columns=("trial", "traced step", *words, "wall"), rows=tuple(rows), numbers=tuple(range(2 + len(words)))
+        columns=("trial", "rank", "traced step", *words, "wall"), rows=tuple(rows), numbers=tuple(range(3 + len(words)))
     )
     return Section(key="steps", title="Where the step goes", paragraphs=said, table=table) if rows else None
 
@@ -50,7 +51,7 @@ def throughput(material: Material) -> Section | None:
         rows.append(
             (
                 str(trial.number),
-                trial.proposal.fix,
+                short_names(trial, most=NAMED),
                 status_words(trial),
                 tokens_per_s(figures.tokens_per_s_per_gpu, unit=material.unit) if figures else NONE,
                 duration(figures.step_us.median) if figures else NONE,
@@ -66,7 +67,7 @@ def throughput(material: Material) -> Section | None:
         f"by it alone.{_told_within(material, noise)}"
     )
     said = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
-    columns = ("trial", "fix", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
+    columns = ("trial", "fixes", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
     table = Table(columns=columns, rows=tuple(rows), numbers=(0, 3, 4, 5, 6))
     return Section(key="throughput", title="Throughput over trials", paragraphs=said, table=table)
 

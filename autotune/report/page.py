@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from autotune.looks.fix_names import parts_of, shares_text, titles_text
 from autotune.looks.fix_pages import plain_paragraphs
 from autotune.looks.quantities import changes_text, duration, percent
 from autotune.looks.reasons import proposal_text, verdict_text
@@ -14,7 +16,7 @@ from autotune.looks.segments import compute_classes, counted_steps, slowest
 from autotune.report.bars import rank_bars
 from autotune.report.figures import FIGURES
 from autotune.report.head import head_of
-from autotune.report.material import Material, Record, Section, fix_title, status_words
+from autotune.report.material import Material, Record, Section, status_words
 from autotune.report.path import predicted_text
 from autotune.report.sections import sections_of
 from autotune.report.story import tell
@@ -35,7 +37,7 @@ class TrialCard:
     record: Record
     walls: tuple[tuple[str, tuple[str, ...]], ...]
     bars: Markup
-    about_the_fix: tuple[str, ...]
+    about: tuple[tuple[str, tuple[str, ...]], ...]
     warnings: tuple[str, ...]
 
 
@@ -85,6 +87,7 @@ def _card(trial: Trial) -> TrialCard:
     wall = wall_of(trial)
     facts = (
         ("reason", proposal_text(trial.proposal)),
+        ("fixes", shares_text(trial.proposal)),
         ("change", changes_text(trial.changes)),
         ("predicted", predicted_text(trial)),
         ("verdict", f"{status_words(trial)}: {verdict_text(trial)}"),
@@ -93,13 +96,13 @@ def _card(trial: Trial) -> TrialCard:
         ("seen in", wall.seen_in),
         ("data", burst_folders(trial)),
     )
-    heading = f"Trial {trial.number} · {trial.proposal.phase.value} · {fix_title(trial)} · {status_words(trial)}"
+    heading = f"Trial {trial.number} · {trial.proposal.phase.value} · {titles_text(trial)} · {status_words(trial)}"
     return TrialCard(
         number=trial.number,
         record=Record(heading=heading, facts=facts),
         walls=_walls(trial),
         bars=rank_bars(trial),
-        about_the_fix=_about(trial.proposal.fix),
+        about=tuple(_about(trial)),
         warnings=tuple(dict.fromkeys(said for outcome in trial.outcomes for said in outcome.warnings)),
     )
 
@@ -123,6 +126,8 @@ def _walls(trial: Trial) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def _about(fix: str) -> tuple[str, ...]:
-    """The paragraphs of a fix's own page; () for what is no fix."""
-    return plain_paragraphs(FIXES[fix].page) if fix in FIXES else ()
+def _about(trial: Trial) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields the title and the paragraphs of the page of each of a trial's fixes."""
+    for part in parts_of(trial.proposal, trial.changes):
+        if part.fix in FIXES:
+            yield FIXES[part.fix].title, plain_paragraphs(FIXES[part.fix].page)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.looks.quantities import gain, tokens_per_s
+from autotune.looks.quantities import gain, gain_interval, tokens_per_s
 from autotune.report.document import measured
 from autotune.report.walls import WallSeen, wall_of
 from autotune.tuning.lines import bursts_behind
-from autotune.tuning.speedup import Speedup, speedup
-from policies.trial import Status, Trial
+from autotune.tuning.speedup import Speedup, obtained
+from policies.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,37 +31,23 @@ def accepted_path(trials: Sequence[Trial]) -> list[PathStep]:
     return [_step(number, trial, by_number, trials) for number, trial in enumerate(kept)]
 
 
-def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Speedup | None:
-    """Throughput over the parent's, where both ran; the noise is that of all `trials`."""
-    ran = (Status.OK, Status.NOOP)
-    if parent is None or trial.status not in ran or parent.status not in ran:
-        return None
-    return speedup(trial, over=parent, trials=trials)
-
-
 def gain_with_interval(speedup: Speedup | None) -> str:
     """`+12.4 % (+10.9 to +13.8 %)`, or an empty text; provisional below two bursts a side."""
     if speedup is None:
         return ""
-    low, high = gain(speedup.low - 1).removesuffix(" %"), gain(speedup.high - 1)
     few = f", provisional: {bursts_behind(speedup)}" if speedup.provisional else ""
-    return f"{gain(speedup.value - 1)} ({low} to {high}{few})"
+    return gain_interval(speedup.value - 1, speedup.low - 1, speedup.high - 1, also=few)
 
 
 def predicted_text(trial: Trial) -> str:
-    """`+15.0 % (+9.1 to +22.0 %)`, what was believed with its 90 % interval; of a fix's claim `+15.0 %, bound +22.0 %`,
-    the most the wall's R allows."""
+    """Returns `+15.0 % (+9.1 to +22.0 %)`, the prediction with its 90 % interval; of a fix's claim `+15.0 %, bound
+    +22.0 %`, the most the wall's R allows."""
     predicted = trial.proposal.predicted
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
-        return interval_text(predicted.gain, predicted.gain_low, predicted.gain_high)
+        return gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high)
     bound = f"bound {gain(predicted.gain_bound)}" if predicted.gain_bound is not None else ""
     claim = gain(predicted.gain) if predicted.gain is not None else ""
     return ", ".join(part for part in (claim, bound) if part) or "no figure"
-
-
-def interval_text(expected: float, low: float, high: float) -> str:
-    """Returns `+15.0 % (+9.1 to +22.0 %)`."""
-    return f"{gain(expected)} ({gain(low).removesuffix(' %')} to {gain(high)})"
 
 
 def obtained_text(step: PathStep, unit: str) -> str:

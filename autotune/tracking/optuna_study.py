@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from autotune.looks.fix_names import names_text
 from autotune.looks.reasons import proposal_text, verdict_text
 from autotune.tuning.history import History
 from policies.noise import throughput
@@ -29,10 +30,19 @@ def _told(history: History, trial: Trial, varied: list[str]) -> ExportedTrial:
         knobs={name: trial.recipe.knob(name) for name in varied},
         tokens_per_s=0.0 if trial.status is Status.OOM else throughput(trial),
         excess=excess(trial),
+        overruled=_is_overruled(history, trial),
         attributes=_attributes(trial),
         began=_moment(min(starts, default=begun)),
         ended=_moment(max(ends, default=begun)),
     )
+
+
+def _is_overruled(history: History, trial: Trial) -> bool:
+    """Returns whether a trial measured faster than the study's best, which later bursts or the losses decided
+    against."""
+    best, rate = history.best, throughput(trial)
+    best_rate = throughput(best) if best is not None else None
+    return trial is not best and rate is not None and best_rate is not None and rate >= best_rate
 
 
 def _attributes(trial: Trial) -> dict[str, Any]:
@@ -42,6 +52,7 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "trial": trial.number,
         "phase": proposal.phase.value,
         "fix": proposal.fix,
+        "fixes": names_text(proposal, trial.changes),
         "because": proposal_text(proposal),
         "predicted_gain": proposal.predicted.gain,
         "fits_probability": proposal.predicted.fits_probability,

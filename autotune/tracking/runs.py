@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autotune.looks.fix_names import names_text, short_names
 from autotune.looks.quantities import knob_value
 from autotune.looks.reasons import end_text
 from autotune.report.document import Document, TrialEntry, document_of
@@ -101,7 +102,7 @@ def _trial(entry: TrialEntry, history: History) -> Run:
     bursts = [event for event in history.finished if event.trial == entry.number]
     began, ended = _times(bursts, history)
     return Run(
-        name=f"{entry.number} {entry.fix}",
+        name=f"{entry.number} {short_names(trial)}",
         began_at=began,
         ended_at=ended,
         failed=entry.failure is not None,
@@ -111,6 +112,7 @@ def _trial(entry: TrialEntry, history: History) -> Run:
         tags={
             "phase": entry.phase,
             "fix": entry.fix,
+            "fixes": names_text(trial.proposal, trial.changes),
             "because": entry.because,
             "status": entry.status,
             "verdict": entry.verdict or "",

@@ -6,6 +6,7 @@ from functools import singledispatch
 from statistics import median
 
 from analyzers.diagnosis import Wall
+from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, shares_text
 from autotune.looks.quantities import (
     changes_text,
     counted,
@@ -69,8 +70,13 @@ def _(event: Probed, history: History) -> str:
 
 @line_of.register
 def _(event: Proposed, history: History) -> str:
-    changes = f": {changes_text(event.changes)}" if event.changes else ""
-    return f"[{event.phase}] trial {event.trial}: {event.fix}{changes}\n  why: {proposal_text(event)}"
+    proposal = history.proposals[event.trial][0]
+    lines = [f"[{event.phase}] trial {event.trial}: {names_text(proposal, event.changes)}"]
+    if event.changes and not is_spelled_out(proposal, event.changes):
+        lines.append(f"  changes: {changes_text(event.changes)}")
+    if shares := shares_text(proposal):
+        lines.append(f"  shares: {shares}")
+    return "\n".join([*lines, f"  why: {proposal_text(event)}"])
 
 
 @line_of.register
@@ -166,7 +172,8 @@ def best_in_words(history: History) -> str:
     best, gained = history.best, best_speedup(history)
     if best is None or history.reference is None:
         return "nothing runs yet"
-    named = f"trial {best.number} ({best.proposal.fix})" + (", provisional verdict" if best.provisional else "")
+    name = names_text(best.proposal, best.changes, most=NAMED)
+    named = f"trial {best.number} ({name})" + (", provisional verdict" if best.provisional else "")
     if gained is None or best.number == history.reference.number:
         return named
     return f"{named}, {speedup_text(gained.value)} trial {history.reference.number} ({interval_in_words(gained)})"

@@ -19,6 +19,7 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 
+from autotune.looks.fix_names import short_names
 from autotune.looks.quantities import significant
 from autotune.looks.wrapping import wrapped
 from autotune.tuning.events import Event
@@ -122,12 +123,12 @@ def summary(history: History, console: Console) -> None:
     history = as_it_stands(history)
     figures = (f"tokens/s/{history.unit}", "GiB")
     rates, peaks = (Column(name, justify="right", no_wrap=True) for name in figures)
-    table = Table("#", "fix", rates, peaks, Column("wall", no_wrap=True), Column("verdict", no_wrap=True), box=None)
+    table = Table("#", "fixes", rates, peaks, Column("wall", no_wrap=True), Column("verdict", no_wrap=True), box=None)
     for trial in history.trials:
         rate, peaks_gib = throughput(trial), trial.outcomes[0].peak_gib
         table.add_row(
             str(trial.number),
-            trial.proposal.fix,
+            short_names(trial),
             significant(rate, 4) if rate else str(trial.status),
             significant(max(peaks_gib)) if any(peaks_gib) else "",
             verdict_of(trial),

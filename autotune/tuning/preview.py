@@ -1,6 +1,6 @@
 """What a tuning run would do, without running anything: findings, memory, the path it expects and what that costs.
 
-Every burst of the path is taken to give what is believed of it, so that the next one follows. Nothing is measured.
+Every burst of the path is taken to give what is predicted of it, so that the next one follows. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 from rich.console import Console
 
 from autotune.estimate.memory import Memory, against_limit, memory_document
-from autotune.looks.quantities import changes_text, counted, gain, gib, percent, share_of, significant
+from autotune.looks.fix_names import NAMED, is_spelled_out, names_text, parts_of, shares_text
+from autotune.looks.quantities import changes_text, counted, gain_interval, gib, percent, share_of, significant
 from autotune.looks.reasons import as_imagined, sentence
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
@@ -21,7 +22,7 @@ from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console, say
 from autotune.tuning.loop import base_proposal
 from autotune.tuning.study import DEFAULT_SEED
-from policies.trial import PHASES, Phase, Proposal, Status, Trial
+from policies.trial import PHASES, Changes, FixShare, Phase, Proposal, Status, Trial
 from policies.tuner.tuner import Tuner
 from trainer.burst import Failure, FailureKind, Outcome
 from trainer.estimate.candidates import tabulate
@@ -34,10 +35,12 @@ STEPS = 8  # of an imagined burst
 
 
 class Expected(TypedDict):
-    """A recipe that would be tried if every burst before it gave what is believed of it."""
+    """A recipe that would be tried if every burst before it gave what is predicted of it."""
 
     phase: Phase
-    fix: str
+    fix: str  # the largest of `fixes`
+    fixes: list[FixShare]
+    interaction: float | None  # the predicted gain that no fix has by itself
     because: str
     changes: dict[str, tuple[Any, Any]]  # of the base recipe, knob: [from, to]
     tokens_per_s_per_gpu: float | None
@@ -86,12 +89,13 @@ def preview(recipe: Recipe, *, seed: int | None, budget: int) -> Preview:
 
 
 def expected_path(recipe: Recipe, memory: Memory, seed: int) -> list[Trial]:
-    """The base recipe and the proposals that would follow if every burst gave what is believed of it."""
+    """The base recipe and the proposals that would follow if every burst gave what is predicted of it."""
     tuner = Tuner(recipe, seed)
     trials = [_base(recipe, memory, tuner)]
     while len(trials) <= AHEAD and (proposal := _next(tuner, trials)):
         outcome = _predicted(tuner, proposal.recipe, trials)
-        trials.append(_trial(len(trials), proposal, outcome))
+        parent = trials[proposal.parent].recipe if proposal.parent is not None else proposal.recipe
+        trials.append(_trial(len(trials), proposal, outcome, parent.diff(proposal.recipe)))
     return trials
 
 
@@ -105,8 +109,8 @@ def _base(recipe: Recipe, memory: Memory, tuner: Tuner) -> Trial:
     """The recipe as given: out of memory where the estimate is over the limit."""
     if not memory["may_fit"]:
         failure = Failure(kind=FailureKind.OOM, evidence=f"estimated peak {gib(memory['peak_gib'])} is over the limit")
-        return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib))
-    return _trial(0, base_proposal(recipe), _predicted(tuner, recipe, []))
+        return _trial(0, base_proposal(recipe), Outcome(failure=failure, limit_gib=recipe.memory_limit_gib), {})
+    return _trial(0, base_proposal(recipe), _predicted(tuner, recipe, []), {})
 
 
 def _predicted(tuner: Tuner, recipe: Recipe, trials: Sequence[Trial]) -> Outcome:
@@ -122,11 +126,11 @@ def _predicted(tuner: Tuner, recipe: Recipe, trials: Sequence[Trial]) -> Outcome
     )
 
 
-def _trial(number: int, proposal: Proposal, outcome: Outcome) -> Trial:
+def _trial(number: int, proposal: Proposal, outcome: Outcome, changes: Changes) -> Trial:
     return Trial(
         number=number,
         proposal=proposal,
-        changes={},
+        changes=changes,
         bursts=(number + 1,),
         outcomes=(outcome,),
         status=Status.OK if outcome.ok else Status.OOM,
@@ -149,6 +153,8 @@ def _document(trial: Trial, base: Recipe) -> Expected:
     return {
         "phase": proposal.phase,
         "fix": proposal.fix,
+        "fixes": list(parts_of(proposal, trial.changes)),
+        "interaction": proposal.interaction,
         "because": _because(trial),
         "changes": base.diff(proposal.recipe),
         "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
@@ -177,7 +183,11 @@ def _show(
     print_entries(console, "phase, layout, settings", figures, [_entry(trial) for trial in path], first=0)
     for trial in path[1:2]:
         console.print()
-        say(console, changes_text(path[0].recipe.diff(trial.recipe)), lead=f"{trial.number}: ")
+        say(console, names_text(trial.proposal, trial.changes), lead=f"{trial.number}: ")
+        if trial.changes and not is_spelled_out(trial.proposal, trial.changes):
+            say(console, changes_text(trial.changes), lead="   changes: ")
+        if shares := shares_text(trial.proposal):
+            say(console, shares, lead="   shares: ")
         say(console, _because(trial), lead="   why: ")
     if cost:
         hours, gpu_hours = significant(cost.hours, 2), significant(cost.gpu_hours, 2)
@@ -193,17 +203,21 @@ def _because(trial: Trial) -> str:
     return sentence(as_imagined(trial.proposal.reason))
 
 
+def _names(trial: Trial) -> tuple[str, ...]:
+    """Returns the fixes, of every recipe but the base."""
+    return (names_text(trial.proposal, trial.changes, most=NAMED),) if trial.number else ()
+
+
 def _entry(trial: Trial) -> Entry:
     predicted, outcome = trial.proposal.predicted, trial.outcomes[0]
     interval = ""
     if predicted.gain is not None and predicted.gain_low is not None and predicted.gain_high is not None:
-        low, high = gain(predicted.gain_low, 0).removesuffix(" %"), gain(predicted.gain_high, 0)
-        interval = f"{gain(predicted.gain, 0)} ({low} to {high})"
+        interval = gain_interval(predicted.gain, predicted.gain_low, predicted.gain_high, digits=0)
     rate = significant(outcome.tokens_per_s_per_gpu, 4) if outcome.tokens_per_s_per_gpu else ""
     fits = percent(predicted.fits_probability, 0) if predicted.fits_probability is not None else ""
     phase = "base" if trial.number == 0 else trial.proposal.phase.value
     return Entry(
         title=f"{phase:<7}  {layout_words(trial.recipe)}",
         figures=(rate if outcome.ok else "does not fit", interval, fits),
-        below=(setting_words(trial.recipe),),
+        below=(*_names(trial), setting_words(trial.recipe)),
     )

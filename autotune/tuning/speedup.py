@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from policies.noise import Noise, student, wall_cost
-from policies.trial import Trial
+from policies.trial import Status, Trial
 
 # The version since which the interval holds the noise between bursts. Development versions before it resampled the
 # steps of one burst a side only, and a study of theirs that is read again shows a wider interval than its report did.
@@ -55,6 +55,14 @@ def speedup(trial: Trial, *, over: Trial, trials: Sequence[Trial]) -> Speedup | 
         bursts=len(_costs(trial)),
         over_bursts=len(_costs(over)),
     )
+
+
+def obtained(trial: Trial, parent: Trial | None, trials: Sequence[Trial]) -> Speedup | None:
+    """Returns the throughput over the parent's, where both ran; the noise is that of all `trials`."""
+    ran = (Status.OK, Status.NOOP)
+    if parent is None or trial.status not in ran or parent.status not in ran:
+        return None
+    return speedup(trial, over=parent, trials=trials)
 
 
 def throughput_ratio(trial: Trial, over: Trial) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from autotune.looks.fix_names import NAMED, names_text, parts_of
 from autotune.looks.quantities import NONE, first_changes, tokens_per_s
 from autotune.looks.reasons import end_text, proposal_text
 from autotune.tuning.events import BurstStarted, EndStatus, Proposed, Purpose
@@ -20,7 +21,7 @@ from autotune.tuning.history import History
 from autotune.tuning.lines import best_in_words, best_speedup, cost_in_words, wall_of
 from autotune.tuning.provisional import as_it_stands
 from policies.noise import throughput
-from policies.trial import Phase
+from policies.trial import FixShare, Phase, Proposal
 
 State = Literal["running", "ended", "stopped", "unknown"]
 RESUMABLE: tuple[EndStatus, ...] = ("interrupted", "budget")
@@ -45,6 +46,8 @@ class Trying(msgspec.Struct, frozen=True, kw_only=True):
     trial: int
     phase: Phase
     fix: str
+    fixes: tuple[FixShare, ...]
+    names: str
     changes: dict[str, tuple[Any, Any]]
     because: str
 
@@ -156,10 +159,11 @@ def rows_of(standing: Standing, now: float) -> list[tuple[str, str]]:
     return [(name, text) for name, text in rows if text]
 
 
-def clock_words(at: float, now: float) -> str:
-    """`08:02:11`, with the day in front where it is not today."""
+def clock_words(at: float, now: float, *, seconds: bool = True) -> str:
+    """`08:02:11`, or `08:02`, with the day in front where it is not today."""
     moment, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
-    return moment.strftime("%H:%M:%S" if moment.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+    clock = "%H:%M:%S" if seconds else "%H:%M"
+    return moment.strftime(clock if moment.date() == today.date() else f"%Y-%m-%d {clock}")
 
 
 def span_words(seconds: float) -> str:
@@ -188,21 +192,23 @@ def _running(history: History) -> Running | None:
 
 
 def _trying(history: History) -> Trying | None:
-    proposed = _proposed(history, history.open_burst)
-    if proposed is None or (history.open_burst is None and _is_judged(history, proposed.trial)):
+    proposal, proposed = _proposed(history, history.open_burst) or (None, None)
+    if proposal is None or proposed is None or (history.open_burst is None and _is_judged(history, proposed.trial)):
         return None
     return Trying(
         trial=proposed.trial,
         phase=proposed.phase,
         fix=proposed.fix,
+        fixes=parts_of(proposal, proposed.changes),
+        names=names_text(proposal, proposed.changes, most=NAMED),
         changes=proposed.changes,
         because=proposal_text(proposed),
     )
 
 
-def _proposed(history: History, burst: BurstStarted | None) -> Proposed | None:
+def _proposed(history: History, burst: BurstStarted | None) -> tuple[Proposal, Proposed] | None:
     number = burst.trial if burst else max(history.proposals, default=None)
-    return None if number is None else history.proposals[number][1]
+    return None if number is None else history.proposals[number]
 
 
 def _is_judged(history: History, trial: int) -> bool:
@@ -277,7 +283,7 @@ def _trying_words(standing: Standing) -> str:
     if trying is None:
         return "nothing yet: choosing the next recipe" if standing.state == "running" else ""
     changes = f": {first_changes(trying.changes)}" if trying.changes else ""
-    return f"trial {trying.trial}, {trying.fix}{changes}"
+    return f"trial {trying.trial}, {trying.names}{changes}"
 
 
 def _why_words(standing: Standing) -> str:
@@ -291,5 +297,5 @@ def _end_words(standing: Standing, now: float) -> str:
         return ""
     if standing.ends_at is None:
         return "not known until the first burst has ended"
-    at = clock_words(standing.ends_at, now).rpartition(":")[0]
+    at = clock_words(standing.ends_at, now, seconds=False)
     return f"about {at} if the whole budget is used, earlier if it converges"

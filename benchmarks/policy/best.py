@@ -113,7 +113,7 @@ class _Legal:
     def __init__(self, recipe: Recipe) -> None:
         found = legal_space(recipe)
         self._rows, self._fits, self._standing = found.finals.candidates, found.finals.fits, found.standing
-        self.space = space_of(recipe, self._rows, ())
+        self.space = space_of(recipe, self._rows)
         points = [self.space.point(self._rows.recipe(int(row))) for row in found.ranking]
         self.sizes = {axis: sorted({int(point[axis]) for point in points}) for axis in self.space.sizes}
 

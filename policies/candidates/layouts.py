@@ -16,7 +16,7 @@ from policies.candidates.candidate import Group
 from policies.candidates.free import FREE
 from policies.changes.legality import Refusal, derive
 from policies.constants import constant
-from policies.search.acquisition import score, score_first
+from policies.search.acquisition import score, score_first, unscored
 from policies.search.avoid import Avoid
 from policies.surrogate.surrogate import Surrogate
 from trainer.estimate.candidates import Candidates, Integers, tabulate
@@ -53,6 +53,21 @@ def layouts(
         scores = score(table, now, surrogate, avoid, min_fit=min_fit)
     return Group(
         table=table, scores=scores, recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid)
+    )
+
+
+def all_that_fit(
+    space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate, avoid: Avoid, *, min_fit: float
+) -> Group:
+    """Returns every row of the space that should fit, without scores: for samplers that rank by other means."""
+    carried_space = carrying(space, given, incumbent, surrogate)
+    every = carried_space.finals.candidates
+    table = every.take(np.flatnonzero((surrogate.memory.fits(every) >= min_fit) & ~avoid.refused_rows(every)))
+    carried = frozenset(table.base.diff(space.base))
+    return Group(
+        table=table,
+        scores=unscored(table.count),
+        recipe=lambda row: _written_out(table.recipe(row), space.standing, carried, avoid),
     )
 
 

@@ -23,7 +23,7 @@ from policies.constants import constant
 from policies.fixes import FIXES
 from policies.fixes.cuda_graphs import graph_changes
 from policies.fixes.dispatcher import ALLGATHER, ALLTOALL, DEEPEP, HYBRIDEP
-from policies.search.acquisition import score
+from policies.search.acquisition import score, unscored
 from policies.search.avoid import Avoid
 from policies.situation import Situation
 from policies.surrogate.kernel import features
@@ -148,6 +148,14 @@ def neighbours(
     """Returns the moves `near` the incumbent that the surrogate can tell from it, scored; None where there are none."""
     modelled = modelled_moves(incumbent, near, surrogate)
     return _scored([move.recipe for move in modelled], incumbent, surrogate, avoid, min_fit) if modelled else None
+
+
+def moves_that_fit(near: Sequence[Move], surrogate: Surrogate, *, min_fit: float) -> Group:
+    """Returns the moves that should fit, without scores: for samplers that rank by other means."""
+    recipes = [move.recipe for move in near]
+    keep = surrogate.memory.fits(tabulate(recipes)) >= min_fit
+    kept = [recipe for recipe, fits in zip(recipes, keep, strict=True) if fits] or recipes[:1]
+    return group_of(kept, tabulate(kept), unscored(len(kept)))
 
 
 def pairs(

@@ -81,6 +81,20 @@ def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid:
     )
 
 
+def unscored(count: int) -> Scores:
+    """Returns the scores of candidates of which nothing was asked but that they should fit."""
+    nothing = np.zeros(count)
+    certain = np.ones(count)
+    return Scores(
+        log_step=nothing,
+        deviation=np.full(count, np.inf),
+        fits=certain,
+        expected_improvement=nothing,
+        score=nothing,
+        noise=0.0,
+    )
+
+
 def is_lost_in_noise(noise: float, *, expected: float, most: float) -> bool:
     """Returns whether two bursts whose log ratio has standard deviation `noise` would hardly show the expected log gain
     of a candidate, nor the largest that it could have."""

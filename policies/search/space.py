@@ -7,7 +7,7 @@ turns the axes into its own distributions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,20 +92,14 @@ class Space:
         return total
 
 
-def space_of(base: Recipe, legal: Candidates, recipes: Iterable[Recipe]) -> Space:
-    """Returns the space of a study: every value of the `legal` table, of the base, of `recipes` and of the knob table's
-    values to try."""
-    known = (base, *recipes)
+def space_of(base: Recipe, legal: Candidates) -> Space:
+    """Returns the space of a study: every value of the `legal` table, of the base and of the knob table's values to
+    try."""
     knobs: dict[str, tuple[str, ...]] = dict(TOGETHER)
     grouped = {*SIZED, *FOLLOWING, *(name for group in TOGETHER.values() for name in group)}
-    moved = {name for recipe in known for name in base.diff(recipe)}
-    varied = [
-        name
-        for name, knob in KNOBS.items()
-        if name not in grouped and (name in legal.columns or knob.tries or name in moved)
-    ]
+    varied = [name for name, knob in KNOBS.items() if name not in grouped and (name in legal.columns or knob.tries)]
     knobs |= {name: (name,) for name in varied if name not in base.tune.freeze}
-    choices = {axis: _choice(axis, names, known, legal) for axis, names in knobs.items()}
+    choices = {axis: _choice(axis, names, base, legal) for axis, names in knobs.items()}
     open_ones = {axis: choice for axis, choice in choices.items() if len(choice.values) > 2}  # more than one and OTHER
     high = dict.fromkeys(LAYOUT, base.world_size) | {BATCH: int(base.knob("global_batch_size"))}
     high["VPP"] = base.architecture.num_layers
@@ -121,8 +115,8 @@ def label(values: tuple[Any, ...]) -> str:
     return ", ".join("+".join(map(str, value)) if isinstance(value, tuple | list) else str(value) for value in values)
 
 
-def _choice(axis: str, names: tuple[str, ...], known: tuple[Recipe, ...], legal: Candidates) -> Choice:
-    found = [label(tuple(recipe.knob(name) for name in names)) for recipe in known]
+def _choice(axis: str, names: tuple[str, ...], base: Recipe, legal: Candidates) -> Choice:
+    found = [label(tuple(base.knob(name) for name in names))]
     found += sorted(set(_labels(legal, names).tolist()))
     found += [label((value,)) for value in KNOBS[axis].tries] if axis in KNOBS else []
     return Choice(values=(*dict.fromkeys(found), OTHER))

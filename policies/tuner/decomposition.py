@@ -124,8 +124,7 @@ def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
     REDUCED_IMPROVEMENT. Kept is what P(fits), a rule, a published effect or a deliberate try needs."""
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate
-    (full,) = _rescored(candidate, [candidate.recipe], know)
-    found = full
+    found = full = rescored(candidate, candidate.recipe, know)
     while (smaller := _next_smaller(found, full, know)) is not None:
         found = smaller
     return found
@@ -138,9 +137,10 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
     fresh = [each for each in options if each is not None and not know.avoid.is_out(each)]
     if len(parts) < 2 or not fresh:
         return None
+    scored = [rescored(candidate, each, know) for each in fresh]
     kept = [
         each
-        for each in _rescored(candidate, fresh, know)
+        for each in scored
         if each.log_step < full.log_step + REDUCIBLE_LOG_GAIN
         and each.expected_improvement >= REDUCED_IMPROVEMENT * full.expected_improvement
         and each.fits >= min(full.fits, CONFIDENT_FIT_PROBABILITY)
@@ -160,17 +160,16 @@ def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floa
     return -log_step, need
 
 
-def _rescored(candidate: Candidate, recipes: Sequence[Recipe], know: Knowledge) -> list[Candidate]:
-    """Returns the candidate with each of the recipes instead of its own, scored as that one."""
-    table, time = tabulate(recipes), know.surrogate.time
+def rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
+    """Returns the candidate with another recipe, scored as that one."""
+    table, time = tabulate([recipe]), know.surrogate.time
     if candidate.log_gain is None:
         scores = score_first(table, know.surrogate, know.avoid)
     else:
         now = time.closed_form(tabulate([know.recipe]))
         scores = score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit)
-    group, runs = group_of(recipes, table, scores), candidate.log_gain is not None
-    found = (group.candidate(row, recipe, runs=runs) for row, recipe in enumerate(recipes))
-    return [replace(each, paired=candidate.paired) for each in found]
+    found = group_of([recipe], table, scores).candidate(0, recipe, runs=candidate.log_gain is not None)
+    return replace(found, paired=candidate.paired)
 
 
 def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) -> Decomposition:

@@ -24,7 +24,7 @@ TOP = {
 }  # fmt: skip
 TRIAL = {
     "number", "parent", "phase", "fix", "because", "changes", "predicted", "status", "failure", "outcome", "diagnosis",
-    "verdict", "verdict_because", "verdict_reason", "provisional", "numerics",
+    "verdict", "verdict_because", "verdict_reason", "provisional", "numerics", "reason", "fixes", "interaction",
 }  # fmt: skip
 
 

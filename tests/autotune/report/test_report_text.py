@@ -7,6 +7,7 @@ import re
 import msgspec
 import pytest
 
+from autotune.looks.quantities import NONE
 from autotune.report import document_of
 from autotune.report.markdown import markdown
 from autotune.report.material import Material, material_of
@@ -71,7 +72,16 @@ def test_rejected_ideas_carry_their_reason(material: Material) -> None:
 def test_fixes_that_were_not_tried_say_why(material: Material) -> None:
     untried = next(section for section in sections_of(material) if section.key == "not-tried")
     assert untried.table is not None
-    assert all(why for _, _, why in untried.table.rows)
+    assert all(row[-1] for row in untried.table.rows)
+    assert len({(row[0], row[1]) for row in untried.table.rows}) == len(untried.table.rows)
+
+
+def test_fixes_that_were_not_tried_stand_by_predicted_gain_then_those_that_do_not_apply(material: Material) -> None:
+    untried = next(section for section in sections_of(material) if section.key == "not-tried")
+    assert untried.table is not None
+    gains = [row[2] for row in untried.table.rows]
+    assert NONE in gains
+    assert all(gain == NONE for gain in gains[gains.index(NONE) :])
 
 
 def test_markdown_has_every_section_and_well_formed_tables(material: Material) -> None:

@@ -20,7 +20,7 @@ def under(limit_gib: float, recipe: Recipe) -> Recipe:
 def ran_out(limit_gib: float, recipe: Recipe, *, died: int = 0) -> Knowledge:
     """After the recipe, and so many proposals of the fit phase, ran out of memory under a limit."""
     given = trial(under(limit_gib, recipe), given=out_of_memory(recipe), verdict=None)
-    others = []
+    others: list[Trial] = []
     for number in range(1, died + 1):
         found = cheapest_fit(knowledge(given, *others))
         assert found is not None

@@ -33,7 +33,8 @@ def changes_of_fixes(recipe: Recipe) -> list[tuple[str, Recipe]]:
 
 
 def test_every_fix_is_recognised_in_each_of_its_changes() -> None:
-    wrong, seen = [], set()
+    wrong: list[tuple[str, str, object, object]] = []
+    seen = set()
     for label, recipe in RECIPES.items():
         for name, after in changes_of_fixes(recipe):
             seen.add(name)
@@ -49,7 +50,7 @@ def test_every_fix_is_recognised_in_each_of_its_changes() -> None:
 def test_a_fix_that_is_taken_back_is_not_recognised() -> None:
     """What a matcher sees in the change it does not see in its reverse, but for knobs that only move."""
     both_ways = {"dispatcher", "threads", "even_stages", "even_experts", "expert_parallel_in_domain"}
-    wrong = []
+    wrong: list[object] = []
     for label, recipe in RECIPES.items():
         for name, after in changes_of_fixes(recipe):
             if name not in both_ways and FIXES[name].matches(after, recipe):

@@ -22,6 +22,18 @@ FAST_HOST = Host(launch=0.1)
 FULL_RATE = Compute(half_rows=0.01, half_width=0.01)
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ("layernorm",)}
 EP8 = {"expert_model_parallel_size": 8, **SELECTIVE}
+# Everything else that a person would switch on
+TUNED: dict[str, Any] = {
+    "moe_token_dispatcher_type": "flex",
+    "moe_flex_dispatcher_backend": "hybridep",
+    "moe_permute_fusion": True,
+    "moe_router_fusion": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "manual_gc": True,
+    "manual_gc_interval": 100,
+    "cpu_affinity": "spread",
+}
 OVERLAPS_OFF = dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather", "overlap_moe_expert_parallel_comm"), False)
 
 
@@ -49,7 +61,7 @@ def fixes(*names: str) -> frozenset[str]:
 PLANTED: dict[str, Planted] = {
     "memory: everything is recomputed with room": Planted(
         wall=Wall.MEMORY,
-        knobs=FULL,
+        knobs=TUNED | FULL,
         machine=Machine(links=FAST_LINKS, host=FAST_HOST, compute=FULL_RATE, memory=ROOMY),
         fixes=fixes("drop_recompute"),
     ),

@@ -1,0 +1,107 @@
+"""The names of a step: the fixes that its change is made of, the largest share first.
+
+A part that no fix claims is a knob by itself. It stands with its values, so that nobody looks for a fix of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.looks.quantities import gain, gib, knob_value
+from policies.fixes import FIXES
+from policies.trial import FixShare, Proposal, Trial
+from policies.tuner.decomposition import members
+from trainer.recipe.knobs import KNOBS
+
+Changes = Mapping[str, tuple[Any, Any]]  # of the parent's recipe: knob -> (from, to)
+NAMED = 3  # parts that a heading names
+LEAST_GIB = 0.001  # less is said to be none
+UNKNOWN = "not known"  # a share: the part cannot be taken out by itself
+
+
+def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
+    """Returns the named parts of a proposal; of a journal of a version before `fixes` those that its change has, with
+    no shares. Empty for the base recipe."""
+    if proposal.fixes or proposal.parent is None:
+        return proposal.fixes
+    if proposal.fix in FIXES:
+        return (FixShare(fix=proposal.fix, wall=None, knobs=tuple(changes)),)
+    back = {knob: was for knob, (was, _) in changes.items() if knob in KNOBS}
+    found = members(proposal.recipe.replace(back), proposal.recipe) if back else []
+    return tuple(FixShare(fix=member.name, wall=None, knobs=member.knobs) for member in found)
+
+
+def names_text(proposal: Proposal, changes: Changes, *, most: int | None = None) -> str:
+    """Returns `micro_batch_up + drop_recompute + moe_router_fusion false → true`; of more than `most` parts the first
+    and how many more there are."""
+    names = [_name(part, changes) for part in parts_of(proposal, changes)]
+    return _joined(names or [proposal.fix], most)
+
+
+def short_names(trial: Trial, most: int = 2) -> str:
+    """Returns the first names without values, for a row of a table."""
+    parts = parts_of(trial.proposal, trial.changes)
+    return _joined([part.fix for part in parts] or [trial.proposal.fix], most)
+
+
+def titles_text(trial: Trial, most: int | None = NAMED) -> str:
+    """Returns the titles of the fixes instead of their names, for headings."""
+    titles = [title_of(part, trial.changes) for part in parts_of(trial.proposal, trial.changes)]
+    return _joined(titles or [name_title(trial.proposal.fix)], most)
+
+
+def title_of(part: FixShare, changes: Changes) -> str:
+    """Returns the title of a part: of a fix its own, of a knob by itself the knob with its values."""
+    return FIXES[part.fix].title if part.fix in FIXES else _name(part, changes)
+
+
+def name_title(name: str) -> str:
+    """Returns a fix's title; what is no fix keeps its name."""
+    return FIXES[name].title if name in FIXES else name
+
+
+def shares_text(proposal: Proposal) -> str:
+    """Returns `micro_batch_up (host) +12.0 %, drop_recompute (memory) +8.1 %, interaction −1.0 %`; what is freed where
+    the parent does not fit. Empty where there is one part, or no share is known."""
+    parts = proposal.fixes
+    if len(parts) < 2 or all(part.predicted_share is None and part.frees_gib is None for part in parts):
+        return ""
+    frees = any(part.frees_gib is not None for part in parts)
+    known = proposal.interaction is not None and not frees
+    interaction = [f"interaction {gain(proposal.interaction)}"] if known else []
+    return ", ".join([*map(_share, parts), *interaction])
+
+
+def share_text(part: FixShare) -> str:
+    """Returns a part's predicted share of the gain, or the memory that it frees; `not known` where it cannot be taken
+    out by itself."""
+    if part.frees_gib is not None:
+        if abs(part.frees_gib) < LEAST_GIB:
+            return "frees 0 GiB"
+        return f"frees {gib(part.frees_gib)}" if part.frees_gib > 0 else f"takes {gib(-part.frees_gib)}"
+    return UNKNOWN if part.predicted_share is None else gain(part.predicted_share)
+
+
+def _share(part: FixShare) -> str:
+    wall = f" ({part.wall})" if part.wall else ""
+    return f"{part.fix}{wall} {share_text(part)}"
+
+
+def is_spelled_out(proposal: Proposal, changes: Changes) -> bool:
+    """True if the names say every knob that moves with its values."""
+    parts = parts_of(proposal, changes)
+    return all(part.fix not in FIXES and set(part.knobs) == {part.fix} for part in parts)
+
+
+def _name(part: FixShare, changes: Changes) -> str:
+    if part.fix in FIXES or part.fix not in changes:
+        return part.fix
+    was, now = changes[part.fix]
+    return f"{part.fix} {knob_value(was)} → {knob_value(now)}"
+
+
+def _joined(names: list[str], most: int | None) -> str:
+    if most is None or len(names) <= most:
+        return " + ".join(names)
+    return " + ".join([*names[:most], f"{len(names) - most} more"])
