@@ -18,9 +18,10 @@ from policies.fixes import FIXES
 from policies.reason import ReasonKind
 from policies.search.sampler import SURROGATE
 from policies.trial import PHASES, Phase, Proposal, Status, Trial, Verdict
-from policies.tuner import tuner as tuner_module
+from policies.tuner import decision as decision_module
+from policies.tuner.decision import MIN_EXPECTED_IMPROVEMENT
 from policies.tuner.phases import QUESTIONS, phase_of
-from policies.tuner.tuner import MIN_EXPECTED_IMPROVEMENT, Tuner
+from policies.tuner.tuner import Tuner
 from tests.policies.drawn import analysis, cpu_recipe, knowledge, out_of_memory, outcome, ran, trial, tuned_by
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
@@ -220,7 +221,7 @@ def test_a_decision_is_worked_out_once_for_its_phases(walked: list[Trial], monke
         asked.append(phase)
         return claimed_fixes(know, phase)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tuner_module, "claimed_fixes", counted)
+    monkeypatch.setattr(decision_module, "claimed_fixes", counted)
     tuner = Tuner(base(), 1)
     for phase in PHASES:
         tuner.propose(walked[0], phase, walked[:1])
