@@ -34,6 +34,7 @@ LARGE = 0.2  # of the step: the planted wall is one, whatever else compute could
 def assert_answered(planted: Planted, folder: Path) -> None:
     run = Run(planted.recipe, folder, machine=planted.machine)
     assert run.best.analysis is not None
+    assert run.best.analysis.diagnosis.wall is planted.wall or not planted.named
     finding = run.best.analysis.diagnosis.finding(planted.wall)
     assert finding is not None
     assert finding.share >= LARGE
