@@ -135,7 +135,7 @@ def fixes_table(trial: Trial) -> Table | None:
     frees = any(part.frees_gib is not None for part in parts)
     if len(parts) > 1 and trial.proposal.interaction is not None and not frees:
         rows.append(("interaction", "", gain(trial.proposal.interaction), ""))
-    columns = ("fix", "answers", "predicted share", "changes")
+    columns = ("fix", "answers", "predicted memory" if frees else "predicted share", "changes")
     caption = "Fix" if len(parts) == 1 else "Fixes"
     return Table(caption=caption, columns=columns, rows=tuple(rows), numbers=(2,))
 
