@@ -118,7 +118,6 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-# --- figures of an average step of the slowest rank, by which a fix proves that it acted ------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     words: str

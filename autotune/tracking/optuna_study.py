@@ -30,10 +30,19 @@ def _told(history: History, trial: Trial, varied: list[str]) -> ExportedTrial:
         knobs={name: trial.recipe.knob(name) for name in varied},
         tokens_per_s=0.0 if trial.status is Status.OOM else throughput(trial),
         excess=excess(trial),
+        overruled=_is_overruled(history, trial),
         attributes=_attributes(trial),
         began=_moment(min(starts, default=begun)),
         ended=_moment(max(ends, default=begun)),
     )
+
+
+def _is_overruled(history: History, trial: Trial) -> bool:
+    """Returns whether a trial measured faster than the study's best, which later bursts or the losses decided
+    against."""
+    best, rate = history.best, throughput(trial)
+    best_rate = throughput(best) if best is not None else None
+    return trial is not best and rate is not None and best_rate is not None and rate >= best_rate
 
 
 def _attributes(trial: Trial) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from autotune.tuning.speedup import speedup, throughput_ratio
 from autotune.units import share_of
 from policies.noise import Noise
 from policies.reason import Reason, ReasonKind
+from policies.search.avoid import without_gain
 from policies.trial import PHASES, Phase, Proposal, Status, Trial, Verdict
 from trainer.recipe import Recipe
 
@@ -249,9 +250,8 @@ class Loop:
 
     @property
     def _without_gain(self) -> int:
-        """Trials of the search behind the best: a recipe that is run as the reference alone is none."""
-        behind = (trial for trial in self._history.trials if trial.number > self.best.number)
-        return sum(trial.proposal.phase is not Phase.FIT for trial in behind)
+        """Trials of the search in a row, last of all, without a gain."""
+        return without_gain(self._history.trials, lambda trial: True)
 
     def _beats_noise(self, proposal: Proposal) -> bool:
         bound = proposal.predicted.gain_bound

@@ -154,10 +154,10 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
     if more or set(changes) != {knob}:
         return False
     domain = KNOBS[knob].domain.kind if knob in KNOBS else ""
-    now, lost, wanted = incumbent.knob(knob), made[knob], changes[knob]
-    if domain not in ("int", "float") or not all(isinstance(value, int | float) for value in (now, lost, wanted)):
+    (was, lost), now, wanted = trial.changes[knob], incumbent.knob(knob), changes[knob]
+    if domain not in ("int", "float") or not all(isinstance(value, int | float) for value in (was, now, lost, wanted)):
         return False
-    return bool(now < lost <= wanted or wanted <= lost < now)
+    return bool(was < lost and now < lost <= wanted or lost < was and wanted <= lost < now)
 
 
 # --- refusals by the trainer ------------------------------------------------------------------------------------

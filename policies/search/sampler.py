@@ -52,9 +52,9 @@ def ask(
 ) -> C | None:
     """Asks the study of `trials` for the next candidate of a phase; None where there is none.
 
-    `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields all of
-    the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random. The same arguments give the
-    same answer.
+    `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields all
+    of the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random. The same arguments give
+    the same answer.
     """
     import optuna
 
@@ -165,6 +165,7 @@ class ExportedTrial:
     knobs: Mapping[str, Any]
     tokens_per_s: float | None
     excess: float
+    overruled: bool  # measured faster than the study's best without being accepted as such: infeasible to Optuna
     attributes: Mapping[str, Any]
     began: datetime
     ended: datetime
@@ -201,7 +202,7 @@ def _frozen(trial: ExportedTrial, distributions: Distributions) -> optuna.trial.
         params={knob: _plain(value) for knob, value in trial.knobs.items()},
         distributions=distributions,
         user_attrs=dict(trial.attributes),
-        constraints=None if failed else {"memory": trial.excess},
+        constraints=None if failed else {"memory": trial.excess, "verdict": 1.0 if trial.overruled else -1.0},
     )
     frozen.datetime_start, frozen.datetime_complete = trial.began, trial.ended
     return frozen

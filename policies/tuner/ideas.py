@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policies.candidates.candidate import group_of
+from policies.candidates.candidate import Candidate, group_of
 from policies.candidates.knowledge import Knowledge
 from policies.candidates.unmodelled import claim_of
 from policies.changes.fix import Fix
@@ -14,7 +15,7 @@ from policies.changes.legality import Refusal, derive
 from policies.constants import constant
 from policies.fixes import FIXES
 from policies.reason import Reason, ReasonKind
-from policies.search.acquisition import LOSING_DEVIATIONS, is_lost_in_noise, score
+from policies.search.acquisition import LOSING_DEVIATIONS, score
 from policies.trial import Z_90, Phase
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
@@ -39,36 +40,52 @@ def rejected_ideas(know: Knowledge) -> tuple[Idea, ...]:
     if not know.runs:
         return ()
     searched = {fix: [phase for phase in fix.phases if phase is not Phase.FIT] for fix in FIXES.values()}
-    return tuple(_idea(fix, phases[0], know) for fix, phases in searched.items() if phases)
+    made = {fix: _recipes(fix, know) for fix, phases in searched.items() if phases}
+    weighed = _weighed({fix.name: recipes for fix, recipes in made.items() if not isinstance(recipes, Reason)}, know)
+    return tuple(
+        Idea(fix=fix.name, phase=searched[fix][0], reason=found)
+        if isinstance(found, Reason)
+        else _idea(fix, searched[fix][0], weighed[fix.name], know)
+        for fix, found in made.items()
+    )
 
 
-def _idea(fix: Fix, phase: Phase, know: Knowledge) -> Idea:
+def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
+    """Returns the legal recipes that a fix makes of the incumbent, or why there are none."""
     why_not = fix.precondition(know.situation)
     if why_not is not None:
-        return Idea(fix=fix.name, phase=phase, reason=_reason(ReasonKind.NOT_APPLICABLE, because=why_not))
+        return _reason(ReasonKind.NOT_APPLICABLE, because=why_not)
     derived = [derive(know.recipe, changes) for changes in fix.changes(know.situation)]
     legal = [each for each in derived if not isinstance(each, Refusal)]
-    if not legal:
-        refused = [each.reason for each in derived if isinstance(each, Refusal)]
-        because = "; ".join(dict.fromkeys(refused[:3])) or "it makes no change here"
-        return Idea(fix=fix.name, phase=phase, reason=_reason(ReasonKind.ILLEGAL, because=because))
-    return _predicted(fix, phase, legal, know)
+    if legal:
+        return legal
+    refused = [each.reason for each in derived if isinstance(each, Refusal)]
+    return _reason(ReasonKind.ILLEGAL, because="; ".join(dict.fromkeys(refused[:3])) or "it makes no change here")
 
 
-def _predicted(fix: Fix, phase: Phase, legal: list[Recipe], know: Knowledge) -> Idea:
-    """Weighs the best of a fix's recipes as the decider does."""
-    table, time = tabulate(legal), know.surrogate.time
-    scores = score(table, time.closed_form(tabulate([know.recipe])), know.surrogate, know.avoid, min_fit=know.min_fit)
-    fresh = [row for row, recipe in enumerate(legal) if not know.avoid.is_out(recipe)]
-    rows = fresh or list(range(len(legal)))
-    row = max(rows, key=lambda at: (scores.score[at], -scores.log_step[at]))
-    found = group_of(legal, table, scores).candidate(row, legal[row], runs=True)
+def _weighed(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[str, Candidate]:
+    """Returns the best recipe of each fix, scored as the decider does: one that was not tried, where there is one."""
+    every = [recipe for made in recipes.values() for recipe in made]
+    if not every:
+        return {}
+    table, now = tabulate(every), know.surrogate.time.closed_form(tabulate([know.recipe]))
+    group = group_of(every, table, score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit))
+    found, start = {}, 0
+    for fix, made in recipes.items():
+        rows = [group.candidate(start + row, recipe, runs=True) for row, recipe in enumerate(made)]
+        found[fix] = max(
+            rows, key=lambda each: (not know.avoid.is_out(each.recipe), each.expected_improvement, -each.log_step)
+        )
+        start += len(made)
+    return found
+
+
+def _idea(fix: Fix, phase: Phase, found: Candidate, know: Knowledge) -> Idea:
     gain, low, high = found.gains
     return Idea(
         fix=fix.name,
         phase=phase,
-        reason=_known(legal[row], know)
-        or _weighed(fix, found.log_step, found.deviation, found.fits, found.score, know),
+        reason=_known(found.recipe, know) or _against(fix, found, know),
         gain=gain,
         gain_low=low,
         gain_high=high,
@@ -91,20 +108,21 @@ def _known(recipe: Recipe, know: Knowledge) -> Reason | None:
     return None
 
 
-def _weighed(fix: Fix, log_step: float, deviation: float, fits: float, improvement: float, know: Knowledge) -> Reason:
+def _against(fix: Fix, found: Candidate, know: Knowledge) -> Reason:
     """Returns what the surrogate has against a recipe."""
-    noise, limit = know.surrogate.time.noise, constant("min_expected_improvement")
-    if fits < know.min_fit:
+    limit = constant("min_expected_improvement")
+    if found.fits < know.min_fit:
         return _reason(ReasonKind.MAY_NOT_FIT, asked=know.min_fit)
-    if abs(log_step) < constant("unmodelled_log_step"):
+    if abs(found.log_step) < constant("unmodelled_log_step"):
         return _reason(ReasonKind.NO_EVIDENCE if claim_of(fix, know) is None else ReasonKind.OUTRANKED)
-    if log_step > LOSING_DEVIATIONS * deviation:
+    if found.log_step > LOSING_DEVIATIONS * found.deviation:
         return _reason(ReasonKind.PREDICTED_LOSS)
-    if is_lost_in_noise(noise, expected=-log_step, most=-log_step + Z_90 * deviation):
-        return _reason(ReasonKind.LOST_IN_NOISE, noise=math.expm1(Z_90 * noise))
-    if improvement < limit:
-        return _reason(ReasonKind.TOO_LITTLE, expected_improvement=math.expm1(improvement), limit=limit)
-    return _reason(ReasonKind.OUTRANKED, expected_improvement=math.expm1(improvement))
+    if found.is_lost_in_noise:
+        return _reason(ReasonKind.LOST_IN_NOISE, noise=math.expm1(Z_90 * found.noise))
+    if found.expected_improvement < limit:
+        improvement = math.expm1(found.expected_improvement)
+        return _reason(ReasonKind.TOO_LITTLE, expected_improvement=improvement, limit=limit)
+    return _reason(ReasonKind.OUTRANKED, expected_improvement=math.expm1(found.expected_improvement))
 
 
 def _reason(kind: ReasonKind, **figures: Any) -> Reason:

@@ -1,47 +1,29 @@
-"""The decider: phase → candidates → acquisition → proposal.
+"""The decider: phase → candidates → acquisition → proposal. `decision` has the steps of one decision.
 
-While nothing runs, the fit phase proposes the fastest recipe that surely fits. Then every phase has a share of one
-ranking over the whole legal space: the study's sampler picks the best of its candidates, unless another phase has twice
-as much to offer. A proposal is reduced to the smallest change with its gain and named by the fixes that it is made of.
 Everything is a pure function of the base recipe, the seed, the lessons and the trials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import islice, takewhile
+from collections.abc import Sequence
+from functools import cached_property
 
-from policies.candidates.candidate import Candidate, Group, Opinion, best_first, in_order, preferred
-from policies.candidates.fitting import FitSet, cheapest_fit
+from policies.candidates.fitting import cheapest_fit
 from policies.candidates.knowledge import Knowledge
-from policies.candidates.layouts import all_that_fit, layouts, legal_space
-from policies.candidates.neighbours import Move, moves, moves_of_fixes, moves_that_fit, neighbours, pairs
-from policies.candidates.unmodelled import claimed_fixes, settings
-from policies.constants import constant
+from policies.candidates.layouts import legal_space
 from policies.reason import Reason, ReasonKind
-from policies.search.acquisition import CONFIDENT_FIT_PROBABILITY
 from policies.search.avoid import Avoid
-from policies.search.sampler import SURROGATE, ask
-from policies.search.space import Point, Space, space_of
+from policies.search.space import Space, space_of
 from policies.situation import situation_of
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import prior_of
 from policies.surrogate.surrogate import Surrogate, fit_surrogate
-from policies.trial import Phase, Prediction, Proposal, Trial
-from policies.tuner.decomposition import decompose, fix_of, rescored, smallest
+from policies.trial import Phase, Proposal, Trial
+from policies.tuner.decision import Decision
 from policies.tuner.explain import Explain
 from policies.tuner.ideas import Idea, rejected_ideas
-from policies.tuner.phases import phase_of
-from trainer.estimate.candidates import tabulate
 from trainer.estimate.plan.search import Search
 from trainer.recipe import Recipe
-
-MIN_EXPECTED_IMPROVEMENT = constant("min_expected_improvement")
-HOPELESS_FIT_PROBABILITY = constant("hopeless_fit_probability")
-PHASE_SHARE = constant("phase_share")
-CANDIDATES_PER_PHASE = int(constant("candidates_per_phase"))
-FIRST_CANDIDATES = int(constant("first_candidates"))
 
 
 class Tuner:
@@ -50,7 +32,6 @@ class Tuner:
     def __init__(self, base: Recipe, seed: int, lessons: Sequence[Lesson] = ()) -> None:
         self._base, self._seed, self._lessons = base, seed, tuple(lessons)
         self._prior = prior_of(lessons)
-        self._searched: tuple[Search, Space] | None = None
         self._decision: Decision | None = None
 
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
@@ -72,7 +53,7 @@ class Tuner:
 
     def rejected_ideas(self, incumbent: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
         """Returns every fix that was considered beside the incumbent and not proposed, with its figures."""
-        return rejected_ideas(self._decide(incumbent, trials).know)
+        return rejected_ideas(self._know(incumbent, trials))
 
     def surrogate(self, trials: Sequence[Trial]) -> Surrogate:
         """Returns the surrogate of the cluster after these trials."""
@@ -80,224 +61,32 @@ class Tuner:
         limit_gib = min(limits, default=self._base.memory_limit_gib)
         return fit_surrogate(trials, limit_gib=limit_gib, prior=self._prior)
 
+    @cached_property
+    def _legal(self) -> Search:
+        return legal_space(self._base)
+
+    @cached_property
+    def _space(self) -> Space:
+        return space_of(self._base, self._legal.finals.candidates)
+
+    def _know(self, incumbent: Trial, trials: Sequence[Trial]) -> Knowledge:
+        return Knowledge(
+            given=self._base,
+            incumbent=incumbent,
+            trials=tuple(trials),
+            situation=situation_of(incumbent),
+            surrogate=self.surrogate(trials),
+            avoid=Avoid(trials),
+        )
+
     def _decide(self, incumbent: Trial, trials: Sequence[Trial]) -> Decision:
         """Returns the decision at this point, worked out once for its phases."""
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
-            if self._searched is None:
-                legal = legal_space(self._base)
-                self._searched = legal, space_of(self._base, legal.finals.candidates)
-            know = Knowledge(
-                given=self._base,
-                incumbent=incumbent,
-                trials=tuple(trials),
-                situation=situation_of(incumbent),
-                surrogate=self.surrogate(trials),
-                avoid=Avoid(trials),
-            )
+            know = self._know(incumbent, trials)
             near = self._decision.near if self._decision and self._decision.know.recipe == know.recipe else None
             explain = Explain(know, self._lessons)
-            legal, space = self._searched
-            self._decision = Decision(key=key, know=know, legal=legal, space=space, explain=explain, near=near)
-        return self._decision
-
-
-class Decision:
-    """One decision: what is known, and the candidates of every phase, each worked out when it is first asked for."""
-
-    def __init__(
-        self,
-        *,
-        key: tuple[object, ...],
-        know: Knowledge,
-        legal: Search,
-        space: Space,
-        explain: Explain,
-        near: list[Move] | None,
-    ) -> None:
-        self.key, self.know, self._legal, self._space = key, know, legal, space
-        self._explain, self._near = explain, near
-        self._groups: list[Group] | None = None
-        self._ranked: list[Candidate] | None = None
-
-    @property
-    def near(self) -> list[Move]:
-        """The single moves around the incumbent."""
-        if self._near is None:
-            single = [*moves(self.know.recipe), *moves_of_fixes(self.know.situation)]
-            self._near = list({move.recipe.digest(): move for move in reversed(single)}.values())[::-1]
-        return self._near
-
-    # --- while nothing runs --------------------------------------------------------------------------------
-    def first(self) -> Proposal | None:
-        """Returns the fastest recipe that surely fits; a set of fixes where none of the legal space does and the set is
-        likelier to fit."""
-        know = self.know
-        found = list(islice(self._candidates(), FIRST_CANDIDATES))
-        if (
-            not found or found[0].fits < CONFIDENT_FIT_PROBABILITY
-        ):  # `plan` varies nothing that saves in the last resort
-            least = max(found[0].fits if found else 0.0, HOPELESS_FIT_PROBABILITY)
-            fit_set = cheapest_fit(know)
-            if fit_set is not None and fit_set.fits > least:
-                return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
-            if not found or found[0].fits < HOPELESS_FIT_PROBABILITY:
-                return None
-        chosen = smallest(preferred(found), know)
-        return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))
-
-    def fitting(self, found: FitSet, kind: ReasonKind) -> Proposal:
-        """Proposes a set of fixes."""
-        candidate = Candidate(
-            recipe=found.recipe,
-            log_step=0.0,
-            deviation=0.0,
-            noise=0.0,
-            log_gain=None,
-            fits=found.fits,
-            expected_improvement=0.0,
-            score=0.0,
-        )
-        return self._proposal(Phase.FIT, candidate, self._explain.fit_set(found, kind))
-
-    # --- after fit -----------------------------------------------------------------------------------------
-    def next(self, phase: Phase, seed: int) -> Proposal | None:
-        """Returns what the study's sampler picks for a phase; None where nothing is worth a burst."""
-        know = self.know
-        sampler = know.given.tune.sampler
-        if sampler != SURROGATE and self._out_of_patience(phase):
-            return None
-        options = self._worthwhile(phase) if sampler == SURROGATE else []
-        chosen = ask(
-            self._space,
-            know.trials,
-            options,
-            lambda point: self._nearest(phase, point),
-            pick=preferred,
-            sampler=sampler,
-            seed=seed + len(know.trials),
-        )
-        if chosen is None:
-            return None
-        reduced = smallest(chosen, know) if sampler == SURROGATE else chosen  # a sampled point is a deliberate try
-        runner_up = next((each for each in self.ranked if each is not chosen), None)
-        return self._proposal(phase, reduced, self._explain.next(reduced, runner_up, sampler))
-
-    def why_stopped(self) -> Reason:
-        """Returns the reason of the end: nothing fits, nothing is left, or nothing is worth a burst."""
-        if not self.know.runs:
-            return self._explain.nothing_runs()
-        return self._explain.nothing_left(self.ranked)
-
-    @property
-    def ranked(self) -> list[Candidate]:
-        """The candidates of all phases that may be proposed, the highest score first; the best one in any case."""
-        if self._ranked is None:
-            found = self._candidates()
-            first = next(found, None)
-            least = max(MIN_EXPECTED_IMPROVEMENT, PHASE_SHARE * first.score if first else 0.0)
-            close = takewhile(lambda each: each.score >= least, islice(found, CANDIDATES_PER_PHASE))
-            extra = [*claimed_fixes(self.know, Phase.PROFILE), *self._settings()]
-            self._ranked = sorted([*([first, *close] if first else []), *extra], key=lambda each: -each.score)
-        return self._ranked
-
-    def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best
-        of all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth
-        it."""
-        worth = [each for each in self.ranked if _is_worth_a_burst(each)]
-        if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
-            worth = [*self._pairs(), *worth]
-        best = max((each.score for each in worth if each.opinion is Opinion.SURROGATE), default=0.0)
-        traced = max((each.score for each in worth if each.opinion is Opinion.TRACE), default=0.0)
-        share = {Opinion.SURROGATE: PHASE_SHARE * max(best, traced), Opinion.TRACE: best, Opinion.PUBLISHED: best}
-        return [each for each in worth if each.score >= share[each.opinion] and self._phase(each) is phase]
-
-    def _phase(self, candidate: Candidate) -> Phase:
-        if candidate.opinion is Opinion.TRACE:
-            return Phase.PROFILE
-        if candidate.opinion is Opinion.PUBLISHED or candidate.paired:
-            return Phase.RETUNE
-        return phase_of(self.know, candidate.recipe)
-
-    def _candidates(self) -> Iterator[Candidate]:
-        """Yields the candidates that the surrogate has an opinion on, the best first."""
-        know = self.know
-        found = best_first(self._modelled, know.avoid, runs=know.runs)
-        return (each for each in found if know.has_cores(each.recipe))
-
-    def _nearest(self, phase: Phase, point: Point) -> Iterator[Candidate]:
-        """Yields a phase's candidates that should fit, the nearest to a point first."""
-        know = self.know
-        groups = [
-            all_that_fit(self._legal, know.given, know.recipe, know.surrogate, know.avoid, min_fit=know.min_fit),
-            moves_that_fit(self.near, know.surrogate, min_fit=know.min_fit),
-        ]
-        keys = [self._space.distance(group.table, point) for group in groups]
-        found = in_order(groups, keys, know.avoid, runs=True)
-        allowed = (each for each in found if know.has_cores(each.recipe) and phase_of(know, each.recipe) is phase)
-        return (rescored(each, each.recipe, know) for each in allowed)
-
-    @property
-    def _modelled(self) -> list[Group]:
-        if self._groups is None:
-            know = self.know
-            incumbent = know.recipe if know.runs else None
-            legal = layouts(self._legal, know.given, incumbent, know.surrogate, know.avoid, min_fit=know.min_fit)
-            around = (
-                neighbours(know.recipe, self.near, know.surrogate, know.avoid, min_fit=know.min_fit)
-                if incumbent
-                else None
+            self._decision = Decision(
+                key=key, know=know, legal=self._legal, space=self._space, explain=explain, near=near
             )
-            self._groups = [legal, *([around] if around else [])]
-        return self._groups
-
-    def _pairs(self) -> list[Candidate]:
-        know = self.know
-        group = pairs(know.recipe, self.near, know.surrogate, know.avoid, min_fit=know.min_fit)
-        found = best_first([group], know.avoid, runs=True) if group else iter(())
-        return [replace(each, paired=True) for each in found if _is_worth_a_burst(each) and know.has_cores(each.recipe)]
-
-    def _settings(self) -> list[Candidate]:
-        """Returns single settings by published effects, until `tune.patience` of them in a row brought no gain."""
-        know = self.know
-        vain = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
-        return settings(know, self.near) if vain < know.recipe.tune.patience else []
-
-    def _out_of_patience(self, phase: Phase) -> bool:
-        """Whether `tune.patience` proposals of the phase in a row brought no gain: how a phase ends whose sampler does
-        not say what a burst is worth."""
-        vain = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
-        return vain >= self.know.recipe.tune.patience
-
-    def _proposal(self, phase: Phase, chosen: Candidate, reason: Reason) -> Proposal:
-        parts = decompose(chosen, self.know)
-        return Proposal(
-            recipe=chosen.recipe,
-            parent=self.know.incumbent.number,
-            phase=phase,
-            fix=fix_of(parts.shares),
-            reason=reason,
-            fixes=parts.shares,
-            interaction=parts.interaction,
-            predicted=self._prediction(chosen),
-        )
-
-    def _prediction(self, chosen: Candidate) -> Prediction:
-        peak_gib = float(self.know.surrogate.memory.peaks(tabulate([chosen.recipe]))[0])
-        if chosen.log_gain is None:
-            return Prediction(peak_gib=peak_gib, fits_probability=chosen.fits)
-        gain, low, high, bound = chosen.prediction
-        return Prediction(
-            gain=gain,
-            gain_low=low,
-            gain_high=high,
-            gain_bound=bound,
-            peak_gib=peak_gib,
-            fits_probability=chosen.fits,
-            published=chosen.opinion is Opinion.PUBLISHED,
-        )
-
-
-def _is_worth_a_burst(candidate: Candidate) -> bool:
-    return candidate.expected_improvement >= MIN_EXPECTED_IMPROVEMENT
+        return self._decision

@@ -1,8 +1,9 @@
-"""Recipes, analyses and trials drawn by hand, for tests of the policy."""
+"""Recipes, analyses and trials drawn by hand, and what the tuner knows of them, for tests of the policy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from analyzers.diagnosis import (
@@ -16,6 +17,11 @@ from analyzers.diagnosis import (
     Wall,
     WallFinding,
 )
+from policies.candidates.knowledge import Knowledge
+from policies.reason import Reason, ReasonKind
+from policies.search.avoid import Avoid
+from policies.situation import situation_of
+from policies.surrogate.surrogate import fit_surrogate
 from policies.trial import Phase, Proposal, Status, Trial, Verdict
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
 from trainer.probe.links import Links
@@ -138,7 +144,11 @@ def trial(
     return Trial(
         number=number,
         proposal=Proposal(
-            recipe=recipe, parent=parent.number if parent else None, phase=phase, fix=fix, because="drawn by hand"
+            recipe=recipe,
+            parent=parent.number if parent else None,
+            phase=phase,
+            fix=fix,
+            reason=Reason(kind=ReasonKind.BASE),
         ),
         changes=parent.recipe.diff(recipe) if parent else {},
         bursts=(number,),
@@ -147,6 +157,50 @@ def trial(
         analysis=seen,
         verdict=verdict,
     )
+
+
+def failed(
+    recipe: Recipe,
+    evidence: str,
+    *,
+    number: int = 1,
+    kind: FailureKind = FailureKind.CONFIG,
+    parent: Trial | None = None,
+) -> Trial:
+    """A trial that ended before its first step, saying so."""
+    failure = Failure(
+        kind=kind, phase=BurstPhase.INIT, rank=0, evidence=f"rank 0 exited with code 1 in init: {evidence}"
+    )
+    found = trial(recipe, number=number, parent=parent, given=Outcome(failure=failure), verdict=Verdict.REJECTED)
+    return replace(found, status=Status.FAILED)
+
+
+def ran(proposal: Proposal, number: int, parent: Trial, given: Outcome, verdict: Verdict = Verdict.REJECTED) -> Trial:
+    """A proposal with what came of it, judged."""
+    status = Status.OK if given.ok else Status.OOM
+    found = trial(proposal.recipe, number=number, parent=parent, given=given, verdict=verdict)
+    return replace(found, proposal=proposal, status=status)
+
+
+def knowledge(
+    incumbent: Trial, *others: Trial, given: Recipe | None = None, limit_gib: float | None = None
+) -> Knowledge:
+    """What the tuner knows after the incumbent and other trials of its study."""
+    trials = (incumbent, *others)
+    limit_gib = incumbent.recipe.memory_limit_gib if limit_gib is None else limit_gib
+    return Knowledge(
+        given=given or incumbent.recipe,
+        incumbent=incumbent,
+        trials=trials,
+        situation=situation_of(incumbent),
+        surrogate=fit_surrogate(trials, limit_gib=limit_gib),
+        avoid=Avoid(trials),
+    )
+
+
+def tuned_by(recipe: Recipe, **settings: Any) -> Recipe:
+    """The recipe with other settings under `tune`."""
+    return recipe.model_copy(update={"tune": recipe.tune.model_copy(update=settings)})
 
 
 def links(bandwidth_gb_s: float, latency_us: float = 25.0) -> Links:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from analyzers.diagnosis import Wall
 from policies.changes.fix import Fix, gain_of
 from policies.changes.legality import Refusal, derive, numerics_of
-from policies.fixes import FIXES
+from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.situation import Situation
-from policies.tuner.phases import PLANS
+from policies.trial import Phase
 from tests.policies.drawn import analysis, cpu_recipe, gpu_recipe, outcome
 from trainer.recipe import Recipe, load_recipe, packaged_examples
 from trainer.recipe.knobs import KNOBS, NUMERICS
@@ -39,112 +40,101 @@ EVERY_WALL = {
     Wall.HOST: {"launching": 20_000.0, "garbage_collection": 9_000.0},
     Wall.COMPUTE: {"below_attainable": 40_000.0},
 }
-
-each_fix = pytest.mark.parametrize("fix", FIXES.values(), ids=FIXES.keys())
-each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+# On top of other fixes than the examples have: tested where they apply.
+NEEDS_MORE = {"delayed_wgrad", "shared_expert_overlap"}
 
 
 def situation(recipe: Recipe) -> Situation:
     return Situation(recipe=recipe, analysis=analysis(EVERY_WALL), outcome=outcome(recipe))
 
 
-@each_fix
-def test_a_fix_is_named_as_its_file_and_explains_itself(fix: Fix) -> None:
-    assert FIXES[fix.name] is fix
-    assert fix.page.summary.endswith(".")
-    for text in asdict(fix.page).values():
-        assert text == " ".join(text.split())
-        assert text
-        assert "*" not in text, "plain text"
-        assert text.count("`") % 2 == 0
-    assert re.search(r"\d|documentation", fix.page.source), "the source must be found again"
-
-
-@each_fix
-def test_a_fix_belongs_to_a_phase_that_can_reach_it(fix: Fix) -> None:
-    listed = {name for plan in PLANS for name in (*plan.fixes, *plan.last_resorts)}
-    by_wall = {plan.phase for plan in PLANS if not plan.fixes}
-    assert fix.phases
-    assert fix.name in listed or (set(fix.phases) & by_wall and fix.claims)
-
-
-def test_a_plan_names_only_fixes_that_exist_and_name_its_phase() -> None:
-    for plan in PLANS:
-        for name in (*plan.fixes, *plan.last_resorts):
-            assert plan.phase in FIXES[name].phases
-
-
-@each_fix
-def test_a_claim_is_a_fraction_with_a_source(fix: Fix) -> None:
-    for claim in fix.claims:
-        assert 0.0 < claim.fraction <= 1.0
-        assert claim.source
-    assert 0.0 <= fix.chance <= 1.0
-
-
-@each_fix
-@each_recipe
-def test_a_fix_expects_no_more_than_its_wall_gives(fix: Fix, recipe: Recipe) -> None:
+def applying(recipe: Recipe) -> Iterator[tuple[Fix, list[dict[str, object]]]]:
+    """Every fix that applies to a recipe, with its changes."""
     here = situation(recipe)
-    claimed = fix.claimed_us(here)
-    if claimed:
-        wall, us = claimed
-        assert us <= here.recoverable_us(wall)
-        assert gain_of(us, here.step_us) <= gain_of(here.recoverable_us(wall), here.step_us)
+    for fix in FIXES.values():
+        if fix.precondition(here) is None:
+            yield fix, fix.changes(here)
 
 
-@each_fix
-@each_recipe
-def test_a_fix_changes_knobs_that_exist_to_values_they_take(fix: Fix, recipe: Recipe) -> None:
+def test_a_fix_is_named_as_its_file_and_explains_itself() -> None:
+    for name, fix in FIXES.items():
+        assert fix.name == name
+        assert fix.page.summary.endswith("."), name
+        for text in asdict(fix.page).values():
+            assert text == " ".join(text.split()), name
+            assert text, name
+            assert "*" not in text, f"{name}: plain text"
+            assert text.count("`") % 2 == 0, name
+        assert re.search(r"\d|documentation", fix.page.source), f"{name}: the source must be found again"
+
+
+def test_a_fix_names_knobs_that_exist_a_matcher_and_a_phase_that_can_reach_it() -> None:
+    for name, fix in FIXES.items():
+        assert fix.knobs, name
+        assert set(fix.knobs) <= set(KNOBS), name
+        assert callable(fix.matches), name
+        assert fix.phases, name
+        assert (Phase.FIT in fix.phases) == (name in (*FITTING, *LAST_RESORTS)), name
+
+
+def test_the_order_of_fitting_names_each_fix_once() -> None:
+    names = (*FITTING, *LAST_RESORTS)
+    assert set(names) <= set(FIXES)
+    assert len(set(names)) == len(names)
+
+
+def test_a_claim_is_a_fraction_with_a_source() -> None:
+    for fix in FIXES.values():
+        assert all(0.0 < claim.fraction <= 1.0 and claim.source for claim in fix.claims), fix.name
+        assert 0.0 <= fix.chance <= 1.0, fix.name
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_what_fixes_do_to_a_recipe(recipe: Recipe) -> None:
+    """No more is expected than the wall gives; every change is one of knobs that exist, to values that they take; what
+    is derived is legal, allowed and leaves alone what is frozen."""
+    wrong: list[object] = []
     here = situation(recipe)
-    if fix.precondition(here):
-        return
-    for changes in fix.changes(here):
-        assert set(changes) <= set(KNOBS)
-        for knob, value in changes.items():
-            assert KNOBS[knob].domain.problem(value) is None, (knob, value)
+    for fix, options in applying(recipe):
+        claimed = fix.claimed_us(here)
+        if claimed and claimed[1] > here.recoverable_us(claimed[0]):
+            wrong.append((fix.name, claimed))
+        if claimed and gain_of(claimed[1], here.step_us) > gain_of(here.recoverable_us(claimed[0]), here.step_us):
+            wrong.append((fix.name, claimed))
+        for changes in options:
+            unknown = set(changes) - set(KNOBS)
+            problems = [knob for knob, value in changes.items() if not unknown and KNOBS[knob].domain.problem(value)]
+            derived = derive(recipe, changes)
+            if isinstance(derived, Refusal):
+                wrong += [(fix.name, "no reason")] if not derived.reason else []
+                continue
+            moved = {knob: to for knob, (_, to) in recipe.diff(derived).items()}
+            illegal = [finding for finding in check(derived) if finding.kind == "error"]
+            frozen = set(moved) & set(recipe.tune.freeze)
+            too_much = NUMERICS.index(numerics_of(moved)) > NUMERICS.index(recipe.tune.allow)
+            if unknown or problems or illegal or frozen or too_much:
+                wrong.append((fix.name, changes, unknown, problems, illegal, frozen, too_much))
+    assert wrong == []
 
 
-@each_fix
-@each_recipe
-def test_what_a_fix_derives_is_legal_and_allowed(fix: Fix, recipe: Recipe) -> None:
-    here = situation(recipe)
-    if fix.precondition(here):
-        return
-    for changes in fix.changes(here):
-        derived = derive(recipe, changes)
-        if isinstance(derived, Refusal):
-            assert derived.reason
-            continue
-        moved = {knob: to for knob, (_, to) in recipe.diff(derived).items()}
-        assert [f for f in check(derived) if f.kind == "error"] == []
-        assert not set(moved) & set(recipe.tune.freeze)
-        assert NUMERICS.index(numerics_of(moved)) <= NUMERICS.index(recipe.tune.allow)
-
-
-@each_fix
-def test_a_frozen_knob_stays_still(fix: Fix) -> None:
-    for recipe in RECIPES.values():
+def test_frozen_knobs_stay_still() -> None:
+    moved = []
+    for name, recipe in RECIPES.items():
         frozen = recipe.model_copy(update={"tune": recipe.tune.model_copy(update={"freeze": tuple(KNOBS)})})
-        if fix.precondition(situation(frozen)):
-            continue
-        assert all(isinstance(derive(frozen, change), Refusal) for change in fix.changes(situation(frozen)))
+        for fix, options in applying(frozen):
+            moved += [(name, fix.name) for change in options if not isinstance(derive(frozen, change), Refusal)]
+    assert moved == []
 
 
-@each_fix
-def test_a_fix_is_legal_on_some_recipe(fix: Fix) -> None:
+def test_every_fix_is_legal_on_some_recipe() -> None:
     """A fix that no example can take would be dead."""
-    applies = [
-        name
-        for name, recipe in RECIPES.items()
-        if not fix.precondition(situation(recipe))
-        and any(isinstance(derive(recipe, change), Recipe) for change in fix.changes(situation(recipe)))
-    ]
-    assert applies or fix.name in NEEDS_MORE
-
-
-# On top of other fixes than the examples have: tested where they apply.
-NEEDS_MORE = {"delayed_wgrad", "shared_expert_overlap"}
+    legal = {
+        fix.name
+        for recipe in RECIPES.values()
+        for fix, options in applying(recipe)
+        if any(isinstance(derive(recipe, change), Recipe) for change in options)
+    }
+    assert set(FIXES) - legal <= NEEDS_MORE
 
 
 def test_less_offload_never_offloads_what_was_on_the_device() -> None:

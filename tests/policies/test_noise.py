@@ -1,4 +1,4 @@
-"""The one model of noise: between bursts, between neighbours, the policy's band, and a trial's own variance."""
+"""The one model of noise: between bursts, between neighbours, the half-spread, and a trial's own variance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from policies.noise import (
     MIN_HALF_SPREAD,
     PINNED,
     Noise,
-    noise_band,
     student,
 )
 from tests.autotune.tuning.fakes import outcome_of
@@ -25,7 +24,7 @@ def test_without_repeats_the_prior_stands_in() -> None:
     spread = once.between_bursts()
     assert (spread.deviation, spread.freedom, spread.repeats) == (PINNED, 1, 0)
     assert spread.measured_freedom == MIN_FREEDOM
-    assert once.half_spread() == noise_band(once.trials) == HALF_SPREAD_WITHOUT_REPEATS
+    assert once.half_spread() == HALF_SPREAD_WITHOUT_REPEATS
 
 
 def test_a_slow_drift_is_between_bursts_and_hardly_between_neighbours() -> None:
@@ -35,11 +34,11 @@ def test_a_slow_drift_is_between_bursts_and_hardly_between_neighbours() -> None:
     assert noise.between_neighbours().deviation == pytest.approx(0.0127, abs=0.0005)
 
 
-def test_the_policy_s_band_is_half_the_spread_of_repeats_and_never_below_its_floor() -> None:
+def test_the_half_spread_is_that_of_repeats_and_never_below_its_floor() -> None:
     wide = trial_of(outcome_of(100_000, spread=0.0), outcome_of(110_000, spread=0.0))
     steady = trial_of(outcome_of(100_000, spread=0.0), outcome_of(100_100, spread=0.0))
-    assert noise_band([wide]) == pytest.approx((1.1 - 1) / 2 / ((1.1 + 1) / 2))
-    assert noise_band([steady]) == MIN_HALF_SPREAD
+    assert Noise(trials=[wide]).half_spread() == pytest.approx((1.1 - 1) / 2 / ((1.1 + 1) / 2))
+    assert Noise(trials=[steady]).half_spread() == MIN_HALF_SPREAD
 
 
 def test_steps_that_scatter_more_than_bursts_widen_their_trial() -> None:

@@ -14,6 +14,7 @@ from autotune.tuning.events import Event, StudyStarted
 from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, Journal, read_study
 from autotune.tuning.loop import Loop
+from policies.reason import Reason, ReasonKind
 from policies.trial import Phase, Prediction, Proposal, Trial
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.recipe import Recipe, load_recipe
@@ -22,6 +23,19 @@ from trainer.recipe.rules import check
 Rule = Callable[[Recipe], Outcome | float]  # what a burst of a recipe gives: an outcome, or its step time in us
 
 STEPS = 8
+PLANTED = Reason(
+    kind=ReasonKind.EXPECTED_IMPROVEMENT,
+    figures={
+        "wall": None,
+        "parts": {},
+        "gain": 0.2,
+        "gain_low": 0.1,
+        "gain_high": 0.3,
+        "fits_probability": 0.9,
+        "learned": {"trials": 1, "traced": 0, "lessons": []},
+    },
+)
+NO_IDEAS = Reason(kind=ReasonKind.NOTHING_LEFT, figures={"patience": None, "noise": 0.02})
 
 
 def base_recipe(**changes: Any) -> Recipe:
@@ -88,7 +102,7 @@ class FakePolicy:
                     parent=best.number,
                     phase=phase,
                     fix=idea.fix,
-                    because="it is on the list",
+                    reason=PLANTED,
                     predicted=idea.predicted or Prediction(gain_bound=idea.bound),
                 )
         return None
@@ -101,11 +115,11 @@ class FakePolicy:
             parent=given.number,
             phase=Phase.FIT,
             fix="planted",
-            because="near the base recipe",
+            reason=PLANTED,
         )
 
-    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> str:
-        return "the list is at its end"
+    def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:
+        return NO_IDEAS
 
 
 def loop_in(

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from autotune.cli import main
+from autotune.looks.reasons import proposal_text
 from autotune.tuning.journal import read_study
 from policies.trial import Trial
 
@@ -95,8 +96,8 @@ def test_busy_experts_named_by_the_first_trace_are_evened_out(
     assert report["trials"][0]["diagnosis"]["waits"]["experts_load"] > 0
     cure = cured(trials)
     assert cure.changes["moe_expert_capacity_factor"] == (None, 1.25)
-    assert "ranks wait for the one whose experts have most to do for" in cure.proposal.because
-    assert "evening out the experts' load claims" in cure.proposal.because
+    assert "ranks wait for the one whose experts have most to do for" in proposal_text(cure.proposal)
+    assert "evening out the experts' load claims" in proposal_text(cure.proposal)
     assert cure.accepted
     parent = trials[cure.proposal.parent or 0]
     assert cure.analysis is not None
@@ -137,9 +138,9 @@ def test_a_bubble_is_answered_with_an_interleaved_pipeline_or_more_micro_batches
     )
     base, first = trials[:2]
     assert cause_of(base) == "bubble"
-    assert first.proposal.because.startswith("pipeline bubble for ")
-    assert "predicted: " in first.proposal.because
-    assert "pipeline bubble" in first.proposal.because.partition("predicted: ")[2]
+    assert proposal_text(first.proposal).startswith("pipeline bubble for ")
+    assert "predicted: " in proposal_text(first.proposal)
+    assert "pipeline bubble" in proposal_text(first.proposal).partition("predicted: ")[2]
     shorter = first.recipe.knob("micro_batch_size") < base.recipe.knob("micro_batch_size")
     assert shorter or first.recipe.knob("virtual_pipeline_model_parallel_size")
     assert first.accepted

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from autotune.looks.reasons import proposal_text
 from autotune.tuning.journal import read_study
 
 RECIPE = """\
@@ -38,7 +39,7 @@ def test_what_was_learnt_is_in_the_journal_and_named_in_every_reason(taught: Pat
     (lesson,) = history.lessons
     assert (lesson.study, lesson.trials) == ("first", 2)
     assert lesson.mean
-    assert history.trials[1].proposal.because.endswith("and from 2 of first")
+    assert proposal_text(history.trials[1].proposal).endswith("and from 2 of first")
 
 
 def test_a_study_that_learnt_goes_on_without_the_one_it_learnt_from(taught: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.looks.reasons import end_text
 from policies.trial import Phase, Prediction
 from tests.autotune.tuning.fakes import (
     FASTER,
@@ -40,7 +41,7 @@ def test_patience_ends_a_search_that_gains_nothing(tmp_path: Path) -> None:
     ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, patience=3).run()
     assert len(trials_in(tmp_path)) == 1 + 3
     assert ended.status == "converged"
-    assert "3 recipes in a row brought no gain (tune.patience)" in ended.because
+    assert "3 recipes in a row brought no gain (tune.patience)" in end_text(ended)
 
 
 def test_out_of_patience_a_fix_whose_bound_beats_the_noise_is_still_tried(tmp_path: Path) -> None:
@@ -60,14 +61,14 @@ def test_no_burst_is_begun_that_would_cost_more_gpu_hours_than_there_are(
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], max_gpu_hours=hours).run()
     assert len(engine.ran) == bursts
     assert ended.status == ("budget" if bursts < 5 else "converged")
-    assert "rank-hours are used" in ended.because or bursts == 5
+    assert "rank-hours are used" in end_text(ended) or bursts == 5
 
 
 def test_no_burst_is_begun_that_would_end_after_the_time(tmp_path: Path) -> None:
     engine = FakeEngine(micro_batches)
     ended = loop_in(tmp_path, rule=micro_batches, engine=engine, ideas=[FASTER, SLOWER], until=12.0).run()
     assert 1 <= len(engine.ran) < 5
-    assert (ended.status, ended.because) == ("budget", "the deadline was reached")
+    assert (ended.status, end_text(ended)) == ("budget", "the deadline was reached")
 
 
 SMALL_GAIN = Prediction(gain=0.02, gain_low=-0.01, gain_high=0.05, fits_probability=1.0)
@@ -84,14 +85,14 @@ def test_a_burst_that_costs_more_than_the_planned_training_can_save_is_not_paid_
     ended = loop_in(tmp_path, rule=micro_batches, ideas=ideas, base=planned).run()
     assert len(trials_in(tmp_path)) == tried
     assert ended.status == "converged"
-    assert ("of the 0.0001 planned for training (tune.planned_gpu_hours)" in ended.because) is (tried == 1)
+    assert ("of the 0.0001 planned for training (tune.planned_gpu_hours)" in end_text(ended)) is (tried == 1)
 
 
-def test_the_worth_of_a_burst_counts_no_loss_and_no_recipe_that_does_not_fit() -> None:
+def test_expected_improvement_counts_no_loss_and_no_recipe_that_does_not_fit() -> None:
     sure, likely = (Prediction(gain=0.02, gain_low=-0.01, gain_high=0.05, fits_probability=p) for p in (1.0, 0.5))
-    assert sure.worth is not None
-    assert sure.worth > 0.0198  # log of the mean gain: what turns out a loss is not kept
-    assert likely.worth == pytest.approx(sure.worth / 2)
-    assert Prediction(gain=-0.5, gain_low=-0.6, gain_high=-0.4).worth == pytest.approx(0.0, abs=1e-6)
-    assert Prediction(gain=-0.5).worth == 0.0
-    assert Prediction(gain_bound=0.3).worth is None
+    assert sure.expected_improvement is not None
+    assert sure.expected_improvement > 0.0198  # log of the mean gain: what turns out a loss is not kept
+    assert likely.expected_improvement == pytest.approx(sure.expected_improvement / 2)
+    assert Prediction(gain=-0.5, gain_low=-0.6, gain_high=-0.4).expected_improvement == pytest.approx(0.0, abs=1e-6)
+    assert Prediction(gain=-0.5).expected_improvement == 0.0
+    assert Prediction(gain_bound=0.3).expected_improvement is None

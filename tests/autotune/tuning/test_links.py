@@ -13,7 +13,7 @@ from autotune.tuning.history import History
 from autotune.tuning.journal import JOURNAL, read_events
 from autotune.tuning.lines import line_of, links_in_words
 from autotune.tuning.study import Study, begin
-from policies.learned import LearnedPolicy
+from policies.tuner.tuner import Tuner
 from tests.policies.drawn import links
 from trainer.burst import Failure, FailureKind
 from trainer.probe.probe import Probe
@@ -38,9 +38,8 @@ def test_measured_links_are_a_lesson_and_cost_what_they_took() -> None:
     (lesson,) = history.lessons
     assert lesson.mean["network"] < -1
     assert history.gpu_hours == pytest.approx(16 * 30 / 3600)
-    policy = LearnedPolicy(recipe, 1, history.lessons)
-    assert policy.belief([]).time.theta["network"] < -0.5
-    assert policy._taught == ", and from a probe of the links"
+    assert Tuner(recipe, 1, history.lessons).surrogate([]).time.theta["network"] < -0.5
+    assert lesson.study == "a probe of the links"
 
 
 def test_a_probe_that_failed_is_told_and_teaches_nothing() -> None:

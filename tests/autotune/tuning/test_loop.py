@@ -15,6 +15,7 @@ from autotune.tuning.judge import judge
 from policies.trial import Phase, Prediction, Status, Verdict
 from tests.autotune.tuning.fakes import (
     FASTER,
+    NO_IDEAS,
     OOM,
     SLOWER,
     FakeEngine,
@@ -45,7 +46,7 @@ def test_the_first_recipe_that_runs_is_measured_twice_where_its_steps_scatter(
     assert len(base.outcomes) == bursts
     assert base.accepted
     assert ended.status == "converged"
-    assert ended.because == "the list is at its end"
+    assert ended.reason == NO_IDEAS
 
 
 def test_a_clear_gain_is_accepted_at_once_and_a_loss_is_rejected(tmp_path: Path) -> None:

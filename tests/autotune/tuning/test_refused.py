@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from policies.policy import Policy
 from policies.trial import Status
+from policies.tuner.tuner import Tuner
 from tests.autotune.tuning.fakes import loop_in, outcome_of
 from tests.policies.drawn import cpu_recipe, out_of_memory
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
@@ -31,7 +31,7 @@ def test_the_same_cause_is_not_paid_for_again(tmp_path: Path) -> None:
     cluster = cpu_recipe().cluster.model_copy(update={"gpus_per_node": 4, "memory_gib": 0.3})
     base = cpu_recipe({"expert_model_parallel_size": 4}).model_copy(update={"cluster": cluster})
     loop = loop_in(tmp_path, rule=without_sequence_parallel, base=base, budget=16)
-    replace(loop, policy=Policy(base, 1234)).run()
+    replace(loop, policy=Tuner(base, 1234)).run()
     trials = loop.bench.journal.history.trials
     failed = [trial for trial in trials if trial.status is Status.FAILED]
     assert len(failed) == 1, [trial.changes for trial in failed]

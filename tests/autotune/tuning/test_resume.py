@@ -159,7 +159,7 @@ def test_a_finished_study_resumed_runs_nothing_and_ends_alike(tmp_path: Path, un
     ended = loop_in(tmp_path, rule=tight, ideas=IDEAS, engine=engine).run()
     assert engine.ran == []
     assert uninterrupted.ended is not None
-    assert (ended.status, ended.because) == (uninterrupted.ended.status, uninterrupted.ended.because)
+    assert (ended.status, ended.reason) == (uninterrupted.ended.status, uninterrupted.ended.reason)
 
 
 def test_every_event_reads_back_as_it_was_written(uninterrupted: History, tmp_path: Path) -> None:

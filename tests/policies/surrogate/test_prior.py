@@ -1,4 +1,4 @@
-"""What other studies teach: only what their bursts have touched, and less surely than they believe it."""
+"""Lessons of other studies: only factors that their bursts have updated, with a wider spread than there."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from policies.surrogate.factors import factors
 from policies.surrogate.lesson import Lesson
 from policies.surrogate.prior import lesson_of, prior_of
-from policies.surrogate.time import fit_time, of_tables
-from tests.policies.surrogate.planted import OTHER, RECIPES, evidence, true_step_s
+from policies.surrogate.time import fit_time, table_prior
+from tests.policies.surrogate.planted_clusters import OTHER, RECIPES, evidence, true_step_s
 from trainer.estimate.candidates import tabulate
 
 SLOW = {"network": -0.6, "gemm": -0.3}
 
 
 def test_without_lessons_the_prior_is_the_tables() -> None:
-    assert prior_of([]).mean.tolist() == of_tables().mean.tolist()
-    assert prior_of([]).spread.tolist() == of_tables().spread.tolist()
+    assert prior_of([]).mean.tolist() == table_prior().mean.tolist()
+    assert prior_of([]).spread.tolist() == table_prior().spread.tolist()
 
 
 def test_a_lesson_is_of_what_the_bursts_have_touched() -> None:
@@ -40,7 +40,7 @@ def test_two_lessons_narrow_more_than_one() -> None:
     assert (prior_of([lesson, lesson]).spread <= prior_of([lesson]).spread).all()
 
 
-def test_what_another_study_taught_foretells_a_first_burst_better_than_the_tables() -> None:
+def test_what_another_study_taught_predicts_a_first_burst_better_than_the_tables() -> None:
     lesson = lesson_of(fit_time(evidence(RECIPES, SLOW)), study="other")
     truth, table = np.log(true_step_s(OTHER, SLOW)), tabulate([OTHER])
     taught, _ = fit_time([], prior_of([lesson])).predict(table)

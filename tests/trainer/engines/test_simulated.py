@@ -10,7 +10,7 @@ import pytest
 from analyzers import analyze
 from analyzers.diagnosis import Partition, Wall
 from tests.policies.drawn import cpu_recipe, gpu_recipe
-from tests.policies.planted import on_machine
+from tests.policies.tuned import on_machine
 from trainer.burst import Burst, BurstPhase, FailureKind, Outcome, read_burst
 from trainer.engines import open_engine
 from trainer.engines.simulated import Machine, SimulatedEngine, true_throughput

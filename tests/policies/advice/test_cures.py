@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from policies.words import leading_wall
 
 from analyzers.cause import LATE
 from analyzers.diagnosis import Analysis, Cause, Diagnosis, Wall
@@ -12,7 +11,8 @@ from autotune.diagnose.next_steps import next_steps
 from policies.advice.cures import CURES, said_of, walls_of
 from policies.fixes import FIXES
 from policies.situation import Situation
-from tests.policies.drawn import analysis, gpu_recipe
+from policies.tuner.explain import leading_wall
+from tests.policies.drawn import STEP_US, analysis, gpu_recipe
 
 PARTS = {Wall.COMMUNICATION: {"ep_dispatch": 9_000.0}, Wall.COMPUTE: {"memory_bound": 5_000.0}}
 
@@ -74,9 +74,9 @@ def test_the_tuner_looks_for_knobs_where_the_cause_is() -> None:
     assert walls_of(lost_to("slow_device").diagnosis) == set()
     close = Diagnosis(wall=Wall.UNDETERMINED, margin=0.0, because="", between=[Wall.HOST, Wall.COMPUTE])
     assert walls_of(close) == {Wall.HOST, Wall.COMPUTE}
-    said = leading_wall(Situation(recipe=gpu_recipe(), analysis=lost_to("bubble")))
-    assert said is not None
-    assert said.startswith("lost to bubble for 29 % of the step (40 of ")
+    found = leading_wall(Situation(recipe=gpu_recipe(), analysis=lost_to("bubble")))
+    assert found is not None
+    assert found == {"cause": "bubble", "headline": "lost to bubble", "lost_us": 40_000.0, "step_us": STEP_US}
 
 
 def test_load_that_ranks_wait_for_is_evened_out_also_where_a_wall_leads() -> None:

@@ -1,4 +1,4 @@
-"""What is learnt of step times: the prior is the estimate, planted clusters are found, one odd burst bends little."""
+"""Step times of the surrogate: the prior is the estimate, planted clusters are found, one odd burst moves little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.surrogate.evidence import PARTS, Evidence, RankParts
 from policies.surrogate.factors import factors
 from policies.surrogate.time import fit_time
-from tests.policies.surrogate.planted import OTHER, RECIPES, evidence, true_step_s
+from tests.policies.surrogate.planted_clusters import OTHER, RECIPES, evidence, true_step_s
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.estimate import time_of
 
@@ -30,7 +30,7 @@ def predicted(found: list[Evidence]) -> tuple[float, float]:
     return float(mean[0]), float(deviation[0])
 
 
-def test_before_any_burst_the_belief_is_the_estimate() -> None:
+def test_before_any_burst_the_surrogate_is_the_estimate() -> None:
     table = tabulate(RECIPES)
     assert fit_time([]).means(table) == pytest.approx(np.log(time_of(table).step_s))
 
@@ -75,7 +75,7 @@ def test_the_same_evidence_teaches_the_same_in_any_order() -> None:
     assert predicted(found[::-1]) == pytest.approx(predicted(found), abs=1e-3)
 
 
-def test_what_was_measured_is_believed_to_within_its_noise() -> None:
+def test_what_was_measured_is_predicted_to_within_its_noise() -> None:
     """Also where the closed form cannot say it: this one is a third slower, and no part shows why."""
     found = evidence(RECIPES, {})
     slow = [replace(found[0], step_s=(found[0].step_s or 0.0) * 1.33), *found[1:]]
@@ -86,7 +86,7 @@ def test_what_was_measured_is_believed_to_within_its_noise() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(-7.0, 7.0), min_size=len(PARTS) + 1, max_size=len(PARTS) + 1))
-def test_whatever_a_trace_says_something_finite_is_believed(logs: list[float]) -> None:
+def test_whatever_a_trace_says_the_prediction_is_finite(logs: list[float]) -> None:
     """Steps and parts up to a thousand times longer or shorter than any cluster's."""
     sound = evidence(RECIPES[:2], {})
     factors_of = dict(zip(PARTS, np.exp(logs[1:]).tolist(), strict=True))
@@ -109,22 +109,22 @@ def test_whatever_a_trace_says_something_finite_is_believed(logs: list[float]) -
     assert 0 < deviation < math.inf
 
 
-def test_a_recipe_is_told_from_another_more_surely_than_either_from_the_clock() -> None:
+def test_the_difference_of_two_recipes_is_surer_than_either_step() -> None:
     found = fit_time(evidence(RECIPES[:2], CLUSTERS["slow network"]))
     one, other = (found.closed_form(tabulate([recipe])) for recipe in (RECIPES[0], OTHER))
     (at_one, sure_one), (at_other, sure_other) = (
-        (float(told[0]) for told in found.predict(tabulate([recipe]))) for recipe in (RECIPES[0], OTHER)
+        (float(each[0]) for each in found.predict(tabulate([recipe]))) for recipe in (RECIPES[0], OTHER)
     )
-    over, deviation = (float(told[0]) for told in found.over(other, one))
+    over, deviation = (float(each[0]) for each in found.difference(other, one))
     assert over == pytest.approx(at_other - at_one)
     assert deviation < math.hypot(sure_one, sure_other)
-    assert float(found.over(one, one)[0][0]) == 0.0
+    assert float(found.difference(one, one)[0][0]) == 0.0
 
 
-def test_what_no_burst_has_touched_makes_two_recipes_alike_no_less_sure() -> None:
-    """Before any burst the whole step is unknown; a switch that hardly moves it is told apart all the same."""
+def test_factors_that_no_burst_has_updated_cancel_in_a_difference() -> None:
+    """Before any burst the whole step is unknown; a switch that hardly moves the difference is sure all the same."""
     found = fit_time([])
     switched = OTHER.replace({"moe_router_fusion": not OTHER.knob("moe_router_fusion")})
     _, alone = found.predict(tabulate([switched]))
-    _, beside = found.over(found.closed_form(tabulate([switched])), found.closed_form(tabulate([OTHER])))
-    assert float(beside[0]) < 0.2 * float(alone[0])
+    _, over = found.difference(found.closed_form(tabulate([switched])), found.closed_form(tabulate([OTHER])))
+    assert float(over[0]) < 0.2 * float(alone[0])

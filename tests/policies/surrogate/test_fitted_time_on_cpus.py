@@ -1,4 +1,4 @@
-"""What is learnt where ranks compute on CPUs: own constants, CPU time, parts as such traces tell them."""
+"""The surrogate where ranks compute on CPUs: own constants, CPU time, parts as such traces show them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from analyzers.diagnosis import IdleByCause, Wall
 from policies.surrogate.corrections import corrections
-from policies.surrogate.evidence import Evidence, evidence_of, told_together
+from policies.surrogate.evidence import Evidence, evidence_of, merge_cpu_parts
 from policies.surrogate.factors import factors, move_constants
 from policies.surrogate.prior import lesson_of, prior_of
 from policies.surrogate.time import fit_time, work_of
 from tests.policies.drawn import STEP_US, analysis, cpu_recipe, outcome, trial
-from tests.policies.surrogate.planted import evidence, true_step_s
+from tests.policies.surrogate.planted_clusters import evidence, true_step_s
 from trainer.burst import Outcome
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.time.constants import constants
@@ -39,7 +39,7 @@ MACHINES: dict[str, dict[str, float]] = {
 def on_cpus(theta: dict[str, float], recipes: Sequence[Recipe] = RECIPES) -> list[Evidence]:
     """As the traces of CPU ranks tell parts."""
     return [
-        replace(one, ranks=tuple(replace(rank, seconds=told_together(rank.seconds)) for rank in one.ranks))
+        replace(one, ranks=tuple(replace(rank, seconds=merge_cpu_parts(rank.seconds)) for rank in one.ranks))
         for one in evidence(recipes, theta)
     ]
 
@@ -81,9 +81,9 @@ def test_no_constant_of_gpus_is_touched() -> None:
         assert left[name] == pytest.approx(prior[name])
 
 
-def test_what_was_learnt_is_told_in_units_of_cpus() -> None:
-    told = corrections(fit_time(on_cpus(MACHINES["a slow machine"])), RECIPES[0])
-    products = next(one for one in told if one.factor == "cpu_products")
+def test_corrections_are_in_units_of_cpus() -> None:
+    found = corrections(fit_time(on_cpus(MACHINES["a slow machine"])), RECIPES[0])
+    products = next(one for one in found if one.factor == "cpu_products")
     assert products.unit == "TFLOP/s"
     assert products.after < products.before
 
@@ -113,10 +113,10 @@ def test_evidence_of_a_busy_burst_is_unsure_and_has_its_cpu_time() -> None:
 
 
 @pytest.mark.parametrize("stretch", [1.0, 4.0])
-def test_the_gain_of_a_large_step_is_predicted_alike_on_a_busy_machine(stretch: float) -> None:
-    told, true = gain({"cpu_stretch": math.log(stretch), "cpu_host": 0.5}, OTHER, RECIPES[0])
+def test_the_gain_of_a_large_step_is_predicted_equally_on_a_busy_machine(stretch: float) -> None:
+    predicted_gain, true = gain({"cpu_stretch": math.log(stretch), "cpu_host": 0.5}, OTHER, RECIPES[0])
     assert true > 0.6
-    assert told == pytest.approx(true, abs=0.15)
+    assert predicted_gain == pytest.approx(true, abs=0.15)
 
 
 def test_what_neighbours_take_is_no_property_of_the_machine() -> None:
@@ -126,20 +126,20 @@ def test_what_neighbours_take_is_no_property_of_the_machine() -> None:
 
 
 def test_a_link_that_takes_no_cpu_time_is_not_taken_for_work() -> None:
-    told, true = gain({"cpu_links": -4.0, "cpu_moved": -4.0}, OTHER, RECIPES[0])
-    assert told == pytest.approx(true, abs=0.3)
+    predicted_gain, true = gain({"cpu_links": -4.0, "cpu_moved": -4.0}, OTHER, RECIPES[0])
+    assert predicted_gain == pytest.approx(true, abs=0.3)
 
 
-def test_garbage_that_is_collected_at_every_step_is_told_from_launching() -> None:
+def test_garbage_that_is_collected_at_every_step_is_not_taken_for_launching() -> None:
     each = cpu_recipe({"manual_gc": True, "manual_gc_interval": 1})
     rarely, larger = each.replace({"manual_gc_interval": 100}), each.replace({"micro_batch_size": 8})
     theta = {"cpu_gc": 0.7}
     for recipe in (rarely, larger):
-        told, true = gain(theta, recipe, each)
-        assert told == pytest.approx(true, abs=0.1)
+        predicted_gain, true = gain(theta, recipe, each)
+        assert predicted_gain == pytest.approx(true, abs=0.1)
 
 
-def test_traced_steps_of_cpu_ranks_are_told_as_long_as_measured_ones() -> None:
+def test_traced_steps_of_cpu_ranks_are_scaled_to_measured_ones() -> None:
     """The profiler slows them; on GPUs it does not."""
     parts = {Wall.COMMUNICATION: {"ep_dispatch": 0.25 * STEP_US}}
     found = evidence_of([trial(RECIPES[0], given=burst(390_000.0), seen=analysis(parts))])[0]

@@ -13,7 +13,7 @@ from policies.changes.recompute import rungs
 from policies.noise import throughput
 from policies.trial import Phase, Status
 from tests.policies.drawn import cpu_recipe, gpu_recipe
-from tests.policies.planted import Run
+from tests.policies.tuned import Run
 from trainer.engines.simulated import Machine, true_throughput
 from trainer.recipe import Recipe
 from trainer.recipe.machine import Compute, Host, Links, Memory, Noise

@@ -1,4 +1,4 @@
-"""What is learnt of memory: peaks and deaths move the probability of fitting the way they should."""
+"""Memory of the surrogate: peaks and OOMs move the probability of fitting the way they should."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from policies.surrogate.evidence import Evidence
-from policies.surrogate.memory import GROUPS, OUTSIDE_DIFFERS, OUTSIDE_SPREAD, _Told, fit_memory
+from policies.surrogate.memory import GROUPS, OUTSIDE_RECIPE_SPREAD, OUTSIDE_SPREAD, _Observed, fit_memory
 from tests.policies.drawn import gpu_recipe
-from tests.policies.surrogate.planted import OTHER, RECIPES
+from tests.policies.surrogate.planted_clusters import OTHER, RECIPES
 from trainer.estimate.candidates import tabulate
 from trainer.estimate.memory.estimate import estimate_memory, memory_of
 from trainer.recipe import Recipe
@@ -24,7 +24,7 @@ def ran(recipe: Recipe, times: float, number: int = 0) -> Evidence:
     return Evidence(number=number, recipe=recipe, step_s=1.0, deviation=0.005, peak_gib=peaks)
 
 
-def died(recipe: Recipe, denied_gib: float | None = None) -> Evidence:
+def ran_out(recipe: Recipe, denied_gib: float | None = None) -> Evidence:
     return Evidence(number=9, recipe=recipe, step_s=None, deviation=0.005, out_of_memory=True, denied_gib=denied_gib)
 
 
@@ -33,8 +33,8 @@ def chance(recipe: Recipe, found: list[Evidence], limit_gib: float) -> float:
 
 
 def needs(recipe: Recipe) -> float:
-    told = estimate_memory(recipe)
-    return told.peak_gib + told.outside_gib
+    measured = estimate_memory(recipe)
+    return measured.peak_gib + measured.outside_gib
 
 
 def test_without_a_limit_everything_fits() -> None:
@@ -55,16 +55,16 @@ def test_measured_peaks_move_the_chance_of_a_like_recipe(times: float, more: boo
     assert (taught > chance(OTHER, [], limit)) is more
 
 
-def test_a_recipe_that_died_is_not_believed_to_fit() -> None:
+def test_a_recipe_that_ran_out_is_not_predicted_to_fit() -> None:
     limit = needs(OTHER) * 1.08
     assert chance(OTHER, [], limit) > 0.6
-    assert chance(OTHER, [died(OTHER)], limit) < 0.5
+    assert chance(OTHER, [ran_out(OTHER)], limit) < 0.5
 
 
-def test_a_recipe_that_died_speaks_against_what_needs_as_much() -> None:
+def test_a_recipe_that_ran_out_speaks_against_what_needs_as_much() -> None:
     smaller = OTHER.replace({"recompute_granularity": "selective", "recompute_modules": ("layernorm",)})
     limit = needs(OTHER) * 1.05
-    assert chance(smaller, [died(OTHER)], limit) < chance(smaller, [], limit)
+    assert chance(smaller, [ran_out(OTHER)], limit) < chance(smaller, [], limit)
 
 
 def test_the_expected_peak_of_a_measured_recipe_is_what_was_measured() -> None:
@@ -73,74 +73,74 @@ def test_the_expected_peak_of_a_measured_recipe_is_what_was_measured() -> None:
     assert float(found[0]) == pytest.approx(max(peak.peak_gib), rel=0.03)
 
 
-def test_a_death_without_a_known_limit_teaches_nothing() -> None:
+def test_running_out_without_a_known_limit_teaches_nothing() -> None:
     recipe = gpu_recipe()
-    assert fit_memory([died(recipe)], None).fits(tabulate([recipe])).tolist() == [1.0]
+    assert fit_memory([ran_out(recipe)], None).fits(tabulate([recipe])).tolist() == [1.0]
 
 
 def test_a_rank_that_ran_out_below_the_limit_shows_how_much_room_there_is() -> None:
-    beside, limit = estimate_memory(RECIPES[0]).outside_gib, needs(RECIPES[0]) * 1.2
-    found = fit_memory([died(RECIPES[0], 0.9 * limit - beside)], limit)
+    outside_gib, limit = estimate_memory(RECIPES[0]).outside_gib, needs(RECIPES[0]) * 1.2
+    found = fit_memory([ran_out(RECIPES[0], 0.9 * limit - outside_gib)], limit)
     assert found.limit_gib == pytest.approx(0.9 * limit)
-    assert float(found.fits(tabulate([OTHER]))[0]) < chance(OTHER, [died(RECIPES[0])], limit)
+    assert float(found.fits(tabulate([OTHER]))[0]) < chance(OTHER, [ran_out(RECIPES[0])], limit)
 
 
 def test_what_ran_had_room_whatever_was_denied() -> None:
     peak = ran(OTHER, 1.0)
-    found = fit_memory([peak, died(RECIPES[0], 0.5 * max(peak.peak_gib))], needs(OTHER) * 1.2)
+    found = fit_memory([peak, ran_out(RECIPES[0], 0.5 * max(peak.peak_gib))], needs(OTHER) * 1.2)
     assert found.limit_gib == pytest.approx(needs(OTHER))
 
 
 def test_more_than_the_limit_was_never_there() -> None:
     limit = needs(OTHER) * 1.05
-    assert fit_memory([died(OTHER, 2 * limit)], limit).limit_gib == limit
+    assert fit_memory([ran_out(OTHER, 2 * limit)], limit).limit_gib == limit
 
 
-def beside(found: Evidence, times: float) -> Evidence:
-    """With so many times what the estimate says measured beside the allocator."""
+def with_outside(found: Evidence, times: float) -> Evidence:
+    """With so many times what the estimate says measured outside the allocator."""
     return replace(found, outside_gib=times * estimate_memory(found.recipe).outside_gib)
 
 
 @pytest.mark.parametrize(("times", "more"), [(0.5, True), (2.0, False)])
-def test_what_lies_beside_the_allocator_moves_the_chance_of_another_recipe(times: float, more: bool) -> None:
+def test_memory_outside_the_allocator_moves_the_chance_of_another_recipe(times: float, more: bool) -> None:
     limit = needs(OTHER) * 1.03
     plain = [ran(recipe, 1.0, number) for number, recipe in enumerate(RECIPES)]
-    taught = chance(OTHER, [beside(each, times) for each in plain], limit)
+    taught = chance(OTHER, [with_outside(each, times) for each in plain], limit)
     assert (taught > chance(OTHER, plain, limit)) is more
 
 
-def test_what_lies_beside_the_allocator_is_surer_with_every_recipe_that_told_it() -> None:
-    told = [beside(ran(recipe, 1.0, number), 1.4) for number, recipe in enumerate(RECIPES)]
-    found = [fit_memory(told[:count], 1e6) for count in (1, 2, 4)]
+def test_memory_outside_the_allocator_is_surer_with_every_recipe_that_measured_it() -> None:
+    measured = [with_outside(ran(recipe, 1.0, number), 1.4) for number, recipe in enumerate(RECIPES)]
+    found = [fit_memory(measured[:count], 1e6) for count in (1, 2, 4)]
     assert [each.mean[-1] for each in found] == pytest.approx([np.log(1.4)] * 3, abs=0.06)
     spreads = [float(each.covariance[-1, -1]) ** 0.5 for each in (fit_memory([], 1e6), *found)]
     assert spreads == sorted(spreads, reverse=True)
     assert spreads[1] < OUTSIDE_SPREAD / 2
 
 
-def test_another_recipe_may_differ_in_what_lies_beside_however_many_told_it() -> None:
-    told = [beside(ran(RECIPES[0], 1.0, number), 1.0) for number in range(50)]
+def test_another_recipe_may_differ_outside_the_allocator_however_often_it_was_measured() -> None:
+    measured = [with_outside(ran(RECIPES[0], 1.0, number), 1.0) for number in range(50)]
     table = tabulate([OTHER])
-    need, deviation = fit_memory(told, 1e6).needs(table)
-    assert deviation[0] > OUTSIDE_DIFFERS * estimate_memory(OTHER).outside_gib / need[0]
+    need, deviation = fit_memory(measured, 1e6).needs(table)
+    assert deviation[0] > OUTSIDE_RECIPE_SPREAD * estimate_memory(OTHER).outside_gib / need[0]
 
 
-def test_a_limit_that_was_met_counts_what_was_measured_beside() -> None:
+def test_a_limit_that_was_met_counts_memory_outside_the_allocator() -> None:
     limit, held = needs(RECIPES[0]) * 1.2, 2 * estimate_memory(RECIPES[0]).outside_gib
-    short = replace(died(RECIPES[0], 0.9 * limit - held), outside_gib=held)
+    short = replace(ran_out(RECIPES[0], 0.9 * limit - held), outside_gib=held)
     assert fit_memory([short], limit).limit_gib == pytest.approx(0.9 * limit)
 
 
-def test_a_recipe_that_ran_at_the_limit_says_nothing_of_what_was_measured_beside() -> None:
+def test_a_recipe_that_ran_at_the_limit_says_nothing_of_measured_memory_outside_the_allocator() -> None:
     """Where both are measured the sum is known: that it fits moves no part of the estimate."""
-    told = beside(ran(OTHER, 1.0), 1.0)
-    tight, roomy = (fit_memory([told], needs(OTHER) * times) for times in (1.001, 10.0))
+    measured = with_outside(ran(OTHER, 1.0), 1.0)
+    tight, roomy = (fit_memory([measured], needs(OTHER) * times) for times in (1.001, 10.0))
     assert tight.mean == pytest.approx(roomy.mean, abs=1e-3)
     assert tight.covariance == pytest.approx(roomy.covariance, rel=1e-2, abs=1e-9)
 
 
-def test_the_curvature_of_what_was_measured_beside_is_that_of_the_cost() -> None:
-    seen = _Told([beside(each, 1.2) for each in (ran(RECIPES[0], 1.0), died(OTHER))], needs(OTHER) * 1.02)
+def test_the_curvature_of_memory_outside_the_allocator_is_that_of_the_cost() -> None:
+    seen = _Observed([with_outside(each, 1.2) for each in (ran(RECIPES[0], 1.0), ran_out(OTHER))], needs(OTHER) * 1.02)
     at, step = np.zeros(len(GROUPS) + 1), np.eye(len(GROUPS) + 1)[-1] * 1e-2
     bend = (seen.cost(at + step) - 2 * seen.cost(at) + seen.cost(at - step)) / 1e-4
     assert seen.curvature(at)[-1, -1] == pytest.approx(bend, rel=1e-3)

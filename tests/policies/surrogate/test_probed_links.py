@@ -1,4 +1,4 @@
-"""What measured links teach before any burst: the network's factor and no other part's."""
+"""The lesson of measured links before any burst: the network's factor and no other part's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_links_as_the_tables_have_them_teach_that_they_are_so(recipe: Recipe) ->
     assert lesson.mean == pytest.approx({"network": 0.0, "collective_latency": 0.0})
 
 
-def test_a_network_at_half_its_rate_is_believed_to_be_slow_before_any_burst(recipe: Recipe) -> None:
+def test_a_network_at_half_its_rate_is_predicted_to_be_slow_before_any_burst(recipe: Recipe) -> None:
     usual = across_gb_s(recipe.hardware, constants(), "collective")
     lesson = lesson_of_links(links(usual / 2), recipe)
     assert lesson is not None
@@ -37,7 +37,7 @@ def test_a_network_at_half_its_rate_is_believed_to_be_slow_before_any_burst(reci
     assert theta["nvlink"] == theta["gemm"] == 0.0
 
 
-def test_what_is_beyond_belief_teaches_nothing(recipe: Recipe) -> None:
+def test_a_rate_far_from_any_of_nccl_teaches_nothing(recipe: Recipe) -> None:
     """gloo over a management network, where NCCL would have taken InfiniBand."""
     lesson = lesson_of_links(links(0.01), recipe)
     assert lesson is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from policies.candidates.neighbours import moves
 from policies.changes.degrees import DEGREES, laid_evenly, with_pp, with_vpp
 from policies.changes.legality import derive
-from policies.search.space import moves
 from policies.surrogate.kernel import features
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
@@ -58,8 +58,8 @@ def test_layers_that_divide_get_no_layout() -> None:
     ]
 
 
-def test_the_tuner_moves_pp_of_61_layers() -> None:
-    assert [label for axis, label, _ in moves(of_61_layers()) if axis.name == "PP"]
+def test_pp_of_61_layers_is_a_move() -> None:
+    assert [move for move in moves(of_61_layers()) if move.decision == "PP"]
 
 
 def test_layers_that_lie_evenly_are_not_laid_again() -> None:
@@ -77,7 +77,7 @@ def test_what_divides_into_equal_stages_is_not_written_out() -> None:
     assert laid_evenly(plain) == []
 
 
-def test_recipes_whose_layout_says_the_same_chunks_are_alike() -> None:
+def test_recipes_whose_layout_means_the_same_chunks_have_the_same_features() -> None:
     written = derive(of_61_layers(), with_pp(of_61_layers(), 8)[0] | with_vpp(of_61_layers(pp=8), 2)[0])
     assert isinstance(written, Recipe)
     unwritten = written.replace({"virtual_pipeline_model_parallel_size": None})

@@ -1,4 +1,4 @@
-"""What a trial says of the memory beside torch's allocator."""
+"""Memory outside torch's allocator, as a trial shows it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ran_out(*held_gib: float, phase: BurstPhase, said: str = "") -> Outcome:
     ],
     ids=["ran", "two bursts", "CPU ranks", "ran out", "message", "no message", "before its steps"],
 )
-def test_the_most_that_a_gpu_held_beside_the_allocator_is_known(
+def test_the_most_that_a_gpu_held_outside_the_allocator_is_known(
     outcomes: Sequence[Outcome], outside_gib: float | None
 ) -> None:
     played = replace(trial(RECIPE, given=outcomes[0]), outcomes=tuple(outcomes))
