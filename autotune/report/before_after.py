@@ -226,7 +226,7 @@ def _part_rows(predicted: tuple[Times, Times] | None, traced: tuple[Times, Times
     totals = [sum(times.values()) for pair in (predicted, traced) if pair for times in pair]
     for part in PARTS:
         cells = (_sums(predicted, part.predicted), _sums(traced, part.traced))
-        if max(us for pair in cells if pair for us in pair) >= NOTABLE * max(totals):
+        if max((us for pair in cells if pair for us in pair), default=0.0) >= NOTABLE * max(totals):
             yield part.words, *(_arrow(sums) for sums, pair in zip(cells, (predicted, traced), strict=True) if pair)
     yield "step", *(_arrow(_sums(pair, tuple(pair[0] | pair[1]))) for pair in (predicted, traced) if pair)
 

@@ -41,7 +41,7 @@ def learnt(material: Material) -> Section | None:
     traced = sum(bool(each.ranks) for each in surrogate.time.measured)
     said = (
         f"Constants of the step-time estimate, calibrated on {len(surrogate.time.measured)} recipes that ran ({traced} "
-        "of them traced): the tables' value, and the one that every prediction now uses. Largest change first; constants "
+        "of them traced): the value of the tables, and the one that predictions use. Largest change first; constants "
         "that no burst measured keep the tables' value.",
         *outside(material.trials),
     )
