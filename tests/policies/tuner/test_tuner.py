@@ -19,8 +19,9 @@ from policies.reason import ReasonKind
 from policies.search.sampler import SURROGATE
 from policies.trial import PHASES, Phase, Proposal, Status, Trial, Verdict
 from policies.tuner import tuner as tuner_module
+from policies.tuner.decision import MIN_EXPECTED_IMPROVEMENT
 from policies.tuner.phases import QUESTIONS, phase_of
-from policies.tuner.tuner import MIN_EXPECTED_IMPROVEMENT, Tuner
+from policies.tuner.tuner import Tuner
 from tests.policies.drawn import analysis, cpu_recipe, knowledge, out_of_memory, outcome, ran, trial, tuned_by
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
