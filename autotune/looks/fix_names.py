@@ -11,7 +11,6 @@ from typing import Any
 from autotune.looks.quantities import gain, gib, knob_value
 from policies.fixes import FIXES
 from policies.trial import FixShare, Proposal, Trial
-from policies.tuner.decomposition import members
 from trainer.recipe.knobs import KNOBS
 
 Changes = Mapping[str, tuple[Any, Any]]  # of the parent's recipe: knob -> (from, to)
@@ -27,6 +26,8 @@ def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
         return proposal.fixes
     if proposal.fix in FIXES:
         return (FixShare(fix=proposal.fix, wall=None, knobs=tuple(changes)),)
+    from policies.tuner.decomposition import members  # the whole tuner: `status` does without
+
     back = {knob: was for knob, (was, _) in changes.items() if knob in KNOBS}
     found = members(proposal.recipe.replace(back), proposal.recipe) if back else []
     return tuple(FixShare(fix=member.name, wall=None, knobs=member.knobs) for member in found)

@@ -53,42 +53,42 @@ def agreement(material: Material) -> Section | None:
     return Section(key="agreement", title="The journal disagrees with the bursts", paragraphs=said)
 
 
-def _burst(told: Outcome, folder: Path) -> Iterator[str]:
+def _burst(journal: Outcome, folder: Path) -> Iterator[str]:
     try:
         left = read_outcome(folder)
     except (OSError, msgspec.MsgspecError):
         yield f"{folder.name}/outcome.json cannot be read"
         return
     if left is not None:
-        yield from _outcome(told, left, f"{folder.name}/outcome.json")
+        yield from _outcome(journal, left, f"{folder.name}/outcome.json")
     steps = _steps(folder / "steps.jsonl")
     if steps is None:
         yield f"{folder.name}/steps.jsonl cannot be read"
-    elif steps and (said := _compared("step time", told.step_us, steps, f"{folder.name}/steps.jsonl")):
+    elif steps and (said := _compared("step time", journal.step_us, steps, f"{folder.name}/steps.jsonl")):
         yield said
 
 
-def _outcome(told: Outcome, left: Outcome, file: str) -> Iterator[str]:
-    if told.ok is not left.ok:
-        words = [f"failed ({o.failure.kind})" if o.failure else "ran" for o in (told, left)]
+def _outcome(journal: Outcome, left: Outcome, file: str) -> Iterator[str]:
+    if journal.ok is not left.ok:
+        words = [f"failed ({o.failure.kind})" if o.failure else "ran" for o in (journal, left)]
         yield f"the journal says it {words[0]}, {file} that it {words[1]}"
     series = (
-        ("step time", told.step_us, left.step_us),
-        ("CPU time", told.cpu_us, left.cpu_us),
-        ("loss", told.loss, left.loss[: len(told.loss)]),
-        ("peak memory", told.peak_gib, left.peak_gib),
-        ("throughput", _known(told.tokens_per_s_per_gpu), _known(left.tokens_per_s_per_gpu)),
+        ("step time", journal.step_us, left.step_us),
+        ("CPU time", journal.cpu_us, left.cpu_us),
+        ("loss", journal.loss, left.loss[: len(journal.loss)]),
+        ("peak memory", journal.peak_gib, left.peak_gib),
+        ("throughput", _known(journal.tokens_per_s_per_gpu), _known(left.tokens_per_s_per_gpu)),
     )
     for name, here, there in series:
         if said := _compared(name, here, there, file):
             yield said
 
 
-def _compared(name: str, told: Sequence[float], left: Sequence[float], file: str) -> str | None:
+def _compared(name: str, journal: Sequence[float], left: Sequence[float], file: str) -> str | None:
     """Where two series first part; None where they do not."""
-    if len(told) != len(left):
-        return f"the journal has {len(told)} values of {name}, {file} has {len(left)}"
-    pairs = enumerate(zip(told, left, strict=True))
+    if len(journal) != len(left):
+        return f"the journal has {len(journal)} values of {name}, {file} has {len(left)}"
+    pairs = enumerate(zip(journal, left, strict=True))
     parted = next((each for each in pairs if not math.isclose(*each[1], rel_tol=TOLERANCE)), None)
     if parted is None:
         return None

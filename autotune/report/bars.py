@@ -42,8 +42,10 @@ def pair_bars(step: PathStep) -> Markup | None:
 
 
 def path_legend(material: Material) -> Markup:
-    """The kinds of time that occur in the bars of the path."""
+    """The kinds of time that occur in the bars of the path; nothing where it has none."""
     pairs = [pair for step in material.path if (pair := pair_of(step)) is not None]
+    if not pairs:
+        return Markup("")
     return steps_legend(step for pair in pairs for trace in (pair.before, pair.after) for step in steps_of(trace))
 
 

@@ -135,7 +135,7 @@ def fixes_table(trial: Trial) -> Table | None:
     frees = any(part.frees_gib is not None for part in parts)
     if len(parts) > 1 and trial.proposal.interaction is not None and not frees:
         rows.append(("interaction", "", gain(trial.proposal.interaction), ""))
-    columns = ("fix", "answers", "predicted share", "changes")
+    columns = ("fix", "answers", "predicted memory" if frees else "predicted share", "changes")
     caption = "Fix" if len(parts) == 1 else "Fixes"
     return Table(caption=caption, columns=columns, rows=tuple(rows), numbers=(2,))
 
@@ -226,7 +226,7 @@ def _part_rows(predicted: tuple[Times, Times] | None, traced: tuple[Times, Times
     totals = [sum(times.values()) for pair in (predicted, traced) if pair for times in pair]
     for part in PARTS:
         cells = (_sums(predicted, part.predicted), _sums(traced, part.traced))
-        if max(us for pair in cells if pair for us in pair) >= NOTABLE * max(totals):
+        if max((us for pair in cells if pair for us in pair), default=0.0) >= NOTABLE * max(totals):
             yield part.words, *(_arrow(sums) for sums, pair in zip(cells, (predicted, traced), strict=True) if pair)
     yield "step", *(_arrow(_sums(pair, tuple(pair[0] | pair[1]))) for pair in (predicted, traced) if pair)
 

@@ -138,7 +138,7 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
     base, best = history.reference, history.best
     gained = best_speedup(history)
     planned = best.recipe.tune.planned_gpu_hours if best else None
-    told = history.tuner.gpu_hour_price if history.tuner else None
+    price = history.tuner.gpu_hour_price if history.tuner else None
     return Document(
         study=history.study.name if history.study else "",
         status=history.ended.status if history.ended else "interrupted",
@@ -151,7 +151,7 @@ def document_of(history: History, *, gpu_hour_price: float | None = None, warnin
         warnings=list(warnings),
         gpu_hours=history.gpu_hours,
         simulated=history.simulated,
-        gpu_hour_price=told if gpu_hour_price is None else gpu_hour_price,
+        gpu_hour_price=price if gpu_hour_price is None else gpu_hour_price,
         planned_gpu_hours=planned,
         saved_gpu_hours=_saved(planned, gained),
         environment=dict(sorted(history.study.environment.items())) if history.study else {},

@@ -87,7 +87,7 @@ def _batch(recipe: Recipe) -> str:
 
 
 def _software(material: Material) -> str:
-    """As the ranks told it, else as it is installed beside the tuner."""
+    """Returns the versions that the ranks reported, else those installed with the tuner."""
     outcomes = (outcome for trial in material.trials for outcome in trial.outcomes)
     ran = next((outcome for outcome in outcomes if outcome.versions), None)
     known = {**material.document.environment, **(ran.versions if ran else {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from autotune.looks.quantities import gib, significant
@@ -15,6 +16,7 @@ from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe import Recipe
 
 MOST = 16  # rows
+ALIKE = 0.005  # relative: the three digits that are shown agree
 UNITS = {"us": "µs"}  # of the table of constants, as people write them
 
 
@@ -24,8 +26,8 @@ def learnt(material: Material) -> Section | None:
     if study is None:
         return None
     base = Recipe.model_validate(study.recipe)
-    belief = Tuner(base, study.seed, material.history.lessons).surrogate(material.trials)
-    found = corrections(belief.time, base)
+    surrogate = Tuner(base, study.seed, material.history.lessons).surrogate(material.trials)
+    found = corrections(surrogate.time, base)
     rows = tuple(
         (
             one.words,
@@ -36,10 +38,10 @@ def learnt(material: Material) -> Section | None:
         )
         for one in found[:MOST]
     )
-    traced = sum(bool(each.ranks) for each in belief.time.measured)
+    traced = sum(bool(each.ranks) for each in surrogate.time.measured)
     said = (
-        f"Constants of the step-time estimate, calibrated on {len(belief.time.measured)} recipes that ran ({traced} of "
-        "them traced): the tables' value, and the one that every prediction now uses. Largest change first; constants "
+        f"Constants of the step-time estimate, calibrated on {len(surrogate.time.measured)} recipes that ran ({traced} "
+        "of them traced): the value of the tables, and the one that predictions use. Largest change first; constants "
         "that no burst measured keep the tables' value.",
         *outside(material.trials),
     )
@@ -51,12 +53,13 @@ def learnt(material: Material) -> Section | None:
 
 
 def outside(trials: Sequence[Trial]) -> Iterator[str]:
-    """What GPUs were measured to hold beside torch's allocator, of the trial where it was most."""
+    """Yields what GPUs were measured to hold outside torch's allocator, of the trial where it was most."""
     measured = [each for each in evidence_of(trials) if each.outside_gib is not None]
     most = max(measured, key=lambda each: each.outside_gib or 0.0, default=None)
     if most is not None:
-        told = estimate_memory(most.recipe).outside_gib
-        words = "as estimated" if gib(told) == gib(most.outside_gib) else f"not the estimated {gib(told)}"
+        estimated = estimate_memory(most.recipe).outside_gib
+        alike = math.isclose(estimated, most.outside_gib or 0.0, rel_tol=ALIKE)
+        words = "as estimated" if alike else f"not the estimated {gib(estimated)}"
         yield f"GPUs hold up to {gib(most.outside_gib)} outside torch's allocator, {words} (trial {most.number})."
 
 

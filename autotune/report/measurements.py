@@ -64,7 +64,7 @@ def throughput(material: Material) -> Section | None:
     measured = (
         "Median of the measured steps, with its 95 % interval. The shaded band above the best so far is the noise of "
         f"wall-clock time: with two bursts per side, a gain below {percent(noise)} cannot be distinguished from none "
-        f"by it alone.{_told_within(material, noise)}"
+        f"by it alone.{_accepted_within(material, noise)}"
     )
     said = (measured if material.figures else "No trial finished its steps: there is no throughput to draw.",)
     columns = ("trial", "fixes", "verdict", "throughput", "step", "95 % interval", "steps", "bursts")
@@ -72,19 +72,19 @@ def throughput(material: Material) -> Section | None:
     return Section(key="throughput", title="Throughput over trials", paragraphs=said, table=table)
 
 
-def _told_within(material: Material, noise: float) -> str:
+def _accepted_within(material: Material, noise: float) -> str:
     """The accepted gains that lie inside the band, with the measure that decided them."""
-    told = {
+    decided = {
         step.trial.number: step.trial.verdict_reason.kind
         for step in material.path
         if step.obtained is not None and step.obtained.value < 1 + noise and step.trial.verdict_reason is not None
     }
-    said = ", ".join(f"trial {number} by {DECIDED_BY[kind]}" for number, kind in told.items() if kind in DECIDED_BY)
+    said = ", ".join(f"trial {number} by {DECIDED_BY[kind]}" for number, kind in decided.items() if kind in DECIDED_BY)
     if not said:
         return ""
     cpu = Noise(trials=material.trials, cost=cpu_cost).between_bursts()
     differs = f" (one burst differs from the next by {percent(cpu.deviation)} in CPU time)"
-    return f" Accepted within it: {said}{differs if ReasonKind.CPU_TIME in told.values() else ''}."
+    return f" Accepted within it: {said}{differs if ReasonKind.CPU_TIME in decided.values() else ''}."
 
 
 def memory(material: Material) -> Section | None:

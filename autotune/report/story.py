@@ -100,10 +100,10 @@ def _behind(history: History) -> str:
 
 def _provisional(history: History) -> str:
     """`judged provisionally, before the verdict: trial 4 (accepted, 1 burst)`; empty where no trial is open."""
-    told = [
+    open_trials = [
         f"trial {t.number} ({t.verdict}, {counted(len(t.bursts), 'burst')})" for t in history.trials if t.provisional
     ]
-    return f"judged provisionally, before the verdict: {', '.join(told)}" if told else ""
+    return f"judged provisionally, before the verdict: {', '.join(open_trials)}" if open_trials else ""
 
 
 def _ended(history: History, document: Document) -> str:

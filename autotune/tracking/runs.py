@@ -1,6 +1,6 @@
 """A study as runs: one for the study itself, below it one for each trial, each with parameters, metrics and tags.
 
-Pure: of the history alone. What a tracker wants beside that (identifiers, uploads) is the tracker's module's.
+Pure: of the history alone. What else a tracker needs (identifiers, uploads) is the tracker's module's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRuns:
-    """`identity` is the same whenever and from wherever the same study is told."""
+    """`identity` is the same whenever and from wherever the same study is exported."""
 
     experiment: str
     identity: str

@@ -15,7 +15,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.layout import sizes_of
 
 QUESTIONS: dict[Phase, str] = {
-    Phase.FIT: "What is the fastest recipe that surely fits in memory?",
+    Phase.FIT: "What is the fastest recipe that should fit in memory?",
     Phase.SCALE: "Is another layout of the ranks, or another micro batch, faster?",
     Phase.PROFILE: "Which wall costs most, and which change gives most of it back?",
     Phase.RETUNE: "Do the other settings, alone or in pairs, have better values around the best?",

@@ -68,7 +68,7 @@ def test_watching_shows_the_log_as_it_grows_until_the_study_ends(
     for line in (
         "study cpu-moe started",
         "[fit] trial 0: base",
-        "[retune] trial 9: search",
+        "[retune] trial 9: micro_batch_down",
         "converged: no fix is left",
     ):
         assert said.count(line) == 1

@@ -120,6 +120,15 @@ def test_without_a_prediction_by_parts_the_traced_parts_stand_alone() -> None:
     assert table.columns == ("part of the step", "traced, rank 1")
 
 
+def test_predicted_parts_stand_alone_where_no_trace_is_there_to_compare() -> None:
+    found = step(reason=learned(PARTS))
+    untraced = replace(found, trial=replace(found.trial, analysis=None))
+    table = parts_table(untraced)
+    assert table is not None
+    assert table.columns == ("part of the step", "predicted")
+    assert pair_of(untraced) is None
+
+
 def test_the_same_rank_is_compared_before_and_after() -> None:
     found = step()
     pair = pair_of(found)
