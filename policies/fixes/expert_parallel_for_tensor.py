@@ -3,9 +3,10 @@
 from analyzers.diagnosis import Wall
 from policies.changes.degrees import DEGREES
 from policies.changes.fix import TP, Claim, Fix, KnobChanges, Page, Proof
-from policies.changes.matching import all_of, grows, shrinks
+from policies.changes.matching import grows, shrinks
 from policies.situation import Situation
 from policies.trial import Phase
+from trainer.recipe import Recipe
 
 
 def _precondition(situation: Situation) -> str | None:
@@ -19,6 +20,14 @@ def _changes(situation: Situation) -> list[KnobChanges]:
     factor = situation.recipe.expert_tensor_parallel_size
     whole = {"expert_tensor_parallel_size": 1}
     return [whole | {DEGREES["ep"]: ep * factor}] + ([whole] if ep > 1 else [])
+
+
+def _matches(before: Recipe, after: Recipe) -> bool:
+    """ETP falls while EP grows, or by itself where EP splits the experts already."""
+    if not shrinks("expert_tensor_parallel_size")(before, after):
+        return False
+    alone = all(before.knob(DEGREES[name]) == after.knob(DEGREES[name]) for name in ("tp", "ep"))
+    return grows(DEGREES["ep"])(before, after) or (alone and after.knob(DEGREES["ep"]) > 1)
 
 
 FIX = Fix(
@@ -43,7 +52,7 @@ FIX = Fix(
         Claim(wall=Wall.COMPUTE, fraction=0.2, source="expert matrices keep their full width"),
     ),
     knobs=("expert_tensor_parallel_size", DEGREES["ep"]),
-    matches=all_of(shrinks("expert_tensor_parallel_size"), grows(DEGREES["ep"])),
+    matches=_matches,
     precondition=_precondition,
     changes=_changes,
     chance=0.7,

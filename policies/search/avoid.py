@@ -95,17 +95,13 @@ class Avoid:
     @cached_property
     def _suspects(self) -> list[dict[str, Any]]:
         """Returns, for every recipe that failed for another reason than memory, its values that no recipe that ran has
-        had."""
+        had; where several failed in the same words, those that they have in common."""
         ran = [trial.recipe for trial in self._trials if trial.status is Status.OK]
-        failed = [trial.recipe for trial in self._trials if trial.status is Status.FAILED and ran]
-        found = [
-            {
-                knob: value
-                for knob, (value, _) in recipe.diff(ran[0]).items()
-                if all(other.knob(knob) != value for other in ran)
-            }
-            for recipe in failed
-        ]
+        causes: dict[str, list[dict[str, Any]]] = {}
+        for trial in self._trials:
+            if trial.status is Status.FAILED and ran:
+                causes.setdefault(_wording(_evidence(trial)), []).append(_values_of_none(trial.recipe, ran))
+        found = [_common(group) or each for group in causes.values() for each in group]
         return [suspects for suspects in found if suspects]
 
     # --- changes of the incumbent --------------------------------------------------------------------------
@@ -144,6 +140,19 @@ def without_gain(trials: Sequence[Trial], counts: Callable[[Trial], bool]) -> in
     return sum(1 for _ in takewhile(lambda trial: counts(trial) and not trial.accepted, searched))
 
 
+def _values_of_none(recipe: Recipe, others: Sequence[Recipe]) -> dict[str, Any]:
+    """Returns the values of a recipe that none of the others has."""
+    return {
+        knob: value
+        for knob, (value, _) in recipe.diff(others[0]).items()
+        if all(other.knob(knob) != value for other in others)
+    }
+
+
+def _common(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {knob: value for knob, value in group[0].items() if all(each.get(knob) == value for each in group)}
+
+
 def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> bool:
     made = {knob: to for knob, (_, to) in trial.changes.items()}
     if not made:
@@ -157,7 +166,7 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
     (was, lost), now, wanted = trial.changes[knob], incumbent.knob(knob), changes[knob]
     if domain not in ("int", "float") or not all(isinstance(value, int | float) for value in (was, now, lost, wanted)):
         return False
-    return bool(was < lost and now < lost <= wanted or lost < was and wanted <= lost < now)
+    return bool((was < lost and now < lost <= wanted) or (lost < was and wanted <= lost < now))
 
 
 # --- refusals by the trainer ------------------------------------------------------------------------------------
@@ -242,6 +251,10 @@ def _refusing(trial: Trial) -> Failure | None:
 def _got_further(trial: Trial) -> bool:
     """Returns whether it took a step, or tried to: whatever ended it then, its trainer took the recipe."""
     return any(each.failure is None or each.failure.phase not in BEFORE_A_STEP for each in trial.outcomes)
+
+
+def _evidence(trial: Trial) -> str:
+    return next((outcome.failure.evidence for outcome in reversed(trial.outcomes) if outcome.failure), "")
 
 
 def _wording(evidence: str) -> str:

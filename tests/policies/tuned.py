@@ -1,17 +1,16 @@
-"""A tuning run without the loop: the policy on the simulated engine, judged by a plain threshold."""
+"""A tuning run without the loop: the tuner on a real or simulated engine, judged by a plain threshold."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from policies.policy import Policy
-
 from analyzers import analyze
 from policies.noise import throughput
-from policies.trial import Phase, Proposal, Trial, Verdict, status_of
-from policies.tuner.phases import PHASES
+from policies.trial import PHASES, Phase, Proposal, Trial, Verdict, status_of
+from policies.tuner.tuner import Tuner
 from trainer.burst import Burst
+from trainer.engines import Engine
 from trainer.engines.simulated import Machine, SimulatedEngine
 from trainer.recipe import Recipe
 
@@ -21,13 +20,21 @@ GAIN = 0.015  # above three times the planted noise of a burst
 class Run:
     """`trials` grows as `tune` goes; `best` is the last accepted one, the base while none runs."""
 
-    def __init__(self, base: Recipe, folder: Path, *, machine: Machine | None = None, seed: int = 0) -> None:
-        base = on_machine(base, machine or Machine())
-        self.engine = SimulatedEngine(folder)
-        self.policy = Policy(base, seed)
+    def __init__(
+        self,
+        base: Recipe,
+        folder: Path,
+        *,
+        machine: Machine | None = None,
+        engine: Engine | None = None,
+        seed: int = 0,
+    ) -> None:
+        base = base if engine else on_machine(base, machine or Machine())
+        self.engine = engine or SimulatedEngine(folder)
+        self.tuner = Tuner(base, seed)
         self.folder = folder
         self.trials: list[Trial] = []
-        self._attempt(Proposal(recipe=base, parent=None, phase=Phase.FIT, fix="base", because="the base recipe"))
+        self.attempt(Proposal(recipe=base, parent=None, phase=Phase.FIT, fix="base"))
 
     @property
     def best(self) -> Trial:
@@ -40,19 +47,19 @@ class Run:
             found = self.best.number
             for phase in PHASES:
                 while len(self.trials) < budget and (proposal := self.propose(phase)):
-                    self._attempt(proposal)
+                    self.attempt(proposal)
         return self.best
 
     def propose(self, phase: Phase) -> Proposal | None:
-        return self.policy.propose(self.best, phase, self.trials)
+        return self.tuner.propose(self.best, phase, self.trials)
 
     def step(self, phase: Phase) -> Trial:
         """The phase's next proposal, run."""
         proposal = self.propose(phase)
         assert proposal is not None
-        return self._attempt(proposal)
+        return self.attempt(proposal)
 
-    def _attempt(self, proposal: Proposal) -> Trial:
+    def attempt(self, proposal: Proposal) -> Trial:
         number = len(self.trials)
         folder = self.folder / f"{number:04d}"
         outcome = self.engine.run(Burst(number=number, recipe=proposal.recipe, folder=folder))

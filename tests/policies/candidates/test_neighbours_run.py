@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies.search.space import moves
+from policies.candidates.neighbours import moves
 from tests.trainer.engines.gpu_recipes import TINY, on_gpus
 from trainer.burst import Burst
 from trainer.engines.megatron.engine import MegatronEngine
@@ -70,14 +70,14 @@ def local(**knobs: Any) -> Recipe:
 
 @pytest.mark.parametrize("base", BASES)
 def test_nothing_that_may_be_tried_on_cpu_ranks_needs_transformer_engine(base: str) -> None:
-    found = [missing_transformer_engine(made) for _, _, made in moves(on_cpus(base))]
+    found = [missing_transformer_engine(move.recipe) for move in moves(on_cpus(base))]
     assert found
     assert set(found) == {None}
 
 
 @pytest.mark.parametrize("knobs", [*BASES.values(), EP_OVERLAP], ids=[*BASES, "EP overlap"])
 def test_nothing_that_may_be_tried_of_local_layers_needs_transformer_engine(knobs: dict[str, Any]) -> None:
-    found = [missing_transformer_engine(made) for _, _, made in moves(local(**knobs))]
+    found = [missing_transformer_engine(move.recipe) for move in moves(local(**knobs))]
     assert found
     assert set(found) == {None}
 
@@ -89,11 +89,11 @@ def test_everything_that_may_be_tried_on_cpu_ranks_runs(base: str, tmp_path: Pat
     engine = MegatronEngine(tmp_path / "engine")
     failed = {}
     try:
-        for number, (axis, label, made) in enumerate(moves(on_cpus(base))):
-            if axis.name != "threads":  # ranks of their own, for the environment alone
-                outcome = engine.run(Burst(number=number, recipe=made, folder=tmp_path / str(number)))
+        for number, move in enumerate(moves(on_cpus(base))):
+            if move.decision != "threads":  # ranks of their own, for the environment alone
+                outcome = engine.run(Burst(number=number, recipe=move.recipe, folder=tmp_path / str(number)))
                 if outcome.failure is not None:
-                    failed[label] = outcome.failure.evidence
+                    failed[str(move.changes)] = outcome.failure.evidence
     finally:
         engine.close()
     assert failed == {}

@@ -1,31 +1,41 @@
-"""What is tried of knobs that no closed form sees: from the knob table, one at a time, by wall and published effect."""
+"""Candidates that the surrogate has no opinion on: settings by published effects, fixes by what they claim."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
-from policies.effects import OTHERS, Effect, effect_of, effects, gained
-from policies.gate import closed_form_gib
-from policies.untold import offers, propose_untold
-from policies.view import view_of
 
-from analyzers.diagnosis import Wall
+import policies.candidates.neighbours as neighbours_module
+import policies.candidates.unmodelled as unmodelled_module
+import policies.tuner.decomposition as decomposition_module
+import policies.tuner.ideas as ideas_module
+from analyzers.diagnosis import Analysis, Wall
 from benchmarks.places import data_file
-from policies.search.space import AXES, ROWS, moves
-from policies.surrogate.surrogate import Surrogate
-from policies.trial import Phase, Prediction, Proposal, Trial, Verdict
-from tests.policies.drawn import STEP_US, analysis, gpu_recipe, outcome, trial
+from policies.candidates.candidate import Candidate, Opinion, best_first
+from policies.candidates.effects import OTHERS, Effect, effect_of, effects, gained
+from policies.candidates.neighbours import moves
+from policies.candidates.unmodelled import PUBLISHED_RELIABILITY, claimed_fixes, settings
+from policies.changes.fix import Claim, Fix
+from policies.changes.matching import becomes
+from policies.fixes import FIXES
+from policies.reason import ReasonKind
+from policies.trial import Phase, Proposal, Trial, Verdict
+from policies.tuner.phases import phase_of
+from policies.tuner.tuner import Tuner
+from tests.policies.drawn import STEP_US, analysis, cpu_recipe, gpu_recipe, knowledge, outcome, trial
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-LEAST = 0.003
 HOST = analysis({Wall.HOST: {"python": 0.3 * STEP_US}})
 COMMUNICATION = analysis({Wall.COMMUNICATION: {"ep_dispatch": 0.3 * STEP_US}})
+LIMIT_GIB = 79.0
 
 
 def recipe(**knobs: Any) -> Recipe:
@@ -34,137 +44,87 @@ def recipe(**knobs: Any) -> Recipe:
     return gpu_recipe({**switches, "manual_gc": True, "manual_gc_interval": 100, **knobs})
 
 
-def base(seen: Any, **knobs: Any) -> Trial:
+def base(seen: Analysis, **knobs: Any) -> Trial:
     found = recipe(**knobs)
     return trial(found, seen=seen, given=outcome(found, peak_gib=30.0))
 
 
-def believe(trials: Sequence[Trial]) -> Surrogate:
-    return fit_surrogate(trials, limit_gib=79.0)
+def offered(best: Trial, *others: Trial) -> list[Candidate]:
+    return settings(knowledge(best, *others, limit_gib=LIMIT_GIB), list(moves(best.recipe)))
 
 
-def proposed(best: Trial, trials: Sequence[Trial], *, least: float = LEAST) -> Proposal | None:
-    return propose_untold(view_of(best, trials, closed_form_gib), believe(trials), least=least)
+def rejected(best: Trial, number: int, found: Recipe) -> Trial:
+    given = outcome(found, tokens_per_s=990.0, peak_gib=30.0)
+    return trial(found, number=number, parent=best, phase=Phase.RETUNE, given=given, verdict=Verdict.REJECTED)
 
 
-def lost(best: Trial, number: int, found: Recipe) -> Trial:
-    given = outcome(found, peak_gib=30.0)
-    ran = trial(found, number=number, parent=best, phase=Phase.RETUNE, given=given, verdict=Verdict.REJECTED)
-    return replace(ran, proposal=replace(ran.proposal, predicted=Prediction(gain=0.01, published=True)))
-
-
-def test_one_knob_moves_at_a_time_and_acts_on_the_wall() -> None:
+# --- settings by published effects --------------------------------------------------------------------------------
+def test_one_knob_moves_at_a_time_by_its_published_effect() -> None:
     for seen, wall in ((HOST, "host"), (COMMUNICATION, "communication")):
         best = base(seen)
-        found = proposed(best, [best])
-        assert found is not None
-        ((knob, (_, to)),) = best.recipe.diff(found.recipe).items()
-        assert wall in KNOBS[knob].walls
-        assert found.phase is Phase.RETUNE
-        assert f"the estimate does not model {knob}" in found.because
-        assert effect_of(best.recipe, knob, to).source in found.because
+        found = offered(best)
+        assert found
+        for each in found:
+            assert each.opinion is Opinion.PUBLISHED
+            assert each.published is not None
+            name = each.published.knob.name
+            assert list(best.recipe.diff(each.recipe)) == [name]
+            assert each.published.effect == effect_of(best.recipe, name, each.recipe.knob(name))
+        first = max(found, key=lambda each: each.expected_improvement)
+        assert first.published is not None
+        assert wall in first.published.knob.walls
 
 
-def test_the_gain_that_is_predicted_is_within_what_the_wall_could_give() -> None:
-    best = base(analysis({Wall.HOST: {"python": 0.01 * STEP_US}}))
-    found = proposed(best, [best], least=1e-6)
-    assert found is not None
-    predicted = found.predicted
-    assert predicted.gain is not None
-    assert predicted.gain_bound is not None
-    assert predicted.gain_high is not None
-    assert predicted.gain <= predicted.gain_bound == pytest.approx(0.01 / 0.99)
-    assert predicted.gain_high <= predicted.gain_bound
+def test_a_published_effect_counts_as_often_as_such_came_true() -> None:
+    for each in offered(base(HOST)):
+        assert each.score == pytest.approx(PUBLISHED_RELIABILITY * each.expected_improvement)
 
 
-def test_where_no_wall_could_give_more_than_a_burst_is_worth_nothing_is_tried() -> None:
-    best = base(analysis({Wall.HOST: {"python": 0.002 * STEP_US}}))
-    assert proposed(best, [best]) is None
+def test_the_predicted_gain_is_within_what_the_wall_could_give() -> None:
+    for each in offered(base(analysis({Wall.HOST: {"python": 0.01 * STEP_US}}))):
+        gain, low, high, bound = each.prediction
+        assert low is not None
+        assert high is not None
+        assert low < high <= bound
+        assert gain <= bound
+        if each.published is not None and each.published.knob.walls == ("host",):
+            assert bound == pytest.approx(0.01 / 0.99)
 
 
-def test_patience_of_them_in_a_row_without_a_gain_end_it() -> None:
-    best = base(COMMUNICATION)
-    trials = [best]
-    while found := proposed(best, trials):
-        trials.append(lost(best, len(trials), found.recipe))
-        assert len(trials) <= 1 + best.recipe.tune.patience
-    assert len(trials) == 1 + best.recipe.tune.patience
-    assert len({one.recipe.digest() for one in trials}) == len(trials)
-
-
-def test_the_recipe_that_is_run_as_the_reference_does_not_renew_patience() -> None:
-    best = base(COMMUNICATION)
-    trials = [best]
-    while found := proposed(best, trials):
-        trials.append(lost(best, len(trials), found.recipe))
-    reference = trial(recipe(micro_batch_size=1), number=len(trials), parent=best, phase=Phase.FIT)
-    assert proposed(best, [*trials, reference]) is None
-
-
-def test_an_interval_is_never_upside_down() -> None:
-    best = base(analysis({Wall.MEMORY: {"offload": 0.01 * STEP_US}}), optimizer_cpu_offload=True)
-    for offer in offers(view_of(best, [best], closed_form_gib), believe([best])):
-        found = propose_untold(view_of(best, [best], closed_form_gib), believe([best]), least=offer.worth)
-        if found is not None:
-            assert found.predicted.gain_low is not None
-            assert found.predicted.gain_high is not None
-            assert found.predicted.gain_low < found.predicted.gain_high
+def test_where_no_wall_could_give_anything_no_setting_is_worth_a_burst() -> None:
+    assert max(each.expected_improvement for each in offered(base(analysis({Wall.HOST: {"python": 0.0}})))) == 0.0
 
 
 def test_a_number_that_lost_one_way_is_not_moved_further_that_way() -> None:
     best = base(COMMUNICATION)
-    trials = [best, lost(best, 1, recipe(moe_hybridep_num_sms=24))]
-    found = offers(view_of(best, trials, closed_form_gib), believe(trials))
-    assert [offer.value for offer in found if offer.knob.name == "moe_hybridep_num_sms"] == [8]
+    found = offered(best, rejected(best, 1, recipe(moe_hybridep_num_sms=24)))
+    assert values(found, "moe_hybridep_num_sms") == [8]
 
 
-def test_a_knob_of_the_table_is_tried_alone_or_with_others_or_not_at_all() -> None:
-    together = {knob for row in ROWS.values() for knob in row.knobs}
-    for knob in KNOBS.values():
-        assert all(knob.domain.problem(value) is None for value in knob.tries), knob.name
-        assert len(set(knob.tries)) == len(knob.tries) != 1, knob.name
-        if knob.tries:
-            assert knob.name in together
-            assert not knob.together
-    alone = {name for name, row in ROWS.items() if name in KNOBS}
-    assert alone == {name for name, knob in KNOBS.items() if knob.tries} - {
-        k for row in AXES.values() for k in row.knobs
-    }
-    assert {knob for row in AXES.values() for knob in row.knobs} <= {
-        knob.name for knob in KNOBS.values() if knob.tries or knob.together
-    }
+def values(found: Sequence[Candidate], knob: str) -> list[Any]:
+    return [each.recipe.knob(knob) for each in found if each.published and each.published.knob.name == knob]
 
 
-def test_every_move_is_legal_and_leaves_alone_what_is_frozen() -> None:
-    frozen = recipe().model_copy(
-        update={"tune": recipe().tune.model_copy(update={"freeze": ("moe_hybridep_num_sms",)})}
-    )
-    moved = {knob for _, _, other in moves(frozen) for knob in frozen.diff(other)}
-    assert "moe_hybridep_num_sms" not in moved
-    assert {"moe_hybridep_num_sms_preprocessing", "CUDA_DEVICE_MAX_CONNECTIONS", "bucket_size"} <= moved
-
-
-def test_away_from_what_gained_elsewhere_a_loss_is_expected_and_what_gained_is_left_on() -> None:
+def test_away_from_what_gained_elsewhere_a_loss_is_predicted_and_what_gained_is_left_on() -> None:
     sixteen = recipe(moe_hybridep_num_sms=16, cpu_affinity="none")
     assert effect_of(sixteen, "moe_hybridep_num_sms", 24).gain > 0
     assert effect_of(sixteen, "moe_hybridep_num_sms", 8).gain < 0
     assert effect_of(sixteen, "cpu_affinity", "spread").gain > 0
     assert effect_of(sixteen, "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", 128) == effects()[OTHERS]
     best = base(HOST, cpu_affinity="spread", moe_router_fusion=True)
-    moved = {offer.knob.name for offer in offers(view_of(best, [best], closed_form_gib), believe([best]))}
+    moved = {each.published.knob.name for each in offered(best) if each.published}
     assert not moved & {"cpu_affinity", "moe_router_fusion"}
     assert "moe_permute_fusion_into_hybridep" in moved
 
 
-def test_what_gained_in_one_precision_is_not_expected_of_another() -> None:
+def test_what_gained_in_one_precision_is_not_predicted_of_another() -> None:
     fuser = effects()["use_transformer_engine_op_fuser"]
     on = recipe(use_transformer_engine_op_fuser=True)
     assert not gained(on, "use_transformer_engine_op_fuser")
     assert fuser.precision == "mxfp8"
     assert effect_of(recipe(), "use_transformer_engine_op_fuser", True) == effects()[OTHERS]
     narrow = recipe()
-    training = narrow.training.model_copy(update={"precision": "mxfp8"})
-    fused = narrow.model_copy(update={"training": training})
+    fused = narrow.model_copy(update={"training": narrow.training.model_copy(update={"precision": "mxfp8"})})
     assert effect_of(fused, "use_transformer_engine_op_fuser", True) == fuser
     assert gained(fused.replace({"use_transformer_engine_op_fuser": True}), "use_transformer_engine_op_fuser")
 
@@ -178,8 +138,138 @@ def test_published_effects_name_rows_that_exist() -> None:
         assert set(effect.source.split()) <= known
 
 
-def test_worth_counts_no_loss_and_no_more_than_the_wall() -> None:
+def test_expected_improvement_counts_no_loss_and_no_more_than_the_wall() -> None:
     effect = Effect(gain=0.0, spread=0.02, evidence="", source="")
-    assert effect.worth(at_most=math.inf) == pytest.approx(0.02 * 0.3989, rel=1e-3)
-    assert 0 < effect.worth(at_most=0.005) < 0.0025
-    assert effect.worth(at_most=0.0) == 0.0
+    assert effect.expected_improvement(at_most=math.inf) == pytest.approx(0.02 * 0.3989, rel=1e-3)
+    assert 0 < effect.expected_improvement(at_most=0.005) < 0.0025
+    assert effect.expected_improvement(at_most=0.0) == 0.0
+
+
+# --- fixes by what they claim of the trace -------------------------------------------------------------------------
+def walled(cause: str) -> Trial:
+    """The base with a traced loss to a cause that is no wall."""
+    seen = analysis({Wall.COMMUNICATION: {"ep_dispatch": 20_000.0}})
+    diagnosis = msgspec.structs.replace(seen.diagnosis, waits={cause: 0.3 * STEP_US})
+    found = gpu_recipe(allow="numerics-changing")
+    return trial(found, given=outcome(found, peak_gib=30.0), seen=msgspec.structs.replace(seen, diagnosis=diagnosis))
+
+
+def test_a_fix_that_the_surrogate_sees_no_change_in_is_a_candidate_by_its_claim() -> None:
+    best = walled("experts_load")
+    found = {each.claimed.fix.name: each for each in claimed_fixes(knowledge(best), Phase.PROFILE) if each.claimed}
+    each = found["even_experts"]
+    assert each.opinion is Opinion.TRACE
+    assert each.claimed is not None
+    assert each.log_gain is not None
+    assert 0 < math.expm1(each.log_gain) <= each.claimed.bound
+    assert each.score == each.expected_improvement  # a wait that the surrogate does not model counts in full
+    assert claimed_fixes(knowledge(best), Phase.SCALE) == []
+
+
+def test_a_claim_within_the_noise_or_that_lost_before_is_none() -> None:
+    best = walled("experts_load")
+    quiet = trial(best.recipe, given=best.outcomes[0], seen=analysis({Wall.COMMUNICATION: {"dp": 0.005 * STEP_US}}))
+    assert claimed_fixes(knowledge(quiet), Phase.PROFILE) == []
+    assert claimed_fixes(knowledge(trial(best.recipe)), Phase.PROFILE) == []  # nothing was traced
+    before = claimed_fixes(knowledge(best), Phase.PROFILE)
+    lost = [rejected(best, number, each.recipe) for number, each in enumerate(before, start=1)]
+    tried = {each.recipe.digest() for each in lost}
+    after = claimed_fixes(knowledge(best, *lost), Phase.PROFILE)
+    assert not tried & {each.recipe.digest() for each in after}
+
+
+def test_a_fix_pays_as_often_as_its_record_and_this_study_say() -> None:
+    best, fix = walled("experts_load"), FIXES["even_experts"]
+    lost = replace(trial(best.recipe, number=1, parent=best, fix=fix.name), verdict=Verdict.REJECTED)
+    won = replace(lost, number=2, verdict=Verdict.ACCEPTED)
+    assert knowledge(best).chance(fix) == fix.chance
+    assert knowledge(best, lost).chance(fix) == pytest.approx(fix.chance * 2 / 3)
+    assert knowledge(best, lost, won).chance(fix) == pytest.approx((fix.chance * 2 + 1) / 4)
+
+
+# --- a new fix is one file ------------------------------------------------------------------------------------------
+SEES_FIXES: tuple[ModuleType, ...] = (
+    neighbours_module,
+    unmodelled_module,
+    decomposition_module,
+    ideas_module,
+)
+
+
+@pytest.fixture
+def add_fix(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fix], None]:
+    """Puts a fix beside the others, as a new file would."""
+
+    def add(fix: Fix) -> None:
+        for module in SEES_FIXES:
+            monkeypatch.setattr(module, "FIXES", {**FIXES, fix.name: fix})
+
+    return add
+
+
+def new_fix(knob: str, value: Any, *phases: Phase, claims: tuple[Claim, ...] = ()) -> Fix:
+    return Fix(
+        name=f"new_{knob}",
+        title="a new fix",
+        page=FIXES["router_fusion"].page,
+        phases=phases,
+        claims=claims,
+        knobs=(knob,),
+        matches=becomes(knob, lambda now: now == value),
+        precondition=lambda situation: "it is so already" if situation.knob(knob) == value else None,
+        changes=lambda situation: [{knob: value}],
+        chance=0.9,
+    )
+
+
+def test_a_new_fix_is_a_candidate_by_the_opinion_of_the_surrogate(add_fix: Callable[[Fix], None]) -> None:
+    """By a change that no other fix and no decision makes: every third layer recomputed."""
+    changes = {"recompute_method": "block", "recompute_num_layers": 3}
+    fix = new_fix("recompute_method", "block", Phase.PROFILE, Phase.RETUNE)
+    fix = replace(fix, changes=lambda situation: [changes], knobs=tuple(changes))
+    best = _recomputing()
+    know = knowledge(best)
+    made = best.recipe.replace(changes)
+    assert made.digest() not in {move.recipe.digest() for move in neighbours_module.moves_of_fixes(know.situation)}
+    add_fix(fix)
+    near = list(neighbours_module.moves_of_fixes(know.situation))
+    group = neighbours_module.neighbours(best.recipe, near, know.surrogate, know.avoid, min_fit=know.min_fit)
+    assert group is not None
+    found = list(best_first([group], know.avoid, runs=True))
+    (candidate,) = [each for each in found if each.recipe.digest() == made.digest()]
+    assert candidate.log_gain is not None
+    assert candidate.log_gain > 0
+    assert phase_of(know, made) in fix.phases
+    assert [member.name for member in decomposition_module.members(best.recipe, made)] == [fix.name]
+
+
+def test_a_new_fix_is_a_candidate_by_its_claim_where_the_surrogate_sees_nothing(
+    add_fix: Callable[[Fix], None],
+) -> None:
+    claim = Claim(wall=Wall.COMMUNICATION, parts=("experts_load",), fraction=0.8, source="planted")
+    fix = new_fix("bucket_size", 40_000_000, Phase.PROFILE, claims=(claim,))
+    best = walled("experts_load")
+    add_fix(fix)
+    (found,) = [
+        each
+        for each in claimed_fixes(knowledge(best), Phase.PROFILE)
+        if each.claimed is not None and each.claimed.fix is fix
+    ]
+    assert found.recipe.knob("bucket_size") == 40_000_000
+    proposal = _first(best, Phase.PROFILE)
+    assert proposal.fix == fix.name
+    assert proposal.reason is not None
+    assert proposal.reason.kind is ReasonKind.CLAIMED
+    assert [share.fix for share in proposal.fixes] == [fix.name]
+
+
+def _recomputing() -> Trial:
+    full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    found = cpu_recipe(full)
+    return trial(found, given=outcome(found, peak_gib=0.5), seen=analysis({Wall.MEMORY: {"recompute": 40_000.0}}))
+
+
+def _first(best: Trial, phase: Phase) -> Proposal:
+    proposal = Tuner(best.recipe, 1).propose(best, phase, [best])
+    assert proposal is not None
+    return proposal

@@ -25,7 +25,7 @@ SAMPLERS = ("tpe", "gp", "random")
 BASE = cpu_recipe()
 SIZES = (1, 2, 4, 8)
 RECIPES = [cpu_recipe({"micro_batch_size": size, "threads_per_rank": threads}) for size in SIZES for threads in (1, 2)]
-SPACE: Space = space_of(BASE, tabulate(RECIPES), [])
+SPACE: Space = space_of(BASE, tabulate(RECIPES))
 TRIALS = (
     trial(BASE, given=outcome(BASE, tokens_per_s=1000.0)),
     trial(RECIPES[2], number=1, given=outcome(RECIPES[2], tokens_per_s=1500.0)),

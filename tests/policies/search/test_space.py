@@ -16,7 +16,7 @@ from trainer.recipe.knobs import KNOBS
 @cache
 def space(*, cpu: bool = False) -> Space:
     base = cpu_recipe() if cpu else gpu_recipe()
-    return space_of(base, legal_space(base).finals.candidates, [])
+    return space_of(base, legal_space(base).finals.candidates)
 
 
 def test_every_axis_holds_the_value_of_the_base() -> None:
@@ -69,4 +69,4 @@ def test_a_frozen_knob_is_no_axis() -> None:
 
 
 def axes(recipe: Recipe) -> set[str]:
-    return set(space_of(recipe, tabulate([recipe]), []).axes)
+    return set(space_of(recipe, tabulate([recipe])).axes)
