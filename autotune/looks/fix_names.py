@@ -15,6 +15,7 @@ from trainer.recipe.knobs import KNOBS
 
 Changes = Mapping[str, tuple[Any, Any]]  # of the parent's recipe: knob -> (from, to)
 NAMED = 3  # parts that a heading names
+SEARCH = "search"  # the name of most steps in journals of versions before `fixes`
 LEAST_GIB = 0.001  # less is said to be none
 UNKNOWN = "not known"  # a share: the part cannot be taken out by itself
 
@@ -24,7 +25,7 @@ def parts_of(proposal: Proposal, changes: Changes) -> tuple[FixShare, ...]:
     no shares. Empty for the base recipe."""
     if proposal.fixes or proposal.parent is None:
         return proposal.fixes
-    if proposal.fix in FIXES:
+    if proposal.fix != SEARCH:
         return (FixShare(fix=proposal.fix, wall=None, knobs=tuple(changes)),)
     from policies.tuner.decomposition import members  # the whole tuner: `status` does without
 

@@ -18,6 +18,7 @@ from autotune.report.path import PathStep
 from policies.fixes import FIXES
 from policies.situation import BUBBLE_PART, LOAD_PART, STAGES_PART, situation_of
 from policies.trial import FixShare, Status, Trial
+from trainer.recipe.knobs import KNOBS
 
 NOTABLE = 0.005  # of the longer step: smaller parts are left out
 SHOWN = 2  # walls that a row of the head names
@@ -248,7 +249,8 @@ def _time(us: float) -> str:
 
 def _fix_row(part: FixShare, trial: Trial) -> tuple[str, ...]:
     changes = {knob: trial.changes[knob] for knob in part.knobs if knob in trial.changes}
-    title = title_of(part, trial.changes) if part.fix in FIXES else f"{part.fix} (a knob by itself)"
+    alone = part.fix not in FIXES and part.fix in KNOBS
+    title = f"{part.fix} (a knob by itself)" if alone else title_of(part, trial.changes)
     known = part.predicted_share is not None or part.frees_gib is not None
     predicted = share_text(part) if known or trial.proposal.fixes else NONE
     return title, str(part.wall or NONE), predicted, changes_text(changes)

@@ -48,7 +48,8 @@ def test_a_log_tells_the_whole_story_line_by_line(tmp_path: Path) -> None:
         "  why: the base recipe",
         "  wall: host: planted",
         "  accepted: the first recipe that runs",
-        "[profile] trial 2: planted: micro_batch_size 1 → 4",
+        "[profile] trial 2: planted",
+        "  changes: micro_batch_size 1 → 4",
         f"  why: {sentence(PLANTED)}",
         f"converged: {sentence(NO_IDEAS)}",
     ):
