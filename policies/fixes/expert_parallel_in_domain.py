@@ -13,7 +13,7 @@ def _precondition(situation: Situation) -> str | None:
     elsewhere = gpu_only(situation) or experts_only(situation)
     if elsewhere:
         return elsewhere
-    ranks, domain = _ranks(situation), situation.recipe.hardware.nvlink_domain_gpus
+    ranks, domain = _span(situation.recipe), situation.recipe.hardware.nvlink_domain_gpus
     return f"the {ranks} ranks of an expert group share a domain of {domain}" if ranks <= domain else None
 
 
@@ -24,12 +24,10 @@ def _changes(situation: Situation) -> list[KnobChanges]:
     return [change for size in reversed(inside) for change in with_ep(recipe, size)]
 
 
-def _ranks(situation: Situation) -> int:
-    return int(situation.knob(DEGREES["ep"])) * situation.recipe.expert_tensor_parallel_size
-
-
 def _matches(before: Recipe, after: Recipe) -> bool:
-    """EP falls from beyond the fast domain into it."""
+    """EP falls from beyond the fast domain into it; CPU ranks have none."""
+    if after.hardware.is_cpu:
+        return False
     domain = after.hardware.nvlink_domain_gpus
     crosses = _span(before) > domain >= _span(after)
     return crosses and bool(after.knob(DEGREES["ep"]) < before.knob(DEGREES["ep"]))

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from analyzers.diagnosis import Wall
 from policies.candidates.candidate import Candidate, Opinion, group_of
 from policies.candidates.effects import gained
@@ -93,29 +95,36 @@ def without(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
     return None if isinstance(derived, Refusal) else derived
 
 
+def alone(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
+    """Returns the recipe before, with this member alone; None where that is illegal."""
+    derived = derive(before, {knob: after.knob(knob) for knob in member.knobs})
+    return None if isinstance(derived, Refusal) else derived
+
+
 def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
     """Returns the members of a candidate with their predicted shares and, where the incumbent does not fit, the memory
-    that each frees."""
-    found = members(know.recipe, candidate.recipe)
+    that each frees. A member that cannot legally be taken out has the gain that it brings by itself."""
+    found, (before, after) = members(know.recipe, candidate.recipe), (know.recipe, candidate.recipe)
     if candidate.opinion is not Opinion.SURROGATE:
         return _by_opinion(candidate, found, know)
-    rest = [without(know.recipe, candidate.recipe, member) for member in found]
-    known = [recipe for recipe in rest if recipe is not None]
-    log_gains, needs = _predicted(know, [candidate.recipe, *known])
-    total, at = math.expm1(log_gains[0]), iter(range(1, len(known) + 1))
-    places = [None if recipe is None else next(at) for recipe in rest]
-    shares = [
-        FixShare(
-            fix=member.name,
-            wall=wall_of(member, know.situation),
-            knobs=member.knobs,
-            predicted_share=None if place is None else total - math.expm1(log_gains[place]),
-            frees_gib=None if place is None or not know.needs_room else float(needs[place] - needs[0]),
+    rests = [without(before, after, member) for member in found]
+    others = [rest or alone(before, after, member) for rest, member in zip(rests, found, strict=True)]
+    log_gains, needs = _predicted(know, [before, after, *(other or before for other in others)])
+    gains = np.expm1(log_gains)
+    shares = []
+    for row, (member, rest, other) in enumerate(zip(found, rests, others, strict=True), start=2):
+        there, taken = (1, row) if rest is not None else (row, 0)  # what it brings: with it, less without it
+        shares.append(
+            FixShare(
+                fix=member.name,
+                wall=wall_of(member, know.situation),
+                knobs=member.knobs,
+                predicted_share=None if other is None else float(gains[there] - gains[taken]),
+                frees_gib=None if other is None or not know.needs_room else float(needs[taken] - needs[there]),
+            )
         )
-        for member, place in zip(found, places, strict=True)
-    ]
-    alone = [share.predicted_share for share in shares if share.predicted_share is not None]
-    return Decomposition(shares=_largest_first(shares), interaction=total - sum(alone))
+    known = [share.predicted_share for share in shares if share.predicted_share is not None]
+    return Decomposition(shares=_largest_first(shares), interaction=float(gains[1]) - sum(known))
 
 
 def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
@@ -202,7 +211,11 @@ def wall_of(member: Member, situation: Situation) -> Wall | None:
 
 def _largest_first(shares: Sequence[FixShare]) -> tuple[FixShare, ...]:
     """Orders by the memory freed where that is the point, else by the predicted share."""
-    return tuple(sorted(shares, key=lambda each: (-(each.frees_gib or 0.0), -(each.predicted_share or 0.0))))
+
+    def order(each: FixShare) -> tuple[float, float]:
+        return -(each.frees_gib or 0.0), math.inf if each.predicted_share is None else -each.predicted_share
+
+    return tuple(sorted(shares, key=order))
 
 
 def fix_of(shares: Sequence[FixShare]) -> str:
