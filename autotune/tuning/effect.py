@@ -30,7 +30,7 @@ def _not_acting(trial: Trial) -> Reason | None:
 
 
 def _not_shown(trial: Trial, parent: Trial | None) -> Reason | None:
-    fix = FIXES.get(trial.proposal.fix)
+    fix = FIXES.get(trial.proposal.fix) if len(trial.proposal.fixes) <= 1 else None  # several may cancel each other
     if fix is None or fix.proof is None or parent is None or trial.analysis is None or parent.analysis is None:
         return None
     missing = fix.proof.missing(situation_of(parent), situation_of(trial))

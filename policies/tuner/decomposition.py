@@ -16,7 +16,7 @@ import numpy as np
 from analyzers.diagnosis import Wall
 from policies.candidates.candidate import Candidate, Opinion, group_of
 from policies.candidates.effects import gained
-from policies.candidates.free import FREE
+from policies.candidates.free import LEFT_ON
 from policies.candidates.knowledge import Knowledge
 from policies.changes.fix import Fix
 from policies.changes.legality import Refusal, derive
@@ -36,9 +36,9 @@ PRECEDENCE = (  # the narrower change first; all others do not share knobs
     *("less_tensor_parallel", "more_tensor_parallel", "full_recompute", "drop_recompute", "selective_recompute"),
     *("optimizer_offload", "activation_offload", "drop_offload", "dispatcher"),
 )
+OFF = object()
 REDUCIBLE_LOG_GAIN = constant("reducible_log_gain")
 REDUCED_IMPROVEMENT = constant("reduced_improvement")
-NEEDED = frozenset(knob for changes in FREE for knob in changes)  # deliberate tries: they cost nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,9 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
 
 
 def _is_needed(member: Member, recipe: Recipe) -> bool:
-    return any(knob in NEEDED or gained(recipe, knob) for knob in member.knobs)
+    """Returns whether a member switches on what costs nothing or has gained elsewhere: the estimate sees too little of
+    both."""
+    return any(gained(recipe, knob) or LEFT_ON.get(knob, OFF) == recipe.knob(knob) for knob in member.knobs)
 
 
 def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floats]:
