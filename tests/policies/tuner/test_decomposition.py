@@ -84,7 +84,7 @@ def test_the_largest_share_names_the_proposal_and_each_has_its_wall() -> None:
     assert fix_of(()) == "base"
 
 
-def test_a_member_whose_removal_is_illegal_has_no_share() -> None:
+def test_a_member_whose_removal_is_illegal_has_what_it_brings_by_itself() -> None:
     """EP overlap needs EP: the overlap can be taken out, what it needs cannot."""
     base = gpu_recipe({"expert_model_parallel_size": 1})
     after = base.replace({"expert_model_parallel_size": 8, "overlap_moe_expert_parallel_comm": True})
@@ -94,7 +94,9 @@ def test_a_member_whose_removal_is_illegal_has_no_share() -> None:
     assert [member.name for member in illegal] == ["more_expert_parallel"]
     parts = decompose(candidate(after, known), known)
     shares = {share.fix: share.predicted_share for share in parts.shares}
-    assert shares["more_expert_parallel"] is None
+    by_itself = candidate(base.replace({"expert_model_parallel_size": 8}), known)
+    assert by_itself.log_gain is not None
+    assert shares["more_expert_parallel"] == pytest.approx(math.expm1(by_itself.log_gain))
     assert shares["overlap_expert_communication"] is not None
 
 
