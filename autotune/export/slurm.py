@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import array, comment, exports, first_line, prepared, rank_command, setup
+from autotune.export.script import array, comment, expanded_words, exports, first_line, prepared, rank_command, setup
 from autotune.export.target import Context, Target, launcher_of_rank
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
@@ -38,11 +38,11 @@ def render(recipe: Recipe, context: Context) -> str:
         *(() if apart else setup(recipe)),
         "",
         "set -euo pipefail",
-        *exports(command.variables),
+        *exports(command.variables, expanded_words(recipe)),
         'export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}',
         "export MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}",
         "",
-        *array("COMMAND", command.argv),
+        *array("COMMAND", command.argv, expanded_words(recipe)),
         "",
         *_container(settings),
         "",

@@ -45,6 +45,8 @@ def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[
         headers=started.headers,
         container=started.container,
         setup=started.setup,
+        expand=started.expand,
+        problems=started.problems,
         notes=(*started.notes, *_by_version(reading, started)),
     )
 

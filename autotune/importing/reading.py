@@ -16,7 +16,6 @@ from autotune.importing.recipe import Imported, built, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
 from trainer.command_line.megatron_lm.words import with_recipe
-from trainer.command_line.shell import TooMuchError
 from trainer.errors import refused
 
 
@@ -30,7 +29,7 @@ def imported(asked: Asked) -> Imported:
         return replace(made, found=secrets.told(made.found))
     except RecursionError:
         raise refused(asked.file, "it is nested too deeply to be read", "flatten it") from None
-    except TooMuchError as error:
+    except arguments_file.TooMuchError as error:
         raise refused(asked.file, str(error), "import its arguments as a file") from None
 
 

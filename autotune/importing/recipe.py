@@ -40,10 +40,19 @@ def built(found: Found, asked: Asked) -> Imported:
     """The recipe. BadInputError for what neither the file nor the user said."""
     environment = sorted_out(found.env)
     knobs = {**found.knobs, **environment.knobs}
+    problems = list(found.problems)
+    parts: dict[str, Any] = {}
+    for name, part in (("gpu", _gpu), ("nodes", _nodes), ("model", _model)):
+        try:
+            parts[name] = part(found, asked)
+        except BadInputError as error:
+            problems += error.problems
+    if problems:
+        raise BadInputError(*problems)
     data: dict[str, Any] = {
         "name": asked.name or safe_name(Path(asked.file).stem),
-        "model": _model(found, asked),
-        "cluster": _cluster(found, asked),
+        "model": parts["model"],
+        "cluster": {"gpu": parts["gpu"], **_of_nodes(parts["nodes"], parts["gpu"], found, asked)},
     }
     for name, value in knobs.items():
         section = data.setdefault(KNOBS[name].section, {})
@@ -59,6 +68,7 @@ def built(found: Found, asked: Asked) -> Imported:
             "command": list(found.command),
             "env": dict(environment.trainer),
             "setup": list(found.setup),
+            "expand": list(found.expand),
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))
@@ -77,15 +87,21 @@ def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> 
     return replace(imported, changed=changed)
 
 
-def _cluster(found: Found, asked: Asked) -> dict[str, Any]:
-    gpu = _gpu(found, asked)
+def _nodes(found: Found, asked: Asked) -> int | None:
+    """None: as many as its tasks take."""
     nodes = asked.nodes or found.sizes.nodes
+    if nodes is None and not found.sizes.tasks:
+        raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
+    return nodes
+
+
+def _of_nodes(nodes: int | None, gpu: str, found: Found, asked: Asked) -> dict[str, int]:
     per_node = asked.gpus_per_node or found.sizes.gpus_per_node or known_hardware()[gpu].gpus_per_node
     if nodes is None and found.sizes.tasks and found.sizes.tasks % per_node == 0:
         nodes = found.sizes.tasks // per_node
     if nodes is None:
         raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
-    return {"gpu": gpu, "nodes": nodes, "gpus_per_node": per_node}
+    return {"nodes": nodes, "gpus_per_node": per_node}
 
 
 def _gpu(found: Found, asked: Asked) -> str:
