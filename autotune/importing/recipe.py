@@ -48,6 +48,8 @@ def built(found: Found, asked: Asked) -> Imported:
         except BadInputError as error:
             problems += error.problems
     if problems:
+        for note in found.notes:
+            asked.tell(note)
         raise BadInputError(*problems)
     data: dict[str, Any] = {
         "name": asked.name or safe_name(Path(asked.file).stem),

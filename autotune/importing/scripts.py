@@ -31,7 +31,7 @@ from trainer.secrets import is_secret, is_secret_flag
 
 ARGUMENTS = "@"
 MOST_MISSING = 20  # variables without which a script ends
-_MISSING = re.compile(r": line (\d+): (\w+): (unbound variable|parameter null or not set|.*)$")
+_MISSING = re.compile(r": line (\d+): ([A-Za-z_]\w*|\d+): (.*)$")
 _OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
 _PREPARES = re.compile(
     r"(module|ml) (?!list|avail|show)|(conda|mamba|micromamba|pyenv) (activate|deactivate|shell)|spack (load|unload|env)"
@@ -45,10 +45,10 @@ def started(text: str, asked: Asked) -> Started:
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
     command = Command(
-        argv=("bash", str(script), *_arguments(asked)), cwd=os.getcwd(), env=_environment(asked), headers=headers,
+        argv=("bash", str(script), *_arguments(asked)), cwd=str(script.parent), env=_environment(asked), headers=headers, fixed=_fixed(asked),
         in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
     )  # fmt: skip
-    found, problems = _reaching(command, asked)
+    found, problems = _reaching(command, asked, text)
     return started_of(found, command, asked, login=login_line(text), problems=problems)
 
 
@@ -67,11 +67,19 @@ def _arguments(asked: Asked) -> tuple[str, ...]:
 
 
 def _environment(asked: Asked) -> dict[str, str]:
-    own = {name: os.environ[name] for name in os.environ if name in asked.env or "ALL" in asked.env}
-    return {**own, **{name: value for name, value in asked.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}}
+    """The user's own variables that the script sees."""
+    return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
 
 
-def _reaching(command: Command, asked: Asked) -> tuple[Recording, tuple[Problem, ...]]:
+def _is_missing(name: str, why: str, text: str) -> bool:
+    return why in ("unbound variable", "parameter null or not set") or f"${{{name}:?" in text or f"${{{name}?" in text
+
+
+def _fixed(asked: Asked) -> dict[str, str]:
+    return {name: value for name, value in asked.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
+
+
+def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, tuple[Problem, ...]]:
     """A recording, with a stand-in for each variable without which the script ends: all of them are asked for."""
     missing: dict[str, Problem] = {}
     isolation = isolated(asked)
@@ -79,10 +87,11 @@ def _reaching(command: Command, asked: Asked) -> tuple[Recording, tuple[Problem,
         found = record(command, isolation)
         lines = found.first["stderr"].strip().splitlines()
         match = _MISSING.search(lines[-1]) if lines and found.first["code"] and not found.first["trains"] else None
-        if match is None or match[2] in missing or not re.fullmatch(r"[A-Za-z_]\w*|\d+", match[2]):
+        if match is None or match[2] in missing or not _is_missing(match[2], match[3], text):
             break
         line, name, why = match.groups()
-        missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
+        if not is_secret(name):  # which is left out anyway
+            missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
         if name.isdigit():
             filled = [*command.argv[2:], *["x"] * (int(name) - len(command.argv[2:]))]
             command = replace(command, argv=(*command.argv[:2], *filled))
@@ -134,7 +143,7 @@ def started_of(
         headers=headers,
         container=container,
         setup=(*(() if outside or train["apart"] else login), *setup),
-        notes=(*_others(first["trains"], at, first["told"]), *_empty(first["told"], asked),
+        notes=(*_others(first["trains"], at, first["told"]), *_empty(first["told"], first["stderr"], asked),
                *_decided(found, at), *told, *left),
         problems=(*problems, *calculated),
     )  # fmt: skip
@@ -164,7 +173,7 @@ def _not_reached(first: Mapping[str, Any]) -> str:
     said = [line for line in first["stderr"].strip().splitlines() if line.strip()]
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
     others = "; it started " + ", ".join(dict.fromkeys(each[0] for each in first["others"][:8])) if first["others"] else ""
-    return f"no training command was reached: {why}" + (f": {said[-1]}" if said and first["code"] else "") + others
+    return f"no training command was reached: {why}" + (f": {said[-1]}" if said else "") + others
 
 
 def _program_end(words: Sequence[str]) -> int:
@@ -253,17 +262,19 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
 
 
 def _others(trains: Sequence[Mapping[str, Any]], at: int, told: Sequence[Sequence[str]]) -> Iterator[str]:
-    best, seen = trains[at], [trains[at]["words"]]
+    """A note for each line that starts another training command."""
+    best, lines = trains[at], dict[str, str]()
     for each in trains:
         likes = _rank(each["words"])[0] or _rank(each["words"])[1] * 2 > _rank(best["words"])[1]
-        if each["words"] not in seen and likes:
-            seen.append(each["words"])
+        if each["words"] != best["words"] and likes:
             program = next((word for word in each["words"] if word.endswith(".py")), each["words"][0])
-            yield (f"line {_line(each, told)}: {program} is started too: line {_line(best, told)} is what was imported, "
-                   "as it has the most flags")  # fmt: skip
+            lines.setdefault(_line(each, told), program)
+    for line, program in lines.items():
+        yield (f"line {line}: {program} is started too: line {_line(best, told)} is what was imported, "
+               "as it has the most flags")  # fmt: skip
 
 
-def _empty(told: Sequence[Sequence[str]], asked: Asked) -> Iterator[str]:
+def _empty(told: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
     """Variables that bash took as empty, and files that it could not read."""
     lines = {text: line for kind, _, line, text in told if kind == "empty"}
     if ARGUMENTS in lines and ARGUMENTS not in asked.given:
@@ -271,6 +282,8 @@ def _empty(told: Sequence[Sequence[str]], asked: Asked) -> Iterator[str]:
     if lines:
         names = ", ".join(f"{name} (line {line})" for name, line in lines.items())
         yield f"not set, taken as empty as bash does: {names}: --set NAME=VALUE"
+    for line, path in re.findall(r": line (\d+): (.+): No such file or directory$", errors, re.MULTILINE):
+        yield f"line {line}: {path} is not here"
     for path, line in {text: line for kind, _, line, text in told if kind == "absent"}.items():
         yield f"line {line}: {path} is not here: what it sets is not known"
 

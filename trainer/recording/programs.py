@@ -52,6 +52,7 @@ class Values:
     nodes: int = 1
     gpus_per_node: int = 8
     gpu: str = "NVIDIA H100 80GB HBM3"
+    task: int = 0  # on its node, of what srun starts
 
     @property
     def hosts(self) -> list[str]:
@@ -101,12 +102,14 @@ def becomes(process: Process, values: Values) -> Becomes:
             return _sbatch(words, launched, values)
         start = peel(words)
         launched, env = (*launched, *start.peeled), [*env, *start.env]
+        if values.task and any(each.name == "srun" for each in start.peeled):
+            env += [("SLURM_PROCID", str(values.task)), ("SLURM_LOCALID", str(values.task))]
         behind = tuple(words[at] for at in start.command)
         if start.python or start.within:
             behind = (*start.within, *_interpreter(start), *behind)
             return Becomes(trains=behind, launched=launched, env=tuple(env))
         if not behind:
-            return Becomes(run=("env",) if name == "env" else None, launched=launched)
+            return Becomes(run=words if name == "env" else None, launched=process.launched)
         if len(behind) == len(words) and name in DOES["passes"]:
             at = next((at for at in range(1, len(words)) if _starts(words[at])), None)
             if at is None:
@@ -118,7 +121,8 @@ def becomes(process: Process, values: Values) -> Becomes:
     reached = Process(words=words, env={**process.env, **dict(env)}, cwd=process.cwd, layer=process.layer,
                       launched=launched, root=process.root and words == process.words)  # fmt: skip
     found = _reached(reached, values)
-    return Becomes(run=found.run, says=found.says, trains=found.trains, launched=launched, env=tuple(env),
+    run = ("env", *(f"{name}={value}" for name, value in env), *found.run) if env and found.run else found.run
+    return Becomes(run=run, says=found.says, trains=found.trains, launched=launched, env=tuple(env),
                    varies=found.varies)  # fmt: skip
 
 

@@ -23,7 +23,7 @@ MOST_TESTS = 12  # of files that are decided the other way, to see which argumen
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT = Path(__file__).parent.parent.parent
 FIRST = Values(time=1764590405, job="4242001", host="cn-a", pid=4711, seed=11353)
-SECOND = Values(time=1767541639, job="7318852", host="gx-b", pid=9203, seed=22719)
+SECOND = Values(time=1767541639, job="7318852", host="gx-b", pid=9203, seed=22719, task=5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class Asked:
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     limit_s: int = LIMIT_S
+    fixed: Mapping[str, str] = field(default_factory=dict)  # variables that keep a value whatever the script assigns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ def record(asked: Asked, isolation: Isolation) -> Recording:
     runs = [replace(values, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node) for values in (FIRST, SECOND)]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda values: _run(asked, values, isolation), runs)
+        if [len(each["words"]) for each in first["trains"]] != [len(each["words"]) for each in second["trains"]]:
+            second = _run(asked, replace(runs[1], task=0), isolation)  # rank 0 may have arguments of its own
         tested = [path for path in first["tests"] if path not in (*asked.present, *asked.absent)][:MOST_TESTS]
         flipped = pool.map(lambda path: _run(_flipped(asked, path), runs[0], isolation), tested)
         otherwise = dict(zip(tested, flipped, strict=True))
@@ -90,6 +93,13 @@ def _flipped(asked: Asked, path: str) -> Asked:
     return replace(asked, present=(*asked.present, path))
 
 
+def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
+    if not variables:
+        return {}
+    held = {f"MOE_RECORD_SET_{name}": value for name, value in variables.items()}
+    return {**variables, **held, "MOE_RECORD_SET": " ".join(variables)}
+
+
 def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
     """One run in a process of its own, whose scratch folder goes with it."""
     job = job_environment(values, asked.headers, asked.cwd)
@@ -98,7 +108,7 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
     scratch = tempfile.mkdtemp(prefix="moe-autotune-")
     request = {
         "argv": asked.argv, "cwd": asked.cwd, "values": asdict(values), "isolation": isolation, "scratch": scratch,
-        "env": {**known, **own, **(job if asked.in_job else {}), **asked.env}, "limit_s": asked.limit_s,
+        "env": {**known, **own, **(job if asked.in_job else {}), **asked.env, **_fixed(asked.fixed)}, "limit_s": asked.limit_s,
         "present": asked.present, "absent": asked.absent, "bash_env": Path(__file__).with_name("bash_env.sh").read_text(),
         "job": "".join(f"export {name}='{value}'\n" for name, value in job.items()),
     }  # fmt: skip

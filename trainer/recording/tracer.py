@@ -106,6 +106,7 @@ class Tracer:
     alive: set[int] = field(default_factory=set)
     launched: dict[int, tuple[Peeled, ...]] = field(default_factory=dict)
     apart: dict[int, int] = field(default_factory=dict)  # a process below a container or ssh -> the first of them
+    headers: dict[tuple[str, ...], list[str]] = field(default_factory=dict)  # of what sbatch was called with
     trains: list[dict[str, Any]] = field(default_factory=list)
     others: list[list[str]] = field(default_factory=list)
     varying: list[tuple[str, str]] = field(default_factory=list)
@@ -132,25 +133,30 @@ class Tracer:
                 if pid == first:
                     return os.waitstatus_to_exitcode(status)
                 continue
-            deliver = self._stopped(pid, status, begun)
-            with suppress(ProcessLookupError):
-                kernel.ptrace(kernel.PTRACE_CONT, pid, deliver)
+            go = self._stopped(pid, status, begun)
+            for each, deliver in go.items():
+                with suppress(ProcessLookupError):
+                    kernel.ptrace(kernel.PTRACE_CONT, each, deliver)
 
-    def _stopped(self, pid: int, status: int, begun: set[int]) -> int:
-        """Deals with why a process stopped: the signal to deliver."""
+    def _stopped(self, pid: int, status: int, begun: set[int]) -> dict[int, int]:
+        """Deals with why a process stopped: the processes that go on, each with the signal to deliver."""
         event, given = status >> 16, os.WSTOPSIG(status)
         if event == kernel.EVENT_SECCOMP:
             with suppress(ProcessLookupError):
                 self._call(Stop(pid=pid, proc=self.proc))
         elif event in kernel.EVENT_FORKS:
-            self._child(pid)
+            child = self._child(pid)
+            if child in begun:  # it was seen before its parent's word of it, and waits
+                return {pid: 0, child: 0}
         elif given == signal.SIGSTOP and pid not in begun:
             begun.add(pid)
+            return {pid: 0} if pid in self.parents else {}
         elif event == 0 and given != signal.SIGTRAP:
-            return given
-        return 0
+            return {pid: given}
+        return {pid: 0}
 
-    def _child(self, pid: int) -> None:
+    def _child(self, pid: int) -> int:
+        child = 0
         with suppress(ProcessLookupError):
             child = kernel.event_message(pid)
             self.parents[child] = pid
@@ -160,6 +166,7 @@ class Tracer:
             self.alive.add(child)
         if len(self.alive) > MOST_PROCESSES:
             raise StoppedError(f"it had more than {MOST_PROCESSES} processes at once")
+        return child
 
     def _call(self, stop: Stop) -> None:
         name = self.calls.get(stop.values[stop.machine.number] & 0xFFFFFFFF, "")
@@ -216,6 +223,7 @@ class Tracer:
         before, pid = process.launched, stop.pid
         new = found.launched[len(before) :]
         self.launched[pid] = found.launched
+        self.headers |= {each.words: self._headers(each, cwd) for each in new if each.name == "sbatch"}
         if any(_is_apart(each) for each in new):
             self.apart.setdefault(pid, pid)
         if found.trains is not None:
@@ -223,18 +231,16 @@ class Tracer:
             self.trains.append({
                 "words": found.trains, "launched": [asdict(each) for each in found.launched], "env": env,
                 "cwd": env.get("PWD", cwd), "pids": list(self._ancestors(pid)), "apart": self._number(self.apart.get(pid)),
-                "told": os.fstat(self.told).st_size, "headers": [words for each in found.launched for words in self._headers(each, cwd)],
+                "told": os.fstat(self.told).st_size, "headers": [word for each in found.launched for word in self.headers.get(each.words, ())],
             })  # fmt: skip
         elif found.run is None and not found.says:
             self.others.append(list(process.words))
 
     def _headers(self, each: Peeled, cwd: str) -> list[str]:
         """Words that sbatch itself is given, and those of its script's #SBATCH lines."""
-        if each.name != "sbatch":
-            return []
         words = each.words[1:]
-        with suppress(OSError):
-            script = Path(cwd, words[-1])
+        with suppress(OSError, IndexError):
+            script = Path(self.moved.get(path := os.path.join(cwd, words[-1]), path))
             return [*headers_of(script.read_text(errors="replace")), *words[:-1]]
         return list(words)
 
