@@ -47,7 +47,7 @@ NOT_NEEDED = {
 PROGRAM = ("python", "pretrain_gpt.py")
 
 
-class TooMuchError(ValueError):
+class TooMuchError(Exception):
     """A document that stands for more than can be read."""
 
 

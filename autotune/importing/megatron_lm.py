@@ -9,7 +9,7 @@ from trainer.command_line.launchers import Sizes
 from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.command_line.megatron_lm.log import logged_values
 from trainer.command_line.megatron_lm.read import Reading, read, read_values
-from trainer.errors import refused
+from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe.hardware import known_hardware
 
 SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size
@@ -29,7 +29,7 @@ def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[
     if SCHEDULE in {word.partition("=")[0] for word in started.argv}:
         raise refused(asked.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
     reading = read(started.argv, world_size=world, stays=stays)
-    _refuse_missing(reading, asked)
+    _refuse_missing(reading, asked, started)
     return Found(
         what=what,
         model=reading.model,
@@ -85,12 +85,19 @@ def world_size(sizes: Sizes, asked: Asked) -> int | None:
     return nodes * per_node if nodes and per_node else sizes.tasks
 
 
-def _refuse_missing(reading: Reading, asked: Asked) -> None:
+def _refuse_missing(reading: Reading, asked: Asked, started: Started | None = None) -> None:
     if reading.missing:
         flags = ", ".join(reading.missing)
-        raise refused(
-            asked.file, f"Megatron-LM's {flags} is in none of its arguments", "name the file that has all of them"
+        notes = () if started is None else started.notes
+        for note in notes:
+            asked.tell(note)
+        problems = () if started is None else started.problems
+        missing = Problem(
+            where=asked.file,
+            what=f"Megatron-LM's {flags} is in none of its arguments",
+            hint="name the file that has all of them" + (", or --set what was empty" if notes else ""),
         )
+        raise BadInputError(*problems, missing)
     if "precision" in reading.unread:
         raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")
 

@@ -70,7 +70,7 @@ def built(found: Found, asked: Asked) -> Imported:
             "command": list(found.command),
             "env": dict(environment.trainer),
             "setup": list(found.setup),
-            "expand": list(found.expand),
+            "expand": [word for word in found.expand if word in (*found.command, *environment.trainer.values())],
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))

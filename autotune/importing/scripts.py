@@ -18,6 +18,7 @@ from trainer.command_line.launchers import (
     Peeled,
     Sizes,
     sizes,
+    slurm_environment,
     slurm_sizes,
     torchrun_environment,
 )
@@ -31,7 +32,7 @@ from trainer.secrets import is_secret, is_secret_flag
 
 ARGUMENTS = "@"
 MOST_MISSING = 20  # variables without which a script ends
-_MISSING = re.compile(r": line (\d+): ([A-Za-z_]\w*|\d+): (.*)$")
+_MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
 _OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
 _PREPARES = re.compile(
     r"(module|ml) (?!list|avail|show)|(conda|mamba|micromamba|pyenv) (activate|deactivate|shell)|spack (load|unload|env)"
@@ -41,7 +42,6 @@ _PREPARES = re.compile(
 
 def started(text: str, asked: Asked) -> Started:
     """The training command of a script. BadInputError names the true reason where it has none."""
-    check_given(asked, text)
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
     command = Command(
@@ -49,6 +49,7 @@ def started(text: str, asked: Asked) -> Started:
         in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
     )  # fmt: skip
     found, problems = _reaching(command, asked, text)
+    check_given(asked, text, *(each[3] for each in found.first["told"]))
     return started_of(found, command, asked, login=login_line(text), problems=problems)
 
 
@@ -195,8 +196,11 @@ def _flags_of(words: Sequence[Any]) -> Iterator[str]:
 
 
 def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> Iterator[Problem]:
+    before = None
     for flag, word, value in zip(_flags_of(words), words, was, strict=True):
-        if word.kind == CALCULATED and flag not in asked.given and not is_secret_flag(flag):
+        calculated = word.kind == CALCULATED and flag not in asked.given and not is_secret_flag(flag)
+        first, before = calculated and before != CALCULATED, word.kind
+        if first:  # of the words that one expression was split into
             what = f"{flag or value} {value if flag else ''}".strip()
             yield Problem(where=f"{asked.file}:{line}", what=f"{what}: it is calculated from what only the job knows",
                           hint=f"--set={flag or '--FLAG'}=VALUE")  # fmt: skip
@@ -228,15 +232,16 @@ def _variables(
     """What the script exports, those of them that bash expands, and notes of what is left out."""
     env, expanded, left = {}, [], []
     base = {**found.first["env"], **command.env}
+    asked_for = slurm_environment(command.headers)
     for name, value in train["env"].items():
-        if value == base.get(name) or _OF_SHELLS.match(name) or name not in other["env"]:
+        if (value == base.get(name) and name not in asked_for) or _OF_SHELLS.match(name) or name not in other["env"]:
             continue
         word = expression(value, other["env"][name], found.pairs)
         if word.kind == CALCULATED and not is_launchers(name):
             left.append(f"{name} was left out: it is calculated from what only the job knows")
             continue
         text = str(word)
-        if name in base:
+        if name in base and name not in asked_for:
             text = text.replace(base[name], f"${{{name}}}")
         elif name.endswith("PATH"):
             text = re.sub(r"^:|:$", lambda match: f"${{{name}}}:" if match.start() == 0 else f":${{{name}}}", text)

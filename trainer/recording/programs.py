@@ -174,6 +174,8 @@ def _reached(process: Process, values: Values) -> Becomes:
         return Becomes(trains=words)
     if answer := _ANSWERS.get(name):
         return answer(words, values)
+    if name == "tail" and any(re.match(r"-[^-]*[fF]|--follow", word) for word in words[1:]):
+        return Becomes()  # it would never end
     if name in DOES["real"] or (name in DOES["layer"] and process.layer) or process.root:
         return Becomes(run=words)
     if _is_shell_script(os.path.join(process.cwd, words[0])):

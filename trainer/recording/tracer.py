@@ -25,6 +25,7 @@ from trainer.recording.programs import Becomes, Process, Values, becomes, header
 
 TOLD = 250  # the file descriptor that bash tells
 MOST_PROCESSES = 500
+BACKGROUND_S = 3  # for what runs on when the script has ended
 ABSENT, SOURCE, TEST = "/.moe-autotune-absent/", "/.moe-autotune-source/", "/.moe-autotune-test/"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 AT_FDCWD = -100 & 0xFFFFFFFF
@@ -387,6 +388,19 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _last_of(child: int) -> int:
+    """The child's exit code, once all that it left in the background has ended or had the time to."""
+    code = 0
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.wait()
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status) & 0xFF
+                signal.signal(signal.SIGALRM, lambda *_: os._exit(code))
+                signal.alarm(BACKGROUND_S)
+    return code
+
+
 def _begin(request: dict[str, Any], env: dict[str, str], told: int, isolation: Isolation, values: Values,
            scratch: str) -> None:  # fmt: skip
     """The first process: it starts the command and takes in what that leaves. Does not return."""
@@ -398,9 +412,8 @@ def _begin(request: dict[str, Any], env: dict[str, str], told: int, isolation: I
         os.kill(os.getpid(), signal.SIGSTOP)
         child = os.fork()
         if child:
-            while (ended := os.wait())[0] != child:
-                pass
-            os._exit(os.waitstatus_to_exitcode(ended[1]) & 0xFF)
+            kernel.take_in_orphans()
+            os._exit(_last_of(child))
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         for at, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(f"{scratch}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), at)
