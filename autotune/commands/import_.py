@@ -38,6 +38,7 @@ def import_(
     absent: Annotated[
         list[str] | None, Parameter(name="--absent", negative=(), help="A file that the script does not find.")
     ] = None,
+    cwd: Annotated[Path | None, Parameter(help="The folder that the script is started in; default its own.")] = None,
     trust: Annotated[
         bool, Parameter(name="--trust", negative=(), help="Run the script also where the system isolates nothing.")
     ] = False,
@@ -62,8 +63,9 @@ def import_(
         given=_given(set_ or []),
         name=name,
         env=tuple(env or ()),
-        exists=tuple(map(os.path.abspath, exists or ())),
+        exists=tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in exists or ()),
         absent=tuple(map(os.path.abspath, absent or ())),
+        cwd=None if cwd is None else str(cwd.resolve()),
         trust=trust,
         tell=lambda line: print(line, file=sys.stderr),
     )

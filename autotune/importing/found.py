@@ -28,6 +28,7 @@ class Asked:
     env: tuple[str, ...] = ()  # variables of the user's own that a script sees; ALL: all of them
     exists: tuple[str, ...] = ()  # files that a script finds although they are not here
     absent: tuple[str, ...] = ()  # files that it does not find although they are here
+    cwd: str | None = None  # the folder that a script is started in; None: its own
     trust: bool = False  # run a script also where nothing keeps it from changing files
     tell: Callable[[str], None] = lambda line: None  # says what is about to be done
 

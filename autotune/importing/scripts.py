@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,10 @@ def started(text: str, asked: Asked) -> Started:
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
     command = Command(
-        argv=("bash", str(script), *_arguments(asked)), cwd=str(script.parent), env=_environment(asked), headers=headers, fixed=_fixed(asked),
+        argv=("bash", str(script), *_arguments(asked)), cwd=asked.cwd or str(script.parent), env=_environment(asked), headers=headers, fixed=_fixed(asked),
         in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
     )  # fmt: skip
-    found, problems = _reaching(command, asked, text)
+    found, command, problems = _reaching(command, asked, text)
     check_given(asked, text, *(each[3] for each in found.first["told"]))
     return started_of(found, command, asked, login=login_line(text), problems=problems)
 
@@ -72,33 +72,64 @@ def _environment(asked: Asked) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
 
 
-def _is_missing(name: str, why: str, text: str) -> bool:
-    return why in ("unbound variable", "parameter null or not set") or f"${{{name}:?" in text or f"${{{name}?" in text
-
-
 def _fixed(asked: Asked) -> dict[str, str]:
     return {name: value for name, value in asked.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
 
 
-def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, tuple[Problem, ...]]:
-    """A recording, with a stand-in for each variable without which the script ends: all of them are asked for."""
+def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Command, tuple[Problem, ...]]:
+    """A recording that reaches the training command, with a stand-in for each variable without which the script ends:
+    all of them are asked for. A file without which it ends is taken as there."""
     missing: dict[str, Problem] = {}
     isolation = isolated(asked)
+    found = record(command, isolation)
     for _ in range(MOST_MISSING):
-        found = record(command, isolation)
-        lines = found.first["stderr"].strip().splitlines()
-        match = _MISSING.search(lines[-1]) if lines and found.first["code"] and not found.first["trains"] else None
-        if match is None or match[2] in missing or not _is_missing(match[2], match[3], text):
+        if found.first["trains"] or found.first["why"]:
             break
-        line, name, why = match.groups()
-        if not is_secret(name):  # which is left out anyway
-            missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
-        if name.isdigit():
-            filled = [*command.argv[2:], *["x"] * (int(name) - len(command.argv[2:]))]
-            command = replace(command, argv=(*command.argv[:2], *filled))
+        if name := _lacking(found.first, text, {*missing, *command.fixed}):
+            line, name, why = name
+            command = _with_stand_in(command, name)
+            if not is_secret(name):  # which is left out anyway
+                missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
+        elif path := next((path for path, run in reversed(found.otherwise.items()) if _gets_further(run, found.first)), None):
+            folder = "/" if found.first["tests"][path].endswith("/d") else ""
+            command = replace(command, present=(*command.present, path + folder))
+        elif command.cwd != os.getcwd() and not asked.cwd:
+            command = replace(command, cwd=os.getcwd())
         else:
-            command = replace(command, env={**command.env, name: f"{name}"})
-    return found, tuple(missing.values())
+            break
+        found = record(command, isolation)
+    return found, command, tuple(missing.values())
+
+
+def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
+    """Line, name and why of a variable without which the script ended: bash names it, or it was empty before the end."""
+    lines = first["stderr"].strip().splitlines()
+    if lines and (match := _MISSING.search(lines[-1])) and match[2] not in known:
+        line, name, why = match.groups()
+        demanded = f"${{{name}:?" in text or f"${{{name}?" in text
+        if demanded or why in ("unbound variable", "parameter null or not set"):
+            return line, name, why
+    empty = [(line, name) for kind, _, line, name in first["told"] if kind == "empty" and name not in (*"@*#",)]
+    last = next(((line, name) for line, name in reversed(empty) if name not in known), None)
+    return None if last is None or not first["code"] else (*last, _said(first) or "it is not set")
+
+
+def _with_stand_in(command: Command, name: str) -> Command:
+    if name.isdigit():
+        argv = command.argv
+        filled = [*argv, *[f"argument{at}" for at in range(len(argv) - 1, int(name) + 1)]]
+        return replace(command, argv=tuple(filled))
+    return replace(command, env={**command.env, name: name})
+
+
+def _gets_further(run: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    return bool(run["trains"]) or len(run["told"]) > len(first["told"]) + 3
+
+
+def _said(first: Mapping[str, Any]) -> str:
+    """The last line that the script printed."""
+    lines = [line for name in ("stderr", "stdout") for line in first[name].strip().splitlines()[-1:] if line.strip()]
+    return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
 
 
 def isolated(asked: Asked) -> Isolation:
@@ -145,7 +176,7 @@ def started_of(
         container=container,
         setup=(*(() if outside or train["apart"] else login), *setup),
         notes=(*_others(first["trains"], at, first["told"]), *_empty(first["told"], first["stderr"], asked),
-               *_decided(found, at), *told, *left),
+               *_decided(found, at), *_taken(found, command, asked), *told, *left),
         problems=(*problems, *calculated),
     )  # fmt: skip
 
@@ -171,10 +202,9 @@ def _not_reached(first: Mapping[str, Any]) -> str:
     """Why no training command was started, as bash says it."""
     at = [each for each in first["told"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
-    said = [line for line in first["stderr"].strip().splitlines() if line.strip()]
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
     others = "; it started " + ", ".join(dict.fromkeys(each[0] for each in first["others"][:8])) if first["others"] else ""
-    return f"no training command was reached: {why}" + (f": {said[-1]}" if said else "") + others
+    return f"no training command was reached: {why}" + (f": {said}" if (said := _said(first)) else "") + others
 
 
 def _program_end(words: Sequence[str]) -> int:
@@ -301,8 +331,20 @@ def _decided(found: Recording, at: int) -> Iterator[str]:
         if at >= len(trains) or trains[at]["words"] != words:
             there = os.path.exists(path)
             what = _difference(words, trains[at]["words"]) if at < len(trains) else "nothing is started"
-            yield (f"line {found.first['tests'][path]}: {path} is {'there' if there else 'not there'}; otherwise {what} "
+            yield (f"line {_test_line(found, path)}: {path} is {'there' if there else 'not there'}; otherwise {what} "
                    f"(--{'absent' if there else 'exists'} {path})")  # fmt: skip
+
+
+def _taken(found: Recording, command: Command, asked: Asked) -> Iterator[str]:
+    for path in command.present:
+        if path not in asked.exists:
+            yield f"line {_test_line(found, path)}: {path} is not here: taken as there (else --absent {path})"
+    if command.cwd != (asked.cwd or str(Path(asked.file).resolve().parent)):
+        yield f"started in {command.cwd}: else --cwd FOLDER"
+
+
+def _test_line(found: Recording, path: str) -> str:
+    return str(found.first["tests"].get(path.rstrip("/"), "?")).removesuffix("/d")
 
 
 def _difference(words: Sequence[str], other: Sequence[str]) -> str:

@@ -34,7 +34,11 @@ __moe() { # line, the script's arguments, $_
     module\ * | ml\ * | conda\ * | mamba\ * | micromamba\ * | spack\ * | pyenv\ * | ulimit\ * | cd\ * | pushd\ * | popd*)
       __moe_tell setup "$__moe_l" "$(__moe_words "$__moe_c" "$@")" ;;
     eval*conda* | eval*mamba* | eval*modulecmd* | eval*spack* | eval*pyenv* | eval*direnv*) __moe_tell setup "$__moe_l" "$__moe_c" ;;
-    '[ '* | '[[ '* | test\ *) [[ $__moe_c != *" -"[defhrswxLSN]" "* ]] || { __moe_t=1; [[ -e /.moe-autotune-test/$__moe_l ]] || :; } ;;
+    '[ '* | '[[ '* | test\ *) [[ $__moe_c != *" -"[defhrswxLSN]" "* ]] || {
+      __moe_t=1 __moe_w=
+      [[ $__moe_c != *" -d "* ]] || __moe_w=/d
+      [[ -e /.moe-autotune-test/$__moe_l$__moe_w ]] || :
+    } ;;
   esac
   __moe_r=${__moe_r%%<<*}
   while [[ $__moe_r == *\'*\'* ]]; do __moe_r=${__moe_r%%\'*}${__moe_r#*\'*\'}; done
@@ -43,9 +47,9 @@ __moe() { # line, the script's arguments, $_
     __moe_w=${__moe_r#\{}
     __moe_n=${__moe_w%%[!A-Za-z0-9_]*}
     case $__moe_n:$__moe_r in
-      :[@*#]* | :\{[@*]*) [[ $# != 0 || ${FUNCNAME[1]-main} != main ]] || __moe_tell empty "$__moe_l" @ ;;
+      :[@*#]* | :\{[@*]*) [[ $# != 0 || ${FUNCNAME[1]-main} != @(main|source) ]] || __moe_tell empty "$__moe_l" @ ;;
       :* | 0:* | [0-9]*[A-Za-z_]*:*) ;;
-      [0-9]*) ((__moe_n <= $#)) || [[ ${FUNCNAME[1]-main} != main || $__moe_r == "{$__moe_n"[:=?+-]* ]] || __moe_tell empty "$__moe_l" "$__moe_n" ;;
+      [0-9]*) ((__moe_n <= $#)) || [[ ${FUNCNAME[1]-main} != @(main|source) || $__moe_r == "{$__moe_n"[:=?+-]* ]] || __moe_tell empty "$__moe_l" "$__moe_n" ;;
       *) [[ -v $__moe_n || $__moe_r == "{$__moe_n"[:=?+-]* ]] || declare -p "$__moe_n" &>/dev/null || __moe_tell empty "$__moe_l" "$__moe_n" ;;
     esac
   done

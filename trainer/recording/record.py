@@ -80,17 +80,19 @@ def record(asked: Asked, isolation: Isolation) -> Recording:
         first, second = pool.map(lambda values: _run(asked, values, isolation), runs)
         if [len(each["words"]) for each in first["trains"]] != [len(each["words"]) for each in second["trains"]]:
             second = _run(asked, replace(runs[1], task=0), isolation)  # rank 0 may have arguments of its own
-        tested = [path for path in first["tests"] if path not in (*asked.present, *asked.absent)][:MOST_TESTS]
-        flipped = pool.map(lambda path: _run(_flipped(asked, path), runs[0], isolation), tested)
+        decided = {path.rstrip("/") for path in (*asked.present, *asked.absent)}
+        tested = [path for path in first["tests"] if path not in decided][:MOST_TESTS]
+        folders = {path for path, line in first["tests"].items() if line.endswith("/d")}
+        flipped = pool.map(lambda path: _run(_flipped(asked, path, path in folders), runs[0], isolation), tested)
         otherwise = dict(zip(tested, flipped, strict=True))
     return Recording(isolation=isolation, first=first, second=second, otherwise=otherwise,
                      pairs=tuple(_pairs(asked, runs, first, second)))  # fmt: skip
 
 
-def _flipped(asked: Asked, path: str) -> Asked:
+def _flipped(asked: Asked, path: str, folder: bool) -> Asked:
     if os.path.exists(path):
         return replace(asked, absent=(*asked.absent, path))
-    return replace(asked, present=(*asked.present, path))
+    return replace(asked, present=(*asked.present, f"{path}/" if folder else path))
 
 
 def _fixed(variables: Mapping[str, str]) -> dict[str, str]:

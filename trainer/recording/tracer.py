@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import struct
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -34,6 +36,9 @@ NAMES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 _PLACES = {"open": (0, None, 1), "creat": (0, None, None), "stat": (0, None, None), "lstat": (0, None, None),
            "access": (0, None, None), "chdir": (0, None, None), "openat": (1, 0, 2), "newfstatat": (1, 0, None),
            "faccessat": (1, 0, None), "faccessat2": (1, 0, None), "statx": (1, 0, None)}  # fmt: skip
+
+
+_PLAIN = re.compile(r"/dev/(null|zero|full|tty|std(in|out|err)|fd/\d+)$|/proc/(self|\d+)/fd/\d+$")
 
 
 class StoppedError(Exception):
@@ -101,7 +106,7 @@ class Tracer:
     proc: int
     told: int  # the file that bash tells
     program: tuple[str, ...]  # what the user named
-    present: set[str]
+    present: set[str]  # a folder's name ends with /
     absent: set[str]
     parents: dict[int, int] = field(default_factory=dict)
     alive: set[int] = field(default_factory=set)
@@ -262,8 +267,6 @@ class Tracer:
     def _path(self, stop: Stop, name: str) -> None:
         at, folder, flags = _PLACES[name]
         written = stop.text(stop.argument(at))
-        if folder is not None and stop.argument(folder) & 0xFFFFFFFF != AT_FDCWD and not written.startswith("/"):
-            return
         if written.startswith(TEST):
             self.testing[stop.pid] = written.removeprefix(TEST).removeprefix("0")
             return
@@ -273,31 +276,36 @@ class Tracer:
             return
         if not written:
             return
-        path = os.path.normpath(os.path.join(self._cwd(stop), written))
+        place = "cwd"
+        if folder is not None and stop.argument(folder) & 0xFFFFFFFF != AT_FDCWD:
+            place = f"fd/{stop.argument(folder) & 0xFFFFFFFF}"
+        with suppress(OSError):
+            written = os.path.join(os.readlink(f"{stop.pid}/{place}", dir_fd=self.proc), written)
+        path = os.path.normpath(written)
         opened = stop.argument(flags) if flags is not None else os.O_CREAT if name == "creat" else 0
         if self.testing.get(stop.pid) and flags is None and not path.startswith("/dev/"):
             self.tests.setdefault(path, self.testing[stop.pid])
-        if other := self._instead(path, name, bool(opened & WRITES)):
+        if other := self._instead(path, name, opened):
             stop.set(at, other)
 
     def _cwd(self, stop: Stop) -> str:
         return os.readlink(f"{stop.pid}/cwd", dir_fd=self.proc)
 
-    def _instead(self, path: str, name: str, writes: bool) -> str | None:
+    def _instead(self, path: str, name: str, opened: int) -> str | None:
         """Another path in this one's place; None: it is as it is."""
         if path in self.absent or any(path.startswith(f"{each}/") for each in self.absent):
             return "/dev/null/absent"
         if path in self.moved:
             return self.moved[path]
-        if path in self.present and not os.path.lexists(path):
-            return self._scratch_of(path)
+        if not os.path.lexists(path) and {path, f"{path}/"} & self.present:
+            return self._folder_of(path) if f"{path}/" in self.present else self._scratch_of(path)
         if name == "chdir" and not os.path.isdir(path):
             with suppress(OSError):
                 os.makedirs(path)
                 return None
             return self._folder_of(path)
-        if writes and not path.startswith(("/dev/", "/proc/", self.scratch)) and not self._may_write(path):
-            return self._scratch_of(path)
+        if opened & WRITES and not _PLAIN.match(path) and not self._may_write(path):
+            return self._scratch_of(path, new=bool(opened & os.O_EXCL))
         return None
 
     def _may_write(self, path: str) -> bool:
@@ -305,10 +313,12 @@ class Tracer:
             return False
         return os.access(path if os.path.lexists(path) else os.path.dirname(path), os.W_OK)
 
-    def _scratch_of(self, path: str) -> str:
+    def _scratch_of(self, path: str, *, new: bool = False) -> str:
+        """A file of ours with what the other has; one that is to be `new` is not yet there."""
         place = Path(self.scratch, f"file{len(self.moved)}")
         with suppress(OSError, ValueError):
-            place.write_bytes(Path(path).read_bytes() if os.path.isfile(path) else b"")
+            if not new:
+                place.write_bytes(Path(path).read_bytes() if os.path.isfile(path) else b"")
         self.moved[path] = str(place)
         return str(place)
 
@@ -371,20 +381,19 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     except StoppedError as stopped:
         why = str(stopped)
     signal.alarm(0)
-    for pid in {first, *tracer.alive}:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    _end({first, *tracer.alive})
     os.lseek(told, 0, os.SEEK_SET)
     with os.fdopen(told, "rb") as file:
         data = file.read()
     for each in tracer.trains:
         each["told"] = data[: each["told"]].count(b"\0")
     lines = data.decode(errors="replace").split("\0")
-    errors = Path(scratch, "stderr").read_text(errors="replace")[-4000:]
+    errors = Path(scratch, "stderr").read_text(errors="replace")[-400_000:]
+    errors = "\n".join(line for line in errors.splitlines() if not line.startswith("+"))[-4000:]  # without set -x's
     return {
         "code": code, "why": why, "trains": tracer.trains, "others": tracer.others, "varying": tracer.varying,
         "tests": tracer.tests, "told": [line.split("\t", 3) for line in lines if line.count("\t") >= 3],
-        "stderr": errors, "scratch": scratch,
+        "stderr": errors, "stdout": Path(scratch, "stdout").read_text(errors="replace")[-4000:],
     }  # fmt: skip
 
 
@@ -399,6 +408,18 @@ def _last_of(child: int) -> int:
                 signal.signal(signal.SIGALRM, lambda *_: os._exit(code))
                 signal.alarm(BACKGROUND_S)
     return code
+
+
+def _end(pids: set[int]) -> None:
+    """Kills what is left and waits until it is gone."""
+    stopped = time.monotonic() + BACKGROUND_S
+    with suppress(ChildProcessError):
+        while pids or time.monotonic() < stopped:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            pid, status = os.waitpid(-1, 0x40000000)
+            pids = {pid} if os.WIFSTOPPED(status) else set()
 
 
 def _begin(request: dict[str, Any], env: dict[str, str], told: int, isolation: Isolation, values: Values,
