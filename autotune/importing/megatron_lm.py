@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from autotune.importing.found import Asked, Found, Kept, Started
 from trainer.command_line.launchers import Sizes
@@ -74,6 +76,22 @@ def from_log(text: str, asked: Asked) -> Found:
             "a log has no command: bursts run our own model (engine megatron); import the script for yours",
             *((f"{world} ranks are taken as {nodes} nodes of {per_node}: else give --gpus-per-node",) if nodes else ()),
         ),
+    )
+
+
+def from_values(values: Mapping[str, Any], asked: Asked) -> Found:
+    """What the arguments say that a trainer had inside: its launcher makes them, and no command line has them."""
+    world = values.get("world_size")
+    reading = read_values({**defaults(), **values}, world_size=world)
+    _refuse_missing(reading, asked)
+    per_node = asked.gpus_per_node or (min(8, world) if world else None)
+    return Found(
+        what="the arguments of a recorded start of Megatron-LM",
+        model=reading.model,
+        knobs=reading.knobs,
+        kept=tuple(Kept(words=field, why=why) for field, why in reading.unread.items()),
+        sizes=Sizes(nodes=world // per_node if world and per_node else None, gpus_per_node=per_node, tasks=world),
+        notes=("its launcher makes the arguments itself: bursts run our own model (engine megatron)",),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts, secrets
+from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, recorded, scripts, secrets
 from autotune.importing.files import text_of
 from autotune.importing.found import Asked, Found, Started, check_given
 from autotune.importing.recipe import Imported, built, with_changes
@@ -44,6 +44,8 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
         for fits, read in DOCUMENTS:
             if fits(data):
                 return read(data, asked), None
+    if data is not None and recorded.is_recorded(data):
+        return _recorded(data, asked)
     if data is not None and arguments_file.is_arguments(data):
         texts = data if text.lstrip().startswith("{") else arguments_file.read_texts(text)
         return _command(arguments_file.from_yaml(texts, asked), asked, "a YAML file of Megatron-LM's arguments")
@@ -54,6 +56,15 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
     if asked.file.endswith(".py"):
         raise refused(asked.file, "it is a Python program, which is not read", OF_A_RUN)
     return _command(scripts.started(text, asked), asked, "a launch script")
+
+
+def _recorded(data: dict[str, Any], asked: Asked) -> tuple[Found, Started | None]:
+    """A command that was recorded, or the arguments that a trainer had settled on inside a real start."""
+    started = recorded.started(data, asked)
+    values = data.get("inside", {}).get("arguments")
+    if values and not (megatron_lm.is_megatron_lm(started) or bridge.is_bridge(started)):
+        return megatron_lm.from_values(values, asked), None
+    return _command(started, asked, "a recorded start")
 
 
 def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:

@@ -23,6 +23,7 @@ from trainer.command_line.launchers import (
     torchrun_environment,
 )
 from trainer.command_line.login import login_line
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recording.expressions import CALCULATED, expression
 from trainer.recording.programs import TRAINS, headers_of
@@ -33,7 +34,7 @@ from trainer.secrets import is_secret, is_secret_flag
 ARGUMENTS = "@"
 MOST_MISSING = 20  # variables without which a script ends
 _MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
-_OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
+_OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|MAKE\w*|MFLAGS|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
 _PREPARES = re.compile(
     r"(module|ml) (?!list|avail|show)|(conda|mamba|micromamba|pyenv) (activate|deactivate|shell)|spack (load|unload|env)"
     r"|ulimit |eval |(cd|pushd|popd)\b|(source|\.) \S*/activate\b"
@@ -148,7 +149,7 @@ def started_of(
     """What a recording says of a training job."""
     first = found.first
     if not first["trains"]:
-        raise BadInputError(*problems) if problems else refused(asked.file, _not_reached(first), OF_A_RUN)
+        raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), OF_A_RUN)
     at = max(range(len(first["trains"])), key=lambda index: _rank(first["trains"][index]["words"]))
     train = first["trains"][at]
     other = _same(train, at, found.second["trains"])
@@ -156,7 +157,7 @@ def started_of(
         raise refused(asked.file, "how many arguments it has depends on what only the job knows", OF_A_RUN)
     line = _line(train, first["told"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
-    split = _program_end(train["words"])
+    split = program_end(train["words"])
     launchers = tuple(Peeled(name=each["name"], words=tuple(each["words"])) for each in train["launched"])
     headers = (*command.headers, *train["headers"])
     setup, outside = _setup(train, first["told"], command.cwd)
@@ -198,7 +199,7 @@ def _line(train: Mapping[str, Any], told: Sequence[Sequence[str]]) -> str:
     return next((line for kind, pid, line, _ in reversed(told[: train["told"]]) if kind == "at" and pid in pids), "?")
 
 
-def _not_reached(first: Mapping[str, Any]) -> str:
+def not_reached(first: Mapping[str, Any]) -> str:
     """Why no training command was started, as bash says it."""
     at = [each for each in first["told"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
@@ -207,7 +208,7 @@ def _not_reached(first: Mapping[str, Any]) -> str:
     return f"no training command was reached: {why}" + (f": {said}" if (said := _said(first)) else "") + others
 
 
-def _program_end(words: Sequence[str]) -> int:
+def program_end(words: Sequence[str]) -> int:
     """Behind the script, or behind the module of -m."""
     for index, word in enumerate(words):
         if word == "-m":
@@ -362,6 +363,7 @@ NOT_ISOLATED = (
     "--trust runs it all the same, with every launcher a stub; or import what a run leaves: moe-autotune record -- "
     "COMMAND where namespaces are allowed, MOE_AUTOTUNE_RECORD=FILE in a real start, or its log"
 )
+MOE_RECORD_HINT = f"export PYTHONPATH={INJECTED}${{PYTHONPATH:+:$PYTHONPATH}} MOE_AUTOTUNE_RECORD=$PWD/record.json"
 OF_A_RUN = (
     "name the script that starts pretrain_gpt.py or the like, or import what a run of it left: MOE_AUTOTUNE_RECORD=FILE "
     "in a real start, the log of rank 0, the configuration that Megatron-Bridge dumps, or a file of its arguments"

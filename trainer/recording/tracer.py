@@ -345,7 +345,14 @@ def _found(word: str, variables: dict[str, str], cwd: str) -> str | None:
         found = os.path.join(cwd, word)
         return found if os.path.exists(found) else None
     folders = [*variables.get("PATH", "").split(":"), "/usr/local/bin", "/usr/bin", "/bin"]
-    return next((path for folder in folders if folder and os.access(path := f"{folder}/{word}", os.X_OK)), None)
+    there = [path for folder in folders if folder and os.access(path := f"{folder}/{word}", os.X_OK)]
+    return next((path for path in there if not word.startswith("python") or _is_binary(path)), None)
+
+
+def _is_binary(path: str) -> bool:
+    """Not a script of pyenv or the like, which looks for the real one."""
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:

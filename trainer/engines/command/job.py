@@ -12,6 +12,7 @@ from trainer.burst import Burst
 from trainer.command_line.expanding import with_values
 from trainer.command_line.variables import expanded, is_inherited, names_itself, variables
 from trainer.engines.command.bounds import Bounds
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.kinds import KINDS, Asked
 from trainer.engines.command.kinds.asked import COMMAND, WRITTEN
 from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
@@ -22,7 +23,6 @@ from trainer.recipe.sections import TrainerSettings
 from trainer.secrets import mask_file, masked
 
 KEPT_BYTES = 4 << 20  # of a log, at either end
-INJECTED = Path(__file__).parent / "injected"
 
 
 @dataclass(frozen=True, kw_only=True)
