@@ -12,6 +12,7 @@ import yaml
 from autotune.importing.checkout import version_beside
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
+from trainer.command_line.jobs import job_settings
 from trainer.command_line.megatron_lm.model import model_words
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe import Recipe
@@ -78,8 +79,8 @@ def built(found: Found, asked: Asked) -> Imported:
 
 
 def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:
-    """Slurm over several nodes, and in the script's own container; None: on this machine."""
-    if settings := found.container.settings():
+    """Slurm over several nodes, in the job and the container that the script asks for; None: on this machine."""
+    if settings := {**job_settings(found.headers), **found.container.settings()}:
         return {"slurm": settings}
     of_slurm = bool(found.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in found.launchers)
     return "slurm" if of_slurm and nodes > 1 else None
