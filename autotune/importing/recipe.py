@@ -14,6 +14,7 @@ from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
 from trainer.command_line.jobs import job_settings
 from trainer.command_line.megatron_lm.model import model_words
+from trainer.command_line.megatron_lm.words import of_a_fork
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
@@ -22,6 +23,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
+from trainer.recipe.sections import TuneSettings
 from trainer.recipe.source import Source, nearest
 
 BRIDGE = "megatron-bridge"  # its own recipe may say otherwise: a default that is named stays named
@@ -61,6 +63,8 @@ def built(found: Found, asked: Asked) -> Imported:
         section = data.setdefault(KNOBS[name].section, {})
         if value != KNOBS[name].default or KNOBS[name].section != "knobs" or found.kind == BRIDGE:
             section[name] = list(value) if isinstance(value, tuple) else value
+    if frozen := [name for name, _ in of_a_fork(found.command) if name in KNOBS]:
+        data["tune"] = {"freeze": [*TuneSettings().freeze, *frozen]}
     if found.kind is not None:
         data["burst"] = {"engine": "command"}
         if launcher := _launcher(found, data["cluster"]["nodes"]):
