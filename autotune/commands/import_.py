@@ -27,13 +27,17 @@ def import_(
         list[str] | None,
         Parameter(name="--set", negative=(), help="NAME=VALUE: a variable of the script, or a field of the model."),
     ] = None,
+    vocab_size: Annotated[
+        Count, Parameter(help="Size of the vocabulary, if neither the file nor a tokenizer says.")
+    ] = None,
     name: Annotated[str | None, Parameter(help="The recipe's name; default the file's.")] = None,
     env: Annotated[
         list[str] | None,
         Parameter(name="--env", negative=(), help="A variable of yours that the script sees; ALL: all of them."),
     ] = None,
     exists: Annotated[
-        list[str] | None, Parameter(name="--exists", negative=(), help="A file that the script finds, also if not here.")
+        list[str] | None,
+        Parameter(name="--exists", negative=(), help="A file that the script finds, also if not here."),
     ] = None,
     absent: Annotated[
         list[str] | None, Parameter(name="--absent", negative=(), help="A file that the script does not find.")
@@ -60,7 +64,7 @@ def import_(
         gpu=gpu,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        given=_given(set_ or []),
+        given=_given(set_ or []) | ({} if vocab_size is None else {"vocab_size": str(vocab_size)}),
         name=name,
         env=tuple(env or ()),
         exists=tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in exists or ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -29,9 +29,9 @@ def record(
     """
     import json
 
+    from autotune.importing.found import Asked
     from autotune.importing.recorded import written
     from autotune.importing.scripts import MOE_RECORD_HINT, isolated
-    from autotune.importing.found import Asked
     from autotune.output import text_at
     from trainer.errors import refused
     from trainer.recording.record import Asked as Command
@@ -42,7 +42,7 @@ def record(
         return Answer(document={"schema": 1, "environment": MOE_RECORD_HINT})
     target = text_at(output, inputs=(), force=force)
     isolation = isolated(Asked(file=command[0], trust=trust, tell=lambda line: print(line, file=sys.stderr)))
-    sizes = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
+    sizes: dict[str, Any] = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
     asked = Command(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
     found = recorded(asked, isolation)
     if not found.first["trains"]:

@@ -12,6 +12,7 @@ from typing import Any
 from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, recorded, scripts, secrets
 from autotune.importing.files import text_of
 from autotune.importing.found import Asked, Found, Started, check_given
+from autotune.importing.here import vocabulary_here
 from autotune.importing.recipe import Imported, built, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
@@ -79,7 +80,18 @@ def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started 
             f"{OF_A_RUN}, or write a recipe by hand with trainer.kind: custom",
         )
     of_whom = what if "Megatron-LM" in what else f"{what} of Megatron-LM"
-    return megatron_lm.from_command(started, asked, what=of_whom), started
+    return _with_vocabulary(megatron_lm.from_command(started, asked, what=of_whom), started, asked), started
+
+
+def _with_vocabulary(found: Found, started: Started, asked: Asked) -> Found:
+    """The size of the vocabulary from the tokenizer that the command names, where that is on this machine."""
+    if isinstance(found.model, str) or found.model.get("vocab_size") or "vocab_size" in asked.given:
+        return found
+    read = vocabulary_here(started.argv, asked.cwd or str(Path(asked.file).parent))
+    if read is None:
+        return found
+    note = f"{read[0]} tokens, by {read[1]}"
+    return replace(found, model={**found.model, "vocab_size": read[0]}, notes=(*found.notes, note))
 
 
 def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
@@ -88,7 +100,8 @@ def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
     lost = _lost(first, started, world)
     if not lost:
         return first
-    found = megatron_lm.from_command(started, asked, what=first.found.what, stays=frozenset(lost))
+    again = megatron_lm.from_command(started, asked, what=first.found.what, stays=frozenset(lost))
+    found = _with_vocabulary(again, started, asked)
     second = built(found, asked)
     return with_changes(second, _lost(second, started, world))
 

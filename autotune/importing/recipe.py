@@ -12,6 +12,7 @@ import yaml
 from autotune.importing.checkout import version_beside
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
+from autotune.importing.here import gpu_here
 from trainer.command_line.jobs import job_settings
 from trainer.command_line.megatron_lm.model import model_words
 from trainer.command_line.megatron_lm.words import of_a_fork
@@ -123,6 +124,9 @@ def _gpu(found: Found, asked: Asked) -> str:
     named = {gpu for gpu in known if gpu in words}
     if len(named) == 1:
         return named.pop()
+    if here := gpu_here(known):
+        asked.tell(f"{here} is the GPU of this machine: --gpu for another")
+        return here
     raise refused(asked.file, "it does not say on which GPU", f"--gpu, one of {', '.join(known)}")
 
 
@@ -133,7 +137,7 @@ def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
     fields = {**found.model, **_given_fields(asked)}
     if not fields.get("vocab_size"):
         raise refused(
-            asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--set vocab_size=N"
+            asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--vocab-size N"
         )
     try:
         model = Architecture.model_validate(fields)

@@ -11,8 +11,9 @@ from autotune.importing.found import Asked, Started
 from autotune.importing.scripts import program_end, started_of
 from trainer.command_line.launchers import Sizes
 from trainer.errors import refused
+from trainer.recording.jail import Isolation
 from trainer.recording.record import Asked as Command
-from trainer.recording.record import Isolation, Recording
+from trainer.recording.record import Recording
 from trainer.secrets import is_secret, redacted
 
 
@@ -45,7 +46,8 @@ def started(data: Mapping[str, Any], asked: Asked) -> Started:
         told = dict(data["recording"])
         told["isolation"] = Isolation(told["isolation"])
         told["pairs"] = tuple(map(tuple, told["pairs"]))
-        command = {name: tuple(value) if isinstance(value, list) else value for name, value in data["command"].items()}
+        lists = {name: tuple(value) if isinstance(value, list) else value for name, value in data["command"].items()}
+        command: dict[str, Any] = lists
         return started_of(Recording(**told), Command(**command), asked)
     except (KeyError, TypeError, IndexError) as error:
         raise refused(asked.file, f"it is no whole recording: {error!r}", "record the start again") from None

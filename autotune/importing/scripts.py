@@ -1,4 +1,4 @@
-"""A launch script as real bash runs it: which of its commands trains, what starts the ranks, what only the job knows."""
+"""A launch script as real bash runs it: what trains, what starts the ranks, what only the job knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.importing.container import container_in
-from autotune.importing.environment import is_knob, is_launchers
+from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started, check_given, short
 from trainer.command_line.launchers import (
     TORCHRUNS,
@@ -26,9 +26,10 @@ from trainer.command_line.login import login_line
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recording.expressions import CALCULATED, expression
+from trainer.recording.jail import Isolation
 from trainer.recording.programs import TRAINS, headers_of
 from trainer.recording.record import Asked as Command
-from trainer.recording.record import Isolation, NotIsolatedError, Recording, isolation_here, record
+from trainer.recording.record import NotIsolatedError, Recording, isolation_here, record
 from trainer.secrets import is_secret, is_secret_flag
 
 ARGUMENTS = "@"
@@ -36,8 +37,8 @@ MOST_MISSING = 20  # variables without which a script ends
 _MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
 _OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|MAKE\w*|MFLAGS|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
 _PREPARES = re.compile(
-    r"(module|ml) (?!list|avail|show)|(conda|mamba|micromamba|pyenv) (activate|deactivate|shell)|spack (load|unload|env)"
-    r"|ulimit |eval |(cd|pushd|popd)\b|(source|\.) \S*/activate\b"
+    r"(module|ml) (?!list|avail|show)|(conda|mamba|micromamba|pyenv) (activate|deactivate|shell)"
+    r"|spack (load|unload|env)|ulimit |eval |(cd|pushd|popd)\b|(source|\.) \S*/activate\b"
 )
 
 
@@ -46,7 +47,8 @@ def started(text: str, asked: Asked) -> Started:
     script = Path(asked.file).resolve()
     headers = tuple(headers_of(text))
     command = Command(
-        argv=("bash", str(script), *_arguments(asked)), cwd=asked.cwd or str(script.parent), env=_environment(asked), headers=headers, fixed=_fixed(asked),
+        argv=("bash", str(script), *_arguments(asked)), cwd=asked.cwd or str(script.parent), headers=headers,
+        env=_environment(asked), fixed=_fixed(asked),
         in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
     )  # fmt: skip
     found, command, problems = _reaching(command, asked, text)
@@ -86,12 +88,14 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
     for _ in range(MOST_MISSING):
         if found.first["trains"] or found.first["why"]:
             break
-        if name := _lacking(found.first, text, {*missing, *command.fixed}):
-            line, name, why = name
+        if lacking := _lacking(found.first, text, {*missing, *command.fixed}):
+            line, name, why = lacking
             command = _with_stand_in(command, name)
             if not is_secret(name):  # which is left out anyway
                 missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
-        elif path := next((path for path, run in reversed(found.otherwise.items()) if _gets_further(run, found.first)), None):
+        elif path := next(
+            (path for path, run in reversed(list(found.otherwise.items())) if _gets_further(run, found.first)), None
+        ):
             folder = "/" if found.first["tests"][path].endswith("/d") else ""
             command = replace(command, present=(*command.present, path + folder))
         elif command.cwd != os.getcwd() and not asked.cwd:
@@ -103,7 +107,7 @@ def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Com
 
 
 def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
-    """Line, name and why of a variable without which the script ended: bash names it, or it was empty before the end."""
+    """Line, name and why of a variable without which the script ended: bash names it, or it was the last empty one."""
     lines = first["stderr"].strip().splitlines()
     if lines and (match := _MISSING.search(lines[-1])) and match[2] not in known:
         line, name, why = match.groups()
@@ -138,7 +142,9 @@ def isolated(asked: Asked) -> Isolation:
     try:
         found = isolation_here(trust=asked.trust)
     except NotIsolatedError as error:
-        raise refused(asked.file, f"nothing was run, as nothing would keep it from changing files: {error}", NOT_ISOLATED) from None
+        raise refused(
+            asked.file, f"nothing was run, as nothing would keep it from changing files: {error}", NOT_ISOLATED
+        ) from None
     asked.tell(f"{asked.file}: {ISOLATED[found]}")
     return found
 
@@ -204,7 +210,9 @@ def not_reached(first: Mapping[str, Any]) -> str:
     at = [each for each in first["told"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
-    others = "; it started " + ", ".join(dict.fromkeys(each[0] for each in first["others"][:8])) if first["others"] else ""
+    others = (
+        "; it started " + ", ".join(dict.fromkeys(each[0] for each in first["others"][:8])) if first["others"] else ""
+    )
     return f"no training command was reached: {why}" + (f": {said}" if (said := _said(first)) else "") + others
 
 
@@ -237,7 +245,9 @@ def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> 
                           hint=f"--set={flag or '--FLAG'}=VALUE")  # fmt: skip
 
 
-def _setup(train: Mapping[str, Any], told: Sequence[Sequence[str]], cwd: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _setup(
+    train: Mapping[str, Any], told: Sequence[Sequence[str]], cwd: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Lines that prepare the shell that trains, and those around a container or another machine's shell."""
     order = [str(pid) for pid in train["pids"]]
     inside = order[: order.index(str(train["apart"])) + 1] if train["apart"] else order
@@ -275,7 +285,7 @@ def _variables(
         if name in base and name not in asked_for:
             text = text.replace(base[name], f"${{{name}}}")
         elif name.endswith("PATH"):
-            text = re.sub(r"^:|:$", lambda match: f"${{{name}}}:" if match.start() == 0 else f":${{{name}}}", text)
+            text = f"${{{name}}}" * text.startswith(":") + text + f"${{{name}}}" * text.endswith(":")
         expanded += [text] if word.expands and not is_launchers(name) else []
         env[name] = text
     return env, expanded, left
@@ -355,7 +365,7 @@ def _difference(words: Sequence[str], other: Sequence[str]) -> str:
 
 
 ISOLATED = {
-    Isolation.NAMESPACES: "run by bash in namespaces of its own: launchers are stubs, no network, nothing it writes stays",
+    Isolation.NAMESPACES: "run by bash in its own namespaces: launchers are stubs, no network, nothing it writes stays",
     Isolation.LANDLOCK: "run by bash under Landlock: launchers are stubs, no network, nothing it writes stays",
     Isolation.NONE: "run by bash without isolation (--trust): launchers are stubs, what it writes goes elsewhere",
 }
@@ -365,6 +375,7 @@ NOT_ISOLATED = (
 )
 MOE_RECORD_HINT = f"export PYTHONPATH={INJECTED}${{PYTHONPATH:+:$PYTHONPATH}} MOE_AUTOTUNE_RECORD=$PWD/record.json"
 OF_A_RUN = (
-    "name the script that starts pretrain_gpt.py or the like, or import what a run of it left: MOE_AUTOTUNE_RECORD=FILE "
-    "in a real start, the log of rank 0, the configuration that Megatron-Bridge dumps, or a file of its arguments"
+    "name the script that starts pretrain_gpt.py or the like, or import what a run of it left: "
+    "MOE_AUTOTUNE_RECORD=FILE in a real start, the log of rank 0, the configuration that Megatron-Bridge "
+    "dumps, or a file of its arguments"
 )

@@ -9,10 +9,10 @@ from trainer.recipe.launching import SlurmSettings
 
 # as written -> the setting of `burst.launcher.slurm`
 SETTINGS = {
-    **{flag: "account" for flag in ("--account", "-A")},
-    **{flag: "partition" for flag in ("--partition", "-p")},
-    **{flag: "qos" for flag in ("--qos", "-q")},
-    **{flag: "constraint" for flag in ("--constraint", "-C")},
+    **dict.fromkeys(("--account", "-A"), "account"),
+    **dict.fromkeys(("--partition", "-p"), "partition"),
+    **dict.fromkeys(("--qos", "-q"), "qos"),
+    **dict.fromkeys(("--constraint", "-C"), "constraint"),
 }
 # what `allocate` keeps of the rest; sizes, names and logs are the tuner's own
 ALLOCATES = {"--time": "--time", "-t": "--time", "--reservation": "--reservation", "--mem": "--mem",

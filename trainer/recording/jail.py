@@ -126,7 +126,8 @@ def _layer(path: str, place: str) -> None:
     options = f"lowerdir={path},upperdir={layer}/up,workdir={layer}/work"
     for data in (f"{options},userxattr", options):
         with suppress(OSError):
-            return kernel.mount("overlay", place, "overlay", kernel.NO_SUID | kernel.NO_DEV, data)
+            kernel.mount("overlay", place, "overlay", kernel.NO_SUID | kernel.NO_DEV, data)
+            return
     with suppress(OSError):  # a file system that takes no layer: read only
         kernel.mount(path, place, None, kernel.BIND)
         kernel.make_read_only(place)

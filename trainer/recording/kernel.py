@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 PTRACE_TRACEME, PTRACE_CONT, PTRACE_SETOPTIONS, PTRACE_GETREGSET, PTRACE_SETREGSET = 0, 7, 0x4200, 0x4204, 0x4205
 TRACE_FORKS, TRACE_SECCOMP, TRACE_EXIT_KILLS = 0x2 | 0x4 | 0x8, 0x80, 0x100000
@@ -23,37 +24,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALLOW, _TRACE, _ERRNO, _KILL = 0x7FFF0000, 0x7FF00000, 0x00050000, 0x80000000
 _X32 = 0x40000000  # system calls of the x32 ABI begin here
 
-# name -> (x86_64, aarch64); None: it has none
-_NUMBERS: dict[str, tuple[int | None, int | None]] = {
-    "open": (2, None), "stat": (4, None), "lstat": (6, None), "access": (21, None), "creat": (85, None),
-    "execve": (59, 221), "chdir": (80, 49), "openat": (257, 56), "newfstatat": (262, 79), "faccessat": (269, 48),
-    "faccessat2": (439, 439), "statx": (332, 291),
-    "socket": (41, 198), "socketpair": (53, 199), "execveat": (322, 281), "openat2": (437, 437), "clone3": (435, 435),
-    "io_uring_setup": (425, 425), "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131),
-    "pidfd_send_signal": (424, 424), "rt_sigqueueinfo": (129, 138), "ptrace": (101, 117), "setrlimit": (160, 164),
-    "process_vm_writev": (311, 271), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
-    "open_by_handle_at": (304, 265), "keyctl": (250, 219), "add_key": (248, 217), "bpf": (321, 280),
-    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
-    "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "utime": (132, None),
-    "utimes": (235, None), "utimensat": (280, 88), "futimesat": (261, None), "truncate": (76, 45), "unlink": (87, None),
-    "unlinkat": (263, 35), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "rmdir": (84, None),
-    "mkdir": (83, None), "mkdirat": (258, 34), "link": (86, None), "linkat": (265, 37), "symlink": (88, None),
-    "symlinkat": (266, 36), "mknod": (133, None), "mknodat": (259, 33), "msgget": (68, 186), "shmget": (29, 194),
-    "semget": (64, 190), "mq_open": (240, 180), "ioctl": (16, 29), "prlimit64": (302, 261), "clone": (56, 220),
-    "setpriority": (141, 140), "sched_setaffinity": (203, 122), "ioprio_set": (251, 30),
-}  # fmt: skip
-TRACED = ("execve", "chdir", "open", "openat", "creat", "stat", "lstat", "newfstatat", "access", "faccessat",
-          "faccessat2", "statx")  # fmt: skip
-DONE = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "setrlimit", "setpriority",
-        "sched_setaffinity", "ioprio_set")  # answered as done  # fmt: skip
-REFUSED = ("socket", "socketpair", "ptrace", "process_vm_writev", "unshare", "setns", "mount", "umount2", "keyctl",
-           "open_by_handle_at", "add_key", "bpf", "msgget", "shmget", "semget", "mq_open")  # fmt: skip
-UNKNOWN = ("execveat", "openat2", "clone3", "io_uring_setup")  # for which programs take the older call
-CHANGES = ("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr",
-           "fsetxattr", "removexattr", "lremovexattr", "utime", "utimes", "utimensat", "futimesat", "truncate", "unlink",
-           "unlinkat", "rename", "renameat", "renameat2", "rmdir", "mkdir", "mkdirat", "link", "linkat", "symlink",
-           "symlinkat", "mknod", "mknodat")  # of the file system without opening a file  # fmt: skip
+# name, numbers (none: the architecture lacks it) and what a script's call becomes: `traced` stops it for the tracer,
+# `done` answers as if it were done, `changes` does so where nothing else keeps files as they are, `refused` and
+# `unknown` answer with an error, the latter so that programs take the older call
+_CALLS = [row.split(",") for row in Path(__file__).with_name("calls.csv").read_text().splitlines()[1:]]
 _IOCTLS = (0x5412, 0x40086602, 0x401C5820)  # TIOCSTI, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 _EPERM, _ENOSYS, _AUDIT = 1, 38, {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -81,7 +55,14 @@ def machine() -> Machine | None:
 def number(name: str) -> int | None:
     """The system call's number on this machine; None where it has none."""
     found = machine()
-    return None if found is None else _NUMBERS[name][found.name == "aarch64"]
+    cells = next(row for row in _CALLS if row[0] == name)
+    cell = "" if found is None else cells[1 + (found.name == "aarch64")]
+    return int(cell) if cell else None
+
+
+def names(*answers: str) -> list[str]:
+    """System calls that get one of these answers."""
+    return [row[0] for row in _CALLS if row[3] in answers]
 
 
 def _checked(result: int, what: str) -> int:
@@ -142,18 +123,21 @@ def filter_calls(*, changes_done: bool) -> None:
     assert found is not None
     rules = [(0x20, 0, 0, 4), (0x15, 1, 0, _AUDIT[found.name]), (0x06, 0, 0, _KILL), (0x20, 0, 0, 0)]
     rules += [(0x35, 0, 1, _X32), (0x06, 0, 0, _KILL)]
-    done = (*DONE, *CHANGES) if changes_done else DONE
-    for names, answer in ((TRACED, _TRACE), (done, _ERRNO), (REFUSED, _ERRNO | _EPERM), (UNKNOWN, _ERRNO | _ENOSYS)):
-        for each in names:
+    done = names("done", "changes") if changes_done else names("done")
+    refused, unknown = (names("refused"), _ERRNO | _EPERM), (names("unknown"), _ERRNO | _ENOSYS)
+    for calls, answer in ((names("traced"), _TRACE), (done, _ERRNO), refused, unknown):
+        for each in calls:
             if (call := number(each)) is not None:
                 rules += [(0x15, 0, 1, call), (0x06, 0, 0, answer)]
     for request in _IOCTLS:
-        rules += [(0x15, 0, 4, number("ioctl")), (0x20, 0, 0, 24), (0x15, 0, 1, request), (0x06, 0, 0, _ERRNO | _EPERM)]
+        rules += [(0x15, 0, 4, number("ioctl") or 0), (0x20, 0, 0, 24), (0x15, 0, 1, request)]
+        rules += [(0x06, 0, 0, _ERRNO | _EPERM)]
         rules += [(0x20, 0, 0, 0)]
-    rules += [(0x15, 0, 4, number("clone")), (0x20, 0, 0, 16), (0x45, 0, 1, NEW_USER), (0x06, 0, 0, _ERRNO | _EPERM)]
+    rules += [(0x15, 0, 4, number("clone") or 0), (0x20, 0, 0, 16), (0x45, 0, 1, NEW_USER)]
+    rules += [(0x06, 0, 0, _ERRNO | _EPERM)]
     rules += [(0x20, 0, 0, 0)]
     # prlimit64 with new limits: the pointer's lower or upper half is not 0
-    rules += [(0x15, 0, 5, number("prlimit64")), (0x20, 0, 0, 32), (0x15, 0, 2, 0), (0x20, 0, 0, 36)]
+    rules += [(0x15, 0, 5, number("prlimit64") or 0), (0x20, 0, 0, 32), (0x15, 0, 2, 0), (0x20, 0, 0, 36)]
     rules += [(0x15, 1, 0, 0), (0x06, 0, 0, _ERRNO), (0x06, 0, 0, _ALLOW)]
     code = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     kept = ctypes.create_string_buffer(code, len(code))

@@ -91,7 +91,8 @@ class Becomes:
 
 def becomes(process: Process, values: Values) -> Becomes:
     """The program behind all launchers in front of it."""
-    words, launched, env = process.words, process.launched, []
+    env: list[tuple[str, str]] = []
+    words, launched = process.words, process.launched
     for _ in range(MOST_PASSED):
         name = os.path.basename(words[0])
         if name in DOES["ssh"]:
@@ -160,7 +161,9 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
     says = values.job if "--parsable" in own else f"Submitted batch job {values.job}"
     text = f'[ -z "$MOE_RECORD_JOB" ] || . "$MOE_RECORD_JOB"; {runs} >/dev/null 2>&1; echo {says}'
     told = (*own, *words[at : at + 1])
-    return Becomes(run=("bash", "-c", text, "sbatch", *words[at:]), launched=(*launched, Peeled(name="sbatch", words=told)))
+    return Becomes(
+        run=("bash", "-c", text, "sbatch", *words[at:]), launched=(*launched, Peeled(name="sbatch", words=told))
+    )
 
 
 def _reached(process: Process, values: Values) -> Becomes:
@@ -221,7 +224,9 @@ def _python(words: tuple[str, ...], process: Process, values: Values) -> Becomes
 def _date(words: Sequence[str], values: Values) -> Becomes:
     if any(re.match(r"-[^-]*[dfrs]|--(date|file|reference|set)", word) for word in words[1:]):
         return Becomes(run=tuple(words)) if not any(word.startswith(("-s", "--set")) for word in words) else Becomes()
-    return Becomes(run=("date", "-d", f"@{values.time}.{values.seed % 10**9:09d}", *words[1:]), varies=shlex.join(words))
+    return Becomes(
+        run=("date", "-d", f"@{values.time}.{values.seed % 10**9:09d}", *words[1:]), varies=shlex.join(words)
+    )
 
 
 def _scontrol(words: Sequence[str], values: Values) -> Becomes:
@@ -233,7 +238,12 @@ def _smi(words: Sequence[str], values: Values) -> Becomes:
         lines = (f"GPU {at}: {values.gpu} (UUID: GPU-{at})" for at in range(values.gpus_per_node))
     elif query := next((word for word in words if word.startswith("--query-gpu=")), None):
         fields = query.partition("=")[2].split(",")
-        known = {"name": values.gpu, "gpu_name": values.gpu, "memory.total": "81559 MiB", "count": f"{values.gpus_per_node}"}
+        known = {
+            "name": values.gpu,
+            "gpu_name": values.gpu,
+            "memory.total": "81559 MiB",
+            "count": f"{values.gpus_per_node}",
+        }
         lines = (", ".join(known.get(each, str(at)) for each in fields) for at in range(values.gpus_per_node))
     else:
         return Becomes()
@@ -299,6 +309,14 @@ def job_environment(values: Values, headers: Sequence[str], folder: str) -> dict
     return {**{name: str(value) for name, value in given.items()}, **_asked(headers, values)}
 
 
+_OF_HEADERS = {
+    "SLURM_CPUS_PER_TASK": ("--cpus-per-task", "-c"),
+    "SLURM_JOB_ACCOUNT": ("--account", "-A"),
+    "SLURM_JOB_PARTITION": ("--partition", "-p"),
+    "SLURM_ARRAY_TASK_ID": ("--array", "-a"),
+}
+
+
 def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
     """What #SBATCH lines add: the job's name, tasks and cores."""
     said, sizes = dict(options(headers, "srun")), slurm_sizes(headers)
@@ -306,8 +324,7 @@ def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
     found = {"SLURM_JOB_NAME": said.get("--job-name", said.get("-J", "sbatch"))}
     found |= {"SLURM_NTASKS": str(sizes.tasks or per_node * values.nodes), "SLURM_NTASKS_PER_NODE": str(per_node)}
     found |= {"SLURM_NPROCS": found["SLURM_NTASKS"], "SLURM_TASKS_PER_NODE": f"{per_node}(x{values.nodes})"}
-    for variable, flags in (("SLURM_CPUS_PER_TASK", ("--cpus-per-task", "-c")), ("SLURM_JOB_ACCOUNT", ("--account", "-A")),
-                            ("SLURM_JOB_PARTITION", ("--partition", "-p")), ("SLURM_ARRAY_TASK_ID", ("--array", "-a"))):  # fmt: skip
+    for variable, flags in _OF_HEADERS.items():
         if value := next((said[flag] for flag in flags if flag in said), None):
             found[variable] = re.split(r"[-,:%]", value)[0] if variable == "SLURM_ARRAY_TASK_ID" else value
     return {**found, **slurm_environment(headers)}

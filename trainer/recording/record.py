@@ -106,17 +106,20 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
     """One run in a process of its own, whose scratch folder goes with it."""
     job = job_environment(values, asked.headers, asked.cwd)
     known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
-    own = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH") if name in os.environ}
+    own = {
+        name: os.environ[name] for name in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH") if name in os.environ
+    }
     scratch = tempfile.mkdtemp(prefix="moe-autotune-")
     request = {
         "argv": asked.argv, "cwd": asked.cwd, "values": asdict(values), "isolation": isolation, "scratch": scratch,
-        "env": {**known, **own, **(job if asked.in_job else {}), **asked.env, **_fixed(asked.fixed)}, "limit_s": asked.limit_s,
-        "present": asked.present, "absent": asked.absent, "bash_env": Path(__file__).with_name("bash_env.sh").read_text(),
+        "env": {**known, **own, **(job if asked.in_job else {}), **asked.env, **_fixed(asked.fixed)},
+        "limit_s": asked.limit_s, "present": asked.present, "absent": asked.absent,
+        "bash_env": Path(__file__).with_name("bash_env.sh").read_text(),
         "job": "".join(f"export {name}='{value}'\n" for name, value in job.items()),
     }  # fmt: skip
     try:
         done = subprocess.run(
-            [sys.executable, "-S", "-m", "trainer.recording.tracer"], input=json.dumps(request), capture_output=True,
+            [sys.executable, "-S", "-m", "trainer.recording.worker"], input=json.dumps(request), capture_output=True,
             text=True, env={"PYTHONPATH": str(ROOT)}, check=False, timeout=asked.limit_s + 60,
         )  # fmt: skip
     finally:
@@ -129,7 +132,9 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
 def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
     """Every value that only the job knows, longest first, with the expression that gives it."""
     one, two = runs
-    found = [(a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False) if a[0] == b[0]]
+    found = [
+        (a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False) if a[0] == b[0]
+    ]
     dates = {a: b for a, b, words in found if words.startswith("$(date") and a.startswith("[")}
     found = [each for each in found if each[0] not in dates]
     found += [(_output(a), _output(b), words) for a, b, words in
@@ -142,7 +147,10 @@ def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: 
         jobs = [job_environment(values, asked.headers, asked.cwd) for values in runs]
         found += [(jobs[0][name], jobs[1][name], f"${name}") for name in names] + hosts
     found += [(one.hosts[0], two.hosts[0], "$(hostname)"), (str(one.pid), str(two.pid), "$$")]
-    seeds = [_output(json.dumps(["bash", "-c", f"RANDOM={each.seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split() for each in runs]
+    seeds = [
+        _output(json.dumps(["bash", "-c", f"RANDOM={each.seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split()
+        for each in runs
+    ]
     found += [(a, b, "$RANDOM") for a, b in zip(*seeds, strict=True)]
     found += [(str(one.time), str(two.time), "$EPOCHSECONDS")]
     return sorted((each for each in found if each[0] and each[1]), key=lambda each: -len(each[0]))

@@ -1,8 +1,7 @@
 """Runs a command and decides of every program that it or its children start what becomes of it (`programs.py`).
 
-One process, stopped by ptrace at the system calls that start programs and name files: what is started is rewritten in
-place, and files that the script may not write are others. Run by `record.py` as a process of its own: a request as JSON
-on standard input, what was recorded on standard output.
+Processes are stopped by ptrace at the system calls that start programs and name files: what is started is rewritten in
+place, and files that the script may not write are others.
 """
 
 from __future__ import annotations
@@ -11,27 +10,21 @@ import json
 import os
 import re
 import signal
-import struct
-import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trainer.command_line.launchers import Peeled
 from trainer.recording import kernel
-from trainer.recording.jail import SCRATCH, Isolation, enter_namespaces, first_process, limits
+from trainer.recording.jail import Isolation
 from trainer.recording.programs import Becomes, Process, Values, becomes, headers_of
+from trainer.recording.stop import Stop
 
-TOLD = 250  # the file descriptor that bash tells
 MOST_PROCESSES = 500
-BACKGROUND_S = 3  # for what runs on when the script has ended
 ABSENT, SOURCE, TEST = "/.moe-autotune-absent/", "/.moe-autotune-source/", "/.moe-autotune-test/"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 AT_FDCWD = -100 & 0xFFFFFFFF
-NAMES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 # where each call has its path, the folder that it is relative to (None: the current one) and its open flags
 _PLACES = {"open": (0, None, 1), "creat": (0, None, None), "stat": (0, None, None), "lstat": (0, None, None),
            "access": (0, None, None), "chdir": (0, None, None), "openat": (1, 0, 2), "newfstatat": (1, 0, None),
@@ -43,57 +36,6 @@ _PLAIN = re.compile(r"/dev/(null|zero|full|tty|std(in|out|err)|fd/\d+)$|/proc/(s
 
 class StoppedError(Exception):
     """The recording ends here, and why."""
-
-
-@dataclass(kw_only=True)
-class Stop:
-    """A process at a system call: its registers and memory."""
-
-    pid: int
-    proc: int  # the /proc that knows its number
-
-    def __post_init__(self) -> None:
-        found = kernel.machine()
-        assert found is not None
-        self.machine, self.values = found, kernel.registers(self.pid)
-        self.free = self.values[found.stack] - 1024
-
-    @cached_property
-    def memory(self) -> int:
-        return os.open(f"{self.pid}/mem", os.O_RDWR, dir_fd=self.proc)
-
-    def argument(self, at: int) -> int:
-        return self.values[self.machine.arguments[at]]
-
-    def text(self, address: int) -> str:
-        found = b""
-        while b"\0" not in found:
-            found += os.pread(self.memory, 4096 - (address + len(found)) % 4096, address + len(found))
-        return os.fsdecode(found.partition(b"\0")[0])
-
-    def texts(self, address: int) -> list[str]:
-        found: list[str] = []
-        while address and (pointer := struct.unpack("=Q", os.pread(self.memory, 8, address + 8 * len(found)))[0]):
-            found.append(self.text(pointer))
-        return found
-
-    def write(self, block: bytes) -> int:
-        """Its address: below the stack, where nothing is."""
-        self.free = (self.free - len(block)) & ~15
-        os.pwrite(self.memory, block, self.free)
-        return self.free
-
-    def set(self, at: int, text: str) -> None:
-        self.values[self.machine.arguments[at]] = self.write(os.fsencode(text) + b"\0")
-
-    def set_texts(self, at: int, texts: tuple[str, ...]) -> None:
-        pointers = [self.write(os.fsencode(text) + b"\0") for text in texts]
-        self.values[self.machine.arguments[at]] = self.write(struct.pack(f"={len(pointers) + 1}Q", *pointers, 0))
-
-    def done(self) -> None:
-        kernel.set_registers(self.pid, self.values)
-        if "memory" in self.__dict__:
-            os.close(self.memory)
 
 
 @dataclass(kw_only=True)
@@ -121,7 +63,7 @@ class Tracer:
     moved: dict[str, str] = field(default_factory=dict)  # what the script writes -> where it is written
     rooted: bool = False
     calls: dict[int, str] = field(
-        default_factory=lambda: {n: name for name in kernel.TRACED if (n := kernel.number(name)) is not None}
+        default_factory=lambda: {n: name for name in kernel.names("traced") if (n := kernel.number(name)) is not None}
     )
 
     def follow(self, first: int) -> int:
@@ -191,8 +133,9 @@ class Tracer:
             return
         root = not self.rooted and words == self.program
         self.rooted = True
+        named = _named(path.removeprefix(ABSENT), words[0].removeprefix(ABSENT))
         process = Process(
-            words=(_named(path.removeprefix(ABSENT), words[0].removeprefix(ABSENT)), *words[1:]), env=variables, cwd=cwd, root=root,
+            words=(named, *words[1:]), env=variables, cwd=cwd, root=root,
             layer=self.isolation == Isolation.NAMESPACES, launched=self.launched.get(stop.pid, ()),
         )  # fmt: skip
         found = becomes(process, self.values)
@@ -235,9 +178,14 @@ class Tracer:
         if found.trains is not None:
             env = {**process.env, **dict(found.env)}
             self.trains.append({
-                "words": found.trains, "launched": [asdict(each) for each in found.launched], "env": env,
-                "cwd": env.get("PWD", cwd), "pids": list(self._ancestors(pid)), "apart": self._number(self.apart.get(pid)),
-                "told": os.fstat(self.told).st_size, "headers": [word for each in found.launched for word in self.headers.get(each.words, ())],
+                "words": found.trains,
+                "launched": [asdict(each) for each in found.launched],
+                "env": env,
+                "cwd": env.get("PWD", cwd),
+                "pids": list(self._ancestors(pid)),
+                "apart": self._number(self.apart.get(pid)),
+                "told": os.fstat(self.told).st_size,
+                "headers": [word for each in found.launched for word in self.headers.get(each.words, ())],
             })  # fmt: skip
         elif found.run is None and not found.says:
             self.others.append(list(process.words))
@@ -258,9 +206,8 @@ class Tracer:
             at = self.parents.get(at)
 
     def _number(self, pid: int | None) -> int | None:
-        with suppress(OSError, StopIteration):
-            with open(os.open(f"{pid}/status", os.O_RDONLY, dir_fd=self.proc)) as file:
-                return int(next(line for line in file if line.startswith("NSpid")).split()[-1])
+        with suppress(OSError, StopIteration), open(os.open(f"{pid}/status", os.O_RDONLY, dir_fd=self.proc)) as file:
+            return int(next(line for line in file if line.startswith("NSpid")).split()[-1])
         return None
 
     # --- files ------------------------------------------------------------------------------------------
@@ -353,117 +300,3 @@ def _is_binary(path: str) -> bool:
     """Not a script of pyenv or the like, which looks for the real one."""
     with open(path, "rb") as file:
         return file.read(4) == b"\x7fELF"
-
-
-def run(request: dict[str, Any]) -> dict[str, Any]:
-    """One recording. OSError where the isolation that was asked for is not possible."""
-    values, isolation = Values(**request["values"]), Isolation(request["isolation"])
-    if kernel.machine() is None:
-        raise OSError(38, "the registers of this machine are not known")
-    told = os.memfd_create("told", 0)
-    if isolation == Isolation.NAMESPACES:
-        proc, scratch = enter_namespaces(values.hosts[0]), SCRATCH
-    else:
-        proc, scratch = os.open("/proc", os.O_PATH | os.O_DIRECTORY), request["scratch"]
-    Path(scratch, "bash_env").write_text(request["bash_env"])
-    Path(scratch, "job").write_text(request["job"])
-    env = {**request["env"], "BASH_ENV": f"{scratch}/bash_env", "MOE_RECORD_JOB": f"{scratch}/job",
-           "MOE_RECORD_TIME": str(values.time), "MOE_RECORD_SEED": str(values.seed)}  # fmt: skip
-    tracer = Tracer(
-        values=values, isolation=isolation, scratch=scratch, proc=proc, told=told, program=tuple(request["argv"]),
-        present=set(request["present"]), absent=set(request["absent"]),
-    )  # fmt: skip
-    first = os.fork()
-    if first == 0:
-        _begin(request, env, told, isolation, values, scratch)
-    code, why = None, None
-
-    def up(*_: Any) -> None:
-        raise StoppedError(f"it did not end within {request['limit_s']} s")
-
-    signal.signal(signal.SIGALRM, up)
-    signal.alarm(request["limit_s"])
-    try:
-        code = tracer.follow(first)
-    except StoppedError as stopped:
-        why = str(stopped)
-    signal.alarm(0)
-    _end({first, *tracer.alive})
-    os.lseek(told, 0, os.SEEK_SET)
-    with os.fdopen(told, "rb") as file:
-        data = file.read()
-    for each in tracer.trains:
-        each["told"] = data[: each["told"]].count(b"\0")
-    lines = data.decode(errors="replace").split("\0")
-    errors = Path(scratch, "stderr").read_text(errors="replace")[-400_000:]
-    errors = "\n".join(line for line in errors.splitlines() if not line.startswith("+"))[-4000:]  # without set -x's
-    return {
-        "code": code, "why": why, "trains": tracer.trains, "others": tracer.others, "varying": tracer.varying,
-        "tests": tracer.tests, "told": [line.split("\t", 3) for line in lines if line.count("\t") >= 3],
-        "stderr": errors, "stdout": Path(scratch, "stdout").read_text(errors="replace")[-4000:],
-    }  # fmt: skip
-
-
-def _last_of(child: int) -> int:
-    """The child's exit code, once all that it left in the background has ended or had the time to."""
-    code = 0
-    with suppress(ChildProcessError):
-        while True:
-            pid, status = os.wait()
-            if pid == child:
-                code = os.waitstatus_to_exitcode(status) & 0xFF
-                signal.signal(signal.SIGALRM, lambda *_: os._exit(code))
-                signal.alarm(BACKGROUND_S)
-    return code
-
-
-def _end(pids: set[int]) -> None:
-    """Kills what is left and waits until it is gone."""
-    stopped = time.monotonic() + BACKGROUND_S
-    with suppress(ChildProcessError):
-        while pids or time.monotonic() < stopped:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            pid, status = os.waitpid(-1, 0x40000000)
-            pids = {pid} if os.WIFSTOPPED(status) else set()
-
-
-def _begin(request: dict[str, Any], env: dict[str, str], told: int, isolation: Isolation, values: Values,
-           scratch: str) -> None:  # fmt: skip
-    """The first process: it starts the command and takes in what that leaves. Does not return."""
-    try:
-        os.setsid()
-        if isolation == Isolation.NAMESPACES:
-            first_process(values.pid)
-        kernel.trace_me()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        child = os.fork()
-        if child:
-            kernel.take_in_orphans()
-            os._exit(_last_of(child))
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        for at, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(f"{scratch}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), at)
-        os.dup2(told, TOLD)
-        os.chdir(request["cwd"])
-        for each in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
-            signal.signal(each, signal.SIG_DFL)
-        limits()
-        kernel.give_up_privileges()
-        if isolation == Isolation.LANDLOCK:
-            kernel.landlock([scratch, "/dev/null", "/dev/zero", "/dev/full"])
-        kernel.filter_calls(changes_done=isolation != Isolation.NAMESPACES)
-        os.execvpe(request["argv"][0], request["argv"], env)
-    except BaseException as error:
-        os.write(2, f"{error}\n".encode())
-    finally:
-        os._exit(127)
-
-
-if __name__ == "__main__":
-    try:
-        answer = run(json.load(sys.stdin))
-    except OSError as error:
-        answer = {"impossible": str(error)}
-    json.dump(answer, sys.stdout)

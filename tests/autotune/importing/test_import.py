@@ -77,7 +77,7 @@ def test_everything_that_only_running_could_tell_is_asked_for_at_once_with_its_l
     with pytest.raises(BadInputError) as refused:
         imported(Asked(file=str(LAUNCH / "mixture_torchrun.sh"), gpu="h100"))
     hints = {problem.hint for problem in refused.value.problems}
-    assert hints == {"--set 1=VALUE", "--set 2=VALUE", "--set 3=VALUE", "--set vocab_size=N"}
+    assert hints == {"--set 1=VALUE", "--set 2=VALUE", "--set 3=VALUE", "--vocab-size N"}
     assert sum(bool(re.search(r"mixture_torchrun\.sh:\d+$", each.where)) for each in refused.value.problems) == 3
 
 
@@ -140,7 +140,7 @@ def test_what_a_script_does_not_say_is_asked_for() -> None:
     with pytest.raises(BadInputError, match="--gpu, one of"):
         imported(without_gpu)
     given = {name: value for name, value in asked.given.items() if name != "vocab_size"}
-    with pytest.raises(BadInputError, match="--set vocab_size=N"):
+    with pytest.raises(BadInputError, match="--vocab-size N"):
         imported(Asked(file=asked.file, gpu="h100", given=given))
     with pytest.raises(BadInputError, match="--nodes N"):
         imported(Asked(file=str(LAUNCH / "zoo.yaml"), gpu="h100", given={"EP": "8"}))

@@ -12,9 +12,9 @@ from autotune.cli import main
 from autotune.init.starter import starter
 from trainer.command_line.megatron_lm.model import acts_in
 from trainer.errors import BadInputError
+from trainer.model.parameters import total_parameters
 from trainer.recipe import load_recipe
 from trainer.recipe.architecture import Architecture
-from trainer.model.parameters import total_parameters
 from trainer.recipe.hugging_face import model_fields, parts_left_out
 from trainer.recipe.models import presets
 
@@ -238,8 +238,8 @@ def test_a_config_that_cannot_be_read_says_why(config: dict[str, Any], said: str
 
 
 NEXT = {
-    "model_type": "qwen3_next", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 16, "head_dim": 256,
-    "num_key_value_heads": 2, "vocab_size": 151936, "intermediate_size": 5632, "num_experts": 512,
+    "model_type": "qwen3_next", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 16,
+    "head_dim": 256, "num_key_value_heads": 2, "vocab_size": 151936, "intermediate_size": 5632, "num_experts": 512,
     "moe_intermediate_size": 512, "num_experts_per_tok": 10, "shared_expert_intermediate_size": 512,
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
     "linear_num_value_heads": 32, "tie_word_embeddings": False,

@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,16 +99,16 @@ def prey(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, 
     os.chdir(ROOT)
     for path in [folder, home, *folder.iterdir(), *home.iterdir()]:
         os.chown(path, user, -1)
-    for each in sockets:
-        each.setblocking(False)
-        if each.type == socket.SOCK_STREAM:
-            each.listen()
+    for listener in sockets:
+        listener.setblocking(False)
+        if listener.type == socket.SOCK_STREAM:
+            listener.listen()
     process = subprocess.Popen(["sleep", "600"], user=user if os.getuid() == 0 else None)
     yield user, Prey(folder=folder, home=home, port=port, process=process, sockets=sockets)
     process.kill()
     process.wait()
-    for each in sockets:
-        each.close()
+    for listener in sockets:
+        listener.close()
 
 
 def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[str, object]:
@@ -125,7 +125,7 @@ def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[
 
 @pytest.mark.parametrize("mode", Isolation)
 def test_nothing_of_200_hostile_lines_happens(
-    mode: Isolation, prey: tuple[int, Prey], record_property: pytest.RecordProperty
+    mode: Isolation, prey: tuple[int, Prey], record_property: Callable[[str, object], None]
 ) -> None:
     user, prey_of = prey
     script = prey_of.home.parent / "hostile.sh"
@@ -160,21 +160,26 @@ def test_without_namespaces_and_landlock_nothing_is_run(prey: tuple[int, Prey]) 
         assert found["isolation"] in (Isolation.LANDLOCK, None)
 
 
-@pytest.mark.parametrize("line", ["while :; do :; done", "f() { f | f & }; f", "sleep() { :; }; until false; do sleep 1; done"])
+@pytest.mark.parametrize(
+    "line", ["while :; do :; done", "f() { f | f & }; f", "sleep() { :; }; until false; do sleep 1; done"]
+)
 def test_a_script_that_does_not_end_is_ended_with_all_it_started(line: str, tmp_path: Path) -> None:
     from trainer.recording.record import FIRST, Asked, _run, isolation_here
 
     (tmp_path / "endless.sh").write_text(f"python pretrain_gpt.py --num-layers 2\n{line}\n")
     asked = Asked(argv=("bash", str(tmp_path / "endless.sh")), cwd=str(tmp_path), limit_s=2)
     found = _run(asked, FIRST, isolation_here())
-    assert "did not end within 2 s" in str(found["why"]) or "processes at once" in str(found["why"]) or found["code"] == 0
+    assert (
+        "did not end within 2 s" in str(found["why"]) or "processes at once" in str(found["why"]) or found["code"] == 0
+    )
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"endless.sh" in _bytes(path)]
 
 
 def test_a_program_that_is_not_there_and_one_behind_every_shell_word_are_both_seen(tmp_path: Path) -> None:
     from trainer.recording.record import FIRST, Asked, _run, isolation_here
 
-    forms = ["/opt/none/bin/python", "exec /opt/none/bin/python", "env A=1 /opt/none/bin/python", "command nohup python3",
+    forms = ["/opt/none/bin/python", "exec /opt/none/bin/python", "env A=1 /opt/none/bin/python",
+             "command nohup python3",
              "exec torchrun", "PATH=/none; torchrun", "unset BASH_ENV; bash -c 'exec /opt/none/bin/torchrun \"$@\"' x",
              "unset PATH; /none/torchrun", "xargs -a /dev/null torchrun", "timeout 5 torchrun", "setsid nice /x/python",
              "hash -r; torchrun", "unset -f command_not_found_handle; /x/torchrun"]  # fmt: skip

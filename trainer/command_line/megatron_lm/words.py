@@ -38,9 +38,7 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
     theirs = {each.flag for each in listed if is_of_a_fork(each)}
     words = join(each for each in split(recipe_words(recipe, version)) if each.flag not in theirs)
     written = {each.flag for each in split(words)}
-    kept = [
-        each for each in listed if each.flag in theirs or not (each.flag in written or _contradicts(each, recipe))
-    ]
+    kept = [each for each in listed if each.flag in theirs or not (each.flag in written or _contradicts(each, recipe))]
     flags = {each.flag for each in kept}
     demanded = (beside.words for beside in words_beside(recipe, version) if beside.demanded)
     added = (*words, *(word for each in demanded if each[0] not in flags for word in each))
