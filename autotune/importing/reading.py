@@ -24,14 +24,22 @@ def imported(asked: Asked) -> Imported:
     """The recipe of a file. BadInputError says what is missing or not understood."""
     text = text_of(Path(asked.file), known=KNOWN)
     try:
-        found, started = _found(text, asked)
-        first = built(found, asked)
-        made = first if started is None else _agreed(first, started, asked)
-        return replace(made, found=secrets.told(made.found))
+        return _made(*_found(text, asked), asked)
     except RecursionError:
         raise refused(asked.file, "it is nested too deeply to be read", "flatten it") from None
     except arguments_file.TooMuchError as error:
         raise refused(asked.file, str(error), "import its arguments as a file") from None
+
+
+def imported_command(started: Started, asked: Asked, what: str) -> Imported:
+    """The recipe of a command that is known already."""
+    return _made(*_command(started, asked, what), asked)
+
+
+def _made(found: Found, started: Started | None, asked: Asked) -> Imported:
+    first = built(found, asked)
+    made = first if started is None else _agreed(first, started, asked)
+    return replace(made, found=secrets.told(made.found))
 
 
 def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:

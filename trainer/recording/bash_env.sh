@@ -1,4 +1,6 @@
 # Read by every bash of a recording before its script: it tells fd 250 what the script does, and changes nothing of it.
+exec 249>/dev/null
+BASH_XTRACEFD=249
 unset EPOCHSECONDS EPOCHREALTIME
 EPOCHSECONDS=$MOE_RECORD_TIME EPOCHREALTIME=$MOE_RECORD_TIME.123456 RANDOM=$MOE_RECORD_SEED
 command_not_found_handle() { "/.moe-autotune-absent/$1" "${@:2}"; }

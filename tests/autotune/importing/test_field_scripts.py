@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,12 @@ CASES = {
 
 
 def read(name: str, given: dict[str, str]) -> Any:
-    return imported(Asked(file=str(FIELD / name), gpu="h100", given=given))
+    return _read(name, tuple(given.items()))
+
+
+@cache
+def _read(name: str, given: tuple[tuple[str, str], ...]) -> Any:
+    return imported(Asked(file=str(FIELD / name), gpu="h100", given=dict(given)))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -227,11 +227,6 @@ def test_a_file_that_exists_is_replaced_with_force_only(tmp_path: Path) -> None:
         ("a: 1\nb: 2\n", "a mapping of an unknown kind"),
         ('{"model_type": "resnet"}', "model_type 'resnet' is not known"),
         ("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 4\n", "--num-attention-heads, --seq-length"),
-        (
-            "torchrun pretrain_gpt.py --num-layers 2 --fp16 --hidden-size 64 --num-attention-heads 4 --seq-length 8 "
-            "--micro-batch-size 1 --vocab-size 8\n",
-            "precision: fp16 is not one of",
-        ),
     ],
 )
 def test_what_cannot_be_imported_is_refused_with_the_reason(text: str, said: str, tmp_path: Path) -> None:

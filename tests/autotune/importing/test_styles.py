@@ -1,0 +1,26 @@
+"""Scripts in the styles that interpreters of bash get wrong: the export starts what bash itself starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.import_scripts import STYLES, tried
+
+QUICK = ("arrays", "eval_tee", "submit_dir", "escaped_literals", "undecided_if", "fp16_fork")
+SCRIPTS = [
+    pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.thorough)
+    for path in sorted(STYLES.iterdir())
+    if path.is_file()
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_export_of_an_import_starts_what_bash_starts(script: Path, tmp_path: Path) -> None:
+    case = tried(script, tmp_path)
+    assert case.same, case.why
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len(SCRIPTS) >= 40
