@@ -3,8 +3,8 @@
 `python -m benchmarks.import_scripts [FOLDER…]` runs every script of the folders (default: those of the tests) by bash
 with stubs on PATH, imports and exports it, and runs the export in the same way. The two commands must be one to
 Megatron-LM's parser, words that it does not know in the same order, and what only the job knows with the same value.
-Scripts of your own only: nothing isolates these runs. With --recorded both are recordings in isolation, for scripts that
-are not yours: `--recorded $MEGATRON_LM/examples $MEGATRON_LM/tools`.
+Scripts of your own only: nothing isolates these runs. With --recorded both are recordings in isolation, for scripts
+that are not yours: `--recorded $MEGATRON_LM/examples $MEGATRON_LM/tools`.
 """
 
 from __future__ import annotations

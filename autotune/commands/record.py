@@ -30,7 +30,7 @@ def record(
     import json
 
     from autotune.importing.found import Asked
-    from autotune.importing.recorded import written
+    from autotune.importing.recorded import RecordDocument, written
     from autotune.importing.scripts import MOE_RECORD_HINT, isolated
     from autotune.output import text_at
     from trainer.errors import refused
@@ -39,7 +39,8 @@ def record(
 
     if not command:
         print(MOE_RECORD_HINT)
-        return Answer(document={"schema": 1, "environment": MOE_RECORD_HINT})
+        inside: RecordDocument = {"schema": 1, "file": None, "recorded": None, "environment": MOE_RECORD_HINT}
+        return Answer(document=inside)
     target = text_at(output, inputs=(), force=force)
     isolation = isolated(Asked(file=command[0], trust=trust, tell=lambda line: print(line, file=sys.stderr)))
     sizes: dict[str, Any] = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
@@ -56,4 +57,6 @@ def record(
     else:
         target.write(text)
         print(f"{target.path}: import it with moe-autotune import {target.path}", file=sys.stderr)
-    return Answer(document={"schema": 1, "file": None if target is None else str(target.path), **document})
+    path = None if target is None else str(target.path)
+    made: RecordDocument = {"schema": 1, "file": path, "recorded": document, "environment": None}
+    return Answer(document=made)

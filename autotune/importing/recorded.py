@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
 from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started
@@ -15,6 +15,15 @@ from trainer.recording.jail import Isolation
 from trainer.recording.record import Asked as Command
 from trainer.recording.record import Recording
 from trainer.secrets import is_secret, redacted
+
+
+class RecordDocument(TypedDict):
+    """`record --json`: what was recorded, or the variables that have a real start record itself."""
+
+    schema: int
+    file: str | None  # that -o wrote; null: stdout
+    recorded: dict[str, Any] | None  # what `import` reads
+    environment: str | None
 
 
 def is_recorded(data: Any) -> bool:
