@@ -152,7 +152,7 @@ def recorded(script: Path, folder: Path) -> Case:
 
 
 def scripts_of(folders: Sequence[str]) -> list[Path]:
-    found = [path for folder in folders or [STYLES] for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+    found = [path for folder in folders or [str(STYLES)] for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return [path for path in found if path.suffix in (".sh", ".sbatch", ".slurm")]
 
 

@@ -52,14 +52,14 @@ def started(data: Mapping[str, Any], asked: Asked) -> Started:
     try:
         if "inside" in data:
             return _inside(data["inside"])
-        told = dict(data["recording"])
-        told["isolation"] = Isolation(told["isolation"])
-        told["pairs"] = tuple(map(tuple, told["pairs"]))
+        runs = dict(data["recording"])
+        runs["isolation"] = Isolation(runs["isolation"])
+        runs["pairs"] = tuple(map(tuple, runs["pairs"]))
         lists = {name: tuple(value) if isinstance(value, list) else value for name, value in data["command"].items()}
         command: dict[str, Any] = lists
-        return started_of(Recording(**told), Command(**command), asked)
+        return started_of(Recording(**runs), Command(**command), asked)
     except (KeyError, TypeError, IndexError) as error:
-        raise refused(asked.file, f"it is no whole recording: {error!r}", "record the start again") from None
+        raise refused(asked.file, f"the recording is incomplete: {error!r}", "record the start again") from None
 
 
 def _inside(inside: Mapping[str, Any]) -> Started:

@@ -52,7 +52,7 @@ def started(text: str, asked: Asked) -> Started:
         in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
     )  # fmt: skip
     found, command, problems = _reaching(command, asked, text)
-    check_given(asked, text, *(each[3] for each in found.first["told"]))
+    check_given(asked, text, *(each[3] for each in found.first["reported"]))
     return started_of(found, command, asked, login=login_line(text), problems=problems)
 
 
@@ -114,7 +114,7 @@ def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tupl
         demanded = f"${{{name}:?" in text or f"${{{name}?" in text
         if demanded or why in ("unbound variable", "parameter null or not set"):
             return line, name, why
-    empty = [(line, name) for kind, _, line, name in first["told"] if kind == "empty" and name not in (*"@*#",)]
+    empty = [(line, name) for kind, _, line, name in first["reported"] if kind == "empty" and name not in (*"@*#",)]
     last = next(((line, name) for line, name in reversed(empty) if name not in known), None)
     return None if last is None or not first["code"] else (*last, _said(first) or "it is not set")
 
@@ -128,7 +128,7 @@ def _with_stand_in(command: Command, name: str) -> Command:
 
 
 def _gets_further(run: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    return bool(run["trains"]) or len(run["told"]) > len(first["told"]) + 3
+    return bool(run["trains"]) or len(run["reported"]) > len(first["reported"]) + 3
 
 
 def _said(first: Mapping[str, Any]) -> str:
@@ -138,7 +138,7 @@ def _said(first: Mapping[str, Any]) -> str:
 
 
 def isolated(asked: Asked) -> Isolation:
-    """How the script will be run; the user is told before it is."""
+    """How the script will be run; the user is informed before it is."""
     try:
         found = isolation_here(trust=asked.trust)
     except NotIsolatedError as error:
@@ -161,14 +161,14 @@ def started_of(
     other = _same(train, at, found.second["trains"])
     if other is None:
         raise refused(asked.file, "how many arguments it has depends on what only the job knows", OF_A_RUN)
-    line = _line(train, first["told"])
+    line = _line(train, first["reported"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
     split = program_end(train["words"])
     launchers = tuple(Peeled(name=each["name"], words=tuple(each["words"])) for each in train["launched"])
     headers = (*command.headers, *train["headers"])
-    setup, outside = _setup(train, first["told"], command.cwd)
+    setup, outside = _setup(train, first["reported"], command.cwd)
     env, expanded, left = _variables(train, other, command, found)
-    container, told = container_in(launchers, headers, outside)
+    container, of_container = container_in(launchers, headers, outside)
     calculated = tuple(_asks(words, train["words"], asked, line))
     own = train["words"][0].endswith("train.sh")
     argv = tuple(asked.given.get(flag, word) for flag, word in zip(_flags_of(words), map(str, words), strict=True))
@@ -182,8 +182,8 @@ def started_of(
         headers=headers,
         container=container,
         setup=(*(() if outside or train["apart"] else login), *setup),
-        notes=(*_others(first["trains"], at, first["told"]), *_empty(first["told"], first["stderr"], asked),
-               *_decided(found, at), *_taken(found, command, asked), *told, *left),
+        notes=(*_others(first["trains"], at, first["reported"]), *_empty(first["reported"], first["stderr"], asked),
+               *_decided(found, at), *_taken(found, command, asked), *of_container, *left),
         problems=(*problems, *calculated),
     )  # fmt: skip
 
@@ -199,15 +199,17 @@ def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]
     return alike[0] if alike else None
 
 
-def _line(train: Mapping[str, Any], told: Sequence[Sequence[str]]) -> str:
+def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
     """The line of the script that starts it."""
     pids = {str(pid) for pid in train["pids"]}
-    return next((line for kind, pid, line, _ in reversed(told[: train["told"]]) if kind == "at" and pid in pids), "?")
+    return next(
+        (line for kind, pid, line, _ in reversed(reported[: train["reported"]]) if kind == "at" and pid in pids), "?"
+    )
 
 
 def not_reached(first: Mapping[str, Any]) -> str:
     """Why no training command was started, as bash says it."""
-    at = [each for each in first["told"] if each[0] == "at"]
+    at = [each for each in first["reported"] if each[0] == "at"]
     where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
     why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
     others = (
@@ -246,14 +248,14 @@ def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> 
 
 
 def _setup(
-    train: Mapping[str, Any], told: Sequence[Sequence[str]], cwd: str
+    train: Mapping[str, Any], reported: Sequence[Sequence[str]], cwd: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Lines that prepare the shell that trains, and those around a container or another machine's shell."""
     order = [str(pid) for pid in train["pids"]]
     inside = order[: order.index(str(train["apart"])) + 1] if train["apart"] else order
-    absent = {text for kind, _, _, text in told if kind == "absent"}
+    absent = {text for kind, _, _, text in reported if kind == "absent"}
     lines: dict[bool, list[str]] = {True: [], False: []}
-    for kind, pid, _, text in told[: train["told"]]:
+    for kind, pid, _, text in reported[: train["reported"]]:
         if kind != "setup" or pid not in order:
             continue
         text = text.strip()
@@ -307,22 +309,22 @@ def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str
     return found
 
 
-def _others(trains: Sequence[Mapping[str, Any]], at: int, told: Sequence[Sequence[str]]) -> Iterator[str]:
+def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Sequence[str]]) -> Iterator[str]:
     """A note for each line that starts another training command."""
     best, lines = trains[at], dict[str, str]()
     for each in trains:
         likes = _rank(each["words"])[0] or _rank(each["words"])[1] * 2 > _rank(best["words"])[1]
         if each["words"] != best["words"] and likes:
             program = next((word for word in each["words"] if word.endswith(".py")), each["words"][0])
-            lines.setdefault(_line(each, told), program)
+            lines.setdefault(_line(each, reported), program)
     for line, program in lines.items():
-        yield (f"line {line}: {program} is started too: line {_line(best, told)} is what was imported, "
+        yield (f"line {line}: {program} is started too: line {_line(best, reported)} is what was imported, "
                "as it has the most flags")  # fmt: skip
 
 
-def _empty(told: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
+def _empty(reported: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
     """Variables that bash took as empty, and files that it could not read."""
-    lines = {text: line for kind, _, line, text in told if kind == "empty"}
+    lines = {text: line for kind, _, line, text in reported if kind == "empty"}
     if ARGUMENTS in lines and ARGUMENTS not in asked.given:
         yield f"line {lines.pop(ARGUMENTS)}: the script's arguments ($@) are not known: taken as empty (--set '@=…')"
     if lines:
@@ -330,7 +332,7 @@ def _empty(told: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator
         yield f"not set, taken as empty as bash does: {names}: --set NAME=VALUE"
     for line, path in re.findall(r": line (\d+): (.+): No such file or directory$", errors, re.MULTILINE):
         yield f"line {line}: {path} is not here"
-    for path, line in {text: line for kind, _, line, text in told if kind == "absent"}.items():
+    for path, line in {text: line for kind, _, line, text in reported if kind == "absent"}.items():
         yield f"line {line}: {path} is not here: what it sets is not known"
 
 

@@ -33,7 +33,7 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
     at = other = 0
     while at < len(first) or other < len(second):
         pair = next(
-            (p for p in pairs if p[0] != p[1] and first.startswith(p[0], at) and second.startswith(p[1], other)), None
+            (p for p in pairs if p[0] != p[1] and _stands(p[0], first, at) and _stands(p[1], second, other)), None
         )
         if pair is not None:
             at, other = at + len(pair[0]), other + len(pair[1])
@@ -46,3 +46,11 @@ def expression(first: str, second: str, pairs: Sequence[tuple[str, str, str]]) -
         else:
             return Word(text=first, kind=CALCULATED)
     return Word(text="".join(pieces), kind=EXPANDS)
+
+
+def _stands(value: str, text: str, at: int) -> bool:
+    """Whether the value stands there, a number not as a part of another."""
+    if not text.startswith(value, at):
+        return False
+    around = text[at - 1 : at] * (at > 0) + text[at + len(value) : at + len(value) + 1]
+    return not (value.isdigit() and re.search(r"\d", around))

@@ -96,8 +96,8 @@ def becomes(process: Process, values: Values) -> Becomes:
     for _ in range(MOST_PASSED):
         name = os.path.basename(words[0])
         if name in DOES["ssh"]:
-            inner, told = _behind_ssh(words)
-            launched = (*launched, Peeled(name="ssh", words=told))
+            inner, before = _behind_ssh(words)
+            launched = (*launched, Peeled(name="ssh", words=before))
             return Becomes(run=("bash", "-c", inner) if inner else None, launched=launched, env=tuple(env))
         if name == "sbatch":
             return _sbatch(words, launched, values)
@@ -142,7 +142,7 @@ def _starts(word: str) -> bool:
 
 
 def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """What the other machine's shell is told, and the words before it."""
+    """What the other machine's shell is given, and the words before it."""
     at = 1
     while at < len(words) and words[at].startswith("-"):
         at += 1 + (len(words[at]) == 2 and words[at][1] in _SSH_VALUED)
@@ -160,9 +160,9 @@ def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values
     runs = f"bash -c {shlex.quote(wrapped)}" if wrapped else 'bash "$@"' if words[at:] else "bash"
     says = values.job if "--parsable" in own else f"Submitted batch job {values.job}"
     text = f'[ -z "$MOE_RECORD_JOB" ] || . "$MOE_RECORD_JOB"; {runs} >/dev/null 2>&1; echo {says}'
-    told = (*own, *words[at : at + 1])
+    called = (*own, *words[at : at + 1])
     return Becomes(
-        run=("bash", "-c", text, "sbatch", *words[at:]), launched=(*launched, Peeled(name="sbatch", words=told))
+        run=("bash", "-c", text, "sbatch", *words[at:]), launched=(*launched, Peeled(name="sbatch", words=called))
     )
 
 
@@ -326,5 +326,13 @@ def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
     found |= {"SLURM_NPROCS": found["SLURM_NTASKS"], "SLURM_TASKS_PER_NODE": f"{per_node}(x{values.nodes})"}
     for variable, flags in _OF_HEADERS.items():
         if value := next((said[flag] for flag in flags if flag in said), None):
-            found[variable] = re.split(r"[-,:%]", value)[0] if variable == "SLURM_ARRAY_TASK_ID" else value
+            found[variable] = value
+    if array := found.get("SLURM_ARRAY_TASK_ID"):
+        begin, _, rest = re.split(r"[%:]", array)[0].partition(",")
+        first, _, last = begin.partition("-")
+        second = (
+            rest.split(",")[0].partition("-")[0] if rest else str(int(first) + 1) if last not in ("", first) else first
+        )
+        found["SLURM_ARRAY_TASK_ID"] = second if values.task else first
+        found["SLURM_ARRAY_JOB_ID"] = values.job
     return {**found, **slurm_environment(headers)}

@@ -122,6 +122,8 @@ def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
             [sys.executable, "-S", "-m", "trainer.recording.worker"], input=json.dumps(request), capture_output=True,
             text=True, env={"PYTHONPATH": str(ROOT)}, check=False, timeout=asked.limit_s + 60,
         )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"impossible": f"it could not be ended within {asked.limit_s + 60} s"}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if done.returncode:
@@ -143,9 +145,9 @@ def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: 
     hosts = [(a, b, f'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n {at}p)')
              for at, (a, b) in enumerate(zip(one.hosts, two.hosts, strict=True), start=1)]  # fmt: skip
     if asked.in_job:
-        names = ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_LAUNCH_NODE_IPADDR")
+        names = ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_ARRAY_TASK_ID")
         jobs = [job_environment(values, asked.headers, asked.cwd) for values in runs]
-        found += [(jobs[0][name], jobs[1][name], f"${name}") for name in names] + hosts
+        found += [(jobs[0].get(name, ""), jobs[1].get(name, ""), f"${name}") for name in names] + hosts
     found += [(one.hosts[0], two.hosts[0], "$(hostname)"), (str(one.pid), str(two.pid), "$$")]
     seeds = [
         _output(json.dumps(["bash", "-c", f"RANDOM={each.seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split()

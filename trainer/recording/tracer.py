@@ -46,7 +46,7 @@ class Tracer:
     isolation: Isolation
     scratch: str
     proc: int
-    told: int  # the file that bash tells
+    reported: int  # the file that bash tells
     program: tuple[str, ...]  # what the user named
     present: set[str]  # a folder's name ends with /
     absent: set[str]
@@ -184,7 +184,7 @@ class Tracer:
                 "cwd": env.get("PWD", cwd),
                 "pids": list(self._ancestors(pid)),
                 "apart": self._number(self.apart.get(pid)),
-                "told": os.fstat(self.told).st_size,
+                "reported": os.fstat(self.reported).st_size,
                 "headers": [word for each in found.launched for word in self.headers.get(each.words, ())],
             })  # fmt: skip
         elif found.run is None and not found.says:

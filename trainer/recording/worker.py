@@ -19,7 +19,7 @@ from trainer.recording.jail import SCRATCH, Isolation, enter_namespaces, first_p
 from trainer.recording.programs import Values
 from trainer.recording.tracer import StoppedError, Tracer
 
-TOLD = 250  # the file descriptor that bash tells
+REPORTED = 250  # the file descriptor that bash tells
 BACKGROUND_S = 3  # for what runs on when the script has ended
 
 
@@ -28,7 +28,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     values, isolation = Values(**request["values"]), Isolation(request["isolation"])
     if kernel.machine() is None:
         raise OSError(38, "the registers of this machine are not known")
-    told = os.memfd_create("told", 0)
+    reported, *outputs = (os.memfd_create(name, 0) for name in ("reported", "stdout", "stderr"))
     if isolation == Isolation.NAMESPACES:
         proc, scratch = enter_namespaces(values.hosts[0]), SCRATCH
     else:
@@ -38,12 +38,12 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     env = {**request["env"], "BASH_ENV": f"{scratch}/bash_env", "MOE_RECORD_JOB": f"{scratch}/job",
            "MOE_RECORD_TIME": str(values.time), "MOE_RECORD_SEED": str(values.seed)}  # fmt: skip
     tracer = Tracer(
-        values=values, isolation=isolation, scratch=scratch, proc=proc, told=told, program=tuple(request["argv"]),
-        present=set(request["present"]), absent=set(request["absent"]),
+        values=values, isolation=isolation, scratch=scratch, proc=proc, reported=reported,
+        program=tuple(request["argv"]), present=set(request["present"]), absent=set(request["absent"]),
     )  # fmt: skip
     first = os.fork()
     if first == 0:
-        _begin(request, env, told, isolation, values, scratch)
+        _begin(request, env, (reported, *outputs), isolation, values, scratch)
     code, why = None, None
 
     def up(*_: Any) -> None:
@@ -57,17 +57,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         why = str(stopped)
     signal.alarm(0)
     _end({first, *tracer.alive})
-    os.lseek(told, 0, os.SEEK_SET)
-    with os.fdopen(told, "rb") as file:
-        data = file.read()
+    data, stdout, stderr = (os.pread(file, os.fstat(file).st_size, 0) for file in (reported, *outputs))
     for each in tracer.trains:
-        each["told"] = data[: each["told"]].count(b"\0")
+        each["reported"] = data[: each["reported"]].count(b"\0")
     lines = data.decode(errors="replace").split("\0")
-    errors = Path(scratch, "stderr").read_text(errors="replace")[-4000:]
     return {
         "code": code, "why": why, "trains": tracer.trains, "others": tracer.others, "varying": tracer.varying,
-        "tests": tracer.tests, "told": [line.split("\t", 3) for line in lines if line.count("\t") >= 3],
-        "stderr": errors, "stdout": Path(scratch, "stdout").read_text(errors="replace")[-4000:],
+        "tests": tracer.tests, "reported": [line.split("\t", 3) for line in lines if line.count("\t") >= 3],
+        "stderr": stderr[-4000:].decode(errors="replace"), "stdout": stdout[-4000:].decode(errors="replace"),
     }  # fmt: skip
 
 
@@ -96,9 +93,10 @@ def _end(pids: set[int]) -> None:
             pids = {pid} if os.WIFSTOPPED(status) else set()
 
 
-def _begin(request: dict[str, Any], env: dict[str, str], told: int, isolation: Isolation, values: Values,
+def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...], isolation: Isolation, values: Values,
            scratch: str) -> None:  # fmt: skip
     """The first process: it starts the command and takes in what that leaves. Does not return."""
+    reported, *outputs = files
     try:
         os.setsid()
         if isolation == Isolation.NAMESPACES:
@@ -110,9 +108,9 @@ def _begin(request: dict[str, Any], env: dict[str, str], told: int, isolation: I
             kernel.take_in_orphans()
             os._exit(_last_of(child))
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        for at, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(f"{scratch}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), at)
-        os.dup2(told, TOLD)
+        for at, output in enumerate(outputs, start=1):
+            os.dup2(output, at)
+        os.dup2(reported, REPORTED)
         os.chdir(request["cwd"])
         for each in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
             signal.signal(each, signal.SIG_DFL)
