@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.import_scripts import STYLES, tried
+from benchmarks.exports.checkout import checkout
+from benchmarks.import_scripts import STYLES, recorded, scripts_of, tried
 
 QUICK = ("arrays", "eval_tee", "submit_dir", "escaped_literals", "undecided_if", "fp16_fork")
 SCRIPTS = [
@@ -24,3 +25,14 @@ def test_the_export_of_an_import_starts_what_bash_starts(script: Path, tmp_path:
 
 def test_there_are_forty_of_them() -> None:
     assert len(SCRIPTS) >= 40
+
+
+@pytest.mark.thorough
+def test_no_launch_script_of_megatron_lm_is_imported_as_another_command(tmp_path: Path) -> None:
+    folder = checkout()
+    if folder is None or not (folder / "examples").is_dir():
+        pytest.skip("MEGATRON_LM names no checkout of Megatron-LM with its files")
+    cases = [recorded(script, tmp_path) for script in scripts_of([str(folder / "examples"), str(folder / "tools")])]
+    assert [case for case in cases if case.same is False] == []
+    assert all(case.why for case in cases if case.same is None)
+    assert sum(case.same is True for case in cases) >= 30
