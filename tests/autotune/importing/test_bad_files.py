@@ -34,7 +34,6 @@ TEXTS = {
     "deep.yaml": ("model: " + "[" * 5000 + "]" * 5000 + "\n", "nested too deeply"),
     "deep.json": ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     "deep.sh": ("#!/bin/bash\nX=" + "$(" * 3000 + ")" * 3000 + "\n", "no training command was reached"),
-    "twice.sh": ("#!/bin/bash\nA=xx\n" + "A=$A$A\n" * 40, "no training command was reached: it ended in line"),
 }
 
 

@@ -47,7 +47,7 @@ def _later(mode: Isolation) -> Any:
     return pytest.param(mode, marks=pytest.mark.thorough)
 
 
-AS = [pytest.param(user, id="root" if user == 0 else "nobody") for user in (0, NOBODY)]
+AS = [pytest.param(0, id="root"), pytest.param(NOBODY, id="nobody", marks=pytest.mark.thorough)]
 
 
 @dataclass(kw_only=True)
