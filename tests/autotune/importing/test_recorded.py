@@ -13,6 +13,9 @@ import pytest
 from autotune.cli import main
 from trainer.engines.command.injected_folder import INJECTED
 from trainer.recipe import load_recipe
+from trainer.recording import record
+from trainer.recording.jail import Isolation
+from trainer.recording.programs import Values
 
 FLAGS = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
@@ -100,3 +103,28 @@ def test_the_job_that_a_script_asks_for_is_asked_for_again(tmp_path: Path, capfd
     assert main(["export", str(tmp_path / "r.yaml"), "--to", "slurm"]) == 0
     said = capfd.readouterr().out
     assert all(f"#SBATCH {word}\n" in said for word in ("--account=proj", "--partition=gpu", "--time=04:00:00"))
+
+
+def test_where_nothing_isolates_a_script_nothing_is_run_without_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[Isolation] = []
+
+    def refusing(asked: record.Asked, values: Values, isolation: Isolation) -> dict[str, object]:
+        runs.append(isolation)
+        return {"impossible": "not permitted"} if isolation != Isolation.NONE else run(asked, values, isolation)
+
+    run = record._run
+    monkeypatch.setattr(record, "_run", refusing)
+    record.isolation_here.cache_clear()
+    script = tmp_path / "s.sh"
+    script.write_text(f"echo x > {tmp_path}/made\ntorchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}\n")
+    words = ["import", str(script), "--gpu", "h100", "-o", str(tmp_path / "r.yaml")]
+    assert main(words) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "nothing was run, as nothing would keep it from changing files: namespaces: not permitted" in said
+    assert "moe-autotune record -- COMMAND" in said
+    assert Isolation.NONE not in runs
+    assert main([*words, "--trust"]) == 0
+    assert sorted(os.listdir(tmp_path)) == ["r.yaml", "s.sh"]
+    record.isolation_here.cache_clear()
