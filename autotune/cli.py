@@ -73,6 +73,7 @@ def app() -> App:
     from autotune.commands.import_ import import_
     from autotune.commands.init import init
     from autotune.commands.plan import plan
+    from autotune.commands.record import record
     from autotune.commands.report import report
     from autotune.commands.run import run
     from autotune.commands.schema import schema
@@ -98,6 +99,7 @@ def app() -> App:
         diagnose,
         compare,
         report,
+        record,
         export,
         doctor,
         init,

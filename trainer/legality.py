@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trainer.command_line.megatron_bridge import refusals as megatron_bridge
 from trainer.command_line.megatron_lm import refusals as megatron_lm
-from trainer.command_line.megatron_lm.words import unmentioned
+from trainer.command_line.megatron_lm.words import of_a_fork, unmentioned
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED
 from trainer.recipe.knobs import KNOBS
@@ -32,6 +32,7 @@ def findings_of(recipe: Recipe) -> list[Finding]:
     found = [_refused(finding) for finding in OF_FRAMEWORK[trainer.kind](recipe, trainer.version)]
     if trainer.kind == "megatron-lm":
         found += [_left(field, flag) for field, flag in unmentioned(trainer.command, recipe)]
+        found += [_not_judged(field, words) for field, words in of_a_fork(trainer.command)]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
@@ -56,6 +57,18 @@ def _left(field: str, flag: str) -> Finding:
         kind=FindingKind.WARNING,
         message=f"trainer.command sets {flag}, and the recipe does not set {field}: the command's value stays",
         hint=f"write {field} into the recipe, so that estimates and proposals know of it",
+        knobs=(field,),
+        source="trainer.command",
+        binds=MEGATRON_LM,
+    )
+
+
+def _not_judged(field: str, words: str) -> Finding:
+    return Finding(
+        rule="value-of-a-fork",
+        kind=FindingKind.WARNING,
+        message=f"trainer.command has {words}, a value that Megatron-LM does not have: it stays, and is not judged",
+        hint=f"estimates take {field} as the recipe has it; keep it in tune.freeze",
         knobs=(field,),
         source="trainer.command",
         binds=MEGATRON_LM,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,10 +27,29 @@ def import_(
         list[str] | None,
         Parameter(name="--set", negative=(), help="NAME=VALUE: a variable of the script, or a field of the model."),
     ] = None,
+    vocab_size: Annotated[
+        Count, Parameter(help="Size of the vocabulary, if neither the file nor a tokenizer says.")
+    ] = None,
     name: Annotated[str | None, Parameter(help="The recipe's name; default the file's.")] = None,
+    env: Annotated[
+        list[str] | None,
+        Parameter(name="--env", negative=(), help="A variable of yours that the script sees; ALL: all of them."),
+    ] = None,
+    exists: Annotated[
+        list[str] | None,
+        Parameter(name="--exists", negative=(), help="A file that the script finds, also if not here."),
+    ] = None,
+    absent: Annotated[
+        list[str] | None, Parameter(name="--absent", negative=(), help="A file that the script does not find.")
+    ] = None,
+    cwd: Annotated[Path | None, Parameter(help="The folder that the script is started in; default its own.")] = None,
+    trust: Annotated[
+        bool, Parameter(name="--trust", negative=(), help="Run the script also where the system isolates nothing.")
+    ] = False,
     force: Force = False,
 ) -> Answer:
-    """Make a recipe from a launch script, arguments, a log or a configuration; nothing in it is executed."""
+    """Make a recipe from a launch script, arguments, a log or a configuration. A script is run in isolation, with every
+    launcher a stub."""
     from rich.console import Console
 
     from autotune.importing.account import document, header, show, yaml_of
@@ -39,7 +60,18 @@ def import_(
 
     target = text_at(output, inputs=(Path(file),), force=force)
     asked = Asked(
-        file=str(file), gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node, given=_given(set_ or []), name=name
+        file=str(file),
+        gpu=gpu,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        given=_given(set_ or []) | ({} if vocab_size is None else {"vocab_size": str(vocab_size)}),
+        name=name,
+        env=tuple(env or ()),
+        exists=tuple(os.path.abspath(path) + "/" * path.endswith("/") for path in exists or ()),
+        absent=tuple(map(os.path.abspath, absent or ())),
+        cwd=None if cwd is None else str(cwd.resolve()),
+        trust=trust,
+        tell=lambda line: print(line, file=sys.stderr),
     )
     found = imported(asked)
     text = header(found, name=Path(file).name) + yaml_of(found.recipe)
@@ -63,7 +95,4 @@ def _given(words: list[str]) -> dict[str, str]:
     if wrong:
         problems = [Problem(where=f"--set {word}", what="it has no value", hint="--set NAME=VALUE") for word in wrong]
         raise BadInputError(*problems)
-    return {
-        name: value
-        for name, _, value in (word.rpartition("=") if word.startswith("$(") else word.partition("=") for word in words)
-    }
+    return {name: value for name, _, value in (word.partition("=") for word in words)}

@@ -107,6 +107,11 @@ def _header(recipe: Recipe, context: Context, command: Command) -> Iterator[str]
     yield from (
         comment(f"Your own script sets up its shell with this; the image has to do it: {line}") for line in lines
     )
+    yield from (
+        comment(f"NOT EXPRESSED: {word}: Kubernetes expands nothing in it")
+        for word in (*command.argv, *command.variables.values())
+        if recipe.trainer is not None and word in recipe.trainer.expand
+    )
     if command.made_up:
         yield "#   data, tokenizer, schedule: it trains 50 steps on mock data"
     yield from (comment(f"NOT EXPRESSED: {each}") for each in command.lost)

@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.export.target import Context
 from autotune.looks.quantities import knob_value
 from trainer.command_line.argv import split
+from trainer.command_line.expanding import shell_words
 from trainer.command_line.login import FIRST_LINE, is_login
 from trainer.command_line.megatron_bridge import command as bridge_command
 from trainer.command_line.megatron_bridge import overrides as bridge
@@ -57,9 +58,15 @@ def rank_command(recipe: Recipe, context: Context) -> Command:
     return Command(argv=argv, variables=variables(recipe), lost=lost)
 
 
-def exports(variables: dict[str, str]) -> Iterator[str]:
+def exports(variables: dict[str, str], expand: tuple[str, ...] = ()) -> Iterator[str]:
     """A line of shell a variable."""
-    yield from (export_line(name, value) for name, value in variables.items())
+    for name, value in variables.items():
+        yield f'export {name}="{value}"' if value in expand else export_line(name, value)
+
+
+def expanded_words(recipe: Recipe) -> tuple[str, ...]:
+    """Words of the user's own command that bash expands."""
+    return () if recipe.trainer is None else recipe.trainer.expand
 
 
 def first_line(recipe: Recipe) -> str:
@@ -90,9 +97,9 @@ def own_command(recipe: Recipe, context: Context) -> str:
         *(comment(f"NOT EXPRESSED: {each}") for each in command.lost),
         *setup(recipe),
         "",
-        *exports(command.variables),
+        *exports(command.variables, expanded_words(recipe)),
         "",
-        *array("COMMAND", command.argv),
+        *array("COMMAND", command.argv, expanded_words(recipe)),
         "",
         f"torchrun {torchrun_words(recipe)} \\",
         '  --no-python "${COMMAND[@]}" "$@"',
@@ -108,10 +115,10 @@ def torchrun_words(recipe: Recipe) -> str:
     return where
 
 
-def array(name: str, words: Iterable[str]) -> Iterator[str]:
-    """A bash array, a flag with its values a line."""
+def array(name: str, words: Iterable[str], expand: tuple[str, ...] = ()) -> Iterator[str]:
+    """A bash array, a flag with its values a line. Words of `expand` stand between double quotes."""
     yield f"{name}=("
-    yield from (f"  {shlex.join(each.argv)}" for each in split(words) if each.argv)
+    yield from (f"  {shell_words(each.argv, expand)}" for each in split(words) if each.argv)
     yield ")"
 
 

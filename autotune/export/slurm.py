@@ -9,8 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import array, comment, exports, first_line, prepared, rank_command, setup
+from autotune.export.script import array, comment, expanded_words, exports, first_line, prepared, rank_command, setup
 from autotune.export.target import Context, Target, framework_of_rank
+from trainer.command_line.jobs import job_lines
+from trainer.launchers.slurm.argv import unless_theirs
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
 
@@ -38,11 +40,11 @@ def render(recipe: Recipe, context: Context) -> str:
         *(() if apart else setup(recipe)),
         "",
         "set -euo pipefail",
-        *exports(command.variables),
+        *exports(command.variables, expanded_words(recipe)),
         'export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}',
         "export MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 20000))}",
         "",
-        *array("COMMAND", command.argv),
+        *array("COMMAND", command.argv, expanded_words(recipe)),
         "",
         *_container(settings),
         "",
@@ -60,8 +62,9 @@ def _resources(recipe: Recipe) -> Iterator[str]:
     yield f"#SBATCH --ntasks-per-node={per_node}"
     if not recipe.hardware.is_cpu:
         yield f"#SBATCH --gpus-per-node={per_node}"
-    yield "#SBATCH --exclusive"
-    yield "#SBATCH --mem=0"  # all of the node's: --exclusive takes its cores and GPUs, and the default of memory
+    theirs = job_lines(slurm_settings(recipe.burst.launcher))
+    # all of the node's: --exclusive takes its cores and GPUs, --mem=0 its memory
+    yield from (f"#SBATCH {word}" for word in [*unless_theirs(["--exclusive", "--mem=0"], theirs), *theirs])
     yield "#SBATCH --output=%x-%j.log"
 
 
@@ -87,8 +90,9 @@ def _container(settings: SlurmSettings) -> Iterator[str]:
 def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
     yield "#"
     yield "# Fill in, as options of sbatch or as #SBATCH lines above:"
-    yield "#   --account=ACCOUNT --partition=PARTITION --time=HH:MM:SS, where your cluster asks for them"
     settings = slurm_settings(recipe.burst.launcher)
+    if settings.allocate is None:
+        yield "#   --account=ACCOUNT --partition=PARTITION --time=HH:MM:SS, where your cluster asks for them"
     default = "that below" if settings.container_image or settings.prefix else "the shell's environment"
     yield f"#   CONTAINER=IMAGE [MOUNTS=FROM:TO,...]  run it in a container (pyxis); default {default}"
     if made_up:

@@ -37,6 +37,7 @@ class PassedOn(TypedDict):
     own_arguments: list[str]  # that the trainer itself does not have: a fork's
     environment: dict[str, str]
     setup: list[str]  # lines that prepare the shell
+    expand: list[str]  # words that bash expands when the job starts
 
 
 class KeptWords(TypedDict):
@@ -88,6 +89,7 @@ def document(imported: Imported, *, text: str, file: str | None) -> ImportDocume
             "own_arguments": list(found.own),
             "environment": dict(environment.trainer),
             "setup": list(found.setup),
+            "expand": list(_expanded(imported)),
         },
         "kept": [{"words": each.words, "why": each.why} for each in found.kept],
         "changed": [{"name": name, "was": was, "is": now} for name, (was, now) in imported.changed.items()],
@@ -175,9 +177,16 @@ def _passed(imported: Imported) -> Iterator[str]:
         yield f"{counted(len(flags), 'argument')} that the trainer itself does not have: {listed(_cut(flags))}"
     if environment.trainer:
         yield f"{counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
+    if expanded := _expanded(imported):
+        yield f"{counted(len(expanded), 'word')} that bash expands when the job starts: {listed(_cut(expanded))}"
     if found.setup:
         said = "each rank of a burst runs it before the command, exports before the launch"
         yield f"{counted(len(found.setup), 'line')} of shell setup: {'; '.join(_cut(found.setup))} ({said})"
+
+
+def _expanded(imported: Imported) -> tuple[str, ...]:
+    trainer = imported.recipe.trainer
+    return () if trainer is None else trainer.expand
 
 
 def _launchers(imported: Imported) -> Iterator[str]:

@@ -10,8 +10,6 @@ from typing import Any
 import yaml
 
 from autotune.importing.found import Asked, Started
-from autotune.importing.scripts import NOT_NEEDED
-from trainer.command_line.shell import TooMuchError
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe.aliases import values_in
 
@@ -22,7 +20,35 @@ _VARIABLE = re.compile(
     r"\$(?P<plain>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|\{(?P<bare>[A-Za-z_]\w*)\}"
 )
 _OPEN = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)[^}]*\}|(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\$\([^)]*\)|`[^`]*`")
+# A burst writes elsewhere and saves nothing: what nobody fills in may stay as it was written.
+NOT_NEEDED = {
+    "--save",
+    "--load",
+    "--tensorboard-dir",
+    "--wandb-project",
+    "--wandb-exp-name",
+    "--wandb-save-dir",
+    "--wandb-entity",
+    "--log-file",
+    "--logging-dir",
+    "--config-logger-dir",
+    "--ckpt-convert-save",
+    "--profile-dir",
+    "--one-logger-run-name",
+    "--data-cache-path",
+    "checkpoint.save",
+    "checkpoint.load",
+    "logger.tensorboard_dir",
+    "logger.wandb_project",
+    "logger.wandb_exp_name",
+    "logger.wandb_save_dir",
+    "logger.wandb_entity",
+}
 PROGRAM = ("python", "pretrain_gpt.py")
+
+
+class TooMuchError(Exception):
+    """A document that stands for more than can be read."""
 
 
 def from_text(text: str, asked: Asked) -> Started:

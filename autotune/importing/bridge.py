@@ -59,6 +59,8 @@ def from_command(started: Started, asked: Asked, *, what: str) -> Found:
         headers=started.headers,
         container=started.container,
         setup=started.setup,
+        expand=started.expand,
+        problems=started.problems,
         notes=(
             *started.notes,
             _NOT_KNOWN.format(base=f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"),

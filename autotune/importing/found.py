@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer.command_line.containers import Container
 from trainer.command_line.launchers import Peeled, Sizes
-from trainer.command_line.shell import Gap
-from trainer.errors import refused
+from trainer.errors import Problem, refused
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.source import near
 
@@ -26,6 +25,12 @@ class Asked:
     gpus_per_node: int | None = None
     given: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
+    env: tuple[str, ...] = ()  # variables of the user's own that a script sees; ALL: all of them
+    exists: tuple[str, ...] = ()  # files that a script finds although they are not here
+    absent: tuple[str, ...] = ()  # files that it does not find although they are here
+    cwd: str | None = None  # the folder that a script is started in; None: its own
+    trust: bool = False  # run a script also where nothing keeps it from changing files
+    tell: Callable[[str], None] = lambda line: None  # says what is about to be done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +53,9 @@ class Started:
     headers: tuple[str, ...] = ()  # words of #SBATCH lines
     container: Container = field(default_factory=Container)  # of Slurm's tasks
     setup: tuple[str, ...] = ()  # lines that prepare the shell: module load, conda activate
-    gaps: Mapping[str, Gap] = field(default_factory=dict)  # words of argv, and names of env, that could not be read
+    expand: tuple[str, ...] = ()  # words of argv and values of env that bash expands, as between double quotes
     notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()  # what only the user knows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,9 @@ class Found:
     headers: tuple[str, ...] = ()
     container: Container = field(default_factory=Container)
     setup: tuple[str, ...] = ()
+    expand: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 def short(text: str) -> str:
@@ -83,7 +91,8 @@ def check_given(asked: Asked, *texts: str) -> None:
     """BadInputError for a --set that nothing in these texts asks for."""
     for name in asked.given:
         in_text = any(name in text or (name == "HOME" and "~" in text) for text in texts)
-        if not in_text and name not in Architecture.model_fields and name != "model" and "@" not in name:
+        known = name.isdigit() or name == "@" or name.startswith("--")
+        if not in_text and not known and name not in Architecture.model_fields and name != "model":
             words = near(name, Architecture.model_fields)
             hint = f"did you mean {words[0]}?" if words else "name a variable of the script, or a field of the model"
             raise refused(f"--set {name}", "nothing in the file has that name", hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.importing.found import Asked, Found
-from trainer.recipe.hugging_face import is_hugging_face, model_fields
+from trainer.recipe.hugging_face import is_hugging_face, model_fields, parts_left_out
 
 
 def is_config(data: Any) -> bool:
@@ -16,4 +16,6 @@ def from_config(data: Any, asked: Asked) -> Found:
     """The model; how it is trained is a recipe's default, which the user changes."""
     model = model_fields(data, where=asked.file)
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
-    return Found(what=f"a Hugging Face configuration ({data['model_type']})", model=model, notes=(note,))
+    left = parts_left_out(data)
+    parts = (f"left out of the model: {', '.join(left)}: it is the language model alone",) if left else ()
+    return Found(what=f"a Hugging Face configuration ({data['model_type']})", model=model, notes=(note, *parts))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from autotune.importing.found import Asked, Found, Kept, Started
 from trainer.command_line.launchers import Sizes
 from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.command_line.megatron_lm.log import logged_values
 from trainer.command_line.megatron_lm.read import Reading, read, read_values
-from trainer.errors import refused
+from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe.hardware import known_hardware
 
 SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size
@@ -29,7 +31,7 @@ def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[
     if SCHEDULE in {word.partition("=")[0] for word in started.argv}:
         raise refused(asked.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
     reading = read(started.argv, world_size=world, stays=stays)
-    _refuse_missing(reading, asked)
+    _refuse_missing(reading, asked, started)
     return Found(
         what=what,
         model=reading.model,
@@ -45,6 +47,8 @@ def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[
         headers=started.headers,
         container=started.container,
         setup=started.setup,
+        expand=started.expand,
+        problems=started.problems,
         notes=(*started.notes, *_by_version(reading, started)),
     )
 
@@ -75,6 +79,22 @@ def from_log(text: str, asked: Asked) -> Found:
     )
 
 
+def from_values(values: Mapping[str, Any], asked: Asked) -> Found:
+    """What the arguments say that a trainer had inside: its launcher makes them, and no command line has them."""
+    world = values.get("world_size")
+    reading = read_values({**defaults(), **values}, world_size=world)
+    _refuse_missing(reading, asked)
+    per_node = asked.gpus_per_node or (min(8, world) if world else None)
+    return Found(
+        what="the arguments of a recorded start of Megatron-LM",
+        model=reading.model,
+        knobs=reading.knobs,
+        kept=tuple(Kept(words=field, why=why) for field, why in reading.unread.items()),
+        sizes=Sizes(nodes=world // per_node if world and per_node else None, gpus_per_node=per_node, tasks=world),
+        notes=("its launcher makes the arguments itself: bursts run our own model (engine megatron)",),
+    )
+
+
 def world_size(sizes: Sizes, asked: Asked) -> int | None:
     nodes = asked.nodes or sizes.nodes
     per_node = asked.gpus_per_node or sizes.gpus_per_node
@@ -83,12 +103,19 @@ def world_size(sizes: Sizes, asked: Asked) -> int | None:
     return nodes * per_node if nodes and per_node else sizes.tasks
 
 
-def _refuse_missing(reading: Reading, asked: Asked) -> None:
+def _refuse_missing(reading: Reading, asked: Asked, started: Started | None = None) -> None:
     if reading.missing:
         flags = ", ".join(reading.missing)
-        raise refused(
-            asked.file, f"Megatron-LM's {flags} is in none of its arguments", "name the file that has all of them"
+        notes = () if started is None else started.notes
+        for note in notes:
+            asked.tell(note)
+        problems = () if started is None else started.problems
+        missing = Problem(
+            where=asked.file,
+            what=f"Megatron-LM's {flags} is in none of its arguments",
+            hint="name the file that has all of them" + (", or --set what was empty" if notes else ""),
         )
+        raise BadInputError(*problems, missing)
     if "precision" in reading.unread:
         raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, scripts, secrets
+from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, recorded, scripts, secrets
 from autotune.importing.files import text_of
 from autotune.importing.found import Asked, Found, Started, check_given
+from autotune.importing.here import vocabulary_here
 from autotune.importing.recipe import Imported, built, with_changes
 from trainer.command_line.megatron_lm.agreement import differences
 from trainer.command_line.megatron_lm.log import has_arguments
 from trainer.command_line.megatron_lm.words import with_recipe
-from trainer.command_line.shell import TooMuchError
 from trainer.errors import refused
 
 
@@ -24,14 +24,22 @@ def imported(asked: Asked) -> Imported:
     """The recipe of a file. BadInputError says what is missing or not understood."""
     text = text_of(Path(asked.file), known=KNOWN)
     try:
-        found, started = _found(text, asked)
-        first = built(found, asked)
-        made = first if started is None else _agreed(first, started, asked)
-        return replace(made, found=secrets.told(made.found))
+        return _made(*_found(text, asked), asked)
     except RecursionError:
         raise refused(asked.file, "it is nested too deeply to be read", "flatten it") from None
-    except TooMuchError as error:
+    except arguments_file.TooMuchError as error:
         raise refused(asked.file, str(error), "import its arguments as a file") from None
+
+
+def imported_command(started: Started, asked: Asked, what: str) -> Imported:
+    """The recipe of a command that is known already."""
+    return _made(*_command(started, asked, what), asked)
+
+
+def _made(found: Found, started: Started | None, asked: Asked) -> Imported:
+    first = built(found, asked)
+    made = first if started is None else _agreed(first, started, asked)
+    return replace(made, found=secrets.told(made.found))
 
 
 def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
@@ -45,6 +53,8 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
         for fits, read in DOCUMENTS:
             if fits(data):
                 return read(data, asked), None
+    if data is not None and recorded.is_recorded(data):
+        return _recorded(data, asked)
     if data is not None and arguments_file.is_arguments(data):
         texts = data if text.lstrip().startswith("{") else arguments_file.read_texts(text)
         return _command(arguments_file.from_yaml(texts, asked), asked, "a YAML file of Megatron-LM's arguments")
@@ -55,6 +65,15 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
     if asked.file.endswith(".py"):
         raise refused(asked.file, "it is a Python program, which is not read", OF_A_RUN)
     return _command(scripts.started(text, asked), asked, "a launch script")
+
+
+def _recorded(data: dict[str, Any], asked: Asked) -> tuple[Found, Started | None]:
+    """A command that was recorded, or the arguments that a trainer had settled on inside a real start."""
+    started = recorded.started(data, asked)
+    values = data.get("inside", {}).get("arguments")
+    if values and not (megatron_lm.is_megatron_lm(started) or bridge.is_bridge(started)):
+        return megatron_lm.from_values(values, asked), None
+    return _command(started, asked, "a recorded start")
 
 
 def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
@@ -69,7 +88,18 @@ def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started 
             f"{OF_A_RUN}, or write a recipe by hand with trainer.kind: custom",
         )
     of_whom = what if "Megatron-LM" in what else f"{what} of Megatron-LM"
-    return megatron_lm.from_command(started, asked, what=of_whom), started
+    return _with_vocabulary(megatron_lm.from_command(started, asked, what=of_whom), started, asked), started
+
+
+def _with_vocabulary(found: Found, started: Started, asked: Asked) -> Found:
+    """The size of the vocabulary from the tokenizer that the command names, where that is on this machine."""
+    if isinstance(found.model, str) or found.model.get("vocab_size") or "vocab_size" in asked.given:
+        return found
+    read = vocabulary_here(started.argv, asked.cwd or str(Path(asked.file).parent))
+    if read is None:
+        return found
+    note = f"{read[0]} tokens, by {read[1]}"
+    return replace(found, model={**found.model, "vocab_size": read[0]}, notes=(*found.notes, note))
 
 
 def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
@@ -78,7 +108,8 @@ def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
     lost = _lost(first, started, world)
     if not lost:
         return first
-    found = megatron_lm.from_command(started, asked, what=first.found.what, stays=frozenset(lost))
+    again = megatron_lm.from_command(started, asked, what=first.found.what, stays=frozenset(lost))
+    found = _with_vocabulary(again, started, asked)
     second = built(found, asked)
     return with_changes(second, _lost(second, started, world))
 

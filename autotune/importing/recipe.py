@@ -12,7 +12,10 @@ import yaml
 from autotune.importing.checkout import version_beside
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
+from autotune.importing.here import gpu_here
+from trainer.command_line.jobs import job_settings
 from trainer.command_line.megatron_lm.model import model_words
+from trainer.command_line.megatron_lm.words import of_a_fork
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
@@ -21,6 +24,7 @@ from trainer.recipe.knobs import KNOBS
 from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
+from trainer.recipe.sections import TuneSettings
 from trainer.recipe.source import Source, nearest
 
 BRIDGE = "megatron-bridge"  # its own recipe may say otherwise: a default that is named stays named
@@ -40,15 +44,28 @@ def built(found: Found, asked: Asked) -> Imported:
     """The recipe. BadInputError for what neither the file nor the user said."""
     environment = sorted_out(found.env)
     knobs = {**found.knobs, **environment.knobs}
+    problems = list(found.problems)
+    parts: dict[str, Any] = {}
+    for name, part in (("gpu", _gpu), ("nodes", _nodes), ("model", _model)):
+        try:
+            parts[name] = part(found, asked)
+        except BadInputError as error:
+            problems += error.problems
+    if problems:
+        for note in found.notes:
+            asked.tell(note)
+        raise BadInputError(*problems)
     data: dict[str, Any] = {
         "name": asked.name or safe_name(Path(asked.file).stem),
-        "model": _model(found, asked),
-        "cluster": _cluster(found, asked),
+        "model": parts["model"],
+        "cluster": {"gpu": parts["gpu"], **_of_nodes(parts["nodes"], parts["gpu"], found, asked)},
     }
     for name, value in knobs.items():
         section = data.setdefault(KNOBS[name].section, {})
         if value != KNOBS[name].default or KNOBS[name].section != "knobs" or found.kind == BRIDGE:
             section[name] = list(value) if isinstance(value, tuple) else value
+    if frozen := [name for name, _ in of_a_fork(found.command) if name in KNOBS]:
+        data["tune"] = {"freeze": [*TuneSettings().freeze, *frozen]}
     if found.kind is not None:
         data["burst"] = {"engine": "command"}
         if launcher := _launcher(found, data["cluster"]["nodes"]):
@@ -59,6 +76,7 @@ def built(found: Found, asked: Asked) -> Imported:
             "command": list(found.command),
             "env": dict(environment.trainer),
             "setup": list(found.setup),
+            "expand": [word for word in found.expand if word in (*found.command, *environment.trainer.values())],
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))
@@ -66,8 +84,8 @@ def built(found: Found, asked: Asked) -> Imported:
 
 
 def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:
-    """Slurm over several nodes, and in the script's own container; None: on this machine."""
-    if settings := found.container.settings():
+    """Slurm over several nodes, in the job and the container that the script asks for; None: on this machine."""
+    if settings := {**job_settings(found.headers), **found.container.settings()}:
         return {"slurm": settings}
     of_slurm = bool(found.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in found.launchers)
     return "slurm" if of_slurm and nodes > 1 else None
@@ -77,15 +95,21 @@ def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> 
     return replace(imported, changed=changed)
 
 
-def _cluster(found: Found, asked: Asked) -> dict[str, Any]:
-    gpu = _gpu(found, asked)
+def _nodes(found: Found, asked: Asked) -> int | None:
+    """None: as many as its tasks take."""
     nodes = asked.nodes or found.sizes.nodes
+    if nodes is None and not found.sizes.tasks:
+        raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
+    return nodes
+
+
+def _of_nodes(nodes: int | None, gpu: str, found: Found, asked: Asked) -> dict[str, int]:
     per_node = asked.gpus_per_node or found.sizes.gpus_per_node or known_hardware()[gpu].gpus_per_node
     if nodes is None and found.sizes.tasks and found.sizes.tasks % per_node == 0:
         nodes = found.sizes.tasks // per_node
     if nodes is None:
         raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
-    return {"gpu": gpu, "nodes": nodes, "gpus_per_node": per_node}
+    return {"nodes": nodes, "gpus_per_node": per_node}
 
 
 def _gpu(found: Found, asked: Asked) -> str:
@@ -100,6 +124,9 @@ def _gpu(found: Found, asked: Asked) -> str:
     named = {gpu for gpu in known if gpu in words}
     if len(named) == 1:
         return named.pop()
+    if here := gpu_here(known):
+        asked.tell(f"{here} is the GPU of this machine: --gpu for another")
+        return here
     raise refused(asked.file, "it does not say on which GPU", f"--gpu, one of {', '.join(known)}")
 
 
@@ -110,7 +137,7 @@ def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
     fields = {**found.model, **_given_fields(asked)}
     if not fields.get("vocab_size"):
         raise refused(
-            asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--set vocab_size=N"
+            asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--vocab-size N"
         )
     try:
         model = Architecture.model_validate(fields)

@@ -1,279 +1,383 @@
-"""A launch script: which of its commands trains, what starts the ranks, and what it leaves open."""
+"""A launch script as real bash runs it: what trains, what starts the ranks, what only the job knows."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotune.importing.container import container_in
-from autotune.importing.environment import is_knob, is_launchers
-from autotune.importing.files import Beside
+from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started, check_given, short
 from trainer.command_line.launchers import (
     TORCHRUNS,
+    Peeled,
     Sizes,
-    Start,
-    peel,
     sizes,
     slurm_environment,
     slurm_sizes,
     torchrun_environment,
 )
 from trainer.command_line.login import login_line
-from trainer.command_line.megatron_bridge.read import OVERRIDE
-from trainer.command_line.shell import Command, Gap, Script, Word, read_script
-from trainer.command_line.shell.expansion import NOT_SET, NOT_UNDERSTOOD
-from trainer.command_line.shell.loops import ARGUMENTS
-from trainer.command_line.shell.remote import is_apart
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import BadInputError, Problem, refused
+from trainer.recording.expressions import CALCULATED, expression
+from trainer.recording.jail import Isolation
+from trainer.recording.programs import TRAINS, headers_of
+from trainer.recording.record import Asked as Command
+from trainer.recording.record import NotIsolatedError, Recording, isolation_here, record
 from trainer.secrets import is_secret, is_secret_flag
 
-TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
-# A burst writes elsewhere and saves nothing: what only running the script could tell may stay as it was written.
-NOT_NEEDED = {
-    "--save",
-    "--load",
-    "--tensorboard-dir",
-    "--wandb-project",
-    "--wandb-exp-name",
-    "--wandb-save-dir",
-    "--wandb-entity",
-    "--log-file",
-    "--logging-dir",
-    "--config-logger-dir",
-    "--ckpt-convert-save",
-    "--profile-dir",
-    "--one-logger-run-name",
-    "--data-cache-path",
-    "checkpoint.save",
-    "checkpoint.load",
-    "logger.tensorboard_dir",
-    "logger.wandb_project",
-    "logger.wandb_exp_name",
-    "logger.wandb_save_dir",
-    "logger.wandb_entity",
-}
-# their values are written with * and [ and name no files
-PATTERNS = {
-    "--moe-layer-freq",
-    "--pipeline-model-parallel-layout",
-    "--hybrid-override-pattern",
-    "--linear-attention-freq",
-}
+ARGUMENTS = "@"
+MOST_MISSING = 20  # variables without which a script ends
+_MISSING = re.compile(r": line (\d+): \$?([A-Za-z_]\w*|\d+): (.*)$")
+_OF_SHELLS = re.compile(r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|MOE_\w+|MAKE\w*|MFLAGS|BASH_\w+|SLURM_\w+|SLURMD_\w+)$")
+_PREPARES = re.compile(
+    r"(module|ml) (?!list|avail|show)|(conda|mamba|micromamba|pyenv) (activate|deactivate|shell)"
+    r"|spack (load|unload|env)|ulimit |eval |(cd|pushd|popd)\b|(source|\.) \S*/activate\b"
+)
 
 
 def started(text: str, asked: Asked) -> Started:
-    """The training command of a script. BadInputError names everything that has to be told beside it."""
-    beside = Beside(folder=Path(asked.file).parent)
-    script = read_script(text, given=asked.given, beside=beside, path=str(Path(asked.file).resolve()))
-    check_given(asked, text, *beside.texts.values())
-    command, start, others = _training(script, asked)
-    words = [command.words[index] for index in start.command]
-    python = (start.python or "").split()
-    split = _program_end(words) if not python[1:] else 1
-    argv = words[split:]
-    program = [gap for word in words[:split] for gap in word.gaps]
-    program += [gap for word in command.words for gap in word.gaps if any(gap.text in each for each in start.within)]
-    _refuse_gaps([*program, *_needed(argv), *_needed_env(command)], asked)
-    notes = [*others, *script.notes_in_order(), *_as_written(argv, command.line)]
-    container, told = container_in(command, start, script.headers)
-    notes += told
-    own_launcher = _starts_bridge([word.text for word in words])
-    if own_launcher:
-        notes.append(f"{words[0].text} starts the ranks itself: write what one of them runs under trainer.command")
-    sbatch = {name: Word(text=text) for name, text in slurm_environment(script.headers).items()}
-    env = {**sbatch, **command.env, **_launcher_env(command, start)}
-    left_out = [name for name, word in env.items() if word.gaps and not is_launchers(name)]
-    notes += [f"{name} was left out: {short(env[name].text)} is not known" for name in left_out]
-    return Started(
-        program=(*start.within, *python, *(word.text for word in words[:split])),
-        argv=tuple(word.text for word in argv),
-        env={name: word.text for name, word in env.items() if not word.gaps},
-        sizes=slurm_sizes([word.text for word in argv]) if own_launcher else _sizes(start, script, env),
-        launchers=start.peeled,
-        headers=script.headers,
-        container=container,
-        setup=(*(() if command.outside or is_apart(command.words) else login_line(text)), *command.setup),
-        notes=tuple(notes),
-    )
+    """The training command of a script. BadInputError names the true reason where it has none."""
+    script = Path(asked.file).resolve()
+    headers = tuple(headers_of(text))
+    command = Command(
+        argv=("bash", str(script), *_arguments(asked)), cwd=asked.cwd or str(script.parent), headers=headers,
+        env=_environment(asked), fixed=_fixed(asked),
+        in_job=bool(headers), present=asked.exists, absent=asked.absent, **_sizes_asked(asked, headers),
+    )  # fmt: skip
+    found, command, problems = _reaching(command, asked, text)
+    check_given(asked, text, *(each[3] for each in found.first["reported"]))
+    return started_of(found, command, asked, login=login_line(text), problems=problems)
 
 
-def _launcher_env(command: Command, start: Start) -> dict[str, Word]:
-    """Variables in a launcher's words, as of `env PATH=/here:$PATH`: its own value is kept as ${PATH}."""
-    gaps = [gap for word in command.words for gap in word.gaps]
-    found = {}
-    for name, text in start.env:
-        for gap in gaps:
-            text = text.replace(gap.text, f"${{{name}}}") if gap.name == name and gap.why == NOT_SET else text
-        found[name] = Word(text=text, gaps=tuple(gap for gap in gaps if gap.name != name and gap.text in text))
+def _sizes_asked(asked: Asked, headers: tuple[str, ...]) -> dict[str, int]:
+    said = slurm_sizes(headers)
+    known = {"nodes": asked.nodes or said.nodes, "gpus_per_node": asked.gpus_per_node or said.gpus_per_node}
+    return {name: value for name, value in known.items() if value}
+
+
+def _arguments(asked: Asked) -> tuple[str, ...]:
+    """What the script is started with: --set '@=…', or --set 1=… --set 2=…"""
+    if ARGUMENTS in asked.given:
+        return tuple(shlex.split(asked.given[ARGUMENTS]))
+    numbers = [int(name) for name in asked.given if name.isdigit() and name != "0"]
+    return tuple(asked.given.get(str(number), "") for number in range(1, max(numbers, default=0) + 1))
+
+
+def _environment(asked: Asked) -> dict[str, str]:
+    """The user's own variables that the script sees."""
+    return {name: value for name, value in os.environ.items() if name in asked.env or "ALL" in asked.env}
+
+
+def _fixed(asked: Asked) -> dict[str, str]:
+    return {name: value for name, value in asked.given.items() if re.fullmatch(r"[A-Za-z_]\w*", name)}
+
+
+def _reaching(command: Command, asked: Asked, text: str) -> tuple[Recording, Command, tuple[Problem, ...]]:
+    """A recording that reaches the training command, with a stand-in for each variable without which the script ends:
+    all of them are asked for. A file without which it ends is taken as there."""
+    missing: dict[str, Problem] = {}
+    isolation = isolated(asked)
+    found = record(command, isolation)
+    for _ in range(MOST_MISSING):
+        if found.first["trains"] or found.first["why"]:
+            break
+        if lacking := _lacking(found.first, text, {*missing, *command.fixed}):
+            line, name, why = lacking
+            command = _with_stand_in(command, name)
+            if not is_secret(name):  # which is left out anyway
+                missing[name] = Problem(where=f"{asked.file}:{line}", what=f"{name}: {why}", hint=f"--set {name}=VALUE")
+        elif path := next(
+            (path for path, run in reversed(list(found.otherwise.items())) if _gets_further(run, found.first)), None
+        ):
+            folder = "/" if found.first["tests"][path].endswith("/d") else ""
+            command = replace(command, present=(*command.present, path + folder))
+        elif command.cwd != os.getcwd() and not asked.cwd:
+            command = replace(command, cwd=os.getcwd())
+        else:
+            break
+        found = record(command, isolation)
+    return found, command, tuple(missing.values())
+
+
+def _lacking(first: Mapping[str, Any], text: str, known: Container[str]) -> tuple[str, str, str] | None:
+    """Line, name and why of a variable without which the script ended: bash names it, or it was the last empty one."""
+    lines = first["stderr"].strip().splitlines()
+    if lines and (match := _MISSING.search(lines[-1])) and match[2] not in known:
+        line, name, why = match.groups()
+        demanded = f"${{{name}:?" in text or f"${{{name}?" in text
+        if demanded or why in ("unbound variable", "parameter null or not set"):
+            return line, name, why
+    empty = [(line, name) for kind, _, line, name in first["reported"] if kind == "empty" and name not in (*"@*#",)]
+    last = next(((line, name) for line, name in reversed(empty) if name not in known), None)
+    return None if last is None or not first["code"] else (*last, _said(first) or "it is not set")
+
+
+def _with_stand_in(command: Command, name: str) -> Command:
+    if name.isdigit():
+        argv = command.argv
+        filled = [*argv, *[f"argument{at}" for at in range(len(argv) - 1, int(name) + 1)]]
+        return replace(command, argv=tuple(filled))
+    return replace(command, env={**command.env, name: name})
+
+
+def _gets_further(run: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    return bool(run["trains"]) or len(run["reported"]) > len(first["reported"]) + 3
+
+
+def _said(first: Mapping[str, Any]) -> str:
+    """The last line that the script printed."""
+    lines = [line for name in ("stderr", "stdout") for line in first[name].strip().splitlines()[-1:] if line.strip()]
+    return short(re.sub(r"\x1b\[[0-9;]*m", "", lines[0])) if lines else ""
+
+
+def isolated(asked: Asked) -> Isolation:
+    """How the script will be run; the user is informed before it is."""
+    try:
+        found = isolation_here(trust=asked.trust)
+    except NotIsolatedError as error:
+        raise refused(
+            asked.file, f"nothing was run, as nothing would keep it from changing files: {error}", NOT_ISOLATED
+        ) from None
+    asked.tell(f"{asked.file}: {ISOLATED[found]}")
     return found
 
 
-def _sizes(start: Start, script: Script, env: Mapping[str, Word]) -> Sizes:
+def started_of(
+    found: Recording, command: Command, asked: Asked, *, login: tuple[str, ...] = (), problems: tuple[Problem, ...] = ()
+) -> Started:
+    """What a recording says of a training job."""
+    first = found.first
+    if not first["trains"]:
+        raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), OF_A_RUN)
+    at = max(range(len(first["trains"])), key=lambda index: _rank(first["trains"][index]["words"]))
+    train = first["trains"][at]
+    other = _same(train, at, found.second["trains"])
+    if other is None:
+        raise refused(asked.file, "how many arguments it has depends on what only the job knows", OF_A_RUN)
+    line = _line(train, first["reported"])
+    words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
+    split = program_end(train["words"])
+    launchers = tuple(Peeled(name=each["name"], words=tuple(each["words"])) for each in train["launched"])
+    headers = (*command.headers, *train["headers"])
+    setup, outside = _setup(train, first["reported"], command.cwd)
+    env, expanded, left = _variables(train, other, command, found)
+    container, of_container = container_in(launchers, headers, outside)
+    calculated = tuple(_asks(words, train["words"], asked, line))
+    own = train["words"][0].endswith("train.sh")
+    argv = tuple(asked.given.get(flag, word) for flag, word in zip(_flags_of(words), map(str, words), strict=True))
+    return Started(
+        program=argv[:split],
+        argv=argv[split:],
+        expand=tuple(dict.fromkeys([str(word) for word in words if word.expands] + expanded)),
+        env=env,
+        sizes=slurm_sizes(train["words"]) if own else _sizes(launchers, headers, train["env"]),
+        launchers=launchers,
+        headers=headers,
+        container=container,
+        setup=(*(() if outside or train["apart"] else login), *setup),
+        notes=(*_others(first["trains"], at, first["reported"]), *_empty(first["reported"], first["stderr"], asked),
+               *_decided(found, at), *_taken(found, command, asked), *of_container, *left),
+        problems=(*problems, *calculated),
+    )  # fmt: skip
+
+
+def _rank(words: Sequence[str]) -> tuple[bool, int, int]:
+    named = any(TRAINS.match(word) for word in words[:4])
+    return named, sum(word.startswith("--") or "=" in word for word in words), 0
+
+
+def _same(train: Mapping[str, Any], at: int, others: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The command of the second run that this one is."""
+    alike = [each for each in others[at : at + 1] if len(each["words"]) == len(train["words"])]
+    return alike[0] if alike else None
+
+
+def _line(train: Mapping[str, Any], reported: Sequence[Sequence[str]]) -> str:
+    """The line of the script that starts it."""
+    pids = {str(pid) for pid in train["pids"]}
+    return next(
+        (line for kind, pid, line, _ in reversed(reported[: train["reported"]]) if kind == "at" and pid in pids), "?"
+    )
+
+
+def not_reached(first: Mapping[str, Any]) -> str:
+    """Why no training command was started, as bash says it."""
+    at = [each for each in first["reported"] if each[0] == "at"]
+    where = f" in line {at[-1][2]} ({short(at[-1][3])})" if at else ""
+    why = first["why"] or (f"it ended{where}" + (f" with code {first['code']}" if first["code"] else ""))
+    others = (
+        "; it started " + ", ".join(dict.fromkeys(each[0] for each in first["others"][:8])) if first["others"] else ""
+    )
+    return f"no training command was reached: {why}" + (f": {said}" if (said := _said(first)) else "") + others
+
+
+def program_end(words: Sequence[str]) -> int:
+    """Behind the script, or behind the module of -m."""
+    for index, word in enumerate(words):
+        if word == "-m":
+            return index + 2
+        if word.endswith(".py"):
+            return index + 1
+    return 1
+
+
+def _flags_of(words: Sequence[Any]) -> Iterator[str]:
+    """What --set names a word by: the flag that it is the value of."""
+    flag = ""
+    for word in map(str, words):
+        yield flag
+        flag = word if word.startswith("--") else ""
+
+
+def _asks(words: Sequence[Any], was: Sequence[str], asked: Asked, line: str) -> Iterator[Problem]:
+    before = None
+    for flag, word, value in zip(_flags_of(words), words, was, strict=True):
+        calculated = word.kind == CALCULATED and flag not in asked.given and not is_secret_flag(flag)
+        first, before = calculated and before != CALCULATED, word.kind
+        if first:  # of the words that one expression was split into
+            what = f"{flag or value} {value if flag else ''}".strip()
+            yield Problem(where=f"{asked.file}:{line}", what=f"{what}: it is calculated from what only the job knows",
+                          hint=f"--set={flag or '--FLAG'}=VALUE")  # fmt: skip
+
+
+def _setup(
+    train: Mapping[str, Any], reported: Sequence[Sequence[str]], cwd: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Lines that prepare the shell that trains, and those around a container or another machine's shell."""
+    order = [str(pid) for pid in train["pids"]]
+    inside = order[: order.index(str(train["apart"])) + 1] if train["apart"] else order
+    absent = {text for kind, _, _, text in reported if kind == "absent"}
+    lines: dict[bool, list[str]] = {True: [], False: []}
+    for kind, pid, _, text in reported[: train["reported"]]:
+        if kind != "setup" or pid not in order:
+            continue
+        text = text.strip()
+        if text.startswith("cd "):
+            path = os.path.normpath(os.path.join(cwd, shlex.split(text)[-1]))
+            text, cwd, stays = f"cd {shlex.quote(path)}", path, path == cwd
+            if stays:
+                continue
+        if _PREPARES.match(text) or any(word in absent for word in shlex.split(text)[1:2]):
+            lines[pid in inside].append(text)
+    return tuple(lines[True]), tuple(lines[False])
+
+
+def _variables(
+    train: Mapping[str, Any], other: Mapping[str, Any], command: Command, found: Recording
+) -> tuple[dict[str, str], list[str], list[str]]:
+    """What the script exports, those of them that bash expands, and notes of what is left out."""
+    env, expanded, left = {}, [], []
+    base = {**found.first["env"], **command.env}
+    asked_for = slurm_environment(command.headers)
+    for name, value in train["env"].items():
+        if (value == base.get(name) and name not in asked_for) or _OF_SHELLS.match(name) or name not in other["env"]:
+            continue
+        word = expression(value, other["env"][name], found.pairs)
+        if word.kind == CALCULATED and not is_launchers(name):
+            left.append(f"{name} was left out: it is calculated from what only the job knows")
+            continue
+        text = str(word)
+        if name in base and name not in asked_for:
+            text = text.replace(base[name], f"${{{name}}}")
+        elif name.endswith("PATH"):
+            text = f"${{{name}}}" * text.startswith(":") + text + f"${{{name}}}" * text.endswith(":")
+        expanded += [text] if word.expands and not is_launchers(name) else []
+        env[name] = text
+    return env, expanded, left
+
+
+def _sizes(launchers: Sequence[Peeled], headers: Sequence[str], env: Mapping[str, str]) -> Sizes:
     """One srun task a GPU where srun starts Python itself, one a node where it starts torchrun."""
-    found = sizes(start.peeled)
-    if any(each.name == "torchrun" for each in start.peeled):
-        found = found.over(torchrun_environment({name: word.text for name, word in env.items() if not word.gaps}))
-    found = found.over(slurm_sizes(script.headers))
-    starts_ranks = any(each.name in ("torchrun", "accelerate", "deepspeed") for each in start.peeled)
+    found = sizes(launchers)
+    if any(each.name == "torchrun" for each in launchers):
+        found = found.over(torchrun_environment(env))
+    found = found.over(slurm_sizes(headers))
+    starts_ranks = any(each.name in ("torchrun", "accelerate", "deepspeed") for each in launchers)
     if not starts_ranks and found.gpus_per_node is None:
         found = replace(found, gpus_per_node=found.tasks_per_node)
-    says_nodes = any("--nnodes" in word for each in start.peeled for word in each.words)
+    says_nodes = any("--nnodes" in word for each in launchers for word in each.words)
     outside = any(name.startswith(TORCHRUNS) for name in env)  # PET_NNODES is set by whoever sets the others
     if starts_ranks and found.nodes is None and not says_nodes and not outside and found.tasks is None:
         found = replace(found, nodes=1)  # torchrun's own default
     return found
 
 
-def _training(script: Script, asked: Asked) -> tuple[Command, Start, list[str]]:
-    """The command that trains: named like one, then the one with the most flags; a note of each other one."""
-    known = [replace(command, words=_from_first_known(command.words)) for command in script.commands]
-    starts = [(command, peel([word.text for word in command.words])) for command in known]
-    trains = [pair for pair in starts if _is_python(*pair)]
-    if not trains:
-        raise refused(
-            asked.file,
-            "no command in it starts a training program" + _followed(script),
-            "name the script that starts pretrain_gpt.py or the like, or a file of its arguments",
-        )
-    best = max(trains, key=lambda pair: (pair[0].sure, _named(*pair), _flags(*pair)))
-    alike = [pair for pair in trains if pair[0].sure == best[0].sure and _named(*pair) == _named(*best)]
-    if not best[0].sure and len(alike) > 1:
-        lines = ", ".join(str(pair[0].line) for pair in alike)
-        raise refused(asked.file, f"which of the lines {lines} is run depends on an undecided test", _decide(script))
-    others = {pair[0].line: _program_of(*pair) for pair in trains if _is_another(pair, best)}
-    notes = [
-        f"line {line}: {program} is started too: line {best[0].line} is what was imported, as it has the most flags"
-        for line, program in others.items()
-    ]
-    return *best, notes
+def _others(trains: Sequence[Mapping[str, Any]], at: int, reported: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A note for each line that starts another training command."""
+    best, lines = trains[at], dict[str, str]()
+    for each in trains:
+        likes = _rank(each["words"])[0] or _rank(each["words"])[1] * 2 > _rank(best["words"])[1]
+        if each["words"] != best["words"] and likes:
+            program = next((word for word in each["words"] if word.endswith(".py")), each["words"][0])
+            lines.setdefault(_line(each, reported), program)
+    for line, program in lines.items():
+        yield (f"line {line}: {program} is started too: line {_line(best, reported)} is what was imported, "
+               "as it has the most flags")  # fmt: skip
 
 
-def _program_of(command: Command, start: Start) -> str:
-    words = _texts(command, start)
-    return next((word for word in words if word.endswith(".py")), words[0])
+def _empty(reported: Sequence[Sequence[str]], errors: str, asked: Asked) -> Iterator[str]:
+    """Variables that bash took as empty, and files that it could not read."""
+    lines = {text: line for kind, _, line, text in reported if kind == "empty"}
+    if ARGUMENTS in lines and ARGUMENTS not in asked.given:
+        yield f"line {lines.pop(ARGUMENTS)}: the script's arguments ($@) are not known: taken as empty (--set '@=…')"
+    if lines:
+        names = ", ".join(f"{name} (line {line})" for name, line in lines.items())
+        yield f"not set, taken as empty as bash does: {names}: --set NAME=VALUE"
+    for line, path in re.findall(r": line (\d+): (.+): No such file or directory$", errors, re.MULTILINE):
+        yield f"line {line}: {path} is not here"
+    for path, line in {text: line for kind, _, line, text in reported if kind == "absent"}.items():
+        yield f"line {line}: {path} is not here: what it sets is not known"
 
 
-def _is_another(pair: tuple[Command, Start], best: tuple[Command, Start]) -> bool:
-    """A second training command of the same script."""
-    trains = _named(*pair) or _flags(*pair) * 2 > _flags(*best)
-    return trains and pair[0] is not best[0] and _texts(*pair) != _texts(*best)
+def _decided(found: Recording, at: int) -> Iterator[str]:
+    """Tests of files on which arguments hang."""
+    words = found.first["trains"][at]["words"]
+    for path, run in found.otherwise.items():
+        trains = run["trains"]
+        if at >= len(trains) or trains[at]["words"] != words:
+            there = os.path.exists(path)
+            what = _difference(words, trains[at]["words"]) if at < len(trains) else "nothing is started"
+            yield (f"line {_test_line(found, path)}: {path} is {'there' if there else 'not there'}; otherwise {what} "
+                   f"(--{'absent' if there else 'exists'} {path})")  # fmt: skip
 
 
-def _from_first_known(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Without words in front that nobody knows, as of `$PREFIX python train.py`."""
-    first = next((index for index, word in enumerate(words) if not word.gaps), len(words))
-    return words[first:]
+def _taken(found: Recording, command: Command, asked: Asked) -> Iterator[str]:
+    for path in command.present:
+        if path not in asked.exists:
+            yield f"line {_test_line(found, path)}: {path} is not here: taken as there (else --absent {path})"
+    if command.cwd != (asked.cwd or str(Path(asked.file).resolve().parent)):
+        yield f"started in {command.cwd}: else --cwd FOLDER"
 
 
-def _decide(script: Script) -> str:
-    undecided = [line for line, what in script.notes if "could not be decided" in what]
-    return "; ".join(f"--set if@{line}=yes or no" for line in sorted(set(undecided))) or "--set its variables"
+def _test_line(found: Recording, path: str) -> str:
+    return str(found.first["tests"].get(path.rstrip("/"), "?")).removesuffix("/d")
 
 
-def _followed(script: Script) -> str:
-    notes = script.notes_in_order()
-    return f" ({'; '.join(notes[:3])})" if notes else ""
+def _difference(words: Sequence[str], other: Sequence[str]) -> str:
+    more, less = [w for w in other if w not in words], [w for w in words if w not in other]
+    parts = [f"{verb} {short(shlex.join(found))}" for verb, found in (("with", more), ("without", less)) if found]
+    return " and ".join(parts) or "in another order"
 
 
-def _texts(command: Command, start: Start) -> list[str]:
-    return [command.words[index].text for index in start.command]
-
-
-def _is_python(command: Command, start: Start) -> bool:
-    words = _texts(command, start)
-    named = any(re.search(r"\.py$", word) for word in words[:4])
-    python = start.python is not None or (named and "python" in words[0]) or "-m" in words[1:3]
-    return bool(words) and (python or _starts_bridge(words))
-
-
-def _starts_bridge(words: list[str]) -> bool:
-    """Megatron-Bridge's own train.sh, which starts the ranks by itself."""
-    return words[0].endswith(".sh") and "--recipe" in words
-
-
-def _named(command: Command, start: Start) -> bool:
-    return any(TRAINS.match(word) for word in _texts(command, start)[:4])
-
-
-def _flags(command: Command, start: Start) -> int:
-    return sum(word.startswith("--") or "=" in word for word in _texts(command, start))
-
-
-def _program_end(words: list[Word]) -> int:
-    """Behind the script, or behind the module of -m."""
-    for index, word in enumerate(words):
-        if word.text == "-m":
-            return index + 2
-        if word.text.endswith(".py"):
-            return index + 1
-    return 1
-
-
-def _needed(argv: list[Word]) -> list[Gap]:
-    """Gaps in words that the trainer has to know."""
-    return [
-        gap
-        for flag, word in _with_flags(argv)
-        for gap in word.gaps
-        if flag not in NOT_NEEDED and not is_secret_flag(flag)
-    ]
-
-
-def _with_flags(argv: list[Word]) -> Iterator[tuple[str, Word]]:
-    """Each word with the flag, or the path of Megatron-Bridge, that it belongs to."""
-    flag = ""
-    for word in argv:
-        if word.text.startswith("--"):
-            flag = word.text.partition("=")[0]
-        elif override := OVERRIDE.fullmatch(word.text):
-            flag = override[1]
-        yield flag, word
-
-
-def _as_written(argv: list[Word], line: int) -> list[str]:
-    """A note a word that stays although only running the script could tell it, or a shell would replace it."""
-    notes = []
-    for flag, word in _with_flags(argv):
-        if is_secret_flag(flag):
-            continue
-        if word.gaps:
-            value = word.text.partition("=")[2] if word.text.startswith((f"{flag}=", "--")) else word.text
-            notes.append(f"line {word.gaps[0].line}: {flag} {value} stays as it was written")
-        elif word.pattern and flag not in PATTERNS:
-            shown = word.text if word.text.startswith("--") else f"{flag} {word.text}"
-            notes.append(f"line {line}: {shown} stays as written; no shell looks for such files in a burst")
-    return notes
-
-
-def _needed_env(command: Command) -> list[Gap]:
-    return [gap for name, word in command.env.items() if is_knob(name) and not is_secret(name) for gap in word.gaps]
-
-
-def _refuse_gaps(gaps: list[Gap], asked: Asked) -> None:
-    problems = {
-        gap.name: Problem(
-            where=f"{_file_of(gap, asked)}:{gap.line}", what=f"{short(gap.text)}: {gap.why}", hint=_hint(gap)
-        )
-        for gap in sorted(gaps, key=lambda gap: gap.line)
-    }
-    if problems:
-        raise BadInputError(*problems.values())
-
-
-def _file_of(gap: Gap, asked: Asked) -> str:
-    return asked.file if gap.file is None else str(Path(asked.file).parent / gap.file)
-
-
-def _hint(gap: Gap) -> str:
-    if gap.name == ARGUMENTS:
-        return "--set '@=…' with the arguments that the script is started with, --set '@=' where there are none"
-    if gap.name.startswith("if@"):
-        return f"--set {gap.name}=yes or --set {gap.name}=no"
-    if gap.why == NOT_UNDERSTOOD:
-        return "write it in quotes, as bash needs it, or import a file of the arguments"
-    if "\n" in gap.name:
-        return "write what it gives in its place, or import a file of the arguments"
-    return f"--set {gap.name}=VALUE" if gap.has_own_name or gap.name.isdigit() else f"--set '{gap.name}=VALUE'"
+ISOLATED = {
+    Isolation.NAMESPACES: "run by bash in its own namespaces: launchers are stubs, no network, nothing it writes stays",
+    Isolation.LANDLOCK: "run by bash under Landlock: launchers are stubs, no network, nothing it writes stays",
+    Isolation.NONE: "run by bash without isolation (--trust): launchers are stubs, what it writes goes elsewhere",
+}
+NOT_ISOLATED = (
+    "--trust runs it all the same, with every launcher a stub; or import what a run leaves: moe-autotune record -- "
+    "COMMAND where namespaces are allowed, MOE_AUTOTUNE_RECORD=FILE in a real start, or its log"
+)
+MOE_RECORD_HINT = f"export PYTHONPATH={INJECTED}${{PYTHONPATH:+:$PYTHONPATH}} MOE_AUTOTUNE_RECORD=$PWD/record.json"
+OF_A_RUN = (
+    "name the script that starts pretrain_gpt.py or the like, or import what a run of it left: "
+    "MOE_AUTOTUNE_RECORD=FILE in a real start, the log of rank 0, the configuration that Megatron-Bridge "
+    "dumps, or a file of its arguments"
+)

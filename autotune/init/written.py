@@ -21,7 +21,7 @@ training:
   seq_length: {seq_length}
   global_batch_size: {global_batch_size}    # affects convergence: never changed unless removed from tune.freeze
   micro_batch_size: {micro_batch_size}
-  precision: {precision}    # fp32 bf16 fp8_blockwise fp8_current fp8_delayed mxfp8 nvfp4
+  precision: {precision}    # fp32 bf16 fp16 fp8_blockwise fp8_current fp8_delayed mxfp8 nvfp4
 
 parallelism:    # tp pp cp ep etp vpp are accepted too
 {parallelism}

@@ -13,6 +13,7 @@ from autotune.errors import ErrorDocument
 from autotune.estimate.document import EstimateDocument, RefusedByMegatron
 from autotune.export.document import Exported, StudyFile, Tracked
 from autotune.importing.account import ImportDocument
+from autotune.importing.recorded import RecordDocument
 from autotune.init.starter import InitDocument
 from autotune.plan.document import PlanDocument
 from autotune.report.document import Document as Report
@@ -55,6 +56,7 @@ DOCUMENTS: dict[Name, Document] = {
         types=(Exported, Tracked, StudyFile), said="a recipe or a study for another tool", commands=("export",)
     ),
     "import": Document(types=(ImportDocument,), said="a recipe, and what became of the file", commands=("import",)),
+    "record": Document(types=(RecordDocument,), said="what a launcher would start", commands=("record",)),
     "init": Document(types=(InitDocument,), said="a recipe to start from", commands=("init",)),
     "doctor": Document(types=(DoctorDocument,), said="what this machine has", commands=("doctor",)),
     "completion": Document(types=(CompletionDocument,), said="a shell's script", commands=("completion",)),

@@ -8,7 +8,8 @@ Shell = Literal["bash", "zsh", "fish"]
 # of a document: a command's, or a file's
 Name = Literal[
     "report", "journal", "outcome", "dry-run", "status", "studies", "check", "estimate", "plan", "diagnose", "compare",
-    "export", "import", "init", "doctor", "completion", "schema", "error",
+    "export", "import",
+    "record", "init", "doctor", "completion", "schema", "error",
 ]  # fmt: skip
 
 

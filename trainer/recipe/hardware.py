@@ -9,11 +9,12 @@ from typing import Literal
 
 from trainer.recipe.tables import read_table
 
-Precision = Literal["fp32", "bf16", "fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"]
 
 # Which column holds the dense peak of a precision; fp32 has none (a CPU measures its own rate, no GPU trains in it).
 PEAK_COLUMN: dict[Precision, str] = {
     "bf16": "bf16_dense_tflops",
+    "fp16": "bf16_dense_tflops",  # the same units
     "fp8_blockwise": "fp8_dense_tflops",
     "fp8_current": "fp8_dense_tflops",
     "fp8_delayed": "fp8_dense_tflops",

@@ -55,13 +55,32 @@ def model_fields(data: Config, *, where: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for row in _rows():
         if row["model_types"] == "*" or kind in row["model_types"].split():
-            fields |= {name: value for name, value in _field(row, config).items() if name not in fields or row["key"]}
+            try:
+                found = _field(row, config)
+            except ValueError as error:
+                raise refused(where, str(error), "write the model's own fields") from None
+            fields |= {name: value for name, value in found.items() if name not in fields or row["key"]}
     known = {name: value for name, value in fields.items() if name in Architecture.model_fields}
     said = {name: value for name, value in known.items() if value is not None}
     lacking = [name for name, field in Architecture.model_fields.items() if field.is_required() and name not in said]
+    lacking += _experts_lacking(kind, said)
     if lacking:
         raise refused(where, f"it does not say {', '.join(lacking)}", "name the whole config.json of the model")
     return said
+
+
+def parts_left_out(data: Config) -> tuple[str, ...]:
+    """Keys of parts beside the language model: vision towers, audio encoders."""
+    if _language_part(data) is data:
+        return ()
+    parts = (key for key, value in data.items() if key.endswith("_config") and isinstance(value, dict))
+    return tuple(key for key in parts if key not in ("text_config", "quantization_config"))
+
+
+def _experts_lacking(kind: str, said: Mapping[str, Any]) -> list[str]:
+    """The key of a mixture's number of experts where it is not written: without it the model would be dense."""
+    keys = [row["key"] for row in _rows() if row["field"] == "num_moe_experts" and kind in row["model_types"].split()]
+    return keys if keys and not said.get("num_moe_experts") else []
 
 
 def read_config(path: Path, *, where: str) -> Config:
@@ -120,6 +139,15 @@ def _first_dense(first: int, config: Config) -> Any:
     return 1 if all(flags) else tuple(flags)
 
 
+def _full_every(kinds: Any, config: Config) -> int:
+    """N where every N-th layer keeps full attention. ValueError for another order, which no recipe can say."""
+    full = [layer + 1 for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    every = full[0] if full else 0
+    if not full or full != list(range(every, len(kinds) + 1, every)):
+        raise ValueError(f"layer_types: its full attention layers are {full}, not every N-th")
+    return every
+
+
 def _rope(scaling: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Fields of a way to scale rotation; theta stands here too from transformers 5 on."""
     kind = scaling.get("rope_type") or scaling.get("type")
@@ -158,6 +186,7 @@ _FORMS: dict[str, Callable[[Any, Config], Any]] = {
     "window": lambda value, config: (value, 0),
     "sparse_step": _sparse_step,
     "first_dense": _first_dense,
+    "full_every": _full_every,
     "rope": _rope,
     "no_rope": _no_rope,
 }

@@ -124,7 +124,9 @@ SPELLING: dict[str, Callable[[Settings, Any], Any]] = {
         value or recipe.parallelism.pipeline_model_parallel_size
     ),
     "cp_comm_type": lambda _, value: value or "p2p",
-    "grad_reduce_in_fp32": lambda recipe, value: value if value is not None else recipe.training.precision != "fp32",
+    "grad_reduce_in_fp32": lambda recipe, value: (
+        value if value is not None else recipe.training.precision not in ("fp32", "fp16")
+    ),
     "cuda_graph_scope": lambda _, value: value or (),
 }
 

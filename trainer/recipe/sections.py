@@ -98,6 +98,9 @@ class TrainerSettings(Section):
     # lines of bash before the command, in every rank of a burst and in exports: module load, conda activate; behind
     # `#!/bin/bash -l` in a login shell
     setup: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    # words of command and values of env that bash expands when the job starts, as between double quotes:
+    # /ckpt/run-$SLURM_JOB_ID
+    expand: Annotated[tuple[str, ...], Field(strict=False)] = ()
     mock_data: bool = False  # the trainer's own made-up data; false: the user's
     inject: bool = True  # names ranges and reports memory of every rank through a sitecustomize of ours
     trace: Literal["torch", "nsys", "none"] = "torch"

@@ -61,19 +61,12 @@ def test_a_job_of_one_node_keeps_its_container_too(tmp_path: Path) -> None:
     assert made.recipe.burst.launcher_kind == "slurm"
 
 
-def test_what_is_not_known_of_a_container_is_said_and_can_be_set(tmp_path: Path) -> None:
+def test_a_container_has_what_bash_gives_it_and_can_be_set(tmp_path: Path) -> None:
     text = f"{HEADER}srun --container-image=$IMAGE --container-mounts=/data,$STORE:/store {TRAINS}"
-    made = read(tmp_path, text)
-    assert slurm_settings(made.recipe.burst.launcher).model_dump(exclude_unset=True) == {"container_mounts": ("/data",)}
-    assert any("not known of the container: $IMAGE $STORE (--set it" in note for note in made.found.notes)
+    notes = read(tmp_path, text).found.notes
+    assert any("IMAGE (line 4), STORE (line 4)" in note for note in notes)
     whole = slurm_settings(read(tmp_path, text, {"IMAGE": "a/b:1", "STORE": "/mnt"}).recipe.burst.launcher)
     assert (whole.container_image, whole.container_mounts) == ("a/b:1", ("/data", "/mnt:/store"))
-
-
-def test_a_variable_that_a_container_needs_often_is_named_once(tmp_path: Path) -> None:
-    mounts = "--container-mounts=$WORK:$WORK,$WORK/data:/data,/a:/a"
-    made = read(tmp_path, f"{HEADER}srun --container-image=$WORK/a.sqsh {mounts} {TRAINS}")
-    assert any("not known of the container: $WORK (--set it" in note for note in made.found.notes)
 
 
 def test_no_password_in_an_image_is_taken(tmp_path: Path) -> None:

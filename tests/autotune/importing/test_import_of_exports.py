@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from autotune.export import export
-from autotune.importing.found import Asked
-from autotune.importing.reading import imported
+from autotune.importing.found import Asked, Started
+from autotune.importing.reading import imported_command
+from autotune.importing.recipe import Imported
+from autotune.importing.scripts import program_end
 from tests.trainer.recipe import tuned_recipes
+from trainer.command_line.launchers import peel, sizes, slurm_sizes
 from trainer.command_line.megatron_lm.model import model_words
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
@@ -42,13 +46,43 @@ def as_given(recipe: Recipe, like: Recipe) -> Recipe:
     return Recipe.model_validate(data)
 
 
+STUB = "#!/bin/bash\nprintf '%s\\0' ${0##*/} \"$@\"; printf '\\1\\0'; exec /usr/bin/env -0\n"
+
+
+def started(text: str, folder: Path) -> Started:
+    """What bash starts of a script of ours: its launchers are stubs that print their words and variables."""
+    stubs = (folder / "bin" / "torchrun", folder / "scripts" / "training" / "train.sh")
+    for stub in () if stubs[0].exists() else stubs:
+        stub.parent.mkdir(parents=True)
+        stub.write_text(STUB)
+        stub.chmod(0o755)
+    env = {"PATH": f"{stubs[0].parent}:/usr/bin:/bin", "RECIPE": "qwen3_30b_a3b_config"}
+    done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, text=True, check=True)
+    words, _, variables = done.stdout.partition("\1\0")
+    command = words.split("\0")[:-1]
+    start = peel(command)
+    behind = [*(start.python or "").split(), *(command[at] for at in start.command)]
+    split = program_end(behind)
+    own = dict(pair.partition("=")[::2] for pair in variables.split("\0") if pair)
+    return Started(
+        program=tuple(behind[:split]),
+        argv=tuple(behind[split:]),
+        env={name: value for name, value in own.items() if name not in (*env, "PWD", "SHLVL", "_", "OLDPWD")},
+        sizes=slurm_sizes(command) if command[0] == "train.sh" else sizes(start.peeled),
+    )
+
+
+def imported(text: str, folder: Path, asked: Asked) -> Imported:
+    return imported_command(started(text, folder), asked, "an export")
+
+
 def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
-    file, same = tmp_path / "x.sh", 0
+    same = 0
     for row in tuned_recipes.rows():
         recipe = tuned_recipes.recipe_of_row(row)
-        file.write_text(export(recipe, "megatron-lm"))
         given = {"vocab_size": str(recipe.architecture.vocab_size)}
-        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, nodes=recipe.cluster.nodes, given=given))
+        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu, nodes=recipe.cluster.nodes, given=given)
+        again = imported(export(recipe, "megatron-lm"), tmp_path, asked)
         found = as_given(again.recipe, recipe)
         same += found.digest() == recipe.digest()
         moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
@@ -59,11 +93,10 @@ def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
 
 
 def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
-    file = tmp_path / "x.sh"
     for row in tuned_recipes.rows():
         recipe = tuned_recipes.recipe_of_row(row)
-        file.write_text(export(recipe, "megatron-bridge"))
-        again = imported(Asked(file=str(file), gpu=recipe.cluster.gpu, given={"RECIPE": "qwen3_30b_a3b_config"}))
+        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu)
+        again = imported(export(recipe, "megatron-bridge"), tmp_path, asked)
         found = as_given(again.recipe, recipe).model_copy(update={"model": recipe.model})
         moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}
         assert moved <= SAID_OTHERWISE.keys(), (row["id"], moved)

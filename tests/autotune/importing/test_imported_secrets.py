@@ -25,7 +25,7 @@ export TOKEN_DISPATCHER=alltoall http_proxy=http://me:sekrit5@proxy:80
 srun --export=ALL,WANDB_API_KEY=sekrit6,NCCL_DEBUG=INFO --ntasks-per-node=8 \\
     singularity exec --nv --env HF_TOKEN=sekrit7,NCCL_IB_HCA=mlx5_0,mlx5_1 img.sif \\
     python pretrain_gpt.py {MODEL} --wandb-api-key sekrit8 --api-key=sekrit9 --fork-token hf_sekrit \\
-    --hub-token $HUB_TOKEN --eod-token 3 --tokenizer-key k
+    --hub-token sekrit10 --eod-token 3 --tokenizer-key k
 """
 
 
@@ -59,8 +59,8 @@ export AUTH_URL=https://me:sekritpw@host/$(date)
 export FETCH="curl -H 'Authorization: Bearer sekritbearer99'"
 module load s3://AKIAABCDEFGHIJKLMNOP:sekritmodule@bucket/x
 source https://me:sekritsrc@host/env.sh
-python pretrain_gpt.py {MODEL} --save s3://AKIAABCDEFGHIJKLMNOP:sekritsave@bucket/$(date) \\
-  --tensorboard-dir https://me:sekrittb@h/$(date) --header "Authorization: Bearer sekritbearer98"
+python pretrain_gpt.py {MODEL} --save "s3://AKIAABCDEFGHIJKLMNOP:sekritsave@bucket/$(date)" \\
+  --tensorboard-dir "https://me:sekrittb@h/$(date)" --header "Authorization: Bearer sekritbearer98"
 """
 
 
@@ -70,12 +70,8 @@ def test_no_note_quotes_a_secret_of_a_word_that_it_names(tmp_path: Path, capfd: 
     assert main(["import", str(script), "-o", str(target), "--json"]) == 0
     said = capfd.readouterr()
     notes = " ".join(json.loads(said.out)["notes"])
-    for quoted in (
-        "--save s3://<left out>@bucket",
-        "AUTH_URL was left out: https://<left out>@host",
-        "KEYS[<left out>]",
-    ):
-        assert quoted in notes
+    assert "--save was left out: it is a secret" in notes
+    assert "module load s3://<left out>@bucket/x was left out" in notes
     assert "sekrit" not in said.out + said.err + target.read_text()
     assert load_recipe(str(target)).trainer is not None
 

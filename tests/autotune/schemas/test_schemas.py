@@ -57,6 +57,8 @@ PRINTED: tuple[tuple[Name, str], ...] = (
     ("export", "export base --to slurm -o job.sh --force"),
     ("export", "export base --to optuna -o trials.db"),
     ("import", "import train.sh --gpu h100"),
+    ("record", "record -- bash train.sh"),
+    ("record", "record"),
     ("init", "init"),
     ("init", "init --model deepseek-v3 --gpus 8 -o starter.yaml"),
     ("doctor", "doctor"),

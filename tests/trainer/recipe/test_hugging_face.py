@@ -12,9 +12,10 @@ from autotune.cli import main
 from autotune.init.starter import starter
 from trainer.command_line.megatron_lm.model import acts_in
 from trainer.errors import BadInputError
+from trainer.model.parameters import total_parameters
 from trainer.recipe import load_recipe
 from trainer.recipe.architecture import Architecture
-from trainer.recipe.hugging_face import model_fields
+from trainer.recipe.hugging_face import model_fields, parts_left_out
 from trainer.recipe.models import presets
 
 # Sizes as the published config.json of each model has them; keys that no field is read from are left out.
@@ -234,3 +235,31 @@ def test_import_of_a_config_asks_for_the_cluster_and_takes_the_model(tmp_path: P
 def test_a_config_that_cannot_be_read_says_why(config: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         model_fields(config, where="config.json")
+
+
+NEXT = {
+    "model_type": "qwen3_next", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 16,
+    "head_dim": 256, "num_key_value_heads": 2, "vocab_size": 151936, "intermediate_size": 5632, "num_experts": 512,
+    "moe_intermediate_size": 512, "num_experts_per_tok": 10, "shared_expert_intermediate_size": 512,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_layer_types_say_which_layers_keep_full_attention() -> None:
+    kinds = (["linear_attention"] * 3 + ["full_attention"]) * 12
+    model = Architecture(**model_fields({**NEXT, "layer_types": kinds}, where="x"))
+    assert model.linear_attention_freq == 4
+    assert round(total_parameters(model) / 1e9, 3) == 79.674
+    with pytest.raises(BadInputError, match="not every N-th"):
+        model_fields({**NEXT, "layer_types": kinds[::-1]}, where="x")
+
+
+def test_a_mixture_without_its_number_of_experts_is_no_dense_model() -> None:
+    with pytest.raises(BadInputError, match="it does not say num_experts"):
+        model_fields({key: value for key, value in NEXT.items() if key != "num_experts"}, where="x")
+
+
+def test_parts_beside_the_language_model_are_named() -> None:
+    data = {"model_type": "qwen3_next", "text_config": NEXT, "vision_config": {"depth": 27}, "image_token_id": 3}
+    assert parts_left_out(data) == ("vision_config",)

@@ -19,6 +19,7 @@ TARGET = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 # Bridge's own objects by name (0.3.1 to 0.6.2); there is none for fp32
 NAMES = {
     "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
     "fp8_delayed": "bf16_with_fp8_delayed_scaling_mixed",
     "fp8_current": "bf16_with_fp8_current_scaling_mixed",
     "fp8_blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
@@ -29,6 +30,7 @@ NAMES = {
 FORMATS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {},
+    "fp16": {},
     "fp8_delayed": {
         "fp8": "hybrid",
         "fp8_recipe": "delayed",
@@ -40,6 +42,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "mxfp8": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
     "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
 }
+DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 # Knobs of ours that are fields of the object: what it holds is laid over model, optimizer and DDP.
 REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 FIELDS = (
@@ -63,11 +66,11 @@ def mixed_precision(recipe: Recipe, version: Version = NEWEST) -> dict[str, Any]
     mxfp8 = recipe.training.precision == "mxfp8"
     if mxfp8 and effective(recipe, "use_megatron_fsdp") and version < FSDP_WITHOUT_REUSE:
         values[REUSE] = values["fp8_param_gather"]
-    full = recipe.training.precision == "fp32"
-    dtype = named("torch.float32" if full else "torch.bfloat16")
+    precision = recipe.training.precision if recipe.training.precision in DTYPES else "bf16"
+    dtype = named(DTYPES[precision])
     return {
         "_target_": TARGET,
-        "fp32" if full else "bf16": True,
+        precision: True,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         **FORMATS[recipe.training.precision],

@@ -173,6 +173,8 @@ def _precision(config: Mapping[str, Any]) -> str | None:
         return "nvfp4"
     if fields.get("fp8"):
         return FP8_RECIPES.get(str(fields.get("fp8_recipe")))
+    if fields.get("fp16"):
+        return "fp16"
     if fields.get("bf16"):
         return "bf16"
     return "fp32" if isinstance(written, dict) or "bf16" in fields else None

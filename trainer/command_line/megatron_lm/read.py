@@ -197,7 +197,7 @@ def _precision(values: Values) -> str:
 def _grad_reduce(values: Values) -> bool | None:
     """None where it is what the precision implies."""
     value = bool(values["accumulate_allreduce_grads_in_fp32"])
-    return None if value == (values["bf16"] or values["fp16"]) else value
+    return None if value == bool(values["bf16"]) and not values["fp16"] else value
 
 
 def _moe(reader: Reader) -> Reader:

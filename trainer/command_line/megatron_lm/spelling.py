@@ -43,6 +43,7 @@ NO_FLAG = "it has no flag"
 PRECISIONS: dict[str, Words] = {
     "fp32": (),
     "bf16": ("--bf16",),
+    "fp16": ("--fp16",),
     "fp8_delayed": ("--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "delayed"),
     "fp8_current": ("--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),
     "fp8_blockwise": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "blockwise"),
@@ -65,8 +66,9 @@ def whole_iteration(recipe: Recipe) -> bool:
 
 
 def _grad_reduce(recipe: Recipe, value: bool | None, version: str) -> Words:
-    """With --bf16 Megatron-LM reduces in fp32 unless told otherwise."""
-    if value is None or recipe.training.precision == "fp32":
+    """With --bf16 Megatron-LM reduces in fp32 unless told otherwise, with --fp16 where it is told to."""
+    precision = recipe.training.precision
+    if value is None or precision == "fp32" or (precision == "fp16" and not value):
         return ()
     return ("--accumulate-allreduce-grads-in-fp32",) if value else ("--grad-reduce-in-bf16",)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainer.command_line.argv import Words, join, split
+from trainer.command_line.megatron_lm.arguments import ARGUMENTS
 from trainer.command_line.megatron_lm.beside import words_beside
 from trainer.command_line.megatron_lm.flags import BY_NAME, HEAD, Flag
 from trainer.command_line.megatron_lm.model import model_spellings
 from trainer.command_line.megatron_lm.spelling import knob_spellings, worded
 from trainer.recipe import Recipe
+from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
 
 PLACE = "{args}"
@@ -30,9 +34,11 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
     Of the user's own words those go that come again, or that contradict what the recipe mentions: most switches have
     no off-flag. What the recipe does not mention stays as the command has it.
     """
-    words = recipe_words(recipe, version)
+    listed = split(command)
+    theirs = {each.flag for each in listed if is_of_a_fork(each)}
+    words = join(each for each in split(recipe_words(recipe, version)) if each.flag not in theirs)
     written = {each.flag for each in split(words)}
-    kept = [each for each in split(command) if not (each.flag in written or _contradicts(each, recipe))]
+    kept = [each for each in listed if each.flag in theirs or not (each.flag in written or _contradicts(each, recipe))]
     flags = {each.flag for each in kept}
     demanded = (beside.words for beside in words_beside(recipe, version) if beside.demanded)
     added = (*words, *(word for each in demanded if each[0] not in flags for word in each))
@@ -41,11 +47,40 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
     return (*left[:at], *added, *left[at + 1 :])
 
 
+def is_of_a_fork(words: Words) -> bool:
+    """Whether a fork gave a flag of Megatron-LM a value that no recipe can hold: it stays as it is written."""
+    flag, argument = BY_NAME.get(words.flag or ""), ARGUMENTS.get(words.flag or "")
+    if flag is None or argument is None or flag.field is None or flag.part not in ("model", "knob"):
+        return False
+    try:
+        value = argument.value(words.values)
+    except ValueError:
+        return bool(words.values)
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if flag.field in KNOBS:
+        domain = KNOBS[flag.field].domain
+        return domain.kind == "one" and domain.problem(domain.canonical(value)) is not None
+    least = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1}
+    try:
+        Architecture(**{**least, flag.field: value})
+    except ValidationError as error:
+        return flag.form != "switch" and any(each["loc"][:1] == (flag.field,) for each in error.errors())
+    return False
+
+
+def of_a_fork(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(field, words) of the user's values that no recipe can hold."""
+    for each in split(command):
+        flag = BY_NAME.get(each.flag or "")
+        if flag is not None and flag.field is not None and is_of_a_fork(each):
+            yield flag.field, " ".join(each.argv)
+
+
 def unmentioned(command: Sequence[str], recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(field, flag) of the user's words that set something the recipe has a place for and does not mention."""
     for each in split(command):
         flag = BY_NAME.get(each.flag or "")
-        if flag is None or flag.field is None or flag.part not in ("model", "knob"):
+        if flag is None or flag.field is None or flag.part not in ("model", "knob") or is_of_a_fork(each):
             continue
         if flag.field not in VOCABULARY and not _mentions(recipe, flag.field):
             yield flag.field, flag.flag

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.burst import Burst
+from trainer.command_line.expanding import with_values
 from trainer.command_line.variables import expanded, is_inherited, names_itself, variables
 from trainer.engines.command.bounds import Bounds
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.kinds import KINDS, Asked
 from trainer.engines.command.kinds.asked import COMMAND, WRITTEN
 from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
@@ -21,7 +23,6 @@ from trainer.recipe.sections import TrainerSettings
 from trainer.secrets import mask_file, masked
 
 KEPT_BYTES = 4 << 20  # of a log, at either end
-INJECTED = Path(__file__).parent / "injected"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class Job:
             ranks=traced_ranks(self.burst.recipe, watched=self.burst.watch),
             folder=self.written,
         )
-        argv = KINDS[self.trainer.kind](asked)
+        argv = with_values(KINDS[self.trainer.kind](asked), self.trainer.expand, os.environ)
         text = self.folder / COMMAND
         text.write_text(masked(shlex.join(argv)) + "\n")
         prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
@@ -74,7 +75,7 @@ class Job:
             script.write_text(
                 script_of(
                     self.trainer.setup,
-                    variables(self.burst.recipe),
+                    {**variables(self.burst.recipe), **self._of_the_job()},
                     pythonpath=os.environ.get("PYTHONPATH", ""),
                     injected=INJECTED if self.trainer.inject else None,
                 )
@@ -86,7 +87,14 @@ class Job:
 
     def rank_variables(self) -> dict[str, str]:
         """With the values of secrets."""
-        return {name: expanded(name, value, os.environ) for name, value in variables(self.burst.recipe).items()}
+        own = variables(self.burst.recipe)
+        values = with_values(tuple(own.values()), self.trainer.expand, os.environ)
+        return {name: expanded(name, value, os.environ) for name, value in zip(own, values, strict=True)}
+
+    def _of_the_job(self) -> dict[str, str]:
+        """Variables whose values bash gives."""
+        own = variables(self.burst.recipe)
+        return {name: value for name, value in self.rank_variables().items() if own[name] in self.trainer.expand}
 
     def _pythonpath(self, own: dict[str, str]) -> str:
         theirs = own.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))

@@ -25,6 +25,7 @@ from trainer.recipe.layout import layout_of
 PRECISIONS: dict[str, tuple[torch.dtype, bool, dict[str, str]]] = {
     "fp32": (torch.float32, False, {}),
     "bf16": (torch.bfloat16, True, {}),
+    "fp16": (torch.float16, False, {}),
     "fp8_delayed": (torch.bfloat16, True, {"fp8": "hybrid", "fp8_recipe": "delayed"}),
     "fp8_current": (torch.bfloat16, True, {"fp8": "hybrid", "fp8_recipe": "tensorwise"}),
     "fp8_blockwise": (torch.bfloat16, True, {"fp8": "e4m3", "fp8_recipe": "blockwise"}),
@@ -83,6 +84,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         "deterministic_mode": False,
         "attention_backend": AttnBackend[recipe.knob("attention_backend")],
         "bf16": bf16,
+        "fp16": dtype == torch.float16,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
     }
@@ -101,6 +103,7 @@ def build_configs(recipe: Recipe, *, transformer_engine: bool) -> MegatronConfig
         "weight_decay": 0.0,
         "clip_grad": 1.0,
         "bf16": bf16,
+        "fp16": dtype == torch.float16,
         "params_dtype": dtype,
         **_fields_of(OptimizerConfig, knobs),
         "fp8_recipe": low_precision.get("fp8_recipe"),  # decides where FP8 parameters keep their gradients

@@ -201,7 +201,7 @@ def _failure(fault: Fault) -> Failure:
 def _losses(recipe: Recipe, steps: int) -> list[float]:
     """One curve for all layouts of a model; precision moves it a little."""
     start = math.log(recipe.architecture.vocab_size)
-    shift = 0.0 if recipe.training.precision in ("fp32", "bf16") else 0.002
+    shift = 0.0 if recipe.training.precision in ("fp32", "bf16", "fp16") else 0.002
     return [start * (0.7 + 0.3 * math.exp(-0.05 * step)) * (1.0 + shift) for step in range(steps)]
 
 

@@ -43,7 +43,7 @@ def rate_values() -> Values:
 
 
 def gemm_key(precision: str, architecture: str) -> str:
-    if precision in ("bf16", "fp32"):
+    if precision in ("bf16", "fp16", "fp32"):
         return f"gemm.{architecture}.bf16"
     if architecture == "hopper":
         return "gemm.hopper.fp8"
@@ -63,7 +63,7 @@ class Rates:
         self.release = releases()[release or latest()]
         self.older = values["host.older"] if self.release.name in OLDER else 1.0
         self.precision: str = recipe.training.precision
-        self.narrow = self.precision not in ("bf16", "fp32")
+        self.narrow = self.precision not in ("bf16", "fp16", "fp32")
         self.domain = max(self.hardware.nvlink_domain_gpus, recipe.cluster.gpus_per_node or self.hardware.gpus_per_node)
         self.sms = float(self.hardware.sms or 132)
         compute = machine.compute

@@ -59,7 +59,7 @@ class Forward:
 
 
 def precision_key(precision: str, architecture: str) -> str:
-    if precision in ("bf16", "fp32"):
+    if precision in ("bf16", "fp16", "fp32"):
         return "bf16"
     if architecture == "hopper":
         return "fp8"

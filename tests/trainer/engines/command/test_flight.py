@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainer.engines.command.flight import read_flights, told
-from trainer.engines.command.job import INJECTED
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.stacks import stacks_here
 from trainer.launchers.mailbox import write_whole
 from trainer.launchers.processes import MARK

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.engines.command.job import INJECTED
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.engines.command.usage import read_usage
 
 # A module of Megatron's name and shape, so that nothing heavy is loaded

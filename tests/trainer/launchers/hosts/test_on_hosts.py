@@ -27,7 +27,7 @@ from tests.trainer.launchers.two_nodes import (
     until,
 )
 from trainer.burst import FailureKind
-from trainer.engines.command.job import INJECTED
+from trainer.engines.command.injected_folder import INJECTED
 from trainer.errors import ToolError
 from trainer.launchers.nodes import folder as notes
 from trainer.launchers.nodes.avoid import avoid

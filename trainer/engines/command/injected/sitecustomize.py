@@ -19,6 +19,7 @@ from typing import Any
 
 Function = Callable[..., Any]
 OUT = os.environ.get("MOE_AUTOTUNE_OUT")  # the burst's folder `ranks`
+RECORD = os.environ.get("MOE_AUTOTUNE_RECORD")  # a file: how this run was started, for import
 RECORDS = 200  # of a rank's flight recorder that are kept
 WRITES_EVERY_S = 2.0  # of a phase that was seen before: the folder may be on a file system that all nodes share
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -417,4 +418,8 @@ if OUT and "RANK" in os.environ:
         inject(OUT)
     except Exception as error:
         print(f"moe-autotune: nothing is instrumented: {error}", file=sys.stderr)
+if RECORD and os.environ.get("RANK", "0") == "0":
+    from moe_autotune_starts import Starts  # type: ignore[import-not-found]  # beside this file
+
+    sys.meta_path.insert(0, Starts(RECORD, Loader, patch))
 chain()

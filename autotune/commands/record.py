@@ -1,0 +1,62 @@
+"""`moe-autotune record`: what any launcher would start, for import."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from autotune.commands.answer import Answer, Force
+from autotune.commands.import_ import Count
+
+
+def record(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="Behind --: the launcher, with its arguments.")],
+    output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
+    nodes: Annotated[Count, Parameter(help="Nodes of the job that the command believes to be in.")] = None,
+    gpus_per_node: Annotated[Count, Parameter(help="GPUs of each of them.")] = None,
+    trust: Annotated[
+        bool, Parameter(name="--trust", negative=(), help="Run the command also where the system isolates nothing.")
+    ] = False,
+    force: Force = False,
+) -> Answer:
+    """Run a launcher in isolation with every trainer a stub, and write what it would start: a file for import.
+
+    Without a COMMAND: print the variables that have a real start record itself.
+    """
+    import json
+
+    from autotune.importing.found import Asked
+    from autotune.importing.recorded import RecordDocument, written
+    from autotune.importing.scripts import MOE_RECORD_HINT, isolated
+    from autotune.output import text_at
+    from trainer.errors import refused
+    from trainer.recording.record import Asked as Command
+    from trainer.recording.record import record as recorded
+
+    if not command:
+        print(MOE_RECORD_HINT)
+        inside: RecordDocument = {"schema": 1, "file": None, "recorded": None, "environment": MOE_RECORD_HINT}
+        return Answer(document=inside)
+    target = text_at(output, inputs=(), force=force)
+    isolation = isolated(Asked(file=command[0], trust=trust, tell=lambda line: print(line, file=sys.stderr)))
+    sizes: dict[str, Any] = {name: size for name, size in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if size}
+    asked = Command(argv=command, cwd=os.getcwd(), env=dict(os.environ), **sizes)
+    found = recorded(asked, isolation)
+    if not found.first["trains"]:
+        from autotune.importing.scripts import not_reached
+
+        raise refused(command[0], not_reached(found.first), "MOE_AUTOTUNE_RECORD=FILE records a real start from inside")
+    document = written(found, asked)
+    text = json.dumps(document, indent=1) + "\n"
+    if target is None:
+        print(text, end="")
+    else:
+        target.write(text)
+        print(f"{target.path}: import it with moe-autotune import {target.path}", file=sys.stderr)
+    path = None if target is None else str(target.path)
+    made: RecordDocument = {"schema": 1, "file": path, "recorded": document, "environment": None}
+    return Answer(document=made)

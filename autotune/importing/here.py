@@ -1,0 +1,79 @@
+"""What this machine says of a training job that its file does not: its GPU, and the tokenizer that is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.command_line.argv import split
+
+SMI_S = 10
+_ASKS = (("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), ("rocm-smi", "--showproductname"))
+_TOKENIZERS = ("--tokenizer-model", "--vocab-file", "--tokenizer-name-or-path")
+MOST_BYTES = 256 << 20
+
+
+def gpu_here(known: Mapping[str, object]) -> str | None:
+    """The GPU of this machine, where the table has it."""
+    for words in _ASKS:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            said = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)
+            names: set[str] = set(re.findall(r"[a-z]+\d+\w*", said.stdout.lower())) if said.returncode == 0 else set()
+            found = [name for name in known if name in names]
+            if len(found) == 1:
+                return found[0]
+    return None
+
+
+def vocabulary_here(argv: Sequence[str], folder: str) -> tuple[int, str] | None:
+    """The number of tokens, and the file that has them; None where the command names none that is here."""
+    for each in split(argv):
+        if each.flag in _TOKENIZERS and each.values:
+            for file in _files(Path(folder, each.values[0])):
+                with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+                    if file.stat().st_size <= MOST_BYTES and (count := _tokens(file)):
+                        return count, str(file)
+    return None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    names = ("config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
+    yield from (path / name for name in names if (path / name).is_file()) if path.is_dir() else (path,)
+
+
+def _tokens(file: Path) -> int:
+    """Of a Hugging Face configuration or tokenizer, a vocabulary as JSON, or a model of sentencepiece."""
+    if file.suffix != ".json":
+        return _pieces(file.read_bytes())
+    data = json.loads(file.read_text(encoding="utf-8"))
+    if file.name == "config.json":
+        return int(data.get("text_config", data)["vocab_size"])
+    if "model" in data and "vocab" in data["model"]:
+        added = [token["id"] for token in data.get("added_tokens", [])]
+        return int(max([len(data["model"]["vocab"]), *(number + 1 for number in added)]))
+    return len(data)
+
+
+def _pieces(data: bytes) -> int:
+    """Pieces of a sentencepiece model: its first field, once a piece, of a message that has nothing nested before."""
+    at = count = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        if key & 7 != 2:
+            return 0
+        length, at = _varint(data, at)
+        count, at = count + (key >> 3 == 1), at + length
+    return count
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value, at

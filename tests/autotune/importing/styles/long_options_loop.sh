@@ -1,0 +1,4 @@
+#!/bin/bash
+E=()
+while [[ $# -gt 0 ]]; do case $1 in --lr) E+=(--lr "$2"); shift 2;; *) E+=("$1"); shift;; esac; done
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --num-experts 8 --moe-router-topk 2 --seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 1000 --lr 1e-4 --train-iters 10 --swiglu --normalization RMSNorm "${E[@]}"

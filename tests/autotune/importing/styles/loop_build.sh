@@ -1,0 +1,7 @@
+#!/bin/bash
+A=""
+while read -r k v; do [ -z "$k" ] || A="$A --$k $v"; done <<EOF
+lr 2e-4
+seed 11
+EOF
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 8 --num-experts 8 --moe-router-topk 2 --seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 1000 --lr 1e-4 --train-iters 10 --swiglu --normalization RMSNorm $A

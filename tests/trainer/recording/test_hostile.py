@@ -1,0 +1,221 @@
+"""Scripts that try to change what is not theirs: nothing of it happens, in every isolation, as root and as nobody.
+
+Each line of `hostile.txt` runs in a shell of its own, all of them in one recording. A mode that this machine does not
+allow is skipped with its reason; the report of a run names the modes that were tested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.recording.modes import MODES
+from trainer.recording.jail import Isolation
+from trainer.recording.record import ROOT
+
+LINES = Path(__file__).with_name("hostile.txt").read_text().splitlines()
+NOBODY = 65534
+TRIES = """
+import json, sys
+from trainer.recording.jail import Isolation
+from trainer.recording.record import FIRST, Asked, _run, isolation_here
+asked = Asked(argv=("bash", sys.argv[2]), cwd="/", limit_s=60, env={"HOME": sys.argv[3]})
+if sys.argv[1] == "any":
+    try:
+        found = {"isolation": isolation_here()}
+    except Exception as error:
+        found = {"isolation": None, "why": str(error)}
+else:
+    found = _run(asked, FIRST, Isolation(sys.argv[1]))
+json.dump(found, sys.stdout)
+"""
+PYTHON = next((path for path in ("/usr/bin/python3.13", "/usr/bin/python3.12", "/usr/bin/python3.11")
+               if os.path.exists(path)), None)  # which nobody may run too  # fmt: skip
+
+
+def _later(mode: Isolation) -> Any:
+    return pytest.param(mode, marks=pytest.mark.thorough)
+
+
+AS = [
+    pytest.param(os.getuid(), id="root" if os.getuid() == 0 else "user"),
+    pytest.param(NOBODY, id="nobody", marks=pytest.mark.thorough),
+]
+
+
+@dataclass(kw_only=True)
+class Prey:
+    """What a hostile script may want: a folder of files, a home, a port, a socket and a process."""
+
+    folder: Path
+    home: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    sockets: list[socket.socket]
+
+    def filled(self, line: str) -> str:
+        return line.replace("@D", str(self.folder)).replace("@PID", str(self.process.pid)).replace("@P", str(self.port))
+
+    def state(self) -> dict[str, tuple[object, ...]]:
+        """Every file with its contents, its mode, owner and times (the ones that a reader changes left out)."""
+        found: dict[str, tuple[object, ...]] = {}
+        for top in (self.folder, self.home):
+            for path in [top, *sorted(top.rglob("*"))]:
+                info = path.lstat()
+                text = path.read_bytes() if path.is_file() else b""
+                found[str(path)] = (text, info.st_mode, info.st_uid, info.st_mtime_ns, info.st_ctime_ns, info.st_nlink)
+        return found
+
+    def was_called(self) -> bool:
+        for each in self.sockets:
+            try:
+                each.recvfrom(1) if each.type == socket.SOCK_DGRAM else each.accept()
+            except BlockingIOError:
+                continue
+            return True
+        return False
+
+
+@pytest.fixture(params=AS)
+def prey(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, Prey]]:
+    user = int(request.param)
+    if user != os.getuid() and os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    if user == NOBODY and PYTHON is None:
+        pytest.skip("no Python 3.11 that another user may run")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(0o755)
+    folder, home = tmp_path / "prey", tmp_path / "home"
+    for each in (folder, home, folder / "empty"):
+        each.mkdir()
+    for file in (folder / "keep.txt", folder / "other.txt", home / ".bashrc"):
+        file.write_text("kept\n")
+    sockets = [socket.socket(socket.AF_INET, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]
+    sockets[0].bind(("127.0.0.1", 0))
+    port = int(sockets[0].getsockname()[1])
+    sockets[1].bind(("127.0.0.1", port))
+    sockets.append(socket.socket(socket.AF_UNIX))
+    os.chdir(folder)  # a socket's path may have 107 letters only
+    sockets[2].bind("socket")
+    os.chdir(ROOT)
+    for path in [folder, home, *folder.iterdir(), *home.iterdir()]:
+        os.chown(path, user, -1)
+    for listener in sockets:
+        listener.setblocking(False)
+        if listener.type == socket.SOCK_STREAM:
+            listener.listen()
+    process = subprocess.Popen(["sleep", "600"], user=user if os.getuid() == 0 else None)
+    yield user, Prey(folder=folder, home=home, port=port, process=process, sockets=sockets)
+    process.kill()
+    process.wait()
+    for listener in sockets:
+        listener.close()
+
+
+def tried(user: int, mode: str, script: Path, home: Path, *before: str) -> dict[str, object]:
+    """The recording, in a process of that user."""
+    python = str(PYTHON) if user != os.getuid() or before else sys.executable
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != os.getuid() else []
+    done = subprocess.run(
+        [*before, *become, python, "-c", TRIES, mode, str(script), str(home)], capture_output=True, text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("mode", [Isolation.NAMESPACES, *(_later(mode) for mode in list(Isolation)[1:])])
+def test_nothing_of_200_hostile_lines_happens(mode: Isolation, prey: tuple[int, Prey]) -> None:
+    user, prey_of = prey
+    script = prey_of.home.parent / "hostile.sh"
+    each_line = [f"bash -c {_quoted(prey_of.filled(line))} </dev/null" for line in LINES]
+    script.write_text("\n".join([*each_line, "python pretrain_gpt.py --num-layers 2 --hidden-size 8", ""]))
+    script.chmod(0o755)
+    before, places = prey_of.state(), _places()
+    found = tried(user, mode, script, prey_of.home)
+    if "impossible" in found:
+        pytest.skip(f"{mode} is not possible here: {found['impossible']}")
+    MODES.append(f"{mode} as {'root' if user == 0 else user}")
+    assert found["why"] is None, found
+    assert len(found["trains"]) == 1, found["stderr"]  # type: ignore[arg-type]
+    assert prey_of.state() == before
+    assert _places() == places
+    assert not prey_of.was_called()
+    assert prey_of.process.poll() is None
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"hostile.sh" in _bytes(path)]
+
+
+def test_without_namespaces_and_landlock_nothing_is_run(prey: tuple[int, Prey]) -> None:
+    """In a user namespace that may make no other and has no privileges, under a kernel whose Landlock is not asked."""
+    user, prey_of = prey
+    if shutil.which("unshare") is None or shutil.which("setpriv") is None:
+        pytest.skip("no unshare or setpriv to take the namespaces away with")
+    deny = ("unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"')
+    bare = (*deny, "sh", "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+    if user != 0 or PYTHON is None:
+        pytest.skip("only root, with a Python that others may run too, takes them away")
+    found = tried(0, "namespaces", Path("/dev/null"), prey_of.home, *bare)
+    assert "impossible" in found
+    found = tried(0, "any", Path("/dev/null"), prey_of.home, *bare)
+    assert found["isolation"] in (Isolation.LANDLOCK, None)
+
+
+@pytest.mark.parametrize(
+    "line", ["while :; do :; done", "f() { f | f & }; f", "sleep() { :; }; until false; do sleep 1; done"]
+)
+def test_a_script_that_does_not_end_is_ended_with_all_it_started(line: str, tmp_path: Path) -> None:
+    from trainer.recording.record import FIRST, Asked, _run, isolation_here
+
+    (tmp_path / "endless.sh").write_text(f"python pretrain_gpt.py --num-layers 2\n{line}\n")
+    asked = Asked(argv=("bash", str(tmp_path / "endless.sh")), cwd=str(tmp_path), limit_s=2)
+    found = _run(asked, FIRST, isolation_here())
+    assert (
+        "did not end within 2 s" in str(found["why"]) or "processes at once" in str(found["why"]) or found["code"] == 0
+    )
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"endless.sh" in _bytes(path)]
+
+
+def test_a_program_that_is_not_there_and_one_behind_every_shell_word_are_both_seen(tmp_path: Path) -> None:
+    from trainer.recording.record import FIRST, Asked, _run, isolation_here
+
+    forms = ["/opt/none/bin/python", "exec /opt/none/bin/python", "env A=1 /opt/none/bin/python",
+             "command nohup python3",
+             "exec torchrun", "PATH=/none; torchrun", "unset BASH_ENV; bash -c 'exec /opt/none/bin/torchrun \"$@\"' x",
+             "unset PATH; /none/torchrun", "xargs -a /dev/null torchrun", "timeout 5 torchrun", "setsid nice /x/python",
+             "hash -r; torchrun", "unset -f command_not_found_handle; /x/torchrun"]  # fmt: skip
+    lines = [f"({form} pretrain_gpt.py --seed {at} --num-layers 2 --hidden-size 8)" for at, form in enumerate(forms)]
+    (tmp_path / "forms.sh").write_text("\n".join(lines))
+    found = _run(Asked(argv=("bash", str(tmp_path / "forms.sh")), cwd="/"), FIRST, isolation_here())
+    seen = {each["words"][each["words"].index("--seed") + 1] for each in found["trains"]}
+    assert seen == {str(at) for at in range(len(forms))}, found["stderr"]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _places() -> dict[str, list[str]]:
+    """Names in folders that everybody may write to, without those of tests that run beside this one."""
+    found = {}
+    for place in ("/", "/etc", "/var/tmp", "/dev/shm", "/dev/mqueue"):
+        if os.path.isdir(place):
+            found[place] = sorted(os.listdir(place))
+    found["/tmp"] = sorted(name for name in os.listdir("/tmp") if "hostile" in name)
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,142 @@
+"""Where a launch script may run: what it changes is gone with the jail, and it reaches no network and no process.
+
+Three isolations, the first that the system allows: namespaces (a scratch layer over every folder, no network, processes
+of its own), Landlock (files may be read, and written below one scratch folder), none.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+
+from trainer.recording import kernel
+
+BASE = "/sys"  # exists everywhere; hidden in the new mount namespace only
+SCRATCH = "/.moe-autotune"  # inside the namespaces
+DEVICES = ("null", "zero", "full", "random", "urandom")
+MOST_OVERLAYS = 400
+MEMORY = 4 << 30  # bytes of address space of a process
+FILES = 256 << 20  # bytes of the scratch layer, and of a file
+
+
+class Isolation(StrEnum):
+    """How a script is kept from changing anything."""
+
+    NAMESPACES = "namespaces"
+    LANDLOCK = "landlock"
+    NONE = "none"
+
+
+def enter_namespaces(host: str) -> int:
+    """Makes this process, which must have one thread only, see a throw-away copy of the file system; its next child is
+    the first process of a pid namespace. Returns the old /proc. OSError where the system does not allow it."""
+    user, group = os.geteuid(), os.getegid()
+    old_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    try:
+        kernel.unshare(kernel.NEW_USER | kernel.NEW_NAMESPACES)
+    except OSError:
+        kernel.unshare(kernel.NEW_NAMESPACES)  # root does without
+    else:
+        every = user == 0 and _write("/proc/self/uid_map", "0 0 4294967295")
+        if every:
+            _write("/proc/self/gid_map", "0 0 4294967295")
+        else:
+            _write("/proc/self/uid_map", f"{user} {user} 1")
+            _write("/proc/self/setgroups", "deny")
+            _write("/proc/self/gid_map", f"{group} {group} 1")
+    kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
+    points = _mount_points()
+    kernel.mount("tmpfs", BASE, "tmpfs", kernel.NO_SUID | kernel.NO_DEV, f"size={FILES},mode=755")
+    root = f"{BASE}/root"
+    for folder in ("layers", "root", "root/proc", "root/sys", "root/dev", "root/dev/shm", "root/run", f"root{SCRATCH}"):
+        os.mkdir(f"{BASE}/{folder}")
+    _copy("/", root, points)
+    _devices(root)
+    os.chroot(root)
+    os.chdir("/")
+    kernel.set_host_name(host)
+    return old_proc
+
+
+def first_process(pid: int) -> None:
+    """In the first process of the namespace: its /proc, and the number of the next process."""
+    kernel.mount("proc", "/proc", "proc", kernel.NO_SUID | kernel.NO_DEV)
+    _write("/proc/sys/kernel/ns_last_pid", str(pid - 1))
+    kernel.make_read_only("/proc")
+
+
+def limits() -> None:
+    for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, FILES), (resource.RLIMIT_CORE, 0)):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(limit, (most, most))
+
+
+def _write(path: str, text: str) -> bool:
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError:
+        return False
+    return True
+
+
+def _mount_points() -> list[str]:
+    with open("/proc/self/mountinfo") as file:
+        found = [line.split()[4].encode().decode("unicode_escape") for line in file]
+    return [point for point in found if not point.startswith(("/proc", "/sys", "/dev", "/run")) and point != "/"]
+
+
+def _copy(source: str, target: str, points: list[str]) -> None:
+    """The folder's contents below `target`: folders under a layer each; what cannot have one is left out."""
+    for entry in _entries(source):
+        path, place = os.path.join(source, entry.name), os.path.join(target, entry.name)
+        if entry.is_symlink():
+            os.symlink(os.readlink(path), place)
+        elif entry.is_dir() and not os.path.lexists(place):
+            os.mkdir(place)
+            if any(point.startswith(f"{path}/") for point in points):
+                _copy(path, place, points)
+            else:
+                _layer(path, place)
+        elif entry.is_file() and stat.S_ISREG(entry.stat().st_mode):
+            with open(place, "wb"):
+                pass
+            kernel.mount(path, place, None, kernel.BIND)
+            kernel.make_read_only(place)
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        found = list(os.scandir(folder))
+    except OSError:
+        return
+    yield from found if len(found) <= MOST_OVERLAYS else ()
+
+
+def _layer(path: str, place: str) -> None:
+    layer = f"{BASE}/layers/{len(os.listdir(f'{BASE}/layers'))}"
+    for folder in (layer, f"{layer}/up", f"{layer}/work"):
+        os.mkdir(folder)
+    if ":" in path or "," in path:
+        return
+    options = f"lowerdir={path},upperdir={layer}/up,workdir={layer}/work"
+    for data in (f"{options},userxattr", options):
+        with suppress(OSError):
+            kernel.mount("overlay", place, "overlay", kernel.NO_SUID | kernel.NO_DEV, data)
+            return
+    with suppress(OSError):  # a file system that takes no layer: read only
+        kernel.mount(path, place, None, kernel.BIND)
+        kernel.make_read_only(place)
+
+
+def _devices(root: str) -> None:
+    for name in DEVICES:
+        with open(f"{root}/dev/{name}", "wb"):
+            pass
+        kernel.mount(f"/dev/{name}", f"{root}/dev/{name}", None, kernel.BIND)
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(f"/proc/self/{target}", f"{root}/dev/{name}")

@@ -1,0 +1,338 @@
+"""What becomes of a program that a launch script starts: it runs, is passed on to what it would start, trains, or is
+answered without running. Pure but for looking at files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.command_line.launchers import (
+    PYTHON,
+    PYTHON_VALUED,
+    Peeled,
+    Start,
+    options,
+    peel,
+    slurm_environment,
+    slurm_sizes,
+)
+
+HERE = Path(__file__).parent
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """Each line's first column and the rest. Without the package of recipes, which takes longer to load than to use."""
+    return [line.split(",", 1) for line in path.read_text().splitlines()[1:]]
+
+
+DOES = {does: frozenset(programs.split()) for does, programs in _rows(HERE / "programs.csv")}
+FLAGS = {row[0] for row in _rows(HERE.parent / "command_line" / "megatron_lm" / "arguments.csv")}
+TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
+STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
+LEAST_FLAGS = 2  # that Megatron-LM knows, for a program to be one that trains
+MOST_PASSED = 12
+GIT_LOOKS = frozenset({"rev-parse", "log", "describe", "branch", "remote", "status", "config", "show", "ls-files"})
+# option letters with a value, before the host
+_SSH_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWwxftugX")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """What only the job knows, as one recording has it. Two recordings differ in all of these."""
+
+    time: int
+    job: str
+    host: str
+    pid: int
+    seed: int
+    nodes: int = 1
+    gpus_per_node: int = 8
+    gpu: str = "NVIDIA H100 80GB HBM3"
+    task: int = 0  # on its node, of what srun starts
+
+    @property
+    def hosts(self) -> list[str]:
+        return [f"{self.host}{number + 1}" for number in range(self.nodes)]
+
+    @property
+    def address(self) -> str:
+        return f"10.{self.pid % 200}.0.{self.seed % 200 + 1}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A program as it is about to start: its arguments, exported variables and folder; `layer`: nothing that it changes
+    lasts; `launched`: launchers that its ancestors were started by."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    layer: bool
+    launched: tuple[Peeled, ...] = ()
+    root: bool = False  # what the user named, not what it starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Becomes:
+    """`run`: words to start for real; else `says` on standard output and ends well. `trains`: words to record.
+    `varies`: the expression whose value `says` is."""
+
+    run: tuple[str, ...] | None = None
+    says: str = ""
+    trains: tuple[str, ...] | None = None
+    launched: tuple[Peeled, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    varies: str | None = None
+
+
+def becomes(process: Process, values: Values) -> Becomes:
+    """The program behind all launchers in front of it."""
+    env: list[tuple[str, str]] = []
+    words, launched = process.words, process.launched
+    for _ in range(MOST_PASSED):
+        name = os.path.basename(words[0])
+        if name in DOES["ssh"]:
+            inner, before = _behind_ssh(words)
+            launched = (*launched, Peeled(name="ssh", words=before))
+            return Becomes(run=("bash", "-c", inner) if inner else None, launched=launched, env=tuple(env))
+        if name == "sbatch":
+            return _sbatch(words, launched, values)
+        start = peel(words)
+        launched, env = (*launched, *start.peeled), [*env, *start.env]
+        if values.task and any(each.name == "srun" for each in start.peeled):
+            env += [("SLURM_PROCID", str(values.task)), ("SLURM_LOCALID", str(values.task))]
+        behind = tuple(words[at] for at in start.command)
+        if start.python or start.within:
+            behind = (*start.within, *_interpreter(start), *behind)
+            return Becomes(trains=behind, launched=launched, env=tuple(env))
+        if not behind:
+            return Becomes(run=words if name == "env" else None, launched=process.launched)
+        if len(behind) == len(words) and name in DOES["passes"]:
+            at = next((at for at in range(1, len(words)) if _starts(words[at])), None)
+            if at is None:
+                return Becomes()
+            launched, behind = (*launched, Peeled(name=name, words=words[:at])), words[at:]
+        if len(behind) == len(words):
+            break
+        words = behind
+    reached = Process(words=words, env={**process.env, **dict(env)}, cwd=process.cwd, layer=process.layer,
+                      launched=launched, root=process.root and words == process.words)  # fmt: skip
+    found = _reached(reached, values)
+    run = ("env", *(f"{name}={value}" for name, value in env), *found.run) if env and found.run else found.run
+    return Becomes(run=run, says=found.says, trains=found.trains, launched=launched, env=tuple(env),
+                   varies=found.varies)  # fmt: skip
+
+
+def _interpreter(start: Start) -> tuple[str, ...]:
+    """The Python that a launcher starts its program with: its own where it is named."""
+    words = (start.python or "").split()
+    own = start.peeled[-1].words[0] if start.peeled else ""
+    return (own, *words[1:]) if words and PYTHON.fullmatch(own) else tuple(words)
+
+
+def _starts(word: str) -> bool:
+    name = os.path.basename(word)
+    return name in DOES["shell"] or PYTHON.fullmatch(word) is not None or word.endswith((".py", ".sh")) or (
+        len(peel((word,)).peeled) == 1
+    )  # fmt: skip
+
+
+def _behind_ssh(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """What the other machine's shell is given, and the words before it."""
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 + (len(words[at]) == 2 and words[at][1] in _SSH_VALUED)
+    at += os.path.basename(words[0]) in ("ssh", "rsh")
+    return " ".join(words[at:]), tuple(words[:at])
+
+
+def _sbatch(words: tuple[str, ...], launched: tuple[Peeled, ...], values: Values) -> Becomes:
+    """The job's script, in the job's environment; the answer is sbatch's own."""
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 + ("=" not in words[at] and len(words[at]) == 2 and words[at][1] in "ACDJLNacdeinopqtwx")
+    own = words[:at]
+    wrapped = next((word.partition("=")[2] for word in own if word.startswith("--wrap=")), None)
+    runs = f"bash -c {shlex.quote(wrapped)}" if wrapped else 'bash "$@"' if words[at:] else "bash"
+    says = values.job if "--parsable" in own else f"Submitted batch job {values.job}"
+    text = f'[ -z "$MOE_RECORD_JOB" ] || . "$MOE_RECORD_JOB"; {runs} >/dev/null 2>&1; echo {says}'
+    called = (*own, *words[at : at + 1])
+    return Becomes(
+        run=("bash", "-c", text, "sbatch", *words[at:]), launched=(*launched, Peeled(name="sbatch", words=called))
+    )
+
+
+def _reached(process: Process, values: Values) -> Becomes:
+    """A program that starts no other by its own words."""
+    words, name = process.words, os.path.basename(process.words[0])
+    if name in DOES["shell"]:
+        return Becomes(run=("bash", *words[1:]))
+    if PYTHON.fullmatch(words[0]) or words[0].endswith(".py"):
+        return _python(words if PYTHON.fullmatch(words[0]) else ("python", *words), process, values)
+    if name == "train.sh" and "--recipe" in words and not os.path.exists(os.path.join(process.cwd, words[0])):
+        return Becomes(trains=words)
+    if answer := _ANSWERS.get(name):
+        return answer(words, values)
+    if name == "tail" and any(re.match(r"-[^-]*[fF]|--follow", word) for word in words[1:]):
+        return Becomes()  # it would never end
+    if name in DOES["real"] or (name in DOES["layer"] and process.layer) or process.root:
+        return Becomes(run=words)
+    if _is_shell_script(os.path.join(process.cwd, words[0])):
+        return Becomes(run=("bash", *words))
+    return Becomes(says=words[-1] + "\n" if name == "mktemp" else "")
+
+
+def _is_shell_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return False
+    return path.endswith(".sh") or (first.startswith(b"#!") and b"sh" in first and b"python" not in first)
+
+
+def _python(words: tuple[str, ...], process: Process, values: Values) -> Becomes:
+    """A program that trains is recorded; code that only computes runs where nothing lasts."""
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-c", "-m", "-"):
+        at += 1 + (words[at] in PYTHON_VALUED)
+    if at >= len(words):
+        return Becomes(run=("python3", *words[1:])) if len(words) > 1 and process.layer else Becomes()
+    if words[at] == "-c":
+        code = words[at + 1] if at + 1 < len(words) else ""
+        if "device_count" in code:
+            return Becomes(says=f"{values.gpus_per_node}\n")
+        heavy = re.search(r"\b(torch|megatron|transformer_engine|flash_attn|deepspeed)\b", code)
+        return Becomes() if heavy or not process.layer else Becomes(run=("python3", *words[1:]))
+    if words[at] == "-":
+        return Becomes(run=("python3", *words[1:])) if process.layer else Becomes()
+    program = words[at + 1] if words[at] == "-m" and at + 1 < len(words) else words[at]
+    if program in ("pip", "venv", "ensurepip"):
+        return Becomes()
+    launched = any(each.name in STARTS_RANKS for each in process.launched)
+    flags = {word.partition("=")[0] for word in words[at:]} & FLAGS
+    if launched or TRAINS.match(program) or len(flags) >= LEAST_FLAGS or "--recipe" in words:
+        return Becomes(trains=words)
+    there = os.path.exists(os.path.join(process.cwd, program)) or words[at] == "-m"
+    return Becomes(run=("python3", *words[1:])) if there and process.layer else Becomes(trains=words)
+
+
+def _date(words: Sequence[str], values: Values) -> Becomes:
+    if any(re.match(r"-[^-]*[dfrs]|--(date|file|reference|set)", word) for word in words[1:]):
+        return Becomes(run=tuple(words)) if not any(word.startswith(("-s", "--set")) for word in words) else Becomes()
+    return Becomes(
+        run=("date", "-d", f"@{values.time}.{values.seed % 10**9:09d}", *words[1:]), varies=shlex.join(words)
+    )
+
+
+def _scontrol(words: Sequence[str], values: Values) -> Becomes:
+    return Becomes(says="".join(f"{host}\n" for host in values.hosts) if {"hostnames", "hostname"} & {*words} else "")
+
+
+def _smi(words: Sequence[str], values: Values) -> Becomes:
+    if "-L" in words or "--list-gpus" in words:
+        lines = (f"GPU {at}: {values.gpu} (UUID: GPU-{at})" for at in range(values.gpus_per_node))
+    elif query := next((word for word in words if word.startswith("--query-gpu=")), None):
+        fields = query.partition("=")[2].split(",")
+        known = {
+            "name": values.gpu,
+            "gpu_name": values.gpu,
+            "memory.total": "81559 MiB",
+            "count": f"{values.gpus_per_node}",
+        }
+        lines = (", ".join(known.get(each, str(at)) for each in fields) for at in range(values.gpus_per_node))
+    else:
+        return Becomes()
+    return Becomes(says="".join(f"{line}\n" for line in lines))
+
+
+def _hostname(words: Sequence[str], values: Values) -> Becomes:
+    address = any(re.match(r"-[iI]|--(all-)?ip-address", word) for word in words[1:])
+    return Becomes(says=f"{values.address if address else values.hosts[0]}\n", varies=shlex.join(words))
+
+
+def _shuf(words: Sequence[str], values: Values) -> Becomes:
+    found = re.search(r"(\d+)-(\d+)", " ".join(words))
+    if found is None or not any(word.startswith("-n") for word in words):
+        return Becomes(run=tuple(words))
+    low, high = int(found[1]), int(found[2])
+    return Becomes(says=f"{low + values.seed % (high - low + 1)}\n", varies=shlex.join(words))
+
+
+def _random_text(words: Sequence[str], values: Values) -> Becomes:
+    digits = f"{values.seed * 0x9E3779B97F4A7C15 % 2**128:032x}"
+    text = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+    return Becomes(says=f"{text if words[0].endswith('uuidgen') else digits}\n", varies=shlex.join(words))
+
+
+def _git(words: Sequence[str], values: Values) -> Becomes:
+    return Becomes(run=tuple(words)) if GIT_LOOKS & {*words[1:4]} else Becomes()
+
+
+def _address(words: Sequence[str], values: Values) -> Becomes:
+    return Becomes(says=f"{values.address} {words[-1]}\n")
+
+
+_ANSWERS: dict[str, Callable[[Sequence[str], Values], Becomes]] = {
+    "date": _date, "hostname": _hostname, "shuf": _shuf, "uuidgen": _random_text, "openssl": _random_text,
+    "git": _git, "scontrol": _scontrol, "getent": _address, "host": _address, "nslookup": _address,
+    "nvidia-smi": _smi, "rocm-smi": _smi, "amd-smi": _smi,
+}  # fmt: skip
+
+
+def headers_of(text: str) -> list[str]:
+    """Words of the #SBATCH lines, which stand before the first command."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#SBATCH "):
+            found += shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    return found
+
+
+def job_environment(values: Values, headers: Sequence[str], folder: str) -> dict[str, str]:
+    """What sbatch gives the script of a job of this size."""
+    names = ",".join(values.hosts)
+    given = {
+        "SLURM_JOB_ID": values.job, "SLURM_JOBID": values.job, "SLURM_NNODES": values.nodes,
+        "SLURM_JOB_NUM_NODES": values.nodes, "SLURM_JOB_NODELIST": names, "SLURM_NODELIST": names,
+        "SLURM_SUBMIT_DIR": folder, "SLURM_PROCID": 0, "SLURM_LOCALID": 0, "SLURM_NODEID": 0, "SLURM_GTIDS": 0,
+        "SLURM_GPUS_ON_NODE": values.gpus_per_node, "SLURM_GPUS_PER_NODE": values.gpus_per_node,
+        "SLURM_CLUSTER_NAME": "cluster", "SLURMD_NODENAME": values.hosts[0], "SLURM_CPUS_ON_NODE": 96,
+        "SLURM_SUBMIT_HOST": "login", "SLURM_LAUNCH_NODE_IPADDR": values.address,
+    }  # fmt: skip
+    return {**{name: str(value) for name, value in given.items()}, **_asked(headers, values)}
+
+
+_OF_HEADERS = {
+    "SLURM_CPUS_PER_TASK": ("--cpus-per-task", "-c"),
+    "SLURM_JOB_ACCOUNT": ("--account", "-A"),
+    "SLURM_JOB_PARTITION": ("--partition", "-p"),
+    "SLURM_ARRAY_TASK_ID": ("--array", "-a"),
+}
+
+
+def _asked(headers: Sequence[str], values: Values) -> dict[str, str]:
+    """What #SBATCH lines add: the job's name, tasks and cores."""
+    said, sizes = dict(options(headers, "srun")), slurm_sizes(headers)
+    per_node = sizes.tasks_per_node or (sizes.tasks // values.nodes if sizes.tasks else 1)
+    found = {"SLURM_JOB_NAME": said.get("--job-name", said.get("-J", "sbatch"))}
+    found |= {"SLURM_NTASKS": str(sizes.tasks or per_node * values.nodes), "SLURM_NTASKS_PER_NODE": str(per_node)}
+    found |= {"SLURM_NPROCS": found["SLURM_NTASKS"], "SLURM_TASKS_PER_NODE": f"{per_node}(x{values.nodes})"}
+    for variable, flags in _OF_HEADERS.items():
+        if value := next((said[flag] for flag in flags if flag in said), None):
+            found[variable] = value
+    if array := found.get("SLURM_ARRAY_TASK_ID"):
+        begin, _, rest = re.split(r"[%:]", array)[0].partition(",")
+        first, _, last = begin.partition("-")
+        second = (
+            rest.split(",")[0].partition("-")[0] if rest else str(int(first) + 1) if last not in ("", first) else first
+        )
+        found["SLURM_ARRAY_TASK_ID"] = second if values.task else first
+        found["SLURM_ARRAY_JOB_ID"] = values.job
+    return {**found, **slurm_environment(headers)}

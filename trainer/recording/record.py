@@ -1,0 +1,162 @@
+"""Records a command twice, as two different jobs: what is the same is what it is, what differs only the job knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainer.recording.jail import Isolation
+from trainer.recording.programs import Values, job_environment
+
+LIMIT_S = 60  # of one run of the user's script
+MOST_TESTS = 12  # of files that are decided the other way, to see which arguments hang on them
+PATH = "/usr/local/bin:/usr/bin:/bin"
+ROOT = Path(__file__).parent.parent.parent
+FIRST = Values(time=1764590405, job="4242001", host="cn-a", pid=4711, seed=11353)
+SECOND = Values(time=1767541639, job="7318852", host="gx-b", pid=9203, seed=22719, task=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A command and the job that it runs in. `job`: variables of the job; () of #SBATCH words where it is none."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    headers: tuple[str, ...] = ()
+    in_job: bool = False
+    nodes: int = 1
+    gpus_per_node: int = 8
+    present: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    limit_s: int = LIMIT_S
+    fixed: Mapping[str, str] = field(default_factory=dict)  # variables that keep a value whatever the script assigns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Both runs, and for each tested file the run in which it is the other way."""
+
+    isolation: Isolation
+    first: dict[str, Any]
+    second: dict[str, Any]
+    otherwise: Mapping[str, dict[str, Any]]
+    pairs: tuple[tuple[str, str, str], ...]  # value in the first, in the second, the expression that it is of
+
+
+class NotIsolatedError(RuntimeError):
+    """Nothing was run: the system allows no isolation."""
+
+
+@cache
+def isolation_here(*, trust: bool = False) -> Isolation:
+    """The first that this system allows, tried with a command that does nothing. NotIsolatedError where there is none
+    and `trust` does not say to go without."""
+    whys = []
+    for isolation in Isolation:
+        if isolation == Isolation.NONE and not trust:
+            break
+        tried = _run(Asked(argv=("true",), cwd="/"), FIRST, isolation)
+        if tried.get("code") == 0:
+            return isolation
+        whys.append(f"{isolation}: {tried.get('impossible') or tried['stderr'].strip()}")
+    raise NotIsolatedError("; ".join(whys))
+
+
+def record(asked: Asked, isolation: Isolation) -> Recording:
+    """Runs it twice, and once more for each file that it tests."""
+    runs = [replace(values, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node) for values in (FIRST, SECOND)]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda values: _run(asked, values, isolation), runs)
+        if [len(each["words"]) for each in first["trains"]] != [len(each["words"]) for each in second["trains"]]:
+            second = _run(asked, replace(runs[1], task=0), isolation)  # rank 0 may have arguments of its own
+        decided = {path.rstrip("/") for path in (*asked.present, *asked.absent)}
+        tested = [path for path in first["tests"] if path not in decided][:MOST_TESTS]
+        folders = {path for path, line in first["tests"].items() if line.endswith("/d")}
+        flipped = pool.map(lambda path: _run(_flipped(asked, path, path in folders), runs[0], isolation), tested)
+        otherwise = dict(zip(tested, flipped, strict=True))
+    return Recording(isolation=isolation, first=first, second=second, otherwise=otherwise,
+                     pairs=tuple(_pairs(asked, runs, first, second)))  # fmt: skip
+
+
+def _flipped(asked: Asked, path: str, folder: bool) -> Asked:
+    if os.path.exists(path):
+        return replace(asked, absent=(*asked.absent, path))
+    return replace(asked, present=(*asked.present, f"{path}/" if folder else path))
+
+
+def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
+    if not variables:
+        return {}
+    held = {f"MOE_RECORD_SET_{name}": value for name, value in variables.items()}
+    return {**variables, **held, "MOE_RECORD_SET": " ".join(variables)}
+
+
+def _run(asked: Asked, values: Values, isolation: Isolation) -> dict[str, Any]:
+    """One run in a process of its own, whose scratch folder goes with it."""
+    job = job_environment(values, asked.headers, asked.cwd)
+    known = {"PATH": PATH, "HOME": os.path.expanduser("~"), "USER": "user", "HOSTNAME": values.hosts[0], "TERM": "dumb"}
+    own = {
+        name: os.environ[name] for name in ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH") if name in os.environ
+    }
+    scratch = tempfile.mkdtemp(prefix="moe-autotune-")
+    request = {
+        "argv": asked.argv, "cwd": asked.cwd, "values": asdict(values), "isolation": isolation, "scratch": scratch,
+        "env": {**known, **own, **(job if asked.in_job else {}), **asked.env, **_fixed(asked.fixed)},
+        "limit_s": asked.limit_s, "present": asked.present, "absent": asked.absent,
+        "bash_env": Path(__file__).with_name("bash_env.sh").read_text(),
+        "job": "".join(f"export {name}='{value}'\n" for name, value in job.items()),
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-S", "-m", "trainer.recording.worker"], input=json.dumps(request), capture_output=True,
+            text=True, env={"PYTHONPATH": str(ROOT)}, check=False, timeout=asked.limit_s + 60,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"impossible": f"it could not be ended within {asked.limit_s + 60} s"}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if done.returncode:
+        return {"impossible": done.stderr.strip().rpartition("\n")[2] or f"it ended with {done.returncode}"}
+    return {**json.loads(done.stdout), "env": request["env"]}
+
+
+def _pairs(asked: Asked, runs: Sequence[Values], first: dict[str, Any], second: dict[str, Any]) -> Any:
+    """Every value that only the job knows, longest first, with the expression that gives it."""
+    one, two = runs
+    found = [
+        (a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False) if a[0] == b[0]
+    ]
+    dates = {a: b for a, b, words in found if words.startswith("$(date") and a.startswith("[")}
+    found = [each for each in found if each[0] not in dates]
+    found += [(_output(a), _output(b), words) for a, b, words in
+              {(a[1], b[1], f"$({a[0]})") for a, b in zip(first["varying"], second["varying"], strict=False)
+               if a[0] == b[0] and a[1].startswith("[")}]  # fmt: skip
+    hosts = [(a, b, f'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n {at}p)')
+             for at, (a, b) in enumerate(zip(one.hosts, two.hosts, strict=True), start=1)]  # fmt: skip
+    if asked.in_job:
+        names = ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_ARRAY_TASK_ID")
+        jobs = [job_environment(values, asked.headers, asked.cwd) for values in runs]
+        found += [(jobs[0].get(name, ""), jobs[1].get(name, ""), f"${name}") for name in names] + hosts
+    found += [(one.hosts[0], two.hosts[0], "$(hostname)"), (str(one.pid), str(two.pid), "$$")]
+    seeds = [
+        _output(json.dumps(["bash", "-c", f"RANDOM={each.seed}; echo $RANDOM $RANDOM $RANDOM $RANDOM"])).split()
+        for each in runs
+    ]
+    found += [(a, b, "$RANDOM") for a, b in zip(*seeds, strict=True)]
+    found += [(str(one.time), str(two.time), "$EPOCHSECONDS")]
+    return sorted((each for each in found if each[0] and each[1]), key=lambda each: -len(each[0]))
+
+
+def _output(words: str) -> str:
+    return subprocess.run(json.loads(words), capture_output=True, text=True, check=False).stdout.rstrip("\n")

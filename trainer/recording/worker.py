@@ -1,0 +1,134 @@
+"""One recording in a process of its own: a request as JSON on standard input, what was recorded on standard output.
+
+It isolates itself, starts the command under the tracer and ends all that the command left. Run by `record.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainer.recording import kernel
+from trainer.recording.jail import SCRATCH, Isolation, enter_namespaces, first_process, limits
+from trainer.recording.programs import Values
+from trainer.recording.tracer import StoppedError, Tracer
+
+REPORTED = 250  # the file descriptor that bash tells
+BACKGROUND_S = 3  # for what runs on when the script has ended
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """One recording. OSError where the isolation that was asked for is not possible."""
+    values, isolation = Values(**request["values"]), Isolation(request["isolation"])
+    if kernel.machine() is None:
+        raise OSError(38, "the registers of this machine are not known")
+    reported, *outputs = (os.memfd_create(name, 0) for name in ("reported", "stdout", "stderr"))
+    if isolation == Isolation.NAMESPACES:
+        proc, scratch = enter_namespaces(values.hosts[0]), SCRATCH
+    else:
+        proc, scratch = os.open("/proc", os.O_PATH | os.O_DIRECTORY), request["scratch"]
+    Path(scratch, "bash_env").write_text(request["bash_env"])
+    Path(scratch, "job").write_text(request["job"])
+    env = {**request["env"], "BASH_ENV": f"{scratch}/bash_env", "MOE_RECORD_JOB": f"{scratch}/job",
+           "MOE_RECORD_TIME": str(values.time), "MOE_RECORD_SEED": str(values.seed)}  # fmt: skip
+    tracer = Tracer(
+        values=values, isolation=isolation, scratch=scratch, proc=proc, reported=reported,
+        program=tuple(request["argv"]), present=set(request["present"]), absent=set(request["absent"]),
+    )  # fmt: skip
+    first = os.fork()
+    if first == 0:
+        _begin(request, env, (reported, *outputs), isolation, values, scratch)
+    code, why = None, None
+
+    def up(*_: Any) -> None:
+        raise StoppedError(f"it did not end within {request['limit_s']} s")
+
+    signal.signal(signal.SIGALRM, up)
+    signal.alarm(request["limit_s"])
+    try:
+        code = tracer.follow(first)
+    except StoppedError as stopped:
+        why = str(stopped)
+    signal.alarm(0)
+    _end({first, *tracer.alive})
+    data, stdout, stderr = (os.pread(file, os.fstat(file).st_size, 0) for file in (reported, *outputs))
+    for each in tracer.trains:
+        each["reported"] = data[: each["reported"]].count(b"\0")
+    lines = data.decode(errors="replace").split("\0")
+    return {
+        "code": code, "why": why, "trains": tracer.trains, "others": tracer.others, "varying": tracer.varying,
+        "tests": tracer.tests, "reported": [line.split("\t", 3) for line in lines if line.count("\t") >= 3],
+        "stderr": stderr[-4000:].decode(errors="replace"), "stdout": stdout[-4000:].decode(errors="replace"),
+    }  # fmt: skip
+
+
+def _last_of(child: int) -> int:
+    """The child's exit code, once all that it left in the background has ended or had the time to."""
+    code = 0
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.wait()
+            if pid == child:
+                ended = code = os.waitstatus_to_exitcode(status) & 0xFF
+                signal.signal(signal.SIGALRM, lambda *_, ended=ended: os._exit(ended))
+                signal.alarm(BACKGROUND_S)
+    return code
+
+
+def _end(pids: set[int]) -> None:
+    """Kills what is left and waits until it is gone."""
+    stopped = time.monotonic() + BACKGROUND_S
+    with suppress(ChildProcessError):
+        while pids or time.monotonic() < stopped:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            pid, status = os.waitpid(-1, 0x40000000)
+            pids = {pid} if os.WIFSTOPPED(status) else set()
+
+
+def _begin(request: dict[str, Any], env: dict[str, str], files: tuple[int, ...], isolation: Isolation, values: Values,
+           scratch: str) -> None:  # fmt: skip
+    """The first process: it starts the command and takes in what that leaves. Does not return."""
+    reported, *outputs = files
+    try:
+        os.setsid()
+        if isolation == Isolation.NAMESPACES:
+            first_process(values.pid)
+        kernel.trace_me()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        child = os.fork()
+        if child:
+            kernel.take_in_orphans()
+            os._exit(_last_of(child))
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for at, output in enumerate(outputs, start=1):
+            os.dup2(output, at)
+        os.dup2(reported, REPORTED)
+        os.chdir(request["cwd"])
+        for each in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
+            signal.signal(each, signal.SIG_DFL)
+        limits()
+        kernel.give_up_privileges()
+        if isolation == Isolation.LANDLOCK:
+            kernel.landlock([scratch, "/dev/null", "/dev/zero", "/dev/full"])
+        kernel.filter_calls(changes_done=isolation != Isolation.NAMESPACES)
+        os.execvpe(request["argv"][0], request["argv"], env)
+    except BaseException as error:
+        os.write(2, f"{error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+if __name__ == "__main__":
+    try:
+        answer = run(json.load(sys.stdin))
+    except OSError as error:
+        answer = {"impossible": str(error)}
+    json.dump(answer, sys.stdout)
