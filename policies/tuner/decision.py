@@ -136,16 +136,18 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best
-        of all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth
-        it."""
+        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best of
+        all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth it, and
+        published settings where the surrogate has nothing to offer."""
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]
         best = max((each.score for each in worth if each.opinion is Opinion.SURROGATE), default=0.0)
         traced = max((each.score for each in worth if each.opinion is Opinion.TRACE), default=0.0)
         share = {Opinion.SURROGATE: PHASE_SHARE * max(best, traced), Opinion.TRACE: best, Opinion.PUBLISHED: best}
-        return [each for each in worth if each.score >= share[each.opinion] and self._phase(each) is phase]
+        found = [each for each in worth if each.score >= share[each.opinion] and self._phase(each) is phase]
+        modelled = [each for each in found if each.opinion is not Opinion.PUBLISHED]
+        return modelled or found
 
     def _phase(self, candidate: Candidate) -> Phase:
         if candidate.opinion is Opinion.TRACE:
