@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from autotune.looks.reasons import end_text
 from autotune.tuning.journal import read_study
 from autotune.tuning.loop import Loop
 from tests.autotune.outside import SIMULATED
@@ -26,4 +27,4 @@ def test_an_error_that_hides_an_interruption_is_one(tmp_path: Path, monkeypatch:
     assert main(["run", str(tmp_path / "base.yaml"), "--study", str(tmp_path / "study")]) == 130
     ended = read_study(tmp_path / "study").ended
     assert ended is not None
-    assert (ended.status, ended.because) == ("interrupted", "ended by TERM")
+    assert (ended.status, end_text(ended)) == ("interrupted", "ended by TERM")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from autotune.looks.reasons import end_text
 from autotune.session.interruption import ALL, Interruption
 from autotune.session.notify import PREFIX, notify, variables
 from autotune.tuning.history import History
@@ -36,7 +37,7 @@ def of(history: History) -> dict[str, str]:
 
 def test_the_summary_is_in_the_environment() -> None:
     said = of(History(events()))
-    assert said[PREFIX + "SUMMARY"].startswith("cpu-moe: converged, trial 7 (search), 1.83× trial 1")
+    assert said[PREFIX + "SUMMARY"].startswith("cpu-moe: converged, trial 7 (threads), 1.83× trial 1")
     assert said[PREFIX + "BEST_TRIAL"] == "7"
     assert float(said[PREFIX + "SPEEDUP"]) == pytest.approx(1.83, abs=0.01)
     assert said[PREFIX + "REPORT"] == "s/report.html"
@@ -73,7 +74,7 @@ def test_it_runs_when_a_deadline_ends_the_burst_in_flight(
     assert main(["run", "base.yaml", "--study", "s", "--until", "07:00"]) == 0
     ended = read_study(Path("s")).ended
     assert ended is not None
-    assert (ended.status, ended.because.partition(":")[0]) == ("budget", "the deadline was reached")
+    assert (ended.status, end_text(ended).partition(":")[0]) == ("budget", "the deadline was reached")
     assert told()[:2] == ["budget", "0"]
     assert "resume with: moe-autotune run base.yaml --study s --resume" in capsys.readouterr().out
     assert Path("s/report.html").exists()
@@ -88,7 +89,7 @@ def test_it_runs_when_an_error_ends_the_study(monkeypatch: pytest.MonkeyPatch) -
     assert told()[:2] == ["interrupted", "2"]
     ended = read_study(Path("s")).ended
     assert ended is not None
-    assert ended.because == "stopped by an error: no space left on device"
+    assert end_text(ended) == "stopped by an error: no space left on device"
 
 
 def test_the_handlers_of_before_come_back() -> None:

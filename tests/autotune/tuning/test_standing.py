@@ -31,7 +31,7 @@ def test_a_running_study_says_phase_burst_what_runs_and_why_the_best_the_cost_an
     assert "process 41 on bench-3" in rows["state"]
     assert rows["phase"] == "retune"
     assert rows["burst"].startswith("12 of 20, since ")
-    assert rows["trying"] == "trial 8, expert_parallel_in_domain: expert_model_parallel_size 2 → 1"
+    assert rows["trying"] == "trial 8, less_expert_parallel: expert_model_parallel_size 2 → 1"
     assert rows["because"] == "search around trial 7"
     assert rows["best"].startswith("trial 7 (search), 1.83× trial 1 (95 % interval 1.")
     assert rows["cost"] == "11 bursts, 0.19 rank-hours"

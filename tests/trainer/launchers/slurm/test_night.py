@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.looks.reasons import end_text
 from autotune.tuning.events import TunerStarted
 from autotune.tuning.journal import events_of, read_study
 from tests.places import ROOT
@@ -131,7 +132,7 @@ def test_a_study_runs_in_a_job_of_its_own_is_left_found_again_ended_and_gone_on_
     assert named("moe-autotune-") == []
     ended = read_study(tmp_path / "study").ended
     assert ended is not None
-    assert (ended.status, ended.because) == ("interrupted", "ended by TERM")
+    assert (ended.status, end_text(ended)) == ("interrupted", "ended by TERM")
 
     third = tuner(tmp_path, "--resume", budget=len(finished(tmp_path)) + 1)
     said, _ = third.communicate(timeout=PATIENCE_S)
