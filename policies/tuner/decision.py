@@ -47,10 +47,11 @@ class Decision:
         legal: Search,
         space: Space,
         explain: Explain,
-        near: list[Move] | None,
+        single_moves: list[Move] | None,
     ) -> None:
         self.key, self.know, self._legal, self._space = key, know, legal, space
-        self._explain, self._near = explain, near
+        self._explain, self._single_moves = explain, single_moves
+        self._near: list[Move] | None = None
         self._groups: list[Group] | None = None
         self._ranked: list[Candidate] | None = None
 
@@ -58,9 +59,16 @@ class Decision:
     def near(self) -> list[Move]:
         """The single moves around the incumbent."""
         if self._near is None:
-            single = [*moves(self.know.recipe), *moves_of_fixes(self.know.situation)]
+            single = [*self.single_moves, *moves_of_fixes(self.know.situation)]
             self._near = list({move.recipe.digest(): move for move in reversed(single)}.values())[::-1]
         return self._near
+
+    @property
+    def single_moves(self) -> list[Move]:
+        """The moves that depend on the incumbent's recipe alone."""
+        if self._single_moves is None:
+            self._single_moves = list(moves(self.know.recipe))
+        return self._single_moves
 
     # --- while nothing runs --------------------------------------------------------------------------------
     def first(self) -> Proposal | None:

@@ -84,9 +84,10 @@ class Tuner:
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
             know = self._know(incumbent, trials)
-            near = self._decision.near if self._decision and self._decision.know.recipe == know.recipe else None
+            same = self._decision is not None and self._decision.know.recipe == know.recipe
+            single_moves = self._decision.single_moves if self._decision and same else None
             explain = Explain(know, self._lessons)
             self._decision = Decision(
-                key=key, know=know, legal=self._legal, space=self._space, explain=explain, near=near
+                key=key, know=know, legal=self._legal, space=self._space, explain=explain, single_moves=single_moves
             )
         return self._decision

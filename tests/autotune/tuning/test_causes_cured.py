@@ -121,6 +121,7 @@ def test_the_page_names_the_cause_and_what_became_of_it(
     assert "imbalance: experts of " in text
     page = (folder / "study" / "report.html").read_text()
     assert f"trial {cured(trials).number}: evening out the experts" in page
+    assert "experts&#39; load" in page or "experts' load" in page  # lost before and after
 
 
 def test_a_bubble_is_answered_with_an_interleaved_pipeline_or_more_micro_batches(tmp_path: Path) -> None:
