@@ -144,9 +144,9 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best of
-        all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth it, and
-        published settings where the surrogate has nothing to offer."""
+        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best
+        of all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth it,
+        and published settings where the surrogate has nothing to offer."""
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]
