@@ -33,7 +33,7 @@ def test_a_running_study_says_phase_burst_what_runs_and_why_the_best_the_cost_an
     assert rows["burst"].startswith("12 of 20, since ")
     assert rows["trying"] == "trial 8, less_expert_parallel: expert_model_parallel_size 2 → 1"
     assert rows["because"] == "search around trial 7"
-    assert rows["best"].startswith("trial 7 (search), 1.83× trial 1 (95 % interval 1.")
+    assert rows["best"].startswith("trial 7 (threads), 1.83× trial 1 (95 % interval 1.")
     assert rows["cost"] == "11 bursts, 0.19 rank-hours"
     assert "about" in rows["ends"]
     assert "resume" not in rows
