@@ -96,20 +96,6 @@ MORE: dict[str, Planted] = {
         machine=Machine(host=Host(launch=0.2), links=Links(network=0.25), memory=ROOMY),
         fixes=fixes("overlap_expert_communication", "dispatcher"),
     ),
-    "host: garbage is collected all the time": Planted(
-        wall=Wall.HOST,
-        knobs={"micro_batch_size": 2},
-        machine=Machine(host=Host(gc_ms=3000.0), memory=ROOMY, links=FAST_LINKS),
-        fixes=fixes("manual_gc"),
-    ),
-    "compute: narrow micro batches of grouped experts": Planted(
-        wall=Wall.COMPUTE,
-        knobs=EP8,
-        machine=Machine(
-            host=Host(launch=0.02), memory=ROOMY, links=FAST_LINKS, compute=Compute(half_rows=4.0, half_width=0.01)
-        ),
-        fixes=fixes("micro_batch_up"),
-    ),
 }
 
 
