@@ -52,23 +52,30 @@ def nearest_legal(recipe: Recipe, find: Find = findings_of) -> Recipe | None:
 
 
 def _left(field: str, flag: str) -> Finding:
-    return Finding(
-        rule="said-by-command-only",
-        kind=FindingKind.WARNING,
+    return _by_command(
+        "said-by-command-only",
+        field,
         message=f"trainer.command sets {flag}, and the recipe does not set {field}: the command's value stays",
         hint=f"write {field} into the recipe, so that estimates and proposals know of it",
-        knobs=(field,),
-        source="trainer.command",
-        binds=MEGATRON_LM,
     )
 
 
 def _not_judged(field: str, words: str) -> Finding:
-    return Finding(
-        rule="value-of-a-fork",
-        kind=FindingKind.WARNING,
+    return _by_command(
+        "value-of-a-fork",
+        field,
         message=f"trainer.command has {words}, a value that Megatron-LM does not have: it stays, and is not judged",
         hint=f"estimates take {field} as the recipe has it; keep it in tune.freeze",
+    )
+
+
+def _by_command(rule: str, field: str, *, message: str, hint: str) -> Finding:
+    """Returns a warning of what the trainer's command decides instead of the recipe."""
+    return Finding(
+        rule=rule,
+        kind=FindingKind.WARNING,
+        message=message,
+        hint=hint,
         knobs=(field,),
         source="trainer.command",
         binds=MEGATRON_LM,

@@ -16,7 +16,7 @@ import numpy as np
 from policies.candidates.candidate import Group, group_of
 from policies.candidates.free import gives_up
 from policies.changes import degrees
-from policies.changes.fix import KnobChanges
+from policies.changes.fix import Fix, KnobChanges
 from policies.changes.legality import Refusal, derive
 from policies.changes.recompute import NONE, rungs
 from policies.constants import constant
@@ -135,11 +135,18 @@ def moves(recipe: Recipe) -> Iterator[Move]:
 def moves_of_fixes(situation: Situation) -> Iterator[Move]:
     """Yields the legal moves of every fix that takes part in the search."""
     for fix in FIXES.values():
-        if set(fix.phases) != {Phase.FIT} and fix.precondition(situation) is None:
-            for changes in fix.changes(situation):
-                derived = derive(situation.recipe, changes)
-                if not isinstance(derived, Refusal):
-                    yield Move(decision=fix.name, changes=changes, recipe=derived)
+        if set(fix.phases) != {Phase.FIT}:
+            yield from moves_of(fix, situation)
+
+
+def moves_of(fix: Fix, situation: Situation) -> Iterator[Move]:
+    """Yields the legal moves that a fix makes, in its order of preference; none where it does not apply."""
+    if fix.precondition(situation) is not None:
+        return
+    for changes in fix.changes(situation):
+        derived = derive(situation.recipe, changes)
+        if not isinstance(derived, Refusal):
+            yield Move(decision=fix.name, changes=changes, recipe=derived)
 
 
 def neighbours(

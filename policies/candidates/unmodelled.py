@@ -8,16 +8,15 @@ walls it acts on could give back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from analyzers.diagnosis import Wall
 from policies.candidates.candidate import Candidate, Claimed, Opinion, Published
 from policies.candidates.effects import effect_of
 from policies.candidates.free import gives_up
 from policies.candidates.knowledge import Knowledge
-from policies.candidates.neighbours import Move
+from policies.candidates.neighbours import Move, moves_of
 from policies.changes.fix import Fix, gain_of
-from policies.changes.legality import Refusal, derive
 from policies.constants import constant
 from policies.fixes import FIXES
 from policies.search.acquisition import is_lost_in_noise
@@ -70,20 +69,9 @@ def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
     return Claimed(fix=fix, wall=found[0], claimed_us=found[1], bound=gain_of(bound_us, situation.step_us))
 
 
-def recipes_of(fix: Fix, know: Knowledge) -> Iterator[Recipe]:
-    """Yields the legal recipes that a fix makes of the incumbent, in its order of preference; none that it does not
-    apply to."""
-    if fix.precondition(know.situation) is not None:
-        return
-    for changes in fix.changes(know.situation):
-        derived = derive(know.recipe, changes)
-        if not isinstance(derived, Refusal):
-            yield derived
-
-
 def _first(fix: Fix, know: Knowledge) -> Recipe | None:
     """Returns the first of a fix's recipes that nothing speaks against."""
-    for recipe in recipes_of(fix, know):
+    for recipe in (move.recipe for move in moves_of(fix, know.situation)):
         moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
         lost = know.avoid.lost_by(know.recipe, moved) or know.avoid.undone_by(moved)
         if not lost and not know.avoid.is_out(recipe):

@@ -59,8 +59,10 @@ class Decision:
     def near(self) -> list[Move]:
         """The single moves around the incumbent."""
         if self._near is None:
-            single = [*self.single_moves, *moves_of_fixes(self.know.situation)]
-            self._near = list({move.recipe.digest(): move for move in reversed(single)}.values())[::-1]
+            by_digest: dict[str, Move] = {}
+            for move in (*self.single_moves, *moves_of_fixes(self.know.situation)):
+                by_digest.setdefault(move.recipe.digest(), move)
+            self._near = list(by_digest.values())
         return self._near
 
     @property
@@ -76,14 +78,12 @@ class Decision:
         likelier to fit."""
         know = self.know
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
-        if (
-            not found or found[0].fits < CONFIDENT_FIT_PROBABILITY
-        ):  # `plan` varies nothing that saves in the last resort
-            least = max(found[0].fits if found else 0.0, HOPELESS_FIT_PROBABILITY)
+        likeliest = found[0].fits if found else 0.0
+        if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` varies nothing that saves in the last resort
             fit_set = cheapest_fit(know)
-            if fit_set is not None and fit_set.fits > least:
+            if fit_set is not None and fit_set.fits > max(likeliest, HOPELESS_FIT_PROBABILITY):
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
-            if not found or found[0].fits < HOPELESS_FIT_PROBABILITY:
+            if likeliest < HOPELESS_FIT_PROBABILITY:
                 return None
         chosen = smallest(preferred(found), know)
         return self._proposal(Phase.FIT, chosen, self._explain.first(chosen))

@@ -56,10 +56,10 @@ class Member:
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
     """`shares` by member, the largest first; `interaction` is the predicted gain (a fraction of throughput) that no
-    member has by itself. None where the surrogate cannot tell."""
+    member has by itself."""
 
     shares: tuple[FixShare, ...]
-    interaction: float | None
+    interaction: float
 
 
 def members(before: Recipe, after: Recipe) -> list[Member]:
@@ -146,10 +146,9 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
     fresh = [each for each in options if each is not None and not know.avoid.is_out(each)]
     if len(parts) < 2 or not fresh:
         return None
-    scored = [rescored(candidate, each, know) for each in fresh]
     kept = [
         each
-        for each in scored
+        for each in _rescored(candidate, fresh, know)
         if each.log_step < full.log_step + REDUCIBLE_LOG_GAIN
         and each.expected_improvement >= REDUCED_IMPROVEMENT * full.expected_improvement
         and each.fits >= min(full.fits, CONFIDENT_FIT_PROBABILITY)
@@ -173,14 +172,20 @@ def _predicted(know: Knowledge, recipes: Sequence[Recipe]) -> tuple[Floats, Floa
 
 def rescored(candidate: Candidate, recipe: Recipe, know: Knowledge) -> Candidate:
     """Returns the candidate with another recipe, scored as that one."""
-    table, time = tabulate([recipe]), know.surrogate.time
+    return _rescored(candidate, [recipe], know)[0]
+
+
+def _rescored(candidate: Candidate, recipes: Sequence[Recipe], know: Knowledge) -> list[Candidate]:
+    table, time = tabulate(recipes), know.surrogate.time
     if candidate.log_gain is None:
         scores = score_first(table, know.surrogate, know.avoid)
     else:
         now = time.closed_form(tabulate([know.recipe]))
         scores = score(table, now, know.surrogate, know.avoid, min_fit=know.min_fit)
-    found = group_of([recipe], table, scores).candidate(0, recipe, runs=candidate.log_gain is not None)
-    return replace(found, paired=candidate.paired)
+    group, runs = group_of(recipes, table, scores), candidate.log_gain is not None
+    return [
+        replace(group.candidate(row, recipe, runs=runs), paired=candidate.paired) for row, recipe in enumerate(recipes)
+    ]
 
 
 def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) -> Decomposition:
