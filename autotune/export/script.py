@@ -108,11 +108,11 @@ def own_command(recipe: Recipe, context: Context) -> str:
 
 
 def torchrun_words(recipe: Recipe) -> str:
-    """Nodes and ranks; on several nodes the shell says which this one is."""
+    """Nodes and ranks. On several nodes the shell says which this one is; a single one needs no name that resolves."""
     where = f"--nnodes {recipe.cluster.nodes} --nproc-per-node {recipe.ranks_per_node}"
-    if recipe.cluster.nodes > 1:
-        where += ' --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
-    return where
+    if recipe.cluster.nodes == 1:
+        return f"{where} --local-addr localhost"
+    return f'{where} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
 
 
 def array(name: str, words: Iterable[str], expand: tuple[str, ...] = ()) -> Iterator[str]:

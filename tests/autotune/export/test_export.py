@@ -154,7 +154,7 @@ def test_flags_are_spelled_as_real_megatron_lm_runs_spell_them() -> None:
         used = {flag for row in csv.DictReader(table) for flag in json.loads(row["model_args"] or "{}")}
     code = [line for line in export(recipe(), "megatron-lm").splitlines() if not line.startswith("#")]
     ours = {word for line in code for word in line.split() if word.startswith("--")}
-    launch = {"--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
+    launch = {"--nnodes", "--nproc-per-node", "--local-addr", "--node-rank", "--master-addr", "--master-port"}
     # in arguments.py, but in no functional test
     rare = {
         "--rope-type",
