@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from benchmarks.exports.checkout import checkout, tree_of
-from trainer.command_line.megatron_bridge.versions import core_of, version_of
+from trainer.frameworks.megatron_bridge.versions import core_of, version_of
 
 _KEPT = ExitStack()  # the core's files, until the process ends
 REPLACED = frozenset(

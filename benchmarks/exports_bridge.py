@@ -26,10 +26,10 @@ from typing import Any
 from benchmarks import bridge_imports
 from benchmarks.places import data_file
 from tests.trainer.recipe.tuned_recipes import MODELS, recipe_of_row
-from trainer.command_line.megatron_bridge.architecture import fields
-from trainer.command_line.megatron_bridge.overrides import UNSET, overrides, unsaid
-from trainer.command_line.megatron_bridge.precision import FORMATS
-from trainer.command_line.megatron_bridge.refusals import refused
+from trainer.frameworks.megatron_bridge.architecture import fields
+from trainer.frameworks.megatron_bridge.overrides import UNSET, overrides, unsaid
+from trainer.frameworks.megatron_bridge.precision import FORMATS
+from trainer.frameworks.megatron_bridge.refusals import refused
 from trainer.recipe import Recipe
 from trainer.recipe.identity import acts, effective
 from trainer.recipe.knobs import KNOBS, Knob

@@ -24,10 +24,10 @@ from autotune.export import export
 from autotune.importing import scripts
 from autotune.importing.found import Asked
 from autotune.importing.reading import imported
-from trainer.command_line.argv import split
-from trainer.command_line.megatron_lm.agreement import differences
-from trainer.command_line.megatron_lm.arguments import ARGUMENTS
 from trainer.errors import BadInputError
+from trainer.frameworks.megatron_lm.agreement import differences
+from trainer.frameworks.megatron_lm.arguments import ARGUMENTS
+from trainer.launch_scripts.argv import split
 
 STYLES = Path(__file__).parent.parent / "tests" / "autotune" / "importing" / "styles"
 RECORDED = "--recorded"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from autotune.looks.quantities import changes_text, counted, knob_value
+from autotune.looks.quantities import changes_text, counted
 from autotune.looks.wrapping import plain_console
 from trainer.recipe.rules.releases import EVERY_RELEASE_WORD
+from trainer.values import knob_value
 
 if TYPE_CHECKING:
     from autotune.check.document import RulePage

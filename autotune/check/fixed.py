@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.check.edited import edited
-from autotune.looks.quantities import knob_value
 from trainer.errors import BadInputError
 from trainer.recipe import Recipe
 from trainer.recipe.files import text_of
 from trainer.recipe.load import recipe_from
 from trainer.recipe.source import parse_source, source_file
+from trainer.values import knob_value
 
 REWRITTEN = "rewritten, without its comments: with only these lines changed it would not be read as the same recipe"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainer.errors import BadInputError, Problem
-from trainer.legality import OF_FRAMEWORK
+from trainer.frameworks import frameworks
 from trainer.recipe.source import near
 
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 def findings_of_framework(recipe: Recipe, named: str) -> list[Finding]:
     """Findings of `megatron-lm`, `megatron-lm@0.16.1` and the like, errors first. BadInputError for an unknown name."""
-    framework, _, version = named.partition("@")
-    if framework in OF_FRAMEWORK:
-        return OF_FRAMEWORK[framework](recipe, version or None)
-    meant = near(framework, OF_FRAMEWORK)
-    hint = f"did you mean {', '.join(meant)}?" if meant else f"there are {', '.join(OF_FRAMEWORK)}"
+    name, _, version = named.partition("@")
+    judges = {framework.name: framework.findings for framework in frameworks() if framework.findings}
+    if name in judges:
+        return judges[name](recipe, version or None)
+    meant = near(name, judges)
+    hint = f"did you mean {', '.join(meant)}?" if meant else f"there are {', '.join(judges)}"
     raise BadInputError(Problem(where=f"--for {named}", what="no framework of that name", hint=hint))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainer.engines.command.lines import patterns_with
 from trainer.errors import BadInputError, Problem, ToolError
+from trainer.frameworks import framework_of
 from trainer.launchers.hosts.launcher import HostsLauncher
 from trainer.launchers.open import LAUNCHERS, open_launcher
 from trainer.launchers.slurm import night
@@ -76,14 +77,15 @@ def _trainer(recipe: Recipe, where: str) -> Iterator[Problem]:
             hint="write trainer.command, what one rank runs, or make the recipe with `moe-autotune import YOUR_SCRIPT`",
         )
         return
-    if recipe.trainer.mock_data and recipe.trainer.kind != "megatron-lm":
+    framework = framework_of(recipe)
+    if recipe.trainer.mock_data and not framework.takes_mock_data:
         yield Problem(
             where=f"{where}: trainer.mock_data",
-            what=f"kind {recipe.trainer.kind} has no mock-data arguments here",
+            what=f"kind {framework.name} has no mock-data arguments here",
             hint="write its own arguments for that into trainer.command, and remove mock_data",
         )
     try:
-        patterns_with(recipe.trainer.patterns)
+        patterns_with(framework.log_patterns, recipe.trainer.patterns)
     except BadInputError as error:
         yield from (replace(problem, where=f"{where}: {problem.where}") for problem in error.problems)
 

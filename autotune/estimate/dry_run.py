@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
-from autotune.looks.quantities import NONE, gib, knob_value
+from autotune.looks.quantities import NONE, gib
 from autotune.looks.working import working
 from autotune.looks.wrapping import plain_console
 from trainer.dry_run import STATE, dry_run, hottest_rank
 from trainer.errors import BadInputError, Problem
 from trainer.recipe import Recipe
+from trainer.values import knob_value
 
 if TYPE_CHECKING:
     from trainer.dry_run import DryRun, Ended

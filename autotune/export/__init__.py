@@ -1,4 +1,4 @@
-"""A recipe in another tool's words. A target is one file here with a `TARGET`, found by being here."""
+"""A recipe in another tool's words. A target is one file here with a `TARGET`, found by being here, or a framework."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import iter_modules
 
+from autotune.export.script import framework_target
 from autotune.export.target import Context, Provenance, Target
 from trainer.errors import BadInputError, Problem
+from trainer.frameworks import frameworks
 from trainer.recipe import Recipe
 
 
-def _discover() -> dict[str, Target]:
+def targets() -> dict[str, Target]:
+    """Every target by name: the files here, and the frameworks that have a script."""
     modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
-    found = (getattr(module, "TARGET", None) for module in modules)
+    here = (getattr(module, "TARGET", None) for module in modules)
+    found = [*here, *map(framework_target, frameworks())]
     return {target.name: target for target in found if isinstance(target, Target)}
-
-
-TARGETS: dict[str, Target] = _discover()
 
 
 def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
@@ -27,12 +28,13 @@ def export(recipe: Recipe, to: str, context: Context | None = None) -> str:
 
 def target_named(name: str) -> Target:
     """BadInputError with what there is where none is called so."""
-    if name in TARGETS:
-        return TARGETS[name]
-    known = ", ".join(sorted(TARGETS))
-    near = get_close_matches(name, TARGETS, n=1)
+    found = targets()
+    if name in found:
+        return found[name]
+    known = ", ".join(sorted(found))
+    near = get_close_matches(name, found, n=1)
     hint = f"did you mean {near[0]}? There are {known}" if near else f"one of {known}"
     raise BadInputError(Problem(where=f"--to {name}", what="no such target", hint=hint))
 
 
-__all__ = ["TARGETS", "Context", "Provenance", "Target", "export", "target_named"]
+__all__ = ["Context", "Provenance", "Target", "export", "target_named", "targets"]

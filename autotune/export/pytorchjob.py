@@ -12,9 +12,11 @@ from typing import Any
 
 import yaml
 
-from autotune.export.script import Command, comment, rank_command
-from autotune.export.target import Context, Target, framework_of_rank
-from trainer.command_line.variables import export_line, is_inherited, names_itself
+from autotune.export.script import Command, rank_command
+from autotune.export.target import Context, Target
+from trainer.frameworks import framework_of
+from trainer.launch_scripts.variables import export_line, is_inherited, names_itself
+from trainer.launch_scripts.writing import comment
 from trainer.recipe import Recipe
 from trainer.secrets import is_secret
 
@@ -145,4 +147,4 @@ def _job_name(name: str) -> str:
     return plain if plain[:1].isalpha() else f"job-{plain}"[:LONGEST_NAME].strip("-")
 
 
-TARGET = Target(name="pytorchjob", render=render, framework=framework_of_rank)
+TARGET = Target(name="pytorchjob", render=render, framework=framework_of)

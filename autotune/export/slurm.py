@@ -9,9 +9,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from autotune.export.script import array, comment, expanded_words, exports, first_line, prepared, rank_command, setup
-from autotune.export.target import Context, Target, framework_of_rank
-from trainer.command_line.jobs import job_lines
+from autotune.export.script import expanded_words, exports, first_line, prepared, rank_command, setup
+from autotune.export.target import Context, Target
+from trainer.frameworks import framework_of
+from trainer.launch_scripts.jobs import job_lines
+from trainer.launch_scripts.writing import array, comment
 from trainer.launchers.slurm.argv import unless_theirs
 from trainer.recipe import Recipe
 from trainer.recipe.launching import SlurmSettings, slurm_settings
@@ -98,7 +100,7 @@ def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
     if made_up:
         yield "#   data, tokenizer, schedule, checkpoints: it trains 50 steps on mock data; arguments after the"
         yield "#     script's name are passed on, and the last value of a flag wins"
-        yield "#   the folder of Megatron-LM: submit it from there"
+        yield f"#   the folder of {framework_of(recipe).title}: submit it from there"
     else:
         yield "# The trainer's own command is unchanged, its data and checkpoints included; submit it from the folder"
         yield "# where that command starts. Arguments after the script's name are passed on."
@@ -106,4 +108,4 @@ def _only_the_user_knows(recipe: Recipe, *, made_up: bool) -> Iterator[str]:
         yield "#   NCCL_SOCKET_IFNAME, NCCL_IB_HCA: where NCCL does not find the network by itself"
 
 
-TARGET = Target(name="slurm", render=render, framework=framework_of_rank)
+TARGET = Target(name="slurm", render=render, framework=framework_of)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.frameworks import Framework
 from trainer.recipe import Recipe
 
 
@@ -61,17 +62,11 @@ class Context:
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """`render` says everything of the recipe that the target can express, and names in comments what it cannot;
-    `framework` is the one that would read it, whose rules a recipe has to keep."""
+    `framework` is the one that would read it, whose rules a recipe has to keep; None for everyone's."""
 
     name: str
     render: Callable[[Recipe, Context], str]
-    framework: Callable[[Recipe], str | None] = lambda recipe: None
-
-
-def framework_of_rank(recipe: Recipe) -> str | None:
-    """Of a target that starts whatever a rank runs: the user's trainer, else Megatron-LM; None for one of no kind."""
-    kind = recipe.trainer.kind if recipe.trainer else "megatron-lm"
-    return None if kind == "custom" else kind
+    framework: Callable[[Recipe], Framework | None] = lambda recipe: None
 
 
 def _one_line(text: str) -> str:

@@ -9,12 +9,13 @@ from typing import Any, TypedDict
 from rich.console import Console
 
 from autotune.importing.recipe import Imported
-from autotune.looks.quantities import counted, knob_value
+from autotune.looks.quantities import counted
 from autotune.looks.recipes import layout_words, model_words
 from autotune.looks.wrapping import listed, say
 from trainer.recipe import Recipe
 from trainer.recipe.dump import yaml_text
 from trainer.recipe.knobs import KNOBS
+from trainer.values import knob_value
 
 MOST_LISTED = 40
 LEAD = 13

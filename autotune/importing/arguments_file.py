@@ -11,6 +11,7 @@ import yaml
 
 from autotune.importing.found import Asked, Started
 from trainer.errors import BadInputError, Problem, refused
+from trainer.frameworks.registry import readers
 from trainer.recipe.aliases import values_in
 
 ARGUMENTS = "MODEL_ARGS"
@@ -20,31 +21,6 @@ _VARIABLE = re.compile(
     r"\$(?P<plain>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?::?-(?P<default>[^}$]*))?\}|\{(?P<bare>[A-Za-z_]\w*)\}"
 )
 _OPEN = re.compile(r"\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)[^}]*\}|(?<!\$)\{([A-Z][A-Z0-9_]*)\}|\$\([^)]*\)|`[^`]*`")
-# A burst writes elsewhere and saves nothing: what nobody fills in may stay as it was written.
-NOT_NEEDED = {
-    "--save",
-    "--load",
-    "--tensorboard-dir",
-    "--wandb-project",
-    "--wandb-exp-name",
-    "--wandb-save-dir",
-    "--wandb-entity",
-    "--log-file",
-    "--logging-dir",
-    "--config-logger-dir",
-    "--ckpt-convert-save",
-    "--profile-dir",
-    "--one-logger-run-name",
-    "--data-cache-path",
-    "checkpoint.save",
-    "checkpoint.load",
-    "logger.tensorboard_dir",
-    "logger.wandb_project",
-    "logger.wandb_exp_name",
-    "logger.wandb_save_dir",
-    "logger.wandb_entity",
-}
-PROGRAM = ("python", "pretrain_gpt.py")
 
 
 class TooMuchError(Exception):
@@ -59,7 +35,7 @@ def from_text(text: str, asked: Asked) -> Started:
         raise refused(asked.file, f"it cannot be split into words: {str(error).lower()}", "check its quotes") from None
     argv = [_filled(word, asked) for word in words]
     _refuse_open(argv, asked)
-    return Started(program=PROGRAM, argv=tuple(argv), notes=_program_note())
+    return Started(program=_program(), argv=tuple(argv), notes=_program_note())
 
 
 def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
@@ -70,7 +46,7 @@ def from_yaml(data: Mapping[str, Any], asked: Asked) -> Started:
     _refuse_open(argv, asked, env=env.values())
     left = [key for key in data if ARGUMENTS in data and key not in (ARGUMENTS, ENVIRONMENT)]
     notes = (f"not read: {', '.join(map(str, left))}",) if left else ()
-    return Started(program=PROGRAM, argv=argv, env=env, notes=(*_program_note(), *notes))
+    return Started(program=_program(), argv=argv, env=env, notes=(*_program_note(), *notes))
 
 
 def is_arguments(data: Any) -> bool:
@@ -89,13 +65,10 @@ def _words(flag: str, value: Any) -> Iterator[str]:
         return
     if isinstance(value, list):
         yield from map(str, value)
-    elif isinstance(value, str) and flag not in _WHOLE:
+    elif isinstance(value, str) and not any(flag in reader.whole_flags for _, reader in readers()):
         yield from _split(value)
     else:
         yield str(value)
-
-
-_WHOLE = frozenset({"--moe-layer-freq", "--pipeline-model-parallel-layout"})  # one word, whatever it holds
 
 
 def _split(text: str) -> list[str]:
@@ -120,9 +93,10 @@ def _filled(word: str, asked: Asked) -> str:
 def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) -> None:
     """BadInputError for variables and commands that no shell fills in here."""
     flag, problems = "", {}
+    unused = frozenset[str]().union(*(reader.unused for _, reader in readers()))
     for word in (*argv, *env):
         flag = word.partition("=")[0] if word.startswith("--") else flag
-        for match in () if flag in NOT_NEEDED else _OPEN.finditer(word):
+        for match in () if flag in unused else _OPEN.finditer(word):
             name = next((each for each in match.groups() if each), None)
             hint = f"--set {name}=VALUE" if name else "write its value"
             problems[match[0]] = Problem(
@@ -132,8 +106,13 @@ def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) 
         raise BadInputError(*problems.values())
 
 
+def _program() -> tuple[str, ...]:
+    """The program that a file of arguments alone is for."""
+    return next(reader.program for _, reader in readers() if reader.program)
+
+
 def _program_note() -> tuple[str, ...]:
-    return (f"no program in it: {' '.join(PROGRAM)} is assumed, change trainer.command if it is another",)
+    return (f"no program in it: {' '.join(_program())} is assumed, change trainer.command if it is another",)
 
 
 def read_yaml(text: str) -> Any:

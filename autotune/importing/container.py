@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.importing.found import short
-from trainer.command_line.containers import Container, container_of
-from trainer.command_line.launchers import Peeled
+from trainer.launch_scripts.containers import Container, container_of
+from trainer.launch_scripts.launchers import Peeled
 
 _CONTAINERS = frozenset({"docker", "singularity", "enroot"})
 

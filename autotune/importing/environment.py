@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.command_line.launchers import TORCHRUNS
+from trainer.launch_scripts.launchers import TORCHRUNS
 from trainer.recipe.knobs import KNOBS
 from trainer.secrets import is_secret
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from trainer.command_line.containers import Container
-from trainer.command_line.launchers import Peeled, Sizes
 from trainer.errors import Problem, refused
+from trainer.frameworks import Framework
+from trainer.frameworks.reading import Kept
+from trainer.launch_scripts.containers import Container
+from trainer.launch_scripts.launchers import Peeled, Sizes
 from trainer.recipe.architecture import Architecture
+from trainer.recipe.hardware import known_hardware
 from trainer.recipe.source import near
 
 MOST_SHOWN = 60  # letters
@@ -34,14 +37,6 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """Words that stay as they are although they touch what a recipe decides, and why."""
-
-    words: str
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Started:
     """A command as a file starts it: `argv` behind `program` (python and its script), not yet understood."""
 
@@ -62,10 +57,10 @@ class Started:
 class Found:
     """A recipe's parts as a file says them. `model` is a preset's name or fields of the architecture."""
 
-    what: str  # "a launch script of Megatron-LM"
+    what: str  # the kind of file, and of which framework
     model: str | Mapping[str, Any]
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    kind: Literal["megatron-lm", "megatron-bridge", "custom"] | None = None  # None: its command is not known
+    framework: Framework | None = None  # None: its command is not known
     command: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()  # flags of the trainer that a recipe leaves alone
     own: tuple[str, ...] = ()  # flags the trainer does not have: a fork's
@@ -79,6 +74,15 @@ class Found:
     expand: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+
+def world_size(sizes: Sizes, asked: Asked) -> int | None:
+    """The number of ranks, where the user, the file or the table of GPUs says it."""
+    nodes = asked.nodes or sizes.nodes
+    per_node = asked.gpus_per_node or sizes.gpus_per_node
+    if per_node is None and asked.gpu in known_hardware():
+        per_node = known_hardware()[asked.gpu].gpus_per_node
+    return nodes * per_node if nodes and per_node else sizes.tasks
 
 
 def short(text: str) -> str:

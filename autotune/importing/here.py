@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.command_line.argv import split
+from trainer.launch_scripts.argv import split
 
 SMI_S = 10
 _ASKS = (("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), ("rocm-smi", "--showproductname"))
-_TOKENIZERS = ("--tokenizer-model", "--vocab-file", "--tokenizer-name-or-path")
 MOST_BYTES = 256 << 20
 
 
@@ -29,10 +28,10 @@ def gpu_here(known: Mapping[str, object]) -> str | None:
     return None
 
 
-def vocabulary_here(argv: Sequence[str], folder: str) -> tuple[int, str] | None:
-    """The number of tokens, and the file that has them; None where the command names none that is here."""
+def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) -> tuple[int, str] | None:
+    """The number of tokens, and the file that has them; None where the command names none that is here by `flags`."""
     for each in split(argv):
-        if each.flag in _TOKENIZERS and each.values:
+        if each.flag in flags and each.values:
             for file in _files(Path(folder, each.values[0])):
                 with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
                     if file.stat().st_size <= MOST_BYTES and (count := _tokens(file)):

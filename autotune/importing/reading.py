@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.importing import arguments_file, bridge, hugging_face, megatron_lm, recorded, scripts, secrets
+from autotune.importing import arguments_file, hugging_face, recorded, scripts, secrets
 from autotune.importing.files import text_of
-from autotune.importing.found import Asked, Found, Started, check_given
+from autotune.importing.found import Asked, Found, Started, check_given, world_size
 from autotune.importing.here import vocabulary_here
+from autotune.importing.hints import known_files, of_a_program
 from autotune.importing.recipe import Imported, built, with_changes
-from trainer.command_line.megatron_lm.agreement import differences
-from trainer.command_line.megatron_lm.log import has_arguments
-from trainer.command_line.megatron_lm.words import with_recipe
-from trainer.errors import refused
+from trainer.errors import BadInputError, Problem, refused
+from trainer.frameworks import Framework
+from trainer.frameworks.reading import Difference, ImportRequest, Reader, Reading
+from trainer.frameworks.registry import readers
 
 
 def imported(asked: Asked) -> Imported:
     """The recipe of a file. BadInputError says what is missing or not understood."""
-    text = text_of(Path(asked.file), known=KNOWN)
+    text = text_of(Path(asked.file), known=known_files())
     try:
         return _made(*_found(text, asked), asked)
     except RecursionError:
@@ -43,59 +43,147 @@ def _made(found: Found, started: Started | None, asked: Asked) -> Imported:
 
 
 def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
-    """What the file says, and the Megatron-LM command it says it with, if it does."""
-    data = None if has_arguments(text) else _mapping(text, asked)
-    if data is not None or has_arguments(text) or _only_arguments(text):
+    """What the file says, and the command it says it with, if it does."""
+    logs = [(framework, reader.log) for framework, reader in readers() if reader.log and reader.log.fits(text)]
+    data = None if logs else _mapping(text, asked)
+    if data is not None or logs or _only_arguments(text):
         check_given(asked, text)  # a script's also in what it reads
-    if has_arguments(text):
-        return megatron_lm.from_log(text, asked), None
+    for framework, log in logs:
+        return _said(framework, log.read(text, _request(asked)), asked, what=f"a log of {framework.title}"), None
     if data is not None:
-        for fits, read in DOCUMENTS:
-            if fits(data):
-                return read(data, asked), None
-    if data is not None and recorded.is_recorded(data):
-        return _recorded(data, asked)
-    if data is not None and arguments_file.is_arguments(data):
-        texts = data if text.lstrip().startswith("{") else arguments_file.read_texts(text)
-        return _command(arguments_file.from_yaml(texts, asked), asked, "a YAML file of Megatron-LM's arguments")
-    if data is not None:
-        raise refused(asked.file, "a mapping of an unknown kind", KNOWN)
+        return _of_mapping(data, text, asked)
     if _only_arguments(text):
-        return _command(arguments_file.from_text(text, asked), asked, "a file of Megatron-LM's arguments")
+        return _arguments(arguments_file.from_text(text, asked), asked, "a file")
     if asked.file.endswith(".py"):
-        raise refused(asked.file, "it is a Python program, which is not read", OF_A_RUN)
+        raise refused(asked.file, "it is a Python program, which is not read", of_a_program())
     return _command(scripts.started(text, asked), asked, "a launch script")
+
+
+def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> tuple[Found, Started | None]:
+    """What a JSON or YAML document says."""
+    if hugging_face.is_config(data):
+        return hugging_face.from_config(data, asked), None
+    for framework, reader in readers():
+        if reader.configuration and reader.configuration.fits(data):
+            reading = reader.configuration.read(data, _request(asked))
+            return _said(framework, reading, asked, what=f"a configuration of {framework.title}"), None
+    if recorded.is_recorded(data):
+        return _recorded(data, asked)
+    if arguments_file.is_arguments(data):
+        texts = data if text.lstrip().startswith("{") else arguments_file.read_texts(text)
+        return _arguments(arguments_file.from_yaml(texts, asked), asked, "a YAML file")
+    raise refused(asked.file, "a mapping of an unknown kind", known_files())
 
 
 def _recorded(data: dict[str, Any], asked: Asked) -> tuple[Found, Started | None]:
     """A command that was recorded, or the arguments that a trainer had settled on inside a real start."""
     started = recorded.started(data, asked)
     values = data.get("inside", {}).get("arguments")
-    if values and not (megatron_lm.is_megatron_lm(started) or bridge.is_bridge(started)):
-        return megatron_lm.from_values(values, asked), None
+    if values and _reader_of(started) is None:
+        for framework, reader in readers():
+            if reader.settled:
+                what = f"the arguments of a recorded start of {framework.title}"
+                return _said(framework, reader.settled(values, _request(asked)), asked, what=what), None
     return _command(started, asked, "a recorded start")
+
+
+def _arguments(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
+    """A file of arguments, which are those of the framework whose program is assumed."""
+    title = next(framework.title for framework, reader in readers() if reader.program == started.program)
+    return _command(started, asked, f"{what} of {title}'s arguments")
 
 
 def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
     started = secrets.without(started)
-    if bridge.is_bridge(started):
-        return bridge.from_command(started, asked, what=f"{what} of Megatron-Bridge"), None
-    if not megatron_lm.is_megatron_lm(started):
-        program = " ".join(started.program)
+    known = _reader_of(started)
+    if known is None:
+        titles = " or ".join(framework.title for framework, _ in reversed(readers()))
         raise refused(
             asked.file,
-            f"{program} takes no arguments that Megatron-LM or Megatron-Bridge know",
-            f"{OF_A_RUN}, or write a recipe by hand with trainer.kind: custom",
+            f"{' '.join(started.program)} takes no arguments that {titles} know",
+            f"{of_a_program()}, or write a recipe by hand with trainer.kind: custom",
         )
-    of_whom = what if "Megatron-LM" in what else f"{what} of Megatron-LM"
-    return _with_vocabulary(megatron_lm.from_command(started, asked, what=of_whom), started, asked), started
+    framework, reader = known
+    of_whom = what if framework.title in what else f"{what} of {framework.title}"
+    return _of_command(framework, reader, started, asked, what=of_whom), started
 
 
-def _with_vocabulary(found: Found, started: Started, asked: Asked) -> Found:
+def _reader_of(started: Started) -> tuple[Framework, Reader] | None:
+    """The framework whose command it is."""
+    return next((pair for pair in readers() if pair[1].starts(started.argv)), None)
+
+
+def _of_command(
+    framework: Framework,
+    reader: Reader,
+    started: Started,
+    asked: Asked,
+    *,
+    what: str,
+    stays: frozenset[str] = frozenset(),
+) -> Found:
+    """What the command says, its argument list divided. `stays`: names whose words are left in it all the same."""
+    request = _request(asked, ranks=world_size(started.sizes, asked))
+    reading = reader.read_command(started.argv, request, stays)
+    found = _said(framework, reading, asked, what=what, started=started)
+    return _with_vocabulary(found, reader.tokenizer_flags, started, asked)
+
+
+def _said(framework: Framework, reading: Reading, asked: Asked, *, what: str, started: Started | None = None) -> Found:
+    """Joins a reading with what starts its command. BadInputError for a command that the trainer would refuse."""
+    _refuse_missing(framework, reading, asked, started)
+    found = Found(
+        what=what,
+        model=reading.preset or reading.model,
+        knobs=reading.knobs,
+        kept=reading.kept,
+        sizes=reading.sizes,
+        notes=reading.notes,
+    )
+    if started is None:
+        return found
+    return replace(
+        found,
+        framework=framework if started.program else None,
+        command=(*started.program, *reading.rest),
+        passed=reading.passed,
+        own=reading.own,
+        env=started.env,
+        sizes=started.sizes,
+        launchers=started.launchers,
+        headers=started.headers,
+        container=started.container,
+        setup=started.setup,
+        expand=started.expand,
+        problems=started.problems,
+        notes=(*started.notes, *reading.notes),
+    )
+
+
+def _refuse_missing(framework: Framework, reading: Reading, asked: Asked, started: Started | None) -> None:
+    if reading.missing:
+        notes = () if started is None else started.notes
+        for note in notes:
+            asked.tell(note)
+        missing = Problem(
+            where=asked.file,
+            what=f"{framework.title}'s {', '.join(reading.missing)} is in none of its arguments",
+            hint="name the file that has all of them" + (", or --set what was empty" if notes else ""),
+        )
+        raise BadInputError(*(() if started is None else started.problems), missing)
+    if "precision" in reading.unread:
+        raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")
+
+
+def _request(asked: Asked, *, ranks: int | None = None) -> ImportRequest:
+    return ImportRequest(file=asked.file, given=asked.given, ranks=ranks, ranks_per_node=asked.gpus_per_node)
+
+
+def _with_vocabulary(found: Found, flags: tuple[str, ...], started: Started, asked: Asked) -> Found:
     """The size of the vocabulary from the tokenizer that the command names, where that is on this machine."""
     if isinstance(found.model, str) or found.model.get("vocab_size") or "vocab_size" in asked.given:
         return found
-    read = vocabulary_here(started.argv, asked.cwd or str(Path(asked.file).parent))
+    read = vocabulary_here(started.argv, flags, asked.cwd or str(Path(asked.file).parent))
     if read is None:
         return found
     note = f"{read[0]} tokens, by {read[1]}"
@@ -104,19 +192,21 @@ def _with_vocabulary(found: Found, started: Started, asked: Asked) -> Found:
 
 def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
     """The recipe whose words, beside what stayed, mean what the command meant: what would not come back stays."""
-    world = megatron_lm.world_size(started.sizes, asked)
-    lost = _lost(first, started, world)
-    if not lost:
+    framework = first.found.framework
+    reader = framework.reader if framework else None
+    if framework is None or reader is None or not (lost := _lost(reader, first, started, asked)):
         return first
-    again = megatron_lm.from_command(started, asked, what=first.found.what, stays=frozenset(lost))
-    found = _with_vocabulary(again, started, asked)
+    found = _of_command(framework, reader, started, asked, what=first.found.what, stays=frozenset(lost))
     second = built(found, asked)
-    return with_changes(second, _lost(second, started, world))
+    return with_changes(second, _lost(reader, second, started, asked))
 
 
-def _lost(imported: Imported, started: Started, world: int | None) -> dict[str, tuple[Any, Any]]:
+def _lost(reader: Reader, imported: Imported, started: Started, asked: Asked) -> dict[str, Difference]:
+    if reader.differences is None:
+        return {}
     stayed = imported.found.command[len(started.program) :]
-    return dict(differences(started.argv, with_recipe(stayed, imported.recipe), world_size=world))
+    world = world_size(started.sizes, asked)
+    return dict(reader.differences(started.argv, stayed, imported.recipe, world))
 
 
 def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:
@@ -142,15 +232,3 @@ def _only_arguments(text: str) -> bool:
 
 
 MOST_YAML = 2**22  # letters
-DOCUMENTS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Asked], Found]], ...] = (
-    (hugging_face.is_config, hugging_face.from_config),
-    (bridge.is_config, bridge.from_config),
-)
-OF_A_RUN = (
-    "import what a run of it left: the log of rank 0 with Megatron-LM's arguments, or the configuration that "
-    "Megatron-Bridge dumps; or the torchrun or srun line that it starts"
-)
-KNOWN = (
-    "it may be a bash script, a list of Megatron-LM's arguments, its log, a Megatron-Bridge configuration, "
-    "or a Hugging Face config.json"
-)

@@ -9,14 +9,12 @@ from typing import Any
 
 import yaml
 
-from autotune.importing.checkout import version_beside
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
 from autotune.importing.here import gpu_here
-from trainer.command_line.jobs import job_settings
-from trainer.command_line.megatron_lm.model import model_words
-from trainer.command_line.megatron_lm.words import of_a_fork
 from trainer.errors import BadInputError, Problem, refused
+from trainer.frameworks.presets import same_preset
+from trainer.launch_scripts.jobs import job_settings
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import known_hardware
@@ -26,8 +24,6 @@ from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
 from trainer.recipe.sections import TuneSettings
 from trainer.recipe.source import Source, nearest
-
-BRIDGE = "megatron-bridge"  # its own recipe may say otherwise: a default that is named stays named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +56,20 @@ def built(found: Found, asked: Asked) -> Imported:
         "model": parts["model"],
         "cluster": {"gpu": parts["gpu"], **_of_nodes(parts["nodes"], parts["gpu"], found, asked)},
     }
+    reader = found.framework.reader if found.framework else None
     for name, value in knobs.items():
         section = data.setdefault(KNOBS[name].section, {})
-        if value != KNOBS[name].default or KNOBS[name].section != "knobs" or found.kind == BRIDGE:
+        if value != KNOBS[name].default or KNOBS[name].section != "knobs" or (reader and reader.keeps_defaults):
             section[name] = list(value) if isinstance(value, tuple) else value
-    if frozen := [name for name, _ in of_a_fork(found.command) if name in KNOBS]:
+    if reader and (frozen := reader.frozen(found.command)):
         data["tune"] = {"freeze": [*TuneSettings().freeze, *frozen]}
-    if found.kind is not None:
+    if found.framework is not None and reader is not None:
         data["burst"] = {"engine": "command"}
         if launcher := _launcher(found, data["cluster"]["nodes"]):
             data["burst"]["launcher"] = launcher
         trainer = {
-            "kind": found.kind,
-            "version": version_beside(found.command, found.setup) if found.kind == "megatron-lm" else None,
+            "kind": found.framework.name,
+            "version": reader.version_beside(found.command, found.setup),
             "command": list(found.command),
             "env": dict(environment.trainer),
             "setup": list(found.setup),
@@ -145,14 +142,7 @@ def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
         raise BadInputError(
             Problem(where=f"{asked.file} model", what=str(error).replace("\n", " "), hint="correct it with --set")
         ) from None
-    return _preset(model) or _named_as_presets(model).model_dump(mode="json", exclude_defaults=True)
-
-
-def _preset(model: Architecture) -> str | None:
-    """The preset that this model is: the same words in Megatron-LM, all of them, and the same vocabulary."""
-    words = model_words(model)
-    alike = (name for name, preset in presets().items() if preset.vocab_size == model.vocab_size)
-    return next((name for name in alike if words is not None and model_words(presets()[name]) == words), None)
+    return same_preset(model) or _named_as_presets(model).model_dump(mode="json", exclude_defaults=True)
 
 
 def _named_as_presets(model: Architecture) -> Architecture:

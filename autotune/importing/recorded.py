@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started
 from autotune.importing.scripts import program_end, started_of
-from trainer.command_line.launchers import Sizes
 from trainer.errors import refused
+from trainer.launch_scripts.launchers import Sizes
 from trainer.recording.jail import Isolation
 from trainer.recording.record import Asked as Command
 from trainer.recording.record import Recording

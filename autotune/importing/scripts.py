@@ -13,7 +13,10 @@ from typing import Any
 from autotune.importing.container import container_in
 from autotune.importing.environment import is_launchers
 from autotune.importing.found import Asked, Started, check_given, short
-from trainer.command_line.launchers import (
+from autotune.importing.hints import of_a_script
+from trainer.engines.command.injected_folder import INJECTED
+from trainer.errors import BadInputError, Problem, refused
+from trainer.launch_scripts.launchers import (
     TORCHRUNS,
     Peeled,
     Sizes,
@@ -22,9 +25,7 @@ from trainer.command_line.launchers import (
     slurm_sizes,
     torchrun_environment,
 )
-from trainer.command_line.login import login_line
-from trainer.engines.command.injected_folder import INJECTED
-from trainer.errors import BadInputError, Problem, refused
+from trainer.launch_scripts.login import login_line
 from trainer.recording.expressions import CALCULATED, expression
 from trainer.recording.jail import Isolation
 from trainer.recording.programs import TRAINS, headers_of
@@ -155,12 +156,12 @@ def started_of(
     """What a recording says of a training job."""
     first = found.first
     if not first["trains"]:
-        raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), OF_A_RUN)
+        raise BadInputError(*problems) if problems else refused(asked.file, not_reached(first), of_a_script())
     at = max(range(len(first["trains"])), key=lambda index: _rank(first["trains"][index]["words"]))
     train = first["trains"][at]
     other = _same(train, at, found.second["trains"])
     if other is None:
-        raise refused(asked.file, "how many arguments it has depends on what only the job knows", OF_A_RUN)
+        raise refused(asked.file, "how many arguments it has depends on what only the job knows", of_a_script())
     line = _line(train, first["reported"])
     words = [expression(a, b, found.pairs) for a, b in zip(train["words"], other["words"], strict=True)]
     split = program_end(train["words"])
@@ -376,8 +377,3 @@ NOT_ISOLATED = (
     "COMMAND where namespaces are allowed, MOE_AUTOTUNE_RECORD=FILE in a real start, or its log"
 )
 MOE_RECORD_HINT = f"export PYTHONPATH={INJECTED}${{PYTHONPATH:+:$PYTHONPATH}} MOE_AUTOTUNE_RECORD=$PWD/record.json"
-OF_A_RUN = (
-    "name the script that starts pretrain_gpt.py or the like, or import what a run of it left: "
-    "MOE_AUTOTUNE_RECORD=FILE in a real start, the log of rank 0, the configuration that Megatron-Bridge "
-    "dumps, or a file of its arguments"
-)

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from autotune.importing.found import Found, Started
-from trainer.command_line.argv import Words, join, split
-from trainer.command_line.containers import Container
+from trainer.launch_scripts.argv import Words, join, split
+from trainer.launch_scripts.containers import Container
 from trainer.secrets import is_key, is_secret_flag, masked, redacted
 
 
@@ -58,6 +58,6 @@ def _without_overrides(words: Words) -> Words:
 
 
 def _is_override(word: str) -> bool:
-    """`logger.wandb_api_key=…` of Megatron-Bridge."""
+    """An override of a configuration: `logger.wandb_api_key=…`."""
     name, equals, value = word.lstrip("+").partition("=")
     return bool(equals) and re.fullmatch(r"[\w.]+", name) is not None and (is_secret_flag(name) or is_key(value))

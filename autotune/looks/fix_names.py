@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.looks.quantities import gain, gib, knob_value
+from autotune.looks.quantities import gain, gib
 from policies.fixes import FIXES
 from policies.trial import FixShare, Proposal, Trial
 from trainer.recipe.knobs import KNOBS
+from trainer.values import knob_value
 
 Changes = Mapping[str, tuple[Any, Any]]  # of the parent's recipe: knob -> (from, to)
 NAMED = 3  # parts that a heading names

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.units import share_of as share_of
+from trainer.values import knob_value
 
 NONE = "–"
 FIRST = 4  # knobs that are named of a change of many
@@ -73,17 +74,6 @@ def speedup_text(ratio: float | None) -> str:
 def interval(low: float | None, high: float | None, words: str = "95 % interval") -> str:
     """`95 % interval 1.21–1.34` of a ratio; empty when there is none."""
     return "" if low is None or high is None else f"{words} {low:.2f}–{high:.2f}"
-
-
-def knob_value(value: Any) -> str:
-    """A knob's value as YAML would write it on one line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(knob_value(item) for item in value) + "]"
-    return str(value)
 
 
 def changes_text(changes: dict[str, tuple[Any, Any]]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.looks.quantities import knob_value, share_of, tokens_per_s
+from autotune.looks.quantities import share_of, tokens_per_s
 from autotune.plan.document import Plan, memory_words
 from trainer.errors import BadInputError, Problem
+from trainer.values import knob_value
 
 
 def chosen_text(plan: Plan, number: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from autotune.estimate.page import memory_pieces, model_name, time_pieces
-from autotune.looks.quantities import duration, gib, knob_value, percent, share_of, significant, tokens_per_s
+from autotune.looks.quantities import duration, gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.render import render
 from autotune.looks.stacks import Stack, bar, legend
@@ -17,6 +17,7 @@ from autotune.looks.svg import Axis, drawing, line, place, round_step, tag
 from autotune.looks.tables import Table
 from autotune.plan.document import Plan, unfit_words
 from trainer.estimate.plan.choices import Choice, Point, cloud
+from trainer.values import knob_value
 
 SCATTER_PX = 420
 BARS = 8  # choices whose parts are drawn

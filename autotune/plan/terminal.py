@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from autotune.looks.quantities import gib, knob_value, percent, share_of, significant, tokens_per_s
+from autotune.looks.quantities import gib, percent, share_of, significant, tokens_per_s
 from autotune.looks.recipes import layout_words, setting_words
 from autotune.looks.text_tables import Entry, print_entries
 from autotune.looks.wrapping import plain_console, say
 from autotune.plan.document import UNRANKED, Plan, memory_words, unfit_words
 from trainer.estimate.plan.choices import Choice
+from trainer.values import knob_value
 
 FIGURES = ("TFLOPS", "≤ GiB")  # behind the throughput
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autotune.looks.fix_names import name_title, shares_text, titles_text
-from autotune.looks.quantities import NONE, changes_text, gain_interval, knob_value, percent
+from autotune.looks.quantities import NONE, changes_text, gain_interval, percent
 from autotune.looks.reasons import proposal_text, sentence, verdict_text
 from autotune.looks.tables import Table
 from autotune.report.bars import pair_bars
@@ -21,6 +21,7 @@ from policies.tuner.ideas import Idea
 from policies.tuner.tuner import Tuner
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
+from trainer.values import knob_value
 
 
 def path(material: Material) -> Section | None:

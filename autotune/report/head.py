@@ -20,10 +20,11 @@ from autotune.tuning.history import History
 from autotune.tuning.lines import cost_in_words
 from autotune.tuning.standing import span_words
 from trainer.estimate.memory.estimate import estimate_memory
+from trainer.frameworks import framework_of
 from trainer.recipe import Recipe
+from trainer.recipe.framework_names import DEFAULT
 
 SOFTWARE = ("megatron-core", "torch", "transformer-engine", "deep-ep", "nccl", "cuda")
-TRAINERS = {"megatron-lm": "megatron-lm", "megatron-bridge": "megatron-bridge", "custom": "megatron-lm"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,4 +148,5 @@ def _change_rows(material: Material) -> Iterator[tuple[str, ...]]:
 
 
 def _target(recipe: Recipe) -> str:
-    return TRAINERS[recipe.trainer.kind] if recipe.trainer else "megatron-lm"
+    framework = framework_of(recipe)
+    return framework.name if framework.script else DEFAULT

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autotune.looks.fix_names import names_text, short_names
-from autotune.looks.quantities import knob_value
 from autotune.looks.reasons import end_text
 from autotune.report.document import Document, TrialEntry, document_of
 from autotune.tuning.events import BurstFinished
 from autotune.tuning.history import History
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
+from trainer.values import knob_value
 
 Curve = tuple[float, ...]  # by step, from the first
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
-from trainer.command_line.megatron_lm.model import model_spellings
-from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
+from trainer.frameworks.megatron_lm.beside import environment_beside, mock_data_words, words_beside
+from trainer.frameworks.megatron_lm.model import model_spellings
+from trainer.frameworks.megatron_lm.spelling import knob_spellings
+from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
 
 PARSER = Path(__file__).with_name("real_parser.py")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.command_line.megatron_lm.flags import Flag, flags_of
-from trainer.command_line.megatron_lm.model import LATENT_CONSTANTS, model_spellings, query_bias
-from trainer.command_line.megatron_lm.spelling import INERT, Spelling, knob_spellings, whole_iteration
+from trainer.frameworks.megatron_lm.flags import Flag, flags_of
+from trainer.frameworks.megatron_lm.model import LATENT_CONSTANTS, model_spellings, query_bias
+from trainer.frameworks.megatron_lm.spelling import INERT, Spelling, knob_spellings, whole_iteration
 from trainer.recipe import Recipe
 from trainer.recipe.layout import layout_of
 

@@ -12,7 +12,7 @@ from benchmarks.exports.ask import answers, options, request_of
 from benchmarks.exports.checkout import tree_of
 from benchmarks.exports.kept import Compared, compared, lost
 from benchmarks.exports.recipes import Asked
-from trainer.command_line.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
+from trainer.frameworks.megatron_lm.refusals import NO_SUCH_FLAG, findings_for
 from trainer.recipe.rules import FindingKind
 
 VERSIONS = ("0.16.1", "head")

@@ -16,7 +16,8 @@ from policies.changes.fix import Fix, KnobChanges, gain_of
 from policies.changes.legality import Refusal, derive
 from policies.fixes import FITTING, FIXES, LAST_RESORTS
 from policies.situation import Situation
-from trainer.command_line.megatron_lm.spelling import environment, knob_spellings
+from trainer.frameworks.megatron_lm.spelling import knob_spellings
+from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 

@@ -10,7 +10,7 @@ from benchmarks.exports.ask import options
 from benchmarks.exports.checkout import VARIABLE, checkout, tree_of, versions_there
 from benchmarks.exports.megatron_lm import VERSIONS, figures
 from benchmarks.exports.recipes import asked, examples_of_rules
-from trainer.command_line.megatron_lm.flags import FLAGS
+from trainer.frameworks.megatron_lm.flags import FLAGS
 
 needs_checkout = pytest.mark.skipif(checkout() is None, reason=f"without {VARIABLE}, a checkout of Megatron-LM")
 EVERY = 40  # of the recipes: `python -m benchmarks.exports megatron-lm` has them all

@@ -6,9 +6,10 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from trainer.recipe.architecture import Section
+from trainer.recipe.framework_names import DEFAULT, framework_names
 from trainer.recipe.hardware import Precision, known_hardware
 from trainer.recipe.knobs import KNOBS, Numerics
 from trainer.recipe.launching import Launcher, kind_of
@@ -91,7 +92,7 @@ class TrainerSettings(Section):
     """The user's own trainer, of engine command. `command` is what one rank runs; the recipe's words come behind it,
     or where it says {args}."""
 
-    kind: Literal["megatron-lm", "megatron-bridge", "custom"] = "megatron-lm"
+    kind: str = DEFAULT
     version: str | None = None  # of Megatron-LM, whose words change from one to the next; None: the newest
     command: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     env: dict[str, str] = Field(default_factory=dict)
@@ -106,6 +107,13 @@ class TrainerSettings(Section):
     trace: Literal["torch", "nsys", "none"] = "torch"
     first_step_s: float = Field(default=1800.0, gt=0)  # deadline of the first iteration: imports, compilation, data
     patterns: dict[str, str] = Field(default_factory=dict)  # of kind custom: what its lines look like
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _kind(cls, kind: Any) -> Any:
+        if kind not in framework_names():
+            raise PydanticKnownError("literal_error", {"expected": " or ".join(framework_names())})
+        return kind
 
     @field_validator("version")
     @classmethod

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.command_line.launchers import (
+from trainer.launch_scripts.launchers import (
     PYTHON,
     PYTHON_VALUED,
     Peeled,
@@ -30,10 +30,10 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 DOES = {does: frozenset(programs.split()) for does, programs in _rows(HERE / "programs.csv")}
-FLAGS = {row[0] for row in _rows(HERE.parent / "command_line" / "megatron_lm" / "arguments.csv")}
+FLAGS = {row[0] for path in (HERE.parent / "frameworks").glob("*/arguments.csv") for row in _rows(path)}
 TRAINS = re.compile(r"(.*/)?(pretrain\w*|train\w*|finetune\w*|run_recipe|run_pretrain\w*)\.py$")
 STARTS_RANKS = frozenset({"torchrun", "deepspeed", "accelerate", "mpirun", "srun"})
-LEAST_FLAGS = 2  # that Megatron-LM knows, for a program to be one that trains
+LEAST_FLAGS = 2  # that a framework knows, for a program to be one that trains
 MOST_PASSED = 12
 GIT_LOOKS = frozenset({"rev-parse", "log", "describe", "branch", "remote", "status", "config", "show", "ls-files"})
 # option letters with a value, before the host

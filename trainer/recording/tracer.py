@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.command_line.launchers import Peeled
+from trainer.launch_scripts.launchers import Peeled
 from trainer.recording import kernel
 from trainer.recording.jail import Isolation
 from trainer.recording.programs import Becomes, Process, Values, becomes, headers_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.looks.quantities import knob_value
 from docs.site.page import Page, code, facts, table
 from trainer.recipe.knobs import KNOBS, Knob
 from trainer.recipe.rules import RULES
+from trainer.values import knob_value
 
 SECTIONS = {
     "training": "written under `training:`",

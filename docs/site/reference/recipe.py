@@ -9,15 +9,16 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from autotune.looks.quantities import knob_value
 from autotune.schemas.remarks import remarks_of
 from docs.site.markdown import anchor
 from docs.site.page import Page, code, table
 from docs.site.reference.types import hints_of, type_words
 from trainer.recipe import Recipe, packaged_examples
 from trainer.recipe.architecture import Architecture
+from trainer.recipe.framework_names import DEFAULT, framework_names
 from trainer.recipe.launching import HostsSettings, SlurmSettings
 from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, TrainerSettings, Training, TuneSettings
+from trainer.values import knob_value
 
 # key, its type, what it is for
 SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
@@ -36,6 +37,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
 # what the schema alone does not say
 SPECIAL: dict[tuple[type[BaseModel], str], tuple[str, str, str, str]] = {
     (Recipe, "name"): (code("name"), "text", "the file's name", "of the study and of its folder"),
+    (TrainerSettings, "kind"): (code("kind"), ", ".join(framework_names()), code(DEFAULT), ""),
     (Recipe, "knobs"): (code("knobs"), "[knobs](knobs/index.html) by name", "", "what is not at its default"),
 }
 

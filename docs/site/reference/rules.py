@@ -7,10 +7,10 @@ from typing import Any
 
 from autotune.check.document import rule_document
 from autotune.check.findings import FRAMEWORKS, KINDS
-from autotune.looks.quantities import knob_value
 from docs.site.page import Page, code, facts, plain, table
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.rules import RULES, Rule
+from trainer.values import knob_value
 
 
 def pages() -> Iterator[Page]:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from autotune.export import TARGETS, export
+from autotune.export import export, targets
 from tests.places import FACTS
-from trainer.command_line.megatron_bridge.precision import FORMATS
-from trainer.command_line.megatron_lm.model import model_spellings
-from trainer.command_line.megatron_lm.spelling import PRECISIONS
 from trainer.errors import BadInputError
+from trainer.frameworks.megatron_bridge.precision import FORMATS
+from trainer.frameworks.megatron_lm.model import model_spellings
+from trainer.frameworks.megatron_lm.spelling import PRECISIONS
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.knobs import KNOBS
@@ -55,7 +55,7 @@ def recipe(**knobs: Any) -> Recipe:
     return Recipe.model_validate(DEEPSEEK).replace(knobs)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 @pytest.mark.parametrize("given", ["cpu-moe", "deepseek"])
 def test_every_target_writes_every_recipe_the_same_each_time(target: str, given: str) -> None:
     exported = load_recipe(given) if given == "cpu-moe" else recipe()

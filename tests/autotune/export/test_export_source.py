@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from autotune.export import TARGETS
+from autotune.export import targets
 from autotune.export.target import Provenance
 from autotune.tuning.journal import read_study
 from trainer.recipe import load_recipe
@@ -46,7 +46,7 @@ def study(of_four_bursts: Path) -> Path:
     return Path(shutil.copytree(of_four_bursts, "study"))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", targets())
 def test_an_illegal_recipe_is_refused_and_written_with_force_under_what_it_breaks(
     target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

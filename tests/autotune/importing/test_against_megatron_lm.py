@@ -14,12 +14,12 @@ from autotune.importing.reading import imported
 from benchmarks.exports.ask import CAPABILITIES, answers, options
 from benchmarks.exports.checkout import checkout, tree_of, versions_there
 from tests.autotune.importing.starts import STARTS, asked_of
-from trainer.command_line.argv import join, split
-from trainer.command_line.megatron_lm.agreement import SPELLINGS
-from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
-from trainer.command_line.megatron_lm.settle import settled
-from trainer.command_line.megatron_lm.spelling import environment
-from trainer.command_line.megatron_lm.words import with_recipe
+from trainer.frameworks.megatron_lm.agreement import SPELLINGS
+from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
+from trainer.frameworks.megatron_lm.settle import settled
+from trainer.frameworks.megatron_lm.words import with_recipe
+from trainer.launch_scripts.argv import join, split
+from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
 
 MEGATRON_LM = checkout()

@@ -16,9 +16,9 @@ from autotune.importing.reading import imported
 from autotune.importing.scripts import started
 from tests.autotune.importing.starts import LAUNCH, STARTS, asked_of
 from tests.places import TRACES
-from trainer.command_line.megatron_lm.agreement import differences
-from trainer.command_line.megatron_lm.words import with_recipe
 from trainer.errors import BadInputError
+from trainer.frameworks.megatron_lm.agreement import differences
+from trainer.frameworks.megatron_lm.words import with_recipe
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules import FindingKind, check
 

@@ -11,8 +11,8 @@ from autotune.importing.reading import imported_command
 from autotune.importing.recipe import Imported
 from autotune.importing.scripts import program_end
 from tests.trainer.recipe import tuned_recipes
-from trainer.command_line.launchers import peel, sizes, slurm_sizes
-from trainer.command_line.megatron_lm.model import model_words
+from trainer.frameworks.megatron_lm.model import model_words
+from trainer.launch_scripts.launchers import peel, sizes, slurm_sizes
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
 from trainer.recipe.knobs import KNOBS

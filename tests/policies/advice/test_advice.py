@@ -13,7 +13,7 @@ from policies.advice.stand_ins import stand_ins
 from policies.fixes import FIXES
 from policies.situation import Situation
 from tests.autotune.report.drawn_study import STEPS, analysis_of
-from trainer.command_line.megatron_lm.flags import BY_NAME
+from trainer.frameworks.megatron_lm.flags import BY_NAME
 from trainer.recipe.rules import check
 
 PARTS = {

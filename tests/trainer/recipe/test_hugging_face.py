@@ -10,8 +10,8 @@ import pytest
 
 from autotune.cli import main
 from autotune.init.starter import starter
-from trainer.command_line.megatron_lm.model import acts_in
 from trainer.errors import BadInputError
+from trainer.frameworks.megatron_lm.model import acts_in
 from trainer.model.parameters import total_parameters
 from trainer.recipe import load_recipe
 from trainer.recipe.architecture import Architecture

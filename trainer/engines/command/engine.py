@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from trainer.burst import Burst, Outcome, write_burst, write_outcome
-from trainer.engines.command.bounds import bounds_of
 from trainer.engines.command.evidence import evidence_of
 from trainer.engines.command.flight import read_flights, told
 from trainer.engines.command.follow import Follower, Patience, patience_with
@@ -25,6 +24,7 @@ from trainer.engines.command.stacks import ask_for_stacks
 from trainer.engines.command.traces import collect
 from trainer.errors import ToolError
 from trainer.failures import Evidence
+from trainer.frameworks.bounds import bounds_of
 from trainer.launchers import Processes
 from trainer.launchers.control import JOBS, new_control
 from trainer.launchers.open import open_launcher
@@ -75,7 +75,7 @@ class CommandEngine:
 
     def _told(self, job: Job, processes: Processes, cost_s: Callable[[], float]) -> Outcome:
         """Waits for the trainer's end: its outcome, written down. ToolError where no rank came that far."""
-        reading = Reading(patterns=patterns_with(job.trainer.patterns))
+        reading = Reading(patterns=patterns_with(job.framework.log_patterns, job.trainer.patterns))
         ended = self._follow(job, processes, reading)
         if ended.not_prepared is not None and not ended.not_prepared.others:
             shutil.rmtree(processes.control, ignore_errors=True)  # nothing that a later tuner would take up

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.lines import Reading
+from trainer.frameworks.bounds import Bounds
 from trainer.launchers import Processes
 from trainer.launchers.stopwatch import Stopwatch
 from trainer.recipe import Recipe

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.burst import Burst
-from trainer.command_line.expanding import with_values
-from trainer.command_line.variables import expanded, is_inherited, names_itself, variables
-from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.injected_folder import INJECTED
-from trainer.engines.command.kinds import KINDS, Asked
-from trainer.engines.command.kinds.asked import COMMAND, WRITTEN
-from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
 from trainer.engines.command.setup import script_of, start_of
 from trainer.engines.command.traced import traced_ranks
+from trainer.frameworks import Framework, framework_named
+from trainer.frameworks.bounds import Bounds
+from trainer.frameworks.burst import COMMAND, WRITTEN, BurstRequest
+from trainer.frameworks.variables import rank_variables
+from trainer.launch_scripts.expanding import with_values
+from trainer.launch_scripts.variables import expanded, is_inherited, names_itself
 from trainer.launchers import Processes, mailbox
 from trainer.recipe.sections import TrainerSettings
 from trainer.secrets import mask_file, masked
@@ -33,6 +33,10 @@ class Job:
     trainer: TrainerSettings
     bounds: Bounds
     folder: Path
+
+    @property
+    def framework(self) -> Framework:
+        return framework_named(self.trainer.kind)
 
     @property
     def written(self) -> Path:
@@ -55,17 +59,17 @@ class Job:
 
     def argv(self) -> tuple[str, ...]:
         """What one rank runs; a script of its own lies in the burst's folder."""
-        asked = Asked(
+        request = BurstRequest(
             recipe=self.burst.recipe,
             trainer=self.trainer,
             bounds=self.bounds,
             ranks=traced_ranks(self.burst.recipe, watched=self.burst.watch),
             folder=self.written,
         )
-        argv = with_values(KINDS[self.trainer.kind](asked), self.trainer.expand, os.environ)
+        argv = with_values(self.framework.burst_argv(request), self.trainer.expand, os.environ)
         text = self.folder / COMMAND
         text.write_text(masked(shlex.join(argv)) + "\n")
-        prefix = _nsys(asked, self.folder / "trace") if asked.nsys_trace else ()
+        prefix = _nsys(request, self.folder / "trace") if request.nsys_trace else ()
         return (*self._start(), *prefix, *argv)
 
     def _start(self) -> tuple[str, ...]:
@@ -75,7 +79,7 @@ class Job:
             script.write_text(
                 script_of(
                     self.trainer.setup,
-                    {**variables(self.burst.recipe), **self._of_the_job()},
+                    {**rank_variables(self.burst.recipe), **self._of_the_job()},
                     pythonpath=os.environ.get("PYTHONPATH", ""),
                     injected=INJECTED if self.trainer.inject else None,
                 )
@@ -87,13 +91,13 @@ class Job:
 
     def rank_variables(self) -> dict[str, str]:
         """With the values of secrets."""
-        own = variables(self.burst.recipe)
+        own = rank_variables(self.burst.recipe)
         values = with_values(tuple(own.values()), self.trainer.expand, os.environ)
         return {name: expanded(name, value, os.environ) for name, value in zip(own, values, strict=True)}
 
     def _of_the_job(self) -> dict[str, str]:
         """Variables whose values bash gives."""
-        own = variables(self.burst.recipe)
+        own = rank_variables(self.burst.recipe)
         return {name: value for name, value in self.rank_variables().items() if own[name] in self.trainer.expand}
 
     def _pythonpath(self, own: dict[str, str]) -> str:
@@ -112,9 +116,9 @@ class Job:
             if recipe.memory_limit_gib is not None:
                 ours["MOE_AUTOTUNE_LIMIT_GIB"] = str(recipe.memory_limit_gib)
         theirs = {name: value for name, value in self.rank_variables().items() if not _of_programs(name)}
-        added_to = [name for name, value in variables(recipe).items() if names_itself(name, value)]
+        added_to = [name for name, value in rank_variables(recipe).items() if names_itself(name, value)]
         for name in added_to if self.trainer.setup else ():  # the script adds to what its lines left there
-            if not is_inherited(name, variables(recipe)[name]):
+            if not is_inherited(name, rank_variables(recipe)[name]):
                 theirs.pop(name, None)
         return {**theirs, **ours}
 
@@ -126,7 +130,9 @@ class Job:
                 for path in processes.outputs(rank):
                     log.write(masked(_ends(path)))
         (self.log_folder / "agent.log").write_text(masked(processes.log))
-        for path in (*self.log_folder.glob("py-spy*"), *self.written.glob(CONFIGURATION)):
+        configuration = self.framework.configuration
+        left = self.written.glob(configuration) if configuration else ()
+        for path in (*self.log_folder.glob("py-spy*"), *left):
             mask_file(path)
 
 
@@ -146,7 +152,7 @@ def _ends(path: Path) -> str:
         return start.decode(errors="replace") + left_out + source.read().decode(errors="replace")
 
 
-def _nsys(asked: Asked, folder: Path) -> tuple[str, ...]:
+def _nsys(request: BurstRequest, folder: Path) -> tuple[str, ...]:
     """Nsight Systems around the traced ranks alone; the trainer opens and closes the capture. As text for sh, because
     every rank runs the same command."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,5 +160,5 @@ def _nsys(asked: Asked, folder: Path) -> tuple[str, ...]:
         f"exec nsys profile -s none -t nvtx,cuda --capture-range=cudaProfilerApi --capture-range-end=stop "
         f'--force-overwrite=true -o {shlex.quote(str(folder))}/rank"$RANK" "$@"'
     )
-    ranks = "|".join(map(str, asked.ranks))
+    ranks = "|".join(map(str, request.ranks))
     return ("sh", "-c", f'case "$RANK" in {ranks}) {profile};; *) exec "$@";; esac', "sh")

@@ -1,34 +1,19 @@
-"""What trainers print, line by line: Megatron-LM since core_v0.9.0 and Megatron-Bridge since 0.2 print the same.
+"""Reads what trainers print, line by line, with the patterns of their framework.
 
 The iteration line comes from the last rank, and lines of several ranks can run into each other: every pattern is
-searched for, none is anchored at a line's start. Sources: megatron/training/training.py and utils.py (0.16.1 and
-2026-08), megatron/bridge/training/utils/train_utils.py (0.3.1).
+searched for, none is anchored at a line's start.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from trainer.errors import BadInputError, Problem
 
-_PLAIN = r"\d(?:[\d.,]*\d)?"  # a locale may put a comma where others have a point
-_NUMBER = rf"[-+]?(?:{_PLAIN}(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 _MB, _GB = 2**20, 10**9
-
-# name -> pattern; the named groups are what is read
-PATTERNS = {
-    "iteration": r"iteration\s+(?P<iteration>\d+)/\s*\d+ \|.*?"
-    rf"elapsed time per iteration \(ms\):\s*(?P<ms>{_PLAIN})",
-    "loss": rf"\| lm loss:\s*(?P<loss>{_NUMBER})",
-    "grad_norm": rf"\| grad norm:\s*(?P<grad_norm>{_NUMBER})",
-    "skipped": r"number of skipped iterations:\s*(?P<skipped>\d+)",
-    "nan": r"number of nan iterations:\s*(?P<nan>\d+)",
-    "tflops": rf"throughput per GPU \(TFLOP/s/GPU\):\s*(?P<tflops>{_NUMBER})",
-    "memory": r"\[Rank (?P<rank>\d+)\] \(after \d+ iterations\) memory \((?P<unit>MB|GB)\)"
-    rf".*?max[ -]allocated[^:]*:\s*(?P<allocated>{_PLAIN})",
-}
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # and what else a terminal obeys
 
 
@@ -108,18 +93,19 @@ def number_in(text: str) -> float:
     return float(f"{re.sub('[.,]', '', whole)}.{part}")
 
 
-def patterns_with(own: dict[str, str]) -> dict[str, re.Pattern[str]]:
-    """The patterns, the user's own in place of ours. BadInputError for one that is no pattern or reads nothing."""
-    problems = [problem for name, text in own.items() if (problem := _problem(name, text))]
+def patterns_with(known: Mapping[str, str], own: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
+    """A framework's patterns, the user's own in place of them. BadInputError for one that is no pattern or reads
+    nothing."""
+    problems = [problem for name, text in own.items() if (problem := _problem(name, text, known))]
     if problems:
         raise BadInputError(*problems)
-    return {name: re.compile(text) for name, text in (PATTERNS | own).items()}
+    return {name: re.compile(text) for name, text in {**known, **own}.items()}
 
 
-def _problem(name: str, text: str) -> Problem | None:
+def _problem(name: str, text: str, known: Mapping[str, str]) -> Problem | None:
     where = f"trainer.patterns.{name}"
-    if name not in PATTERNS:
-        return Problem(where=where, what="no such line", hint=f"there are {', '.join(PATTERNS)}")
+    if name not in known:
+        return Problem(where=where, what="no such line", hint=f"there are {', '.join(known)}")
     try:
         groups = re.compile(text).groupindex
     except re.error as error:

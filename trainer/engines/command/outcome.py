@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import msgspec
 
 from trainer.burst import BurstPhase, Failure, FailureKind, Outcome
-from trainer.engines.command.acting import Plain, acting_in_configuration, acting_knobs
-from trainer.engines.command.bounds import Bounds
 from trainer.engines.command.follow import Followed
 from trainer.engines.command.job import Job
-from trainer.engines.command.kinds.megatron_bridge import CONFIGURATION
 from trainer.engines.command.lines import Iteration, Reading
 from trainer.engines.command.setup import NotPrepared
 from trainer.engines.command.usage import Usage, read_usage
 from trainer.failures import Evidence, classify
+from trainer.frameworks.bounds import Bounds
+from trainer.frameworks.framework import Plain
 from trainer.launchers import Processes, mailbox
 from trainer.model.flops import model_flops_per_token
 from trainer.recipe import Recipe
@@ -85,15 +84,12 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
 
 
 def _acting(job: Job) -> dict[str, Plain]:
-    """As Bridge's configuration says, else the first rank that prints its arguments; Megatron-LM's rank 0 does."""
-    configuration = job.written / CONFIGURATION
-    if configuration.exists():
-        return acting_in_configuration(job.burst.recipe, configuration.read_text(errors="replace"))
-    log = mailbox.log_path(job.folder, 0)
-    if not log.exists():
-        return {}
-    with log.open(errors="replace") as file:
-        return acting_knobs(job.burst.recipe, file.read(ARGUMENTS_WITHIN))
+    """Knobs as the trainer says it runs with them, of its own folder or the log of rank 0."""
+    path, log = mailbox.log_path(job.folder, 0), ""
+    if path.exists():
+        with path.open(errors="replace") as file:
+            log = file.read(ARGUMENTS_WITHIN)
+    return job.framework.acting_knobs(job.burst.recipe, job.written, log)
 
 
 def _tflops(recipe: Recipe, rate: float) -> float:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.burst import BurstPhase, Failure, FailureKind
-from trainer.command_line.login import FIRST_LINE, is_login
-from trainer.command_line.variables import export_line
 from trainer.errors import ToolError
+from trainer.launch_scripts.login import FIRST_LINE, is_login
+from trainer.launch_scripts.variables import export_line
 from trainer.launchers.mailbox import tail
 from trainer.secrets import masked
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from trainer.command_line.megatron_lm.spelling import whole_iteration
 from trainer.engines.megatron import compat
 from trainer.engines.megatron.fusions import fusions
+from trainer.frameworks.megatron_lm.spelling import whole_iteration
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import YARN
 from trainer.recipe.identity import effective

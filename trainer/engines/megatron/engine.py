@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from trainer.burst import Burst, Failure, Outcome, write_burst, write_outcome
-from trainer.command_line.megatron_lm.beside import environment_beside
 from trainer.failures import Evidence, RankEvidence, classify
+from trainer.frameworks.megatron_lm.beside import environment_beside
 from trainer.launchers import RankResult, Ranks, mailbox
 from trainer.launchers.control import JOBS
 from trainer.launchers.open import open_launcher

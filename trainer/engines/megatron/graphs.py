@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from trainer.command_line.megatron_lm.spelling import whole_iteration
 from trainer.engines.megatron.model import TrainableModel
 from trainer.engines.megatron.parameter_gather import ParameterGather
+from trainer.frameworks.megatron_lm.spelling import whole_iteration
 from trainer.recipe import Recipe
 from trainer.recipe.identity import effective
 from trainer.recipe.predicates import has_graphs

@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 from trainer.burst import Burst, BurstPhase
-from trainer.command_line.megatron_lm.spelling import whole_iteration
 from trainer.engines.megatron import compat, needs, ranges, replicas
 from trainer.engines.megatron.config import MegatronConfigs, build_configs
 from trainer.engines.megatron.device import Device
@@ -37,6 +36,7 @@ from trainer.engines.megatron.process import cores_per_rank, process_settings
 from trainer.engines.megatron.production import differences
 from trainer.engines.megatron.steps import Measured, Steps
 from trainer.engines.megatron.user_buffers import user_buffers
+from trainer.frameworks.megatron_lm.spelling import whole_iteration
 from trainer.rank_report import RankError, RankReport
 from trainer.recipe import Recipe
 from trainer.recipe.predicates import has_graphs

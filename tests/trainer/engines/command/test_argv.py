@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.policies.drawn import cpu_recipe
-from trainer.engines.command.bounds import bounds_of
-from trainer.engines.command.kinds import KINDS, Asked
 from trainer.engines.command.traced import MOST, traced_ranks
+from trainer.frameworks import framework_of
+from trainer.frameworks.bounds import bounds_of
+from trainer.frameworks.burst import BurstRequest
 from trainer.recipe import Recipe, load_recipe
 
 MINE = ["python", "-u", "pretrain_gpt.py", "--data-path", "/data/a b", "--save", "/ckpt", "--lr", "-1e-4", "--my-flag"]
@@ -22,14 +23,14 @@ def argv(recipe: Recipe, folder: Path = Path("/burst/trainer"), **trainer: Any) 
     data["trainer"] = {"command": MINE, "env": {}, **trainer}
     mine = Recipe.model_validate(data)
     assert mine.trainer is not None
-    asked = Asked(
+    request = BurstRequest(
         recipe=mine,
         trainer=mine.trainer,
         bounds=bounds_of(mine),
         ranks=traced_ranks(mine),
         folder=folder,
     )
-    return list(KINDS[mine.trainer.kind](asked))
+    return list(framework_of(mine).burst_argv(request))
 
 
 def after(words: list[str], flag: str) -> str:

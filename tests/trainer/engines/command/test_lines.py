@@ -8,6 +8,7 @@ from tests.places import TRAINER_LOGS as LOGS
 from tests.places import WITHOUT_SHARED
 from trainer.engines.command.lines import Reading, number_in, patterns_with, plain, size_in
 from trainer.errors import BadInputError
+from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
 
 NEEDS_LOGS = pytest.mark.skipif(not LOGS.is_dir(), reason=WITHOUT_SHARED)
 # iterations, the first one's loss, iterations with a gradient norm
@@ -22,7 +23,7 @@ EXPECTED = {
 
 
 def read(name: str) -> Reading:
-    reading = Reading(patterns=patterns_with({}))
+    reading = Reading(patterns=patterns_with(LOG_PATTERNS, {}))
     for line in (LOGS / f"{name}.log").read_text(errors="replace").splitlines():
         reading.feed(line)
     return reading
@@ -42,7 +43,7 @@ def test_every_iteration_of_a_recorded_log_is_read(name: str) -> None:
 
 
 def test_memory_is_read_in_both_spellings() -> None:
-    reading = Reading(patterns=patterns_with({}))
+    reading = Reading(patterns=patterns_with(LOG_PATTERNS, {}))
     reading.feed("[Rank 3] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 2048.00 | reserved: 9.0")
     reading.feed(
         "[Rank 4] (after 1 iterations) memory (GB) | mem-active-gigabytes: 1 | mem-max-allocated-gigabytes: 4.0 |"
@@ -51,13 +52,15 @@ def test_memory_is_read_in_both_spellings() -> None:
 
 
 def test_lines_of_two_ranks_that_ran_into_each_other_are_read() -> None:
-    reading = Reading(patterns=patterns_with({}))
+    reading = Reading(patterns=patterns_with(LOG_PATTERNS, {}))
     reading.feed("WARNING: x [2026-01-01 00:00:00] iteration       7/    10 | elapsed time per iteration (ms): 12.5 |")
     assert reading.iterations[7].ms == 12.5
 
 
 def test_a_pattern_of_the_users_own_replaces_ours_and_may_tell_seconds() -> None:
-    reading = Reading(patterns=patterns_with({"iteration": r"step (?P<iteration>\d+) took (?P<s>[\d.]+)s"}))
+    reading = Reading(
+        patterns=patterns_with(LOG_PATTERNS, {"iteration": r"step (?P<iteration>\d+) took (?P<s>[\d.]+)s"})
+    )
     reading.feed("step 3 took 0.25s")
     assert reading.iterations[3].ms == 250.0
 
@@ -72,7 +75,7 @@ def test_a_pattern_of_the_users_own_replaces_ours_and_may_tell_seconds() -> None
 )
 def test_a_pattern_that_cannot_be_used_is_refused(patterns: dict[str, str], said: str) -> None:
     with pytest.raises(BadInputError) as caught:
-        patterns_with(patterns)
+        patterns_with(LOG_PATTERNS, patterns)
     assert said in str(caught.value)
 
 
@@ -90,7 +93,7 @@ def test_a_number_is_read_as_its_locale_writes_it(text: str, number: float) -> N
 
 def test_what_a_users_pattern_catches_that_is_no_number_is_passed_over() -> None:
     iteration = r"step (?P<iteration>\S+) took (?P<s>\S+) s"
-    reading = Reading(patterns=patterns_with({"iteration": iteration, "loss": r"loss (?P<loss>\S+)"}))
+    reading = Reading(patterns=patterns_with(LOG_PATTERNS, {"iteration": iteration, "loss": r"loss (?P<loss>\S+)"}))
     for line in ("step 1 took . s", "step one took 2.0 s", "step 2 took 3.5, s loss ?", "step 3 took 1.5 s loss 7.0"):
         reading.feed(line)
     assert [(each.number, each.ms, each.loss) for each in reading.iterations.values()] == [
@@ -106,7 +109,7 @@ def test_a_time_of_three_digits_behind_a_comma_counts_thousands() -> None:
 def test_of_lines_that_ran_into_each_other_each_keeps_its_own_figures() -> None:
     step = "iteration {}/ 10 | elapsed time per iteration (ms): {}.5 | lm loss: {}.0E+00 | grad norm: 0.5 |"
     memory = "[Rank {}] (after 1 iterations) memory (MB) | allocated: 10.0 | max allocated: {}.0 |"
-    reading = Reading(patterns=patterns_with({}))
+    reading = Reading(patterns=patterns_with(LOG_PATTERNS, {}))
     reading.feed(step.format(1, 11, 6) + memory.format(0, 1024) + step.format(2, 12, 5) + memory.format(1, 2048))
     assert [(each.ms, each.loss) for each in reading.iterations.values()] == [(11.5, 6.0), (12.5, 5.0)]
     assert reading.peak_gib == {0: 1.0, 1: 2.0}

@@ -16,9 +16,9 @@ import pytest
 from autotune.export import export
 from tests.trainer.engines.command.test_burst import FAKE, recipe, run
 from trainer.burst import BurstPhase, FailureKind
-from trainer.command_line.login import is_login
 from trainer.engines.command.setup import NotPrepared, not_prepared, script_of, start_of
 from trainer.errors import ToolError
+from trainer.launch_scripts.login import is_login
 
 pytestmark = pytest.mark.faults
 

@@ -1,0 +1,31 @@
+"""What engine `command` asks a framework to run in a burst, and the files that it writes beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.frameworks.bounds import Bounds
+from trainer.recipe import Recipe
+from trainer.recipe.sections import TrainerSettings
+
+COMMAND, WRITTEN = "command.txt", "trainer"  # of a burst's folder: what a rank runs, and what the trainer writes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstRequest:
+    """A recipe for so many steps, these ranks traced; `folder` is the trainer's own to write to."""
+
+    recipe: Recipe
+    trainer: TrainerSettings
+    bounds: Bounds
+    ranks: tuple[int, ...]
+    folder: Path
+
+    @property
+    def torch_trace(self) -> bool:
+        return bool(self.bounds.traced) and self.trainer.trace == "torch"
+
+    @property
+    def nsys_trace(self) -> bool:
+        return bool(self.bounds.traced) and self.trainer.trace == "nsys"

@@ -1,0 +1,1 @@
+"""Any other trainer, by a template of its command."""

@@ -1,0 +1,25 @@
+"""Any other trainer: a template of its command, in Megatron-LM's words.
+
+It may print the arguments that Megatron-LM prints, or leave the configuration that Megatron-Bridge leaves.
+"""
+
+from __future__ import annotations
+
+from trainer.frameworks.custom.burst import burst_argv
+from trainer.frameworks.framework import Framework
+from trainer.frameworks.megatron_bridge.acting import acting_in_folder
+from trainer.frameworks.megatron_bridge.burst import CONFIGURATION
+from trainer.frameworks.megatron_lm.beside import demanded_variables
+from trainer.frameworks.megatron_lm.command import rank_command
+from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
+
+FRAMEWORK = Framework(
+    name="custom",
+    title="a custom trainer",
+    rank_command=rank_command,
+    burst_argv=burst_argv,
+    log_patterns=LOG_PATTERNS,
+    acting_knobs=acting_in_folder,
+    configuration=CONFIGURATION,
+    variables=demanded_variables,
+)

@@ -1,0 +1,49 @@
+"""One framework: a trainer that people start from a command line, and how its command says a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.frameworks.burst import BurstRequest
+from trainer.frameworks.reading import Reader
+from trainer.launch_scripts.argv import words_by_flag
+from trainer.recipe import Recipe
+from trainer.recipe.rules import Finding
+
+Plain = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCommand:
+    """What one rank runs, a recipe in it. `lost`: what of the recipe it does not say, with the reason, as text."""
+
+    argv: tuple[str, ...]
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """A framework's answers. A `version` is text as `--for` takes it, None the newest; BadInputError if it is none.
+
+    `rank_command` takes a recipe, a version and the folder of its study's bursts; `burst_argv` is its shorter run in a
+    burst. `acting_knobs` takes a recipe, the folder that the trainer wrote to and the log of rank 0.
+    """
+
+    name: str  # in `trainer.kind`, `--to` and `--for`
+    title: str  # as its users write it
+    rank_command: Callable[[Recipe, str | None, Path | None], RankCommand]
+    burst_argv: Callable[[BurstRequest], tuple[str, ...]]
+    log_patterns: Mapping[str, str]  # regular expressions of the lines that a burst reads
+    acting_knobs: Callable[[Recipe, Path, str], dict[str, Plain]]  # knobs as the trainer says it runs with them
+    configuration: str | None = None  # the file of its own folder with everything that the trainer runs with
+    takes_mock_data: bool = False  # true for arguments that replace the user's data
+    variables: Callable[[Recipe], dict[str, str]] = lambda recipe: {}  # that it demands and the recipe leaves open
+    words_by_setting: Callable[[Sequence[str]], dict[str, str]] = words_by_flag  # of a command, as text for a shell
+    # everything that it refuses of a recipe in a version; None if no rule is its own
+    findings: Callable[[Recipe, str | None], list[Finding]] | None = None
+    command_findings: Callable[[Sequence[str], Recipe], list[Finding]] = lambda command, recipe: []
+    # the export of a recipe without a trainer of its own, under these lines of origin
+    script: Callable[[Recipe, str | None, Sequence[str]], str] | None = None
+    reader: Reader | None = None

@@ -1,0 +1,44 @@
+"""Which value of each knob Megatron-Bridge runs with, as the configuration says that it ends with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.frameworks.acting import requested_knobs
+from trainer.frameworks.framework import Plain
+from trainer.frameworks.megatron_bridge.burst import CONFIGURATION
+from trainer.frameworks.megatron_bridge.read import read_config
+from trainer.frameworks.megatron_lm.acting import acting_knobs
+from trainer.recipe import Recipe
+
+# Bridge puts torch's dtypes, a graph of the whole iteration and its own precision recipes in their place
+OWN_WORDS = frozenset({"cuda_graph_impl", "moe_router_dtype", "pipeline_model_parallel_layout", "precision"})
+
+
+def acting_in_folder(recipe: Recipe, folder: Path, log: str) -> dict[str, Plain]:
+    """Knobs as the configuration in the trainer's folder says, else the arguments that its log prints."""
+    configuration = folder / CONFIGURATION
+    if configuration.exists():
+        return acting_in_configuration(recipe, configuration.read_text(errors="replace"))
+    return acting_knobs(recipe, log)
+
+
+def acting_in_configuration(recipe: Recipe, text: str) -> dict[str, Plain]:
+    """Knobs that the recipe sets and that can act, of a configuration as YAML; {} for a text that is none."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    found = read_config(data).knobs if isinstance(data, dict) else {}
+    requested = (name for name in requested_knobs(recipe) if name in found)
+    return {name: found[name] for name in requested if _says_the_same(recipe, name, found[name])}
+
+
+def _says_the_same(recipe: Recipe, name: str, value: Any) -> bool:
+    """True for switches, numbers and words of the same plain kind that Bridge does not spell in its own way."""
+    wanted = recipe.knob(name)
+    plain = isinstance(wanted, bool | int | float) or (isinstance(wanted, str) and name not in OWN_WORDS)
+    return plain and isinstance(value, type(wanted))

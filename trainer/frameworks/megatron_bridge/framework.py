@@ -1,0 +1,27 @@
+"""Megatron-Bridge: a program that trains a recipe of its own, started with overrides of it."""
+
+from __future__ import annotations
+
+from trainer.frameworks.framework import Framework
+from trainer.frameworks.megatron_bridge.acting import acting_in_folder
+from trainer.frameworks.megatron_bridge.burst import CONFIGURATION, burst_argv
+from trainer.frameworks.megatron_bridge.command import rank_command
+from trainer.frameworks.megatron_bridge.reader import READER
+from trainer.frameworks.megatron_bridge.refusals import findings_for
+from trainer.frameworks.megatron_bridge.script import script
+from trainer.frameworks.megatron_bridge.words import words_by_path
+from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
+
+FRAMEWORK = Framework(
+    name="megatron-bridge",
+    title="Megatron-Bridge",
+    rank_command=rank_command,
+    burst_argv=burst_argv,
+    log_patterns=LOG_PATTERNS,
+    acting_knobs=acting_in_folder,
+    configuration=CONFIGURATION,
+    words_by_setting=words_by_path,
+    findings=findings_for,
+    script=script,
+    reader=READER,
+)

@@ -1,0 +1,209 @@
+"""Overrides `section.key=value` of a Megatron-Bridge recipe, in Hydra's grammar, that hold whatever that recipe says.
+
+Bridge recipes set knobs of their own, so every knob is written, its default and what cannot act included. Two objects
+of Bridge are laid over the others after every override, and would change what was written: `comm_overlap` is taken
+away, what it decides being written where it acts, and `mixed_precision` is written whole. Source: training/config.py
+(runtime_config_update, validate) and training/utils/omegaconf_utils.py of src/megatron/bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.frameworks.megatron_bridge.architecture import fields, not_said
+from trainer.frameworks.megatron_bridge.hydra import literal, named
+from trainer.frameworks.megatron_bridge.precision import FIELDS, mixed_precision
+from trainer.frameworks.megatron_bridge.versions import (
+    ENVIRONMENT,
+    GRAPH_MODULES,
+    NEWEST,
+    ONE_SM_COUNT,
+    WITH_CORE,
+    Version,
+)
+from trainer.recipe import Recipe
+from trainer.recipe.identity import acts, effective
+from trainer.recipe.knobs import KNOBS, Knob
+from trainer.recipe.layout import layout_of
+from trainer.recipe.rules.flex import SM_COUNTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One setting. `what`: the knob or field it says; `form`: `=`, `++` before the path, or `~` to take it away."""
+
+    what: str
+    path: str
+    value: Any = None
+    form: str = ""
+
+    @property
+    def word(self) -> str:
+        """The argument, unquoted for any shell."""
+        return f"~{self.path}" if self.form == "~" else f"{self.form}{self.path}={literal(self.value)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsaid:
+    """A value that matters and that no override of that version carries."""
+
+    what: str
+    value: Any
+    why: str
+
+
+# Bridge keeps the same value in more places than one; either place may decide.
+ALSO: dict[str, tuple[str, ...]] = {
+    "seq_length": ("model.seq_length",),
+    "use_distributed_optimizer": ("optimizer.use_distributed_optimizer",),
+    "overlap_param_gather": ("optimizer.overlap_param_gather",),
+    "use_te_rng_tracker": ("rng.te_rng_tracker",),
+    "use_megatron_fsdp": ("dist.use_megatron_fsdp",),
+    "moe_router_padding_for_quantization": ("model.moe_router_padding_for_fp8",),
+}
+PROPERTIES = ("dataset.seq_length",)  # no field before 0.6, but a property that takes the value
+ATTENTION = "megatron.core.transformer.enums.AttnBackend."
+UNSET = {"moe_hybridep_num_sms_preprocessing": 108}  # Megatron-Core's own default, where null is no value of it
+GRAPHS = ("cuda_graph_impl", "cuda_graph_scope")
+OLD_GRAPHS = ("enable_cuda_graph", "external_cuda_graph")  # deprecated; a Bridge recipe's would be taken for ours
+# By hand below, or inside `mixed_precision`
+NOT_BY_PATH = {"precision", "virtual_pipeline_model_parallel_size", *GRAPHS, *SM_COUNTS, *FIELDS}
+
+
+def overrides(recipe: Recipe, version: Version = NEWEST) -> list[str]:
+    """Every override the recipe needs, in the order they have to come, unquoted."""
+    return [each.word for each in written(recipe, version)]
+
+
+def written(recipe: Recipe, version: Version = NEWEST) -> list[Override]:
+    """As `overrides`, each with the knob or field it says."""
+    return [
+        *_architecture(recipe),
+        Override(what="comm_overlap", path="comm_overlap"),
+        Override(what="precision", path="mixed_precision"),
+        Override(what="precision", path="mixed_precision", value=mixed_precision(recipe, version), form="++"),
+        *(each for knob in KNOBS.values() for each in _by_path(recipe, knob, version)),
+        *_pipeline(recipe),
+        *_graphs(recipe, version),
+        *_sm_counts(recipe, version),
+        Override(what="use_megatron_fsdp", path="checkpoint.ckpt_format", value=_checkpoints(recipe)),
+        *(_environment(recipe) if version >= ENVIRONMENT else ()),
+    ]
+
+
+def unsaid(recipe: Recipe, version: Version = NEWEST) -> list[Unsaid]:
+    """What the recipe says and Bridge of that version cannot be told, each with the reason."""
+    of_model = (Unsaid(what=name, value=value, why=why) for name, value, why in not_said(recipe.architecture))
+    return [*of_model, *_knobs_unsaid(recipe, version)]
+
+
+def _architecture(recipe: Recipe) -> Iterator[Override]:
+    for name, field, value, moved in fields(recipe.architecture):
+        yield Override(what=name, path=f"model.{field}", value=value, form="" if moved else "++")
+
+
+def _by_path(recipe: Recipe, knob: Knob, version: Version) -> Iterator[Override]:
+    path = _path(knob)
+    if path is None or knob.name in NOT_BY_PATH or knob.acts == "environment":
+        return
+    known = _known(knob, version)
+    if not known and effective(recipe, knob.name) != knob.default:
+        return
+    value = _bridge_value(recipe, knob)
+    for each in (path, *ALSO.get(knob.name, ())):  # added: a field that some have
+        yield Override(what=knob.name, path=each, value=value, form="" if known and each not in PROPERTIES else "++")
+
+
+def _path(knob: Knob) -> str | None:
+    """Where a knob acts: what Bridge's users write under `comm_overlap` lands in model, optimizer and DDP."""
+    path = knob.megatron_bridge
+    if path is None or not path.startswith("comm_overlap."):
+        return path
+    return f"{knob.acts}.{path.removeprefix('comm_overlap.')}"
+
+
+def _known(knob: Knob, version: Version) -> bool:
+    return knob.since is None or version >= WITH_CORE[knob.since]
+
+
+def _bridge_value(recipe: Recipe, knob: Knob) -> Any:
+    value = effective(recipe, knob.name)
+    if knob.name == "attention_backend":
+        return named(ATTENTION + value)
+    if knob.name == "transformer_impl":
+        return value or ("local" if recipe.hardware.is_cpu else "transformer_engine")
+    if knob.acts == "optimizer" and knob.name.endswith("_dtype"):
+        return f"torch.{value}"
+    return UNSET.get(knob.name) if value is None else value
+
+
+def _pipeline(recipe: Recipe) -> Iterator[Override]:
+    """Virtual stages as the layout has them, and `batch_p2p_comm`, which is the opposite of the overlap."""
+    stages = layout_of(recipe).vpp if recipe.knob("pipeline_model_parallel_layout") else None
+    virtual = stages or effective(recipe, "virtual_pipeline_model_parallel_size")
+    name = "virtual_pipeline_model_parallel_size"
+    yield Override(what=name, path=f"model.{name}", value=virtual if virtual and virtual > 1 else None)
+    batched = recipe.parallelism.pipeline_model_parallel_size > 1 and not effective(recipe, "overlap_p2p_comm")
+    yield Override(what="overlap_p2p_comm", path="model.batch_p2p_comm", value=batched)
+
+
+def _graphs(recipe: Recipe, version: Version) -> Iterator[Override]:
+    kind, modules = effective(recipe, "cuda_graph_impl"), effective(recipe, "cuda_graph_scope") or []
+    whole = kind == "full_iteration" or "full_iteration" in modules
+    if version >= GRAPH_MODULES:
+        kind, modules = ("full_iteration", []) if whole else (kind, modules)
+        yield Override(what="cuda_graph_scope", path="model.cuda_graph_scope")
+        yield Override(what="cuda_graph_scope", path="model.cuda_graph_modules", value=modules)
+    else:
+        kind, modules = ("local", ["full_iteration"]) if whole else (kind, modules)
+        yield Override(what="cuda_graph_scope", path="model.cuda_graph_scope", value=modules)
+    yield Override(what="cuda_graph_impl", path="model.cuda_graph_impl", value=kind)
+    for name in OLD_GRAPHS:
+        yield Override(what="cuda_graph_impl", path=f"model.{name}", value=False, form="++")
+    if whole:  # a captured iteration cannot look at its loss; config.py refuses it
+        yield Override(what="cuda_graph_impl", path="rerun_state_machine.check_for_nan_in_loss", value=False)
+        yield Override(what="cuda_graph_impl", path="ddp.check_for_nan_in_grad", value=False)
+
+
+def _sm_counts(recipe: Recipe, version: Version) -> Iterator[Override]:
+    """A count by backend. From Bridge 0.6 the backend's own alone, and none for all: that would be taken before it."""
+    for name in SM_COUNTS:
+        own = acts(recipe, name) or version < ONE_SM_COUNT
+        yield Override(what=name, path=f"model.{name}", value=effective(recipe, name) if own else None)
+    if version >= ONE_SM_COUNT:  # added, for not every Megatron-Core beside it has the field
+        yield Override(what="moe_deepep_num_sms", path="model.moe_flex_dispatcher_num_sms", form="++")
+
+
+def _checkpoints(recipe: Recipe) -> str:
+    """The one format that Bridge takes with and without Megatron FSDP."""
+    return "fsdp_dtensor" if effective(recipe, "use_megatron_fsdp") else "torch_dist"
+
+
+def _environment(recipe: Recipe) -> Iterator[Override]:
+    """The Bridge recipe's own value out, ours in: added first, so that there is always one to take away."""
+    for name, knob in KNOBS.items():
+        if knob.acts != "environment":
+            continue
+        value = recipe.knob(name)
+        yield Override(what=name, path=f"env_vars.{name}", value="0" if value is None else str(value), form="++")
+        if value is None:
+            yield Override(what=name, path=f"env_vars.{name}", form="~")
+
+
+def _knobs_unsaid(recipe: Recipe, version: Version) -> Iterator[Unsaid]:
+    for knob in KNOBS.values():
+        value = recipe.knob(knob.name)
+        if not acts(recipe, knob.name) or value == knob.default:
+            continue
+        if knob.acts != "environment" and not _known(knob, version):
+            since = ".".join(map(str, WITH_CORE[knob.since or ""]))
+            yield Unsaid(what=knob.name, value=value, why=f"Bridge has it from {since}")
+        elif knob.megatron_bridge is None and knob.name != "threads_per_rank":
+            yield Unsaid(what=knob.name, value=value, why="no path in Bridge's configuration")
+        elif recipe.knob("use_megatron_fsdp") and knob.name in (
+            "average_in_collective",
+            "reuse_grad_buf_for_mxfp8_param_ag",
+        ):
+            yield Unsaid(what=knob.name, value=value, why="Bridge sets it to false with Megatron FSDP")

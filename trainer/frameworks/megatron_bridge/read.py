@@ -1,0 +1,244 @@
+"""Megatron-Bridge's configuration as parts of a recipe: from overrides `section.key=value`, or a whole ConfigContainer.
+
+Knobs are found by their path in the knob table, fields of the model by their name below `model.`, which is
+Megatron-Core's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from trainer.frameworks.megatron_bridge.overrides import ALSO, UNSET
+from trainer.frameworks.megatron_bridge.precision import NAMES
+from trainer.frameworks.megatron_lm.read import FP8_RECIPES
+from trainer.frameworks.reading import Kept, Reading
+from trainer.recipe.architecture import Architecture
+from trainer.recipe.knobs import KNOBS
+from trainer.recipe.models import presets
+
+OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
+_WHOLE = re.compile(r"[+~]{0,2}(mixed_precision)=(.*)", re.DOTALL)  # a section named by one word
+MODEL = "model."
+# Paths that say a knob beside the table's own: comm_overlap and mixed_precision are applied over ddp and model
+OTHER_PATHS = {
+    "model.cuda_graph_modules": "cuda_graph_scope",
+    "ddp.overlap_grad_reduce": "overlap_grad_reduce",
+    "ddp.overlap_param_gather": "overlap_param_gather",
+    "model.overlap_moe_expert_parallel_comm": "overlap_moe_expert_parallel_comm",
+    "model.delay_wgrad_compute": "delay_wgrad_compute",
+    "model.tp_comm_overlap": "tp_comm_overlap",
+    "model.overlap_p2p_comm": "overlap_p2p_comm",
+    "ddp.fp8_param_gather": "fp8_param_gather",
+    "mixed_precision.grad_reduce_in_fp32": "grad_reduce_in_fp32",
+    "comm_overlap.bucket_size": "bucket_size",
+    "model.seq_length": "seq_length",
+    "dataset.sequence_length": "seq_length",
+    "model.moe_router_padding_for_fp8": "moe_router_padding_for_quantization",
+}
+_PRECISION_OF = {name: precision for precision, name in NAMES.items()}
+_ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "quick_gelu": "quick_gelu", "squared_relu": "squared_relu"}
+
+
+# What overrides say for null, where Bridge has no null
+_SAID_AS = {("transformer_impl", "transformer_engine"), *UNSET.items()}
+
+
+def is_override(word: str) -> bool:
+    return OVERRIDE.fullmatch(word) is not None
+
+
+def read_overrides(words: Sequence[str]) -> Reading:
+    """A command line of Bridge, its program left out; the last of two equal paths wins."""
+    model: dict[str, Any] = {}
+    knobs: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    rest: list[str] = []
+    for word in words:
+        if _KNOB_AT.get(word.removeprefix("~")) in knobs and word.startswith("~"):
+            del knobs[_KNOB_AT[word.removeprefix("~")]]
+            continue
+        match = OVERRIDE.fullmatch(word) or _WHOLE.fullmatch(word)
+        path, value = (match[1], _hydra(match[2])) if match else ("", None)
+        if not match or not _take(path, value, model, knobs, unread):
+            rest.append(word)
+    if knobs.get("pipeline_model_parallel_layout") is not None:
+        knobs.pop("virtual_pipeline_model_parallel_size", None)  # the layout says it
+    return Reading(model=model, knobs=knobs, rest=tuple(rest), kept=_kept(unread), passed=_passed(rest))
+
+
+def read_config(config: Mapping[str, Any]) -> Reading:
+    """A ConfigContainer as Bridge dumps it; keys that no recipe decides are left alone."""
+    model: dict[str, Any] = {}
+    knobs: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for path, value in _flat(config, ""):
+        _take(path, value, model, knobs, unread)
+    if precision := _precision(config):
+        knobs["precision"] = precision
+    return Reading(model=_whole_model(config, model), knobs=_plain_knobs(knobs), kept=_kept(unread))
+
+
+def preset_of(recipe_name: str) -> str | None:
+    """The preset a Bridge recipe is named after: qwen3_30b_a3b_pretrain_config → qwen3-30b-a3b."""
+    plain = re.sub(r"\W|_", "", recipe_name.lower())
+    fits = [name for name in presets() if plain.startswith(re.sub(r"\W|_", "", name))]
+    return max(fits, key=len) if fits else None
+
+
+def _passed(rest: Sequence[str]) -> tuple[str, ...]:
+    """Paths and flags of the words that stay."""
+    matches = ((OVERRIDE.fullmatch(word), word) for word in rest)
+    names = (match[1] if match else word.partition("=")[0] for match, word in matches if match or word.startswith("-"))
+    return tuple(dict.fromkeys(names))
+
+
+def _kept(unread: Mapping[str, str]) -> tuple[Kept, ...]:
+    return tuple(Kept(words=path, why=why) for path, why in unread.items())
+
+
+def _take(path: str, value: Any, model: dict[str, Any], knobs: dict[str, Any], unread: dict[str, str]) -> bool:
+    """Whether a recipe holds it; where its value is none that a recipe takes, `unread` says why."""
+    name = _KNOB_AT.get(path)
+    if name == "precision":
+        if isinstance(value, dict):
+            return _take_precision(value, knobs)
+        value = "fp32" if value is None else value  # the model's own types are float32 then
+        value = _PRECISION_OF.get(str(value), value)
+    if name is not None:
+        value = KNOBS[name].domain.canonical(_plain(value))
+        value = None if (name, value) in _SAID_AS else value
+        if problem := KNOBS[name].domain.problem(value):
+            unread[path] = problem
+            return False
+        knobs[name] = value
+        return True
+    field = path.removeprefix(MODEL)
+    if not path.startswith(MODEL) or field not in Architecture.model_fields:
+        return False
+    value = _MODEL_VALUES.get(field, _plain)(value)
+    if problem := _model_problem(field, value):
+        unread[path] = problem
+        return False
+    model[field] = value
+    return True
+
+
+def _take_precision(fields: Mapping[str, Any], knobs: dict[str, Any]) -> bool:
+    """An object written whole: the format, and the knobs that are fields of it."""
+    precision = _precision({"mixed_precision": fields})
+    if precision is None:
+        return False
+    knobs["precision"] = precision
+    for field, value in fields.items():
+        name = _KNOB_AT.get(f"mixed_precision.{field}", field)
+        if name in KNOBS and KNOBS[name].domain.problem(value) is None:
+            knobs[name] = value
+    return True
+
+
+def _model_problem(field: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    least = {"num_layers": 1, "hidden_size": 1, "num_attention_heads": 1, "vocab_size": 1}
+    try:
+        Architecture(**{**least, field: value})
+    except ValidationError as error:
+        return f"{value!r}: {error.errors()[0]['msg'].lower()}"
+    return None
+
+
+def _flat(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and not str(key).startswith("_"):
+            if "_target_" in value and path.count(".") and "_call_" in value:
+                yield path, value
+            else:
+                yield from _flat(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _precision(config: Mapping[str, Any]) -> str | None:
+    """By name, or by the fields of a mixed precision configuration; None where neither says one."""
+    written = config.get("mixed_precision")
+    if isinstance(written, str):
+        return _PRECISION_OF.get(written)
+    fields = written if isinstance(written, dict) else config.get("model") or {}
+    if fields.get("fp4"):
+        return "nvfp4"
+    if fields.get("fp8"):
+        return FP8_RECIPES.get(str(fields.get("fp8_recipe")))
+    if fields.get("fp16"):
+        return "fp16"
+    if fields.get("bf16"):
+        return "bf16"
+    return "fp32" if isinstance(written, dict) or "bf16" in fields else None
+
+
+def _whole_model(config: Mapping[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """Fields that a dump says in another way: the activation is a function, the vocabulary may be padded."""
+    section = config.get("model") or {}
+    made = dict(model)
+    if "activation_func" in section:
+        made["activation_func"] = _function(section["activation_func"])
+    if made.get("activation_func") == ("silu" if made.get("gated_linear_unit") else "gelu"):
+        made.pop("activation_func")  # what the gate implies
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _plain_knobs(knobs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in knobs.items() if value is not None or KNOBS[name].domain.nullable}
+
+
+def _function(value: Any) -> str | None:
+    """The last part of a function's name: {_target_: torch.nn.functional.silu, _call_: false} → silu."""
+    name = value.get("_target_") if isinstance(value, dict) else value
+    return _ACTIVATIONS.get(str(name).rpartition(".")[2])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict) and "_target_" in value:  # an enum or a dtype
+        arguments = value.get("_args_") or [value["_target_"]]
+        value = arguments[0]
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.removeprefix("torch.") if isinstance(value, str) else value
+
+
+def _hydra(text: str) -> Any:
+    """A value of Hydra's override grammar: quotes keep text, the rest is as YAML reads it."""
+    try:
+        if text.startswith("{"):
+            text = re.sub(r"([{,]\s*\w+):", r"\1: ", text)
+        return yaml.safe_load(re.sub(r",(?=\S)", ", ", text) if text.startswith(("[", "{")) else text)
+    except yaml.YAMLError:
+        return text
+
+
+def _layers(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+_MODEL_VALUES: dict[str, Callable[[Any], Any]] = {
+    "activation_func": _function,
+    "moe_layer_freq": _layers,
+    "window_size": _layers,
+    "window_attn_skip_freq": _layers,
+    "no_rope_freq": _layers,
+    **{
+        name: lambda value: float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        for name, field in Architecture.model_fields.items()
+        if field.annotation in (float, float | None)
+    },
+}
+_KNOB_AT: dict[str, str] = {
+    **OTHER_PATHS,
+    **{knob.megatron_bridge: name for name, knob in KNOBS.items() if knob.megatron_bridge},
+    **{path: name for name, paths in ALSO.items() for path in paths},
+}

@@ -1,0 +1,43 @@
+"""What Megatron-Bridge says of a recipe that is laid over a recipe of its own: rules, and what no override carries."""
+
+from __future__ import annotations
+
+from trainer.frameworks.megatron_bridge.overrides import Unsaid, unsaid
+from trainer.frameworks.megatron_bridge.versions import GRAPH_MODULES, core_of, version_of
+from trainer.recipe import Recipe
+from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
+from trainer.recipe.identity import effective
+from trainer.recipe.rules import Finding, FindingKind
+from trainer.recipe.rules.rule import BRIDGE, Framework
+
+
+def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
+    """Rules and what cannot be said, errors first. BadInputError for a version that is none.
+
+    Rules see the recipe as it is exported: a graph of the whole iteration in the words of the version.
+    """
+    known = version_of(version)
+    whole = effective(recipe, "cuda_graph_impl") == "full_iteration"
+    as_scope = {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}
+    exported = recipe.replace(as_scope) if whole and known < GRAPH_MODULES else recipe
+    found = check_for(exported, Framework.MEGATRON_BRIDGE, core_of(known))
+    named = ".".join(map(str, known))
+    lost = [_finding(each, named) for each in unsaid(recipe, known)]
+    return sorted([*found, *lost], key=lambda finding: finding.kind is not FindingKind.ERROR)
+
+
+def refused(recipe: Recipe, version: str | None = None) -> list[Finding]:
+    """What keeps such a job from starting."""
+    return [finding for finding in findings_for(recipe, version) if finding.kind is FindingKind.ERROR]
+
+
+def _finding(each: Unsaid, version: str) -> Finding:
+    return Finding(
+        rule=NOT_EXPRESSED,
+        kind=FindingKind.WARNING,
+        message=f"Megatron-Bridge {version} has no setting for {each.what}: {each.why}",
+        hint="it trains with the value of the Bridge recipe: set it there, or change the recipe",
+        knobs=(each.what,),
+        source="src/megatron/bridge/training/config.py of each release",
+        binds=BRIDGE,
+    )

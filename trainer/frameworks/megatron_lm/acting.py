@@ -1,0 +1,25 @@
+"""Which value of each knob Megatron-LM runs with, as its dump of arguments says after its own validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.frameworks.acting import requested_knobs
+from trainer.frameworks.framework import Plain
+from trainer.frameworks.megatron_lm.arguments import defaults
+from trainer.frameworks.megatron_lm.log import logged_values
+from trainer.frameworks.megatron_lm.read import read_values
+from trainer.recipe import Recipe
+
+
+def acting_knobs(recipe: Recipe, log: str) -> dict[str, Plain]:
+    """Knobs that the recipe sets and that can act, of a rank's log; {} where it prints no arguments."""
+    values = logged_values(log)
+    if not values:
+        return {}
+    found = read_values({**defaults(), **values}, world_size=recipe.world_size).knobs
+    return {name: _plain(found[name]) for name in requested_knobs(recipe) if name in found}
+
+
+def _plain(value: Any) -> Plain:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

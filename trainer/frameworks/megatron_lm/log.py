@@ -1,0 +1,60 @@
+"""Lines that Megatron-LM prints: each iteration, and at its start every argument with its value after validation.
+
+Megatron-LM since core_v0.9.0 and Megatron-Bridge since 0.2 print the same iterations. Sources:
+megatron/training/training.py and utils.py (0.16.1 and 2026-08), megatron/bridge/training/utils/train_utils.py (0.3.1).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+_PLAIN = r"\d(?:[\d.,]*\d)?"  # a locale may put a comma where others have a point
+_NUMBER = rf"[-+]?(?:{_PLAIN}(?:[eE][-+]?\d+)?|(?i:nan|inf))"
+
+# name -> pattern; the named groups are what is read
+LOG_PATTERNS = {
+    "iteration": r"iteration\s+(?P<iteration>\d+)/\s*\d+ \|.*?"
+    rf"elapsed time per iteration \(ms\):\s*(?P<ms>{_PLAIN})",
+    "loss": rf"\| lm loss:\s*(?P<loss>{_NUMBER})",
+    "grad_norm": rf"\| grad norm:\s*(?P<grad_norm>{_NUMBER})",
+    "skipped": r"number of skipped iterations:\s*(?P<skipped>\d+)",
+    "nan": r"number of nan iterations:\s*(?P<nan>\d+)",
+    "tflops": rf"throughput per GPU \(TFLOP/s/GPU\):\s*(?P<tflops>{_NUMBER})",
+    "memory": r"\[Rank (?P<rank>\d+)\] \(after \d+ iterations\) memory \((?P<unit>MB|GB)\)"
+    rf".*?max[ -]allocated[^:]*:\s*(?P<allocated>{_PLAIN})",
+}
+_BEGIN = re.compile(r"-{5,} arguments -{5,}")
+_END = re.compile(r"-{5,} end of arguments -{5,}")
+_LINE = re.compile(r"^(?:\S*\s*\[?\w*\]?:)?\s*(\w+) (?:\.+ | )(.*)$")
+_ENUM = re.compile(r"(?:[A-Z]\w*\.)(\w+)")
+
+
+def has_arguments(text: str) -> bool:
+    return _BEGIN.search(text) is not None
+
+
+def logged_values(text: str) -> dict[str, Any]:
+    """Name -> value of the first dump in a log; {} without one. Text stays text, AttnBackend.auto is "auto"."""
+    begin = _BEGIN.search(text)
+    if begin is None:
+        return {}
+    end = _END.search(text, begin.end())
+    dump = text[begin.end() : end.start() if end else len(text)]
+    matches = (_LINE.match(line.rstrip()) for line in dump.splitlines())
+    return {match[1]: _value(match[2].strip()) for match in matches if match}
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        pass
+    if text.startswith("["):  # a list of enums
+        words = re.findall(r"<\w+\.(\w+):[^>]*>|([\w.]+)", text)
+        return [first or second.rpartition(".")[2] for first, second in words]
+    if text.startswith("torch."):
+        return text.removeprefix("torch.")
+    enum = _ENUM.fullmatch(text)
+    return enum[1] if enum else text

@@ -1,0 +1,130 @@
+"""Reads a command of Megatron-LM, its log, or the arguments of a real start, as parts of a recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainer.errors import refused
+from trainer.frameworks.megatron_lm.agreement import differences
+from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
+from trainer.frameworks.megatron_lm.checkout import version_beside
+from trainer.frameworks.megatron_lm.log import has_arguments, logged_values
+from trainer.frameworks.megatron_lm.read import read, read_values
+from trainer.frameworks.megatron_lm.words import of_a_fork, with_recipe
+from trainer.frameworks.reading import Difference, Document, ImportRequest, Kept, Reader, Reading
+from trainer.launch_scripts.launchers import Sizes
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size
+LEAST_FLAGS = 2  # that Megatron-LM knows, for a command to be one of its
+_PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
+_GPU = re.compile(r"NVIDIA (?:A100|H100|H200|H800|B200|B300|GB200|GB300)[\w -]*")
+# A burst writes elsewhere and saves nothing: what nobody fills in may stay as it was written.
+UNUSED = frozenset(
+    f"--{name}"
+    for name in (
+        *("save", "load", "tensorboard-dir", "log-file", "logging-dir", "config-logger-dir", "ckpt-convert-save"),
+        *("wandb-project", "wandb-exp-name", "wandb-save-dir", "wandb-entity"),
+        *("profile-dir", "one-logger-run-name", "data-cache-path"),
+    )
+)
+
+
+def starts(argv: Sequence[str]) -> bool:
+    known = {word.partition("=")[0] for word in argv} & ARGUMENTS.keys()
+    return len(known) >= LEAST_FLAGS
+
+
+def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
+    """The argument list divided. `stays`: names whose words are left in it although the recipe has them."""
+    if SCHEDULE in {word.partition("=")[0] for word in argv}:
+        raise refused(request.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
+    reading = read(argv, world_size=request.ranks, stays=stays)
+    return replace(reading, notes=_by_version(reading, argv))
+
+
+def read_log(text: str, request: ImportRequest) -> Reading:
+    """The dump at the start of a log: values after validation, so that their command cannot be known."""
+    values = logged_values(text)
+    if not values:
+        raise refused(request.file, "its argument dump is cut off", "name the log of rank 0 from its start")
+    if padded := _PADDED.search(text):
+        values["padded_vocab_size"] = int(padded[1])
+    world = values.get("world_size")
+    per_node = request.ranks_per_node or (min(8, world) if world else None)
+    nodes = world // per_node if world and per_node and world % per_node == 0 else None
+    return replace(
+        _read_final(values),
+        sizes=Sizes(nodes=nodes, gpus_per_node=per_node, tasks=world, gpu=_gpu_in(text)),
+        notes=(
+            "a log has no command: bursts run our own model (engine megatron); import the script for yours",
+            *((f"{world} ranks are taken as {nodes} nodes of {per_node}: else give --gpus-per-node",) if nodes else ()),
+        ),
+    )
+
+
+def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
+    """The arguments that a trainer had inside: its launcher makes them, and no command line has them."""
+    world = values.get("world_size")
+    per_node = request.ranks_per_node or (min(8, world) if world else None)
+    return replace(
+        _read_final(values),
+        sizes=Sizes(nodes=world // per_node if world and per_node else None, gpus_per_node=per_node, tasks=world),
+        notes=("its launcher makes the arguments itself: bursts run our own model (engine megatron)",),
+    )
+
+
+def _read_final(values: Mapping[str, Any]) -> Reading:
+    """Values after validation; what a recipe does not hold of them is kept."""
+    reading = read_values({**defaults(), **values}, world_size=values.get("world_size"))
+    return replace(reading, kept=tuple(Kept(words=field, why=why) for field, why in reading.unread.items()))
+
+
+def _differences(
+    argv: Sequence[str], stayed: Sequence[str], recipe: Recipe, world_size: int | None
+) -> Mapping[str, Difference]:
+    return differences(argv, with_recipe(stayed, recipe), world_size=world_size)
+
+
+def _frozen(command: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name, _ in of_a_fork(command) if name in KNOBS)
+
+
+def _by_version(reading: Reading, argv: Sequence[str]) -> tuple[str, ...]:
+    """Defaults that changed between releases, where they act and are not written."""
+    if not reading.knobs.get("use_megatron_fsdp") or "--data-parallel-sharding-strategy" in argv:
+        return ()
+    return (
+        "--data-parallel-sharding-strategy is not written: no_shard up to 0.16.1, optim_grads_params today (taken)",
+    )
+
+
+def _gpu_in(text: str) -> str | None:
+    names = {_gpu(name) for name in _GPU.findall(text)}
+    return names.pop() if len(names) == 1 else None
+
+
+def _gpu(text: str) -> str:
+    return text.split()[1].lower()
+
+
+READER = Reader(
+    order=1,
+    starts=starts,
+    read_command=read_command,
+    differences=_differences,
+    log=Document(fits=has_arguments, read=read_log),
+    settled=read_settled,
+    version_beside=version_beside,
+    frozen=_frozen,
+    readable="a list of Megatron-LM's arguments, its log",
+    left_by_runs="the log of rank 0 with Megatron-LM's arguments",
+    program=("python", "pretrain_gpt.py"),
+    whole_flags=frozenset({"--moe-layer-freq", "--pipeline-model-parallel-layout"}),
+    tokenizer_flags=("--tokenizer-model", "--vocab-file", "--tokenizer-name-or-path"),
+    unused=UNUSED,
+)

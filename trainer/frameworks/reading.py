@@ -1,0 +1,82 @@
+"""What a file says of a recipe: the values that a framework's reader is asked with, and those that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.launch_scripts.launchers import Sizes
+from trainer.recipe import Recipe
+
+Difference = tuple[Any, Any]  # a value in the file, and with the recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """A file to be read. `given` are values of --set by name, `ranks` the world size where it is known."""
+
+    file: str
+    given: Mapping[str, str] = field(default_factory=dict)
+    ranks: int | None = None
+    ranks_per_node: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Words that stay as they are although they touch what a recipe decides, and why."""
+
+    words: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Parts of a recipe. `model` holds fields of the architecture unless `preset` names it, `knobs` are by name."""
+
+    model: Mapping[str, Any]
+    knobs: Mapping[str, Any]
+    preset: str | None = None
+    rest: tuple[str, ...] = ()  # words of a command that stay, in their order
+    kept: tuple[Kept, ...] = ()
+    passed: tuple[str, ...] = ()  # flags of the trainer that a recipe leaves alone
+    own: tuple[str, ...] = ()  # words of flags that the framework does not have: a fork's
+    missing: tuple[str, ...] = ()  # flags without which the trainer does not start
+    unread: Mapping[str, str] = field(default_factory=dict)  # knob or field -> why a recipe does not hold its value
+    sizes: Sizes = field(default_factory=Sizes)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A file that a trainer wrote: text, or a mapping read from it. `fits`: true if it is one."""
+
+    fits: Callable[[Any], bool]
+    read: Callable[[Any, ImportRequest], Reading]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads a framework's commands, logs and configurations. `starts`: true if an argument list is one of its commands.
+
+    `read_command` takes names whose words stay in the list although the recipe has them. `differences` compares a
+    command with what stays of it beside a recipe, for a world size. `settled` reads the arguments of a real start.
+    """
+
+    order: int  # a command that two readers would take goes to the lower one
+    starts: Callable[[Sequence[str]], bool]
+    read_command: Callable[[Sequence[str], ImportRequest, frozenset[str]], Reading]
+    differences: Callable[[Sequence[str], Sequence[str], Recipe, int | None], Mapping[str, Difference]] | None = None
+    log: Document | None = None
+    configuration: Document | None = None
+    settled: Callable[[Mapping[str, Any], ImportRequest], Reading] | None = None
+    # the release of the checkout that a command and the lines of shell before it name
+    version_beside: Callable[[Sequence[str], Sequence[str]], str | None] = lambda command, setup: None
+    frozen: Callable[[Sequence[str]], tuple[str, ...]] = lambda command: ()  # knobs with a value that no recipe holds
+    keeps_defaults: bool = False  # true if a recipe says knobs at their default, which the trainer may not have
+    readable: str = ""  # the files that are read, as a hint names them
+    left_by_runs: str = ""  # the one that a run writes, as a hint names it
+    program: tuple[str, ...] = ()  # that a file of arguments alone is for; of the default framework
+    whole_flags: frozenset[str] = frozenset()  # whose value in a file of arguments is one word
+    tokenizer_flags: tuple[str, ...] = ()  # that name a file with the vocabulary
+    unused: frozenset[str] = frozenset()  # flags and paths that no burst needs: it saves and reports nothing

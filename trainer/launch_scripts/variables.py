@@ -1,0 +1,58 @@
+"""Environment variables of a rank: those that a recipe sets, and how a value names the variable itself.
+
+`/opt/bin:${PATH}` does: what the job inherits is put there when it starts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from trainer.recipe import Recipe
+from trainer.recipe.knobs import KNOBS
+
+THREADS = "OMP_NUM_THREADS"
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """Environment variables of the recipe that have a value."""
+    variables = {name: recipe.knob(name) for name, knob in KNOBS.items() if knob.acts == "environment"}
+    variables[THREADS] = recipe.knob("threads_per_rank")
+    return {name: str(value) for name, value in variables.items() if value is not None}
+
+
+def expanded(name: str, value: str, inherited: Mapping[str, str]) -> str:
+    """The value with what is inherited in it; no empty element, which would name the working folder."""
+    if not names_itself(name, value):
+        return value
+    filled = re.sub(_reference(name), lambda _: inherited.get(name, ""), value)
+    return ":".join(part for part in filled.split(":") if part)
+
+
+def export_line(name: str, value: str) -> str:
+    """`export NAME=…` for a shell; a reference to itself stays one, and brings no empty element."""
+    if not names_itself(name, value):
+        return f"export {name}={shlex.quote(value)}"
+    if is_inherited(name, value):
+        return f"export {name}"
+    before, _, after = re.sub(_reference(name), "\0", value, count=1).partition("\0")
+    before, after = before.rstrip(":"), after.lstrip(":")
+    own = ":".join(part for part in (before, after) if part)
+    if not before:
+        return f'export {name}="${{{name}:+${name}:}}"{shlex.quote(own)}'
+    tail = f":{shlex.quote(after)}" if after else ""
+    return f'export {name}={shlex.quote(before)}"${{{name}:+:${name}}}"{tail}'
+
+
+def is_inherited(name: str, value: str) -> bool:
+    """Whether the value is what the job inherits and nothing else, as a recipe names what holds a secret."""
+    return re.fullmatch(_reference(name), value) is not None
+
+
+def names_itself(name: str, value: str) -> bool:
+    return re.search(_reference(name), value) is not None
+
+
+def _reference(name: str) -> str:
+    return rf"\$\{{{re.escape(name)}\}}|\${re.escape(name)}\b"

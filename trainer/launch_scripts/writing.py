@@ -1,0 +1,29 @@
+"""Parts of a bash script that starts ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trainer.launch_scripts.argv import split
+from trainer.launch_scripts.expanding import shell_words
+from trainer.recipe import Recipe
+
+
+def torchrun_words(recipe: Recipe) -> str:
+    """Nodes and ranks. On several nodes the shell says which this one is; a single one needs no name that resolves."""
+    where = f"--nnodes {recipe.cluster.nodes} --nproc-per-node {recipe.ranks_per_node}"
+    if recipe.cluster.nodes == 1:
+        return f"{where} --local-addr localhost"
+    return f'{where} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+
+
+def array(name: str, words: Iterable[str], expand: tuple[str, ...] = ()) -> Iterator[str]:
+    """A bash array, a flag with its values a line. Words of `expand` stand between double quotes."""
+    yield f"{name}=("
+    yield from (f"  {shell_words(each.argv, expand)}" for each in split(words) if each.argv)
+    yield ")"
+
+
+def comment(text: str) -> str:
+    """A comment must not end where the text has a line break."""
+    return f"# {' '.join(text.split())}"

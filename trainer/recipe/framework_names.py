@@ -1,0 +1,16 @@
+"""The names that `trainer.kind` takes: those of the folders of `trainer/frameworks`, none of which is loaded here."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+DEFAULT = "megatron-lm"  # where a recipe names no other
+FOLDERS = [Path(__file__).parents[1] / "frameworks"]
+
+
+@cache
+def framework_names() -> tuple[str, ...]:
+    """In alphabetical order: `megatron-lm` is the folder `megatron_lm`."""
+    files = (file for folder in FOLDERS for file in folder.glob("*/framework.py"))
+    return tuple(sorted(file.parent.name.replace("_", "-") for file in files))
