@@ -11,7 +11,7 @@ import grimp
 
 from autotune.doctor.installation import PACKAGES
 
-SHOWN = ("autotune", "policies", "trainer", "trainer.recipe", "trainer.estimate", "analyzers")
+SHOWN = ("autotune", "policies", "trainer", "trainer.recipe", "trainer.estimate", "trainer.frameworks", "analyzers")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from autotune.estimate.memory import Memory
 from trainer.recipe.rules import Finding, FindingKind, Rule
 from trainer.recipe.rules.examples import recipe_of
-from trainer.recipe.rules.rule import Framework
+from trainer.recipe.rules.rule import FrameworkName
 from trainer.recipe.tables import read_table
 
 
@@ -47,7 +47,7 @@ class RulePage(TypedDict):
     because: str
     hint: str
     knobs: tuple[str, ...]
-    binds: tuple[Framework, ...]
+    binds: tuple[FrameworkName, ...]
     versions: str
     source: str
     compared: list[str]  # where what Megatron itself does differs

@@ -86,16 +86,16 @@ def document(imported: Imported, *, text: str, file: str | None) -> ImportDocume
             "cluster": imported.recipe.cluster.model_dump(mode="json", exclude_none=True),
         },
         "passed_on": {
-            "arguments": list(found.passed),
-            "own_arguments": list(found.own),
+            "arguments": list(found.reading.passed),
+            "own_arguments": list(found.reading.own),
             "environment": dict(environment.trainer),
-            "setup": list(found.setup),
+            "setup": list(found.started.setup),
             "expand": list(_expanded(imported)),
         },
-        "kept": [{"words": each.words, "why": each.why} for each in found.kept],
+        "kept": [{"words": each.words, "why": each.why} for each in found.reading.kept],
         "changed": [{"name": name, "was": was, "is": now} for name, (was, now) in imported.changed.items()],
         "left_out": {
-            "launchers": [" ".join(each.words) for each in found.launchers],
+            "launchers": [" ".join(each.words) for each in found.started.launchers],
             "secret": list(environment.secret),
         },
         "notes": list(found.notes),
@@ -114,13 +114,13 @@ def header(imported: Imported, *, name: str) -> str:
     """The comment over the recipe: where it comes from, what started it, and what is not in it."""
     found, environment = imported.found, imported.environment
     lines = [f"Imported from {name}, {found.what}, by moe-autotune."]
-    if found.launchers or found.headers:
+    if found.started.launchers or found.started.headers:
         lines.append("It was launched with these arguments; burst.launcher starts the ranks of a burst:")
-        lines += [f"  #SBATCH {' '.join(found.headers)}"] if found.headers else []
-        lines += [f"  {shlex.join(each.words)}" for each in found.launchers]
+        lines += [f"  #SBATCH {' '.join(found.started.headers)}"] if found.started.headers else []
+        lines += [f"  {shlex.join(each.words)}" for each in found.started.launchers]
     if environment.launcher or environment.secret:
         lines.append(f"Variables left out: {' '.join((*environment.launcher, *environment.secret))}")
-    lines += [f"Kept in the command: {each.words} ({each.why})" for each in found.kept]
+    lines += [f"Kept in the command: {each.words} ({each.why})" for each in found.reading.kept]
     lines += [f"CHANGED: {line}" for line in _changes(imported)]
     lines += found.notes
     return "".join(f"# {_one_line(line)}\n" for line in lines)
@@ -145,7 +145,7 @@ def _parts(imported: Imported) -> Iterator[tuple[str, list[str]]]:
     found, environment = imported.found, imported.environment
     yield "imported", list(_took(imported))
     yield "passed on", list(_passed(imported))
-    yield "kept", [f"{each.words}: {each.why}" for each in found.kept]
+    yield "kept", [f"{each.words}: {each.why}" for each in found.reading.kept]
     yield "CHANGED", _changes(imported)
     secrets = (
         [f"{' '.join(environment.secret)}: a secret, never written to a file: export it yourself"]
@@ -171,18 +171,18 @@ def _took(imported: Imported) -> Iterator[str]:
 
 def _passed(imported: Imported) -> Iterator[str]:
     found, environment = imported.found, imported.environment
-    if found.passed:
-        yield f"{counted(len(found.passed), 'argument')}: {listed(_cut(found.passed))}"
-    if found.own:
-        flags = [words.split()[0].partition("=")[0] for words in found.own]
+    if found.reading.passed:
+        yield f"{counted(len(found.reading.passed), 'argument')}: {listed(_cut(found.reading.passed))}"
+    if found.reading.own:
+        flags = [words.split()[0].partition("=")[0] for words in found.reading.own]
         yield f"{counted(len(flags), 'argument')} that the trainer itself does not have: {listed(_cut(flags))}"
     if environment.trainer:
         yield f"{counted(len(environment.trainer), 'variable')}: {listed(_cut(environment.trainer))}"
     if expanded := _expanded(imported):
         yield f"{counted(len(expanded), 'word')} that bash expands when the job starts: {listed(_cut(expanded))}"
-    if found.setup:
+    if setup := found.started.setup:
         said = "each rank of a burst runs it before the command, exports before the launch"
-        yield f"{counted(len(found.setup), 'line')} of shell setup: {'; '.join(_cut(found.setup))} ({said})"
+        yield f"{counted(len(setup), 'line')} of shell setup: {'; '.join(_cut(setup))} ({said})"
 
 
 def _expanded(imported: Imported) -> tuple[str, ...]:
@@ -191,8 +191,8 @@ def _expanded(imported: Imported) -> tuple[str, ...]:
 
 
 def _launchers(imported: Imported) -> Iterator[str]:
-    names = [each.name for each in imported.found.launchers]
-    names += ["the #SBATCH lines"] if imported.found.headers else []
+    names = [each.name for each in imported.found.started.launchers]
+    names += ["the #SBATCH lines"] if imported.found.started.headers else []
     if names:
         yield f"{', '.join(names)}: kept as a comment, burst.launcher starts the ranks"
     if imported.environment.launcher:

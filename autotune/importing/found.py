@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from trainer.errors import Problem, refused
 from trainer.frameworks import Framework
-from trainer.frameworks.reading import Kept
+from trainer.frameworks.reading import Reading
 from trainer.launch_scripts.containers import Container
 from trainer.launch_scripts.launchers import Peeled, Sizes
 from trainer.recipe.architecture import Architecture
@@ -40,8 +39,8 @@ class Asked:
 class Started:
     """A command as a file starts it: `argv` behind `program` (python and its script), not yet understood."""
 
-    program: tuple[str, ...]
-    argv: tuple[str, ...]
+    program: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     sizes: Sizes = field(default_factory=Sizes)
     launchers: tuple[Peeled, ...] = ()
@@ -55,25 +54,21 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A recipe's parts as a file says them. `model` is a preset's name or fields of the architecture."""
+    """A recipe's parts as a file says them."""
 
     what: str  # the kind of file, and of which framework
-    model: str | Mapping[str, Any]
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    framework: Framework | None = None  # None: its command is not known
-    command: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()  # flags of the trainer that a recipe leaves alone
-    own: tuple[str, ...] = ()  # flags the trainer does not have: a fork's
-    kept: tuple[Kept, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    sizes: Sizes = field(default_factory=Sizes)
-    launchers: tuple[Peeled, ...] = ()
-    headers: tuple[str, ...] = ()
-    container: Container = field(default_factory=Container)
-    setup: tuple[str, ...] = ()
-    expand: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    reading: Reading
+    framework: Framework | None = None  # of its command; None where it has none
+    started: Started = field(default_factory=Started)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What of the command stays."""
+        return (*self.started.program, *self.reading.rest)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.started.notes, *self.reading.notes)
 
 
 def world_size(sizes: Sizes, asked: Asked) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.importing.found import Asked, Found
+from trainer.frameworks.reading import Reading
 from trainer.recipe.hugging_face import is_hugging_face, model_fields, parts_left_out
 
 
@@ -18,4 +19,5 @@ def from_config(data: Any, asked: Asked) -> Found:
     note = "it has no training settings: sequence length, batch, precision and layout are a recipe's defaults"
     left = parts_left_out(data)
     parts = (f"left out of the model: {', '.join(left)}: it is the language model alone",) if left else ()
-    return Found(what=f"a Hugging Face configuration ({data['model_type']})", model=model, notes=(note, *parts))
+    reading = Reading(model=model, knobs={}, notes=(note, *parts))
+    return Found(what=f"a Hugging Face configuration ({data['model_type']})", reading=reading)

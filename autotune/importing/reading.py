@@ -24,7 +24,7 @@ def imported(asked: Asked) -> Imported:
     """The recipe of a file. BadInputError says what is missing or not understood."""
     text = text_of(Path(asked.file), known=known_files())
     try:
-        return _made(*_found(text, asked), asked)
+        return _made(_found(text, asked), asked)
     except RecursionError:
         raise refused(asked.file, "it is nested too deeply to be read", "flatten it") from None
     except arguments_file.TooMuchError as error:
@@ -33,23 +33,22 @@ def imported(asked: Asked) -> Imported:
 
 def imported_command(started: Started, asked: Asked, what: str) -> Imported:
     """The recipe of a command that is known already."""
-    return _made(*_command(started, asked, what), asked)
+    return _made(_command(started, asked, what), asked)
 
 
-def _made(found: Found, started: Started | None, asked: Asked) -> Imported:
-    first = built(found, asked)
-    made = first if started is None else _agreed(first, started, asked)
+def _made(found: Found, asked: Asked) -> Imported:
+    made = _agreed(built(found, asked), asked)
     return replace(made, found=secrets.told(made.found))
 
 
-def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
+def _found(text: str, asked: Asked) -> Found:
     """What the file says, and the command it says it with, if it does."""
     logs = [(framework, reader.log) for framework, reader in readers() if reader.log and reader.log.fits(text)]
     data = None if logs else _mapping(text, asked)
     if data is not None or logs or _only_arguments(text):
         check_given(asked, text)  # a script's also in what it reads
     for framework, log in logs:
-        return _said(framework, log.read(text, _request(asked)), asked, what=f"a log of {framework.title}"), None
+        return _of_document("a log", framework, log.read(text, _request(asked)), asked)
     if data is not None:
         return _of_mapping(data, text, asked)
     if _only_arguments(text):
@@ -59,14 +58,14 @@ def _found(text: str, asked: Asked) -> tuple[Found, Started | None]:
     return _command(scripts.started(text, asked), asked, "a launch script")
 
 
-def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> tuple[Found, Started | None]:
+def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> Found:
     """What a JSON or YAML document says."""
     if hugging_face.is_config(data):
-        return hugging_face.from_config(data, asked), None
+        return hugging_face.from_config(data, asked)
     for framework, reader in readers():
         if reader.configuration and reader.configuration.fits(data):
             reading = reader.configuration.read(data, _request(asked))
-            return _said(framework, reading, asked, what=f"a configuration of {framework.title}"), None
+            return _of_document("a configuration", framework, reading, asked)
     if recorded.is_recorded(data):
         return _recorded(data, asked)
     if arguments_file.is_arguments(data):
@@ -75,25 +74,25 @@ def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> tuple[Found, S
     raise refused(asked.file, "a mapping of an unknown kind", known_files())
 
 
-def _recorded(data: dict[str, Any], asked: Asked) -> tuple[Found, Started | None]:
+def _recorded(data: dict[str, Any], asked: Asked) -> Found:
     """A command that was recorded, or the arguments that a trainer had settled on inside a real start."""
     started = recorded.started(data, asked)
     values = data.get("inside", {}).get("arguments")
     if values and _reader_of(started) is None:
         for framework, reader in readers():
             if reader.settled:
-                what = f"the arguments of a recorded start of {framework.title}"
-                return _said(framework, reader.settled(values, _request(asked)), asked, what=what), None
+                reading = reader.settled(values, _request(asked))
+                return _of_document("the arguments of a recorded start", framework, reading, asked)
     return _command(started, asked, "a recorded start")
 
 
-def _arguments(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
+def _arguments(started: Started, asked: Asked, what: str) -> Found:
     """A file of arguments, which are those of the framework whose program is assumed."""
     title = next(framework.title for framework, reader in readers() if reader.program == started.program)
     return _command(started, asked, f"{what} of {title}'s arguments")
 
 
-def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started | None]:
+def _command(started: Started, asked: Asked, what: str) -> Found:
     started = secrets.without(started)
     known = _reader_of(started)
     if known is None:
@@ -105,7 +104,7 @@ def _command(started: Started, asked: Asked, what: str) -> tuple[Found, Started 
         )
     framework, reader = known
     of_whom = what if framework.title in what else f"{what} of {framework.title}"
-    return _of_command(framework, reader, started, asked, what=of_whom), started
+    return _of_command(framework, reader, started, asked, what=of_whom)
 
 
 def _reader_of(started: Started) -> tuple[Framework, Reader] | None:
@@ -125,52 +124,29 @@ def _of_command(
     """What the command says, its argument list divided. `stays`: names whose words are left in it all the same."""
     request = _request(asked, ranks=world_size(started.sizes, asked))
     reading = reader.read_command(started.argv, request, stays)
-    found = _said(framework, reading, asked, what=what, started=started)
-    return _with_vocabulary(found, reader.tokenizer_flags, started, asked)
+    _refuse_missing(framework, reading, started, asked)
+    reading = _with_vocabulary(reading, reader.tokenizer_flags, started, asked)
+    return Found(what=what, reading=reading, framework=framework, started=started)
 
 
-def _said(framework: Framework, reading: Reading, asked: Asked, *, what: str, started: Started | None = None) -> Found:
-    """Joins a reading with what starts its command. BadInputError for a command that the trainer would refuse."""
-    _refuse_missing(framework, reading, asked, started)
-    found = Found(
-        what=what,
-        model=reading.preset or reading.model,
-        knobs=reading.knobs,
-        kept=reading.kept,
-        sizes=reading.sizes,
-        notes=reading.notes,
-    )
-    if started is None:
-        return found
-    return replace(
-        found,
-        framework=framework if started.program else None,
-        command=(*started.program, *reading.rest),
-        passed=reading.passed,
-        own=reading.own,
-        env=started.env,
-        sizes=started.sizes,
-        launchers=started.launchers,
-        headers=started.headers,
-        container=started.container,
-        setup=started.setup,
-        expand=started.expand,
-        problems=started.problems,
-        notes=(*started.notes, *reading.notes),
-    )
+def _of_document(what: str, framework: Framework, reading: Reading, asked: Asked) -> Found:
+    """A file that a trainer wrote, which says no command."""
+    started = Started(sizes=reading.sizes)
+    _refuse_missing(framework, reading, started, asked)
+    return Found(what=f"{what} of {framework.title}", reading=reading, started=started)
 
 
-def _refuse_missing(framework: Framework, reading: Reading, asked: Asked, started: Started | None) -> None:
+def _refuse_missing(framework: Framework, reading: Reading, started: Started, asked: Asked) -> None:
+    """BadInputError for a command that the trainer would refuse, or a precision that no recipe has."""
     if reading.missing:
-        notes = () if started is None else started.notes
-        for note in notes:
+        for note in started.notes:
             asked.tell(note)
         missing = Problem(
             where=asked.file,
             what=f"{framework.title}'s {', '.join(reading.missing)} is in none of its arguments",
-            hint="name the file that has all of them" + (", or --set what was empty" if notes else ""),
+            hint="name the file that has all of them" + (", or --set what was empty" if started.notes else ""),
         )
-        raise BadInputError(*(() if started is None else started.problems), missing)
+        raise BadInputError(*started.problems, missing)
     if "precision" in reading.unread:
         raise refused(asked.file, f"precision: {reading.unread['precision']}", "a recipe trains in one of these")
 
@@ -179,34 +155,34 @@ def _request(asked: Asked, *, ranks: int | None = None) -> ImportRequest:
     return ImportRequest(file=asked.file, given=asked.given, ranks=ranks, ranks_per_node=asked.gpus_per_node)
 
 
-def _with_vocabulary(found: Found, flags: tuple[str, ...], started: Started, asked: Asked) -> Found:
+def _with_vocabulary(reading: Reading, flags: tuple[str, ...], started: Started, asked: Asked) -> Reading:
     """The size of the vocabulary from the tokenizer that the command names, where that is on this machine."""
-    if isinstance(found.model, str) or found.model.get("vocab_size") or "vocab_size" in asked.given:
-        return found
+    if reading.preset or reading.model.get("vocab_size") or "vocab_size" in asked.given:
+        return reading
     read = vocabulary_here(started.argv, flags, asked.cwd or str(Path(asked.file).parent))
     if read is None:
-        return found
+        return reading
     note = f"{read[0]} tokens, by {read[1]}"
-    return replace(found, model={**found.model, "vocab_size": read[0]}, notes=(*found.notes, note))
+    return replace(reading, model={**reading.model, "vocab_size": read[0]}, notes=(*reading.notes, note))
 
 
-def _agreed(first: Imported, started: Started, asked: Asked) -> Imported:
+def _agreed(first: Imported, asked: Asked) -> Imported:
     """The recipe whose words, beside what stayed, mean what the command meant: what would not come back stays."""
-    framework = first.found.framework
+    framework, started = first.found.framework, first.found.started
     reader = framework.reader if framework else None
-    if framework is None or reader is None or not (lost := _lost(reader, first, started, asked)):
+    if framework is None or reader is None or not (lost := _lost(reader, first, asked)):
         return first
     found = _of_command(framework, reader, started, asked, what=first.found.what, stays=frozenset(lost))
     second = built(found, asked)
-    return with_changes(second, _lost(reader, second, started, asked))
+    return with_changes(second, _lost(reader, second, asked))
 
 
-def _lost(reader: Reader, imported: Imported, started: Started, asked: Asked) -> dict[str, Difference]:
+def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Difference]:
+    """What the command meant otherwise than the recipe's words beside what stayed of it."""
     if reader.differences is None:
         return {}
-    stayed = imported.found.command[len(started.program) :]
-    world = world_size(started.sizes, asked)
-    return dict(reader.differences(started.argv, stayed, imported.recipe, world))
+    started, stayed = imported.found.started, imported.found.reading.rest
+    return dict(reader.differences(started.argv, stayed, imported.recipe, world_size(started.sizes, asked)))
 
 
 def _mapping(text: str, asked: Asked) -> dict[str, Any] | None:

@@ -38,9 +38,10 @@ class Imported:
 
 def built(found: Found, asked: Asked) -> Imported:
     """The recipe. BadInputError for what neither the file nor the user said."""
-    environment = sorted_out(found.env)
-    knobs = {**found.knobs, **environment.knobs}
-    problems = list(found.problems)
+    started = found.started
+    environment = sorted_out(started.env)
+    knobs = {**found.reading.knobs, **environment.knobs}
+    problems = list(started.problems)
     parts: dict[str, Any] = {}
     for name, part in (("gpu", _gpu), ("nodes", _nodes), ("model", _model)):
         try:
@@ -69,11 +70,11 @@ def built(found: Found, asked: Asked) -> Imported:
             data["burst"]["launcher"] = launcher
         trainer = {
             "kind": found.framework.name,
-            "version": reader.version_beside(found.command, found.setup),
+            "version": reader.version_beside(found.command, started.setup),
             "command": list(found.command),
             "env": dict(environment.trainer),
-            "setup": list(found.setup),
-            "expand": [word for word in found.expand if word in (*found.command, *environment.trainer.values())],
+            "setup": list(started.setup),
+            "expand": [word for word in started.expand if word in (*found.command, *environment.trainer.values())],
         }
         data["trainer"] = {name: value for name, value in trainer.items() if value}
     recipe = recipe_from(Source(name=asked.file, data=data))
@@ -82,9 +83,10 @@ def built(found: Found, asked: Asked) -> Imported:
 
 def _launcher(found: Found, nodes: int) -> str | dict[str, Any] | None:
     """Slurm over several nodes, in the job and the container that the script asks for; None: on this machine."""
-    if settings := {**job_settings(found.headers), **found.container.settings()}:
+    started = found.started
+    if settings := {**job_settings(started.headers), **started.container.settings()}:
         return {"slurm": settings}
-    of_slurm = bool(found.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in found.launchers)
+    of_slurm = bool(started.headers) or any(each.name in ("srun", "sbatch", "salloc") for each in started.launchers)
     return "slurm" if of_slurm and nodes > 1 else None
 
 
@@ -94,16 +96,16 @@ def with_changes(imported: Imported, changed: Mapping[str, tuple[Any, Any]]) -> 
 
 def _nodes(found: Found, asked: Asked) -> int | None:
     """None: as many as its tasks take."""
-    nodes = asked.nodes or found.sizes.nodes
-    if nodes is None and not found.sizes.tasks:
+    nodes = asked.nodes or found.started.sizes.nodes
+    if nodes is None and not found.started.sizes.tasks:
         raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
     return nodes
 
 
 def _of_nodes(nodes: int | None, gpu: str, found: Found, asked: Asked) -> dict[str, int]:
-    per_node = asked.gpus_per_node or found.sizes.gpus_per_node or known_hardware()[gpu].gpus_per_node
-    if nodes is None and found.sizes.tasks and found.sizes.tasks % per_node == 0:
-        nodes = found.sizes.tasks // per_node
+    per_node = asked.gpus_per_node or found.started.sizes.gpus_per_node or known_hardware()[gpu].gpus_per_node
+    if nodes is None and found.started.sizes.tasks and found.started.sizes.tasks % per_node == 0:
+        nodes = found.started.sizes.tasks // per_node
     if nodes is None:
         raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
     return {"nodes": nodes, "gpus_per_node": per_node}
@@ -117,7 +119,7 @@ def _gpu(found: Found, asked: Asked) -> str:
         likely = nearest(asked.gpu, known)
         hint = f"did you mean {likely}?" if likely else f"there are {', '.join(known)}"
         raise refused("--gpu", f"{asked.gpu!r} is not known", hint)
-    words = (found.sizes.gpu or "").lower().replace("_", "-").replace("|", "-").replace("&", "-").split("-")
+    words = (found.started.sizes.gpu or "").lower().replace("_", "-").replace("|", "-").replace("&", "-").split("-")
     named = {gpu for gpu in known if gpu in words}
     if len(named) == 1:
         return named.pop()
@@ -129,9 +131,9 @@ def _gpu(found: Found, asked: Asked) -> str:
 
 def _model(found: Found, asked: Asked) -> str | dict[str, Any]:
     """A preset's name where it is the same model, else the fields that are not at their default."""
-    if isinstance(found.model, str):
-        return found.model
-    fields = {**found.model, **_given_fields(asked)}
+    if found.reading.preset:
+        return found.reading.preset
+    fields = {**found.reading.model, **_given_fields(asked)}
     if not fields.get("vocab_size"):
         raise refused(
             asked.file, "it does not say how large the vocabulary is: the tokenizer decides", "--vocab-size N"

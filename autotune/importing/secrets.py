@@ -40,11 +40,12 @@ def _without_keys(container: Container) -> Container:
 
 def told(found: Found) -> Found:
     """What is said of it, in a terminal, a document or the recipe's header, without what a word of it may hold."""
+    reading, started = found.reading, found.started
+    kept = tuple(replace(each, words=masked(each.words), why=masked(each.why)) for each in reading.kept)
     return replace(
         found,
-        kept=tuple(replace(each, words=masked(each.words), why=masked(each.why)) for each in found.kept),
-        headers=tuple(masked(word) for word in found.headers),
-        notes=tuple(masked(note) for note in found.notes),
+        reading=replace(reading, kept=kept, notes=tuple(map(masked, reading.notes))),
+        started=replace(started, headers=tuple(map(masked, started.headers)), notes=tuple(map(masked, started.notes))),
     )
 
 

@@ -10,27 +10,27 @@ from dataclasses import replace
 
 from trainer.recipe.rules.check import RULES
 from trainer.recipe.rules.releases import NEWEST, is_among
-from trainer.recipe.rules.rule import Finding, FindingKind, Framework, Rule
+from trainer.recipe.rules.rule import Finding, FindingKind, FrameworkName, Rule
 from trainer.recipe.schema import Recipe
 
 NOT_EXPRESSED = "not-expressed"  # id of the finding that no words say it: the job starts without
 
 
-def check_for(recipe: Recipe, framework: Framework, version: str = NEWEST) -> list[Finding]:
+def check_for(recipe: Recipe, framework: FrameworkName, version: str = NEWEST) -> list[Finding]:
     """Every rule that binds the framework and holds in the version ("0.16.1", "head"), errors first."""
     bound = (rule for rule in RULES if _binds(rule, framework, version))
     found = [_said_by(rule, finding, framework, version) for rule in bound if (finding := rule.finding(recipe))]
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
-def _binds(rule: Rule, framework: Framework, version: str) -> bool:
+def _binds(rule: Rule, framework: FrameworkName, version: str) -> bool:
     """True if the rule speaks of this framework, or of the Megatron-Core under it, in this version."""
     if rule.core_refuses is not None:
         return framework in rule.binds or is_among(rule.core_refuses, version)
-    return bool({Framework.CORE, framework} & set(rule.binds)) and is_among(rule.versions, version)
+    return bool({FrameworkName.CORE, framework} & set(rule.binds)) and is_among(rule.versions, version)
 
 
-def _said_by(rule: Rule, finding: Finding, framework: Framework, version: str) -> Finding:
+def _said_by(rule: Rule, finding: Finding, framework: FrameworkName, version: str) -> Finding:
     """The finding, as an error where this framework in this version stops at it."""
     past = rule.kind is FindingKind.WARNING and not is_among(rule.versions, NEWEST)
     refused = framework in rule.refuses

@@ -167,6 +167,12 @@ def acts(recipe: Settings, name: str) -> bool:
     return name not in ACTS_WHEN or ACTS_WHEN[name](recipe)
 
 
+def requested_knobs(recipe: Settings) -> list[str]:
+    """Knobs that the recipe sets and that can act; null requests nothing."""
+    named = [name for name, knob in KNOBS.items() if knob.section != "knobs" or name in recipe.knobs]
+    return [name for name in named if recipe.knob(name) is not None and acts(recipe, name)]
+
+
 def effective(recipe: Settings, name: str) -> Any:
     """The knob's value in its one spelling; its default where it cannot act. Lists are sorted, they are sets."""
     if not acts(recipe, name):

@@ -16,8 +16,8 @@ from benchmarks.exports.checkout import checkout, tree_of, versions_there
 from tests.autotune.importing.starts import STARTS, asked_of
 from trainer.frameworks.megatron_lm.agreement import SPELLINGS
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
+from trainer.frameworks.megatron_lm.command import with_recipe
 from trainer.frameworks.megatron_lm.settle import settled
-from trainer.frameworks.megatron_lm.words import with_recipe
 from trainer.launch_scripts.argv import join, split
 from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe

@@ -233,7 +233,7 @@ def test_a_command_keeps_what_chooses_its_python() -> None:
         recipe = read(name, CASES[name].given).recipe
         assert recipe.trainer is not None
         assert recipe.trainer.command[:4] == ("uv", "run", "--no-sync", "python")
-        assert "uv" not in {each.name for each in read(name, CASES[name].given).found.launchers}
+        assert "uv" not in {each.name for each in read(name, CASES[name].given).found.started.launchers}
 
 
 def test_a_bridge_line_has_the_sequence_length_of_its_flag_and_what_every_recipe_sets(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.autotune.importing.starts import LAUNCH, STARTS, asked_of
 from tests.places import TRACES
 from trainer.errors import BadInputError
 from trainer.frameworks.megatron_lm.agreement import differences
-from trainer.frameworks.megatron_lm.words import with_recipe
+from trainer.frameworks.megatron_lm.command import with_recipe
 from trainer.recipe import Recipe, load_recipe
 from trainer.recipe.rules import FindingKind, check
 

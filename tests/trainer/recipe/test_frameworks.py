@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import check_for
 from trainer.recipe.rules import FindingKind
-from trainer.recipe.rules.rule import Framework
+from trainer.recipe.rules.rule import FrameworkName
 
 FLEX = "shared-overlap-flex"
 
@@ -15,20 +15,20 @@ def given(**knobs: object) -> Recipe:
     return plain.replace(dict(knobs))
 
 
-def errors(recipe: Recipe, framework: Framework) -> set[str]:
+def errors(recipe: Recipe, framework: FrameworkName) -> set[str]:
     return {found.rule for found in check_for(recipe, framework) if found.kind is FindingKind.ERROR}
 
 
 def test_what_one_framework_alone_refuses_is_an_error_to_it_alone() -> None:
     gathered = given(overlap_param_gather=True, use_distributed_optimizer=True)
-    assert "param-gather-needs-grad-overlap" in errors(gathered, Framework.MEGATRON_LM)
-    assert "param-gather-needs-grad-overlap" not in errors(gathered, Framework.MEGATRON_BRIDGE)
+    assert "param-gather-needs-grad-overlap" in errors(gathered, FrameworkName.MEGATRON_LM)
+    assert "param-gather-needs-grad-overlap" not in errors(gathered, FrameworkName.MEGATRON_BRIDGE)
 
 
 def test_a_warning_to_everyone_is_an_error_to_the_framework_that_stops() -> None:
     two = given(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
-    assert "vpp-two-stages" in errors(two, Framework.MEGATRON_LM)
-    assert "vpp-two-stages" not in errors(two, Framework.MEGATRON_BRIDGE)
+    assert "vpp-two-stages" in errors(two, FrameworkName.MEGATRON_LM)
+    assert "vpp-two-stages" not in errors(two, FrameworkName.MEGATRON_BRIDGE)
 
 
 def test_what_one_framework_mends_and_an_old_core_refuses_is_an_error_to_the_others() -> None:
@@ -38,12 +38,14 @@ def test_what_one_framework_mends_and_an_old_core_refuses_is_an_error_to_the_oth
     )
     kinds = {
         (framework, version): {found.kind for found in check_for(shared, framework, version) if found.rule == FLEX}
-        for framework in (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
+        for framework in (FrameworkName.MEGATRON_LM, FrameworkName.MEGATRON_BRIDGE)
         for version in ("0.16.1", "head")
     }
     assert kinds == {
-        (Framework.MEGATRON_LM, "0.16.1"): {FindingKind.ERROR},
-        (Framework.MEGATRON_LM, "head"): set(),
-        (Framework.MEGATRON_BRIDGE, "0.16.1"): {FindingKind.ERROR},  # 0.3.1 stops: python -m benchmarks.exports_bridge
-        (Framework.MEGATRON_BRIDGE, "head"): {FindingKind.AUTOSET},
+        (FrameworkName.MEGATRON_LM, "0.16.1"): {FindingKind.ERROR},
+        (FrameworkName.MEGATRON_LM, "head"): set(),
+        (FrameworkName.MEGATRON_BRIDGE, "0.16.1"): {
+            FindingKind.ERROR
+        },  # 0.3.1 stops: python -m benchmarks.exports_bridge
+        (FrameworkName.MEGATRON_BRIDGE, "head"): {FindingKind.AUTOSET},
     }

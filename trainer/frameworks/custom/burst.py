@@ -8,8 +8,8 @@ a word `{out}` is a folder for what the trainer writes, `{iterations}` how many 
 from __future__ import annotations
 
 from trainer.frameworks.burst import BurstRequest
+from trainer.frameworks.megatron_lm.command import recipe_words
 from trainer.frameworks.megatron_lm.flags import version_of
-from trainer.frameworks.megatron_lm.words import recipe_words
 from trainer.launch_scripts.variables import environment
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from trainer.frameworks.acting import requested_knobs
 from trainer.frameworks.framework import Plain
-from trainer.frameworks.megatron_bridge.burst import CONFIGURATION
+from trainer.frameworks.megatron_bridge.command import CONFIGURATION
 from trainer.frameworks.megatron_bridge.read import read_config
 from trainer.frameworks.megatron_lm.acting import acting_knobs
 from trainer.recipe import Recipe
+from trainer.recipe.identity import requested_knobs
 
 # Bridge puts torch's dtypes, a graph of the whole iteration and its own precision recipes in their place
 OWN_WORDS = frozenset({"cuda_graph_impl", "moe_router_dtype", "pipeline_model_parallel_layout", "precision"})

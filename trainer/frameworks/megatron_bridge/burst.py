@@ -5,34 +5,18 @@ Source: megatron/bridge/training/config.py 0.3.1.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
-from trainer.frameworks.burst import COMMAND, WRITTEN, BurstRequest
+from trainer.frameworks.burst import BurstRequest
+from trainer.frameworks.megatron_bridge.command import CONFIGURATION, has_overlap, with_recipe
 from trainer.frameworks.megatron_bridge.hydra import literal
 from trainer.frameworks.megatron_bridge.versions import version_of
-from trainer.frameworks.megatron_bridge.words import OVERLAP, with_recipe
-
-CONFIGURATION = "configuration.yaml"  # what Bridge ends with, in its own folder
-_TAKEN_AWAY, _HAS_NONE = f"{OVERLAP}=null", f"{OVERLAP}: null"
 
 
 def burst_argv(request: BurstRequest) -> tuple[str, ...]:
     version = version_of(request.trainer.version)
     overlap = has_overlap(request.folder.parent.parent)
     return (*with_recipe(request.trainer.command, request.recipe, version, overlap=overlap), *_burst_words(request))
-
-
-def has_overlap(bursts: Path) -> bool:
-    """Whether the Bridge recipe has a `comm_overlap`, by the first burst that left Bridge's configuration without
-    having taken it away; True where none did."""
-    for configuration in sorted(bursts.glob(f"*/{WRITTEN}/{CONFIGURATION}")):
-        command = configuration.parent.parent / COMMAND
-        if not command.exists() or _TAKEN_AWAY in shlex.split(command.read_text()):
-            continue
-        return _HAS_NONE not in configuration.read_text(errors="replace").splitlines()
-    return True
 
 
 def _burst_words(request: BurstRequest) -> Iterator[str]:

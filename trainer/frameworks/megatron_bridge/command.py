@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from trainer.frameworks.burst import COMMAND, WRITTEN
 from trainer.frameworks.framework import RankCommand
-from trainer.frameworks.megatron_bridge.burst import has_overlap
-from trainer.frameworks.megatron_bridge.overrides import unsaid
-from trainer.frameworks.megatron_bridge.versions import version_of
-from trainer.frameworks.megatron_bridge.words import with_recipe
+from trainer.frameworks.megatron_bridge.overrides import Override, unsaid, written
+from trainer.frameworks.megatron_bridge.precision import FIELDS, NAMES
+from trainer.frameworks.megatron_bridge.versions import NEWEST, Version, version_of
 from trainer.recipe import Recipe
+from trainer.recipe.identity import effective
+from trainer.recipe.knobs import KNOBS
 from trainer.values import knob_value
+
+PLACE = "{args}"
+_OVERRIDE = re.compile(r"(?:~|\++)?([A-Za-z_][\w.]*)(?:=|$)")  # section.key=value
+OVERLAP = "comm_overlap"
+OF_OVERLAP = tuple(name for name, knob in KNOBS.items() if (knob.megatron_bridge or "").startswith(f"{OVERLAP}."))
+CONFIGURATION = "configuration.yaml"  # what Bridge ends with, in its own folder
+_TAKEN_AWAY, _HAS_NONE = f"{OVERLAP}=null", f"{OVERLAP}: null"
 
 
 def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> RankCommand:
@@ -21,3 +33,67 @@ def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> Rank
     overlap = bursts is None or has_overlap(bursts)
     lost = (f"{each.what}: {knob_value(each.value)} ({each.why})" for each in unsaid(recipe, version))
     return RankCommand(argv=with_recipe(command, recipe, version, overlap=overlap), lost=tuple(lost))
+
+
+def with_recipe(
+    command: Sequence[str], recipe: Recipe, version: Version = NEWEST, *, overlap: bool = True
+) -> tuple[str, ...]:
+    """The command with what the recipe mentions as overrides behind it, or where it says {args}; of a path that both
+    set, the recipe's stands. What the recipe does not mention stays as the Bridge recipe has it. `overlap`: whether
+    that one has a `comm_overlap`, as most have."""
+    words = tuple(each.word for each in mentioned(recipe, version, overlap=overlap))
+    paths = {_path(word) for word in words}
+    kept = [word for word in command if word.startswith("-") or "=" not in word or _path(word) not in paths]
+    at = kept.index(PLACE) if PLACE in kept else len(kept)
+    return (*kept[:at], *words, *kept[at + 1 :])
+
+
+def has_overlap(bursts: Path) -> bool:
+    """Whether the Bridge recipe has a `comm_overlap`, by the first burst that left Bridge's configuration without
+    having taken it away; True where none did."""
+    for configuration in sorted(bursts.glob(f"*/{WRITTEN}/{CONFIGURATION}")):
+        command = configuration.parent.parent / COMMAND
+        if not command.exists() or _TAKEN_AWAY in shlex.split(command.read_text()):
+            continue
+        return _HAS_NONE not in configuration.read_text(errors="replace").splitlines()
+    return True
+
+
+def mentioned(recipe: Recipe, version: Version = NEWEST, *, overlap: bool = True) -> Iterator[Override]:
+    """Layout, batch and precision; the model where the recipe writes it out, not where it names it; written knobs.
+
+    Bridge lays `comm_overlap` and its named precision over everything else. They are taken away where the recipe
+    mentions all that they decide; else they stay, and a knob is written inside `comm_overlap`. Where the Bridge recipe
+    has none, there is nothing to write inside of, and a knob is written where it acts.
+    """
+    whole = all(name in recipe.knobs for name in OF_OVERLAP)
+    inside = overlap and not whole
+    by_name = NAMES.get(recipe.training.precision) if not any(name in recipe.knobs for name in FIELDS) else None
+    if by_name:
+        yield Override(what="precision", path="mixed_precision", value=by_name)
+    for each in written(recipe, version):
+        if each.what == "precision" and by_name:
+            continue
+        if each.what in OF_OVERLAP and inside:
+            continue
+        if _wanted(recipe, each.what, whole=whole):
+            yield each
+    if inside:
+        for name in OF_OVERLAP:
+            if name in recipe.knobs:
+                yield Override(what=name, path=str(KNOBS[name].megatron_bridge), value=effective(recipe, name))
+
+
+def words_by_path(argv: Sequence[str]) -> dict[str, str]:
+    """Each override of a command as text for a shell, by its path."""
+    return {found[1]: shlex.quote(word) for word in argv if (found := _OVERRIDE.match(word)) and "." in found[1]}
+
+
+def _wanted(recipe: Recipe, what: str, *, whole: bool) -> bool:
+    if what in KNOBS:
+        return KNOBS[what].section != "knobs" or what in recipe.knobs
+    return whole if what == OVERLAP else not isinstance(recipe.model, str)
+
+
+def _path(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")

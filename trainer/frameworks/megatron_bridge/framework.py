@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from trainer.frameworks.framework import Framework
 from trainer.frameworks.megatron_bridge.acting import acting_in_folder
-from trainer.frameworks.megatron_bridge.burst import CONFIGURATION, burst_argv
-from trainer.frameworks.megatron_bridge.command import rank_command
+from trainer.frameworks.megatron_bridge.burst import burst_argv
+from trainer.frameworks.megatron_bridge.command import CONFIGURATION, rank_command, words_by_path
 from trainer.frameworks.megatron_bridge.reader import READER
 from trainer.frameworks.megatron_bridge.refusals import findings_for
 from trainer.frameworks.megatron_bridge.script import script
-from trainer.frameworks.megatron_bridge.words import words_by_path
 from trainer.frameworks.megatron_lm.log import LOG_PATTERNS
 
 FRAMEWORK = Framework(

@@ -8,7 +8,7 @@ from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
 from trainer.recipe.identity import effective
 from trainer.recipe.rules import Finding, FindingKind
-from trainer.recipe.rules.rule import BRIDGE, Framework
+from trainer.recipe.rules.rule import BRIDGE, FrameworkName
 
 
 def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
@@ -20,7 +20,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
     whole = effective(recipe, "cuda_graph_impl") == "full_iteration"
     as_scope = {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}
     exported = recipe.replace(as_scope) if whole and known < GRAPH_MODULES else recipe
-    found = check_for(exported, Framework.MEGATRON_BRIDGE, core_of(known))
+    found = check_for(exported, FrameworkName.MEGATRON_BRIDGE, core_of(known))
     named = ".".join(map(str, known))
     lost = [_finding(each, named) for each in unsaid(recipe, known)]
     return sorted([*found, *lost], key=lambda finding: finding.kind is not FindingKind.ERROR)

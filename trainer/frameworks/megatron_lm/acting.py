@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.frameworks.acting import requested_knobs
 from trainer.frameworks.framework import Plain
 from trainer.frameworks.megatron_lm.arguments import defaults
 from trainer.frameworks.megatron_lm.log import logged_values
 from trainer.frameworks.megatron_lm.read import read_values
 from trainer.recipe import Recipe
+from trainer.recipe.identity import requested_knobs
 
 
 def acting_knobs(recipe: Recipe, log: str) -> dict[str, Plain]:

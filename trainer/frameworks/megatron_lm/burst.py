@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainer.frameworks.burst import BurstRequest
+from trainer.frameworks.megatron_lm.command import with_recipe
 from trainer.frameworks.megatron_lm.flags import version_of
-from trainer.frameworks.megatron_lm.words import with_recipe
 from trainer.launch_scripts.argv import without
 
 # Of the user's command and none of a burst: it saves nothing, loads nothing, evaluates nothing and reports to nobody

@@ -11,9 +11,9 @@ from trainer.errors import refused
 from trainer.frameworks.megatron_lm.agreement import differences
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
 from trainer.frameworks.megatron_lm.checkout import version_beside
+from trainer.frameworks.megatron_lm.command import of_a_fork, with_recipe
 from trainer.frameworks.megatron_lm.log import has_arguments, logged_values
 from trainer.frameworks.megatron_lm.read import read, read_values
-from trainer.frameworks.megatron_lm.words import of_a_fork, with_recipe
 from trainer.frameworks.reading import Difference, Document, ImportRequest, Kept, Reader, Reading
 from trainer.launch_scripts.launchers import Sizes
 from trainer.recipe import Recipe

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.frameworks.megatron_lm.beside import environment_beside
+from trainer.frameworks.megatron_lm.command import of_a_fork, unmentioned
 from trainer.frameworks.megatron_lm.flags import since, version_of
 from trainer.frameworks.megatron_lm.model import model_spellings
 from trainer.frameworks.megatron_lm.spelling import Spelling, knob_spellings, whole_iteration
-from trainer.frameworks.megatron_lm.words import of_a_fork, unmentioned
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED, check_for
 from trainer.recipe.rules import Finding, FindingKind
-from trainer.recipe.rules.rule import MEGATRON_LM, Framework
+from trainer.recipe.rules.rule import MEGATRON_LM, FrameworkName
 
 NO_SUCH_FLAG = "flag-of-version"  # another version has the flag: this one refuses the argument
 
@@ -26,7 +26,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
     """
     known = version_of(version)
     exported = recipe.replace(_completed(recipe, known))
-    found = check_for(exported, Framework.MEGATRON_LM, known)
+    found = check_for(exported, FrameworkName.MEGATRON_LM, known)
     spellings = (*model_spellings(recipe, known), *knob_spellings(recipe, known))
     lost = [_finding(spelling, known) for spelling in spellings if spelling.lost]
     return sorted([*found, *lost], key=lambda finding: finding.kind is not FindingKind.ERROR)

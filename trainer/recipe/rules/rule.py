@@ -26,7 +26,7 @@ class FindingKind(StrEnum):
     FALLBACK = "fallback"  # Megatron does something else instead
 
 
-class Framework(StrEnum):
+class FrameworkName(StrEnum):
     """A reader of recipes that rules name. What Megatron-Core refuses, every framework refuses."""
 
     CORE = "core"
@@ -35,11 +35,11 @@ class Framework(StrEnum):
     OURS = "moe-autotune"
 
 
-CORE = (Framework.CORE,)
-MEGATRON_LM = (Framework.MEGATRON_LM,)
-BRIDGE = (Framework.MEGATRON_BRIDGE,)
-OURS = (Framework.OURS,)
-LM_AND_BRIDGE = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
+CORE = (FrameworkName.CORE,)
+MEGATRON_LM = (FrameworkName.MEGATRON_LM,)
+BRIDGE = (FrameworkName.MEGATRON_BRIDGE,)
+OURS = (FrameworkName.OURS,)
+LM_AND_BRIDGE = (FrameworkName.MEGATRON_LM, FrameworkName.MEGATRON_BRIDGE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Finding:
     hint: str
     knobs: tuple[str, ...]
     source: str
-    binds: tuple[Framework, ...] = CORE
+    binds: tuple[FrameworkName, ...] = CORE
     versions: str = EVERY_RELEASE_WORD
     suggestion: Suggestion = field(default_factory=dict)
 
@@ -115,8 +115,8 @@ class Rule:
     breaking: Example
     passing: Example
     kind: FindingKind = FindingKind.ERROR
-    binds: tuple[Framework, ...] = CORE
-    refuses: tuple[Framework, ...] = ()  # frameworks that stop there, although the recipe runs elsewhere
+    binds: tuple[FrameworkName, ...] = CORE
+    refuses: tuple[FrameworkName, ...] = ()  # frameworks that stop there, although the recipe runs elsewhere
     versions: SpecifierSet = EVERY_RELEASE
     versions_note: str = ""  # about the releases, for people
     core_refuses: SpecifierSet | None = None  # releases that refuse what the frameworks of `binds` mend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.frameworks.megatron_bridge.words import OF_OVERLAP, with_recipe
+from trainer.frameworks.megatron_bridge.command import OF_OVERLAP, with_recipe
 from trainer.recipe import Recipe
 
 LINE = ("python", "run.py", "--recipe", "qwen3_30b_a3b_pretrain_config", "checkpoint.save=/ckpt")
