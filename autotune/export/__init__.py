@@ -14,7 +14,7 @@ from trainer.recipe import Recipe
 
 
 def targets() -> dict[str, Target]:
-    """Every target by name: the files here, and the frameworks that have a script."""
+    """Returns every target by name: the files here, and the frameworks that have a script."""
     modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
     here = (getattr(module, "TARGET", None) for module in modules)
     found = [*here, *map(framework_target, frameworks())]

@@ -107,7 +107,7 @@ def _refuse_open(argv: Iterable[str], asked: Asked, *, env: Iterable[str] = ()) 
 
 
 def _program() -> tuple[str, ...]:
-    """The program that a file of arguments alone is for."""
+    """Returns the program that a file of arguments alone is for."""
     return next(reader.program for _, reader in readers() if reader.program)
 
 

@@ -63,7 +63,7 @@ class Found:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What of the command stays."""
+        """Returns what stays of the command."""
         return (*self.started.program, *self.reading.rest)
 
     @property
@@ -72,7 +72,7 @@ class Found:
 
 
 def world_size(sizes: Sizes, asked: Asked) -> int | None:
-    """The number of ranks, where the user, the file or the table of GPUs says it."""
+    """Returns the number of ranks, where the user, the file or the table of GPUs says it."""
     nodes = asked.nodes or sizes.nodes
     per_node = asked.gpus_per_node or sizes.gpus_per_node
     if per_node is None and asked.gpu in known_hardware():

@@ -59,7 +59,7 @@ def _found(text: str, asked: Asked) -> Found:
 
 
 def _of_mapping(data: dict[str, Any], text: str, asked: Asked) -> Found:
-    """What a JSON or YAML document says."""
+    """Reads a JSON or YAML document."""
     if hugging_face.is_config(data):
         return hugging_face.from_config(data, asked)
     for framework, reader in readers():
@@ -87,7 +87,7 @@ def _recorded(data: dict[str, Any], asked: Asked) -> Found:
 
 
 def _arguments(started: Started, asked: Asked, what: str) -> Found:
-    """A file of arguments, which are those of the framework whose program is assumed."""
+    """Reads a file of arguments as those of the framework whose program is assumed."""
     title = next(framework.title for framework, reader in readers() if reader.program == started.program)
     return _command(started, asked, f"{what} of {title}'s arguments")
 
@@ -108,7 +108,7 @@ def _command(started: Started, asked: Asked, what: str) -> Found:
 
 
 def _reader_of(started: Started) -> tuple[Framework, Reader] | None:
-    """The framework whose command it is."""
+    """Returns the framework whose command it is."""
     return next((pair for pair in readers() if pair[1].starts(started.argv)), None)
 
 
@@ -121,7 +121,7 @@ def _of_command(
     what: str,
     stays: frozenset[str] = frozenset(),
 ) -> Found:
-    """What the command says, its argument list divided. `stays`: names whose words are left in it all the same."""
+    """Reads the command, its argument list divided. `stays`: names whose words are left in it all the same."""
     request = _request(asked, ranks=world_size(started.sizes, asked))
     reading = reader.read_command(started.argv, request, stays)
     _refuse_missing(framework, reading, started, asked)
@@ -130,7 +130,7 @@ def _of_command(
 
 
 def _of_document(what: str, framework: Framework, reading: Reading, asked: Asked) -> Found:
-    """A file that a trainer wrote, which says no command."""
+    """Describes a file that a trainer wrote, which says no command."""
     started = Started(sizes=reading.sizes)
     _refuse_missing(framework, reading, started, asked)
     return Found(what=f"{what} of {framework.title}", reading=reading, started=started)
@@ -178,7 +178,7 @@ def _agreed(first: Imported, asked: Asked) -> Imported:
 
 
 def _lost(reader: Reader, imported: Imported, asked: Asked) -> dict[str, Difference]:
-    """What the command meant otherwise than the recipe's words beside what stayed of it."""
+    """Returns what the command meant otherwise than the recipe's words beside what stayed of it."""
     if reader.differences is None:
         return {}
     started, stayed = imported.found.started, imported.found.reading.rest

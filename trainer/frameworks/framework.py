@@ -25,10 +25,11 @@ class RankCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """A framework's answers. A `version` is text as `--for` takes it, None the newest; BadInputError if it is none.
+    """A framework as its folder describes it. A version is text as `--for` takes it, None the newest.
 
     `rank_command` takes a recipe, a version and the folder of its study's bursts; `burst_argv` is its shorter run in a
-    burst. `acting_knobs` takes a recipe, the folder that the trainer wrote to and the log of rank 0.
+    burst. `acting_knobs` takes a recipe, the folder that the trainer wrote to and the log of rank 0. BadInputError for
+    a version that is none.
     """
 
     name: str  # in `trainer.kind`, `--to` and `--for`

@@ -8,8 +8,7 @@ from trainer.recipe.models import presets
 
 
 def same_preset(model: Architecture) -> str | None:
-    """The preset that this model is: the same words in Megatron-LM, which name every field that acts, and the same
-    vocabulary."""
+    """Returns the preset of the same vocabulary and the same words in Megatron-LM, which name every field that acts."""
     words = model_words(model)
     alike = (name for name, preset in presets().items() if preset.vocab_size == model.vocab_size)
     return next((name for name in alike if words is not None and model_words(presets()[name]) == words), None)

@@ -11,22 +11,22 @@ from trainer.recipe.framework_names import DEFAULT, framework_names
 
 
 def framework_named(name: str) -> Framework:
-    """The framework of this name, loaded from its folder."""
+    """Loads the framework of this name from its folder."""
     framework: Framework = import_module(f"trainer.frameworks.{name.replace('-', '_')}.framework").FRAMEWORK
     return framework
 
 
 def frameworks() -> tuple[Framework, ...]:
-    """All of them, by name."""
+    """Returns all of them, by name."""
     return tuple(map(framework_named, framework_names()))
 
 
 def framework_of(recipe: Recipe) -> Framework:
-    """The framework of the user's trainer; of a recipe without one, that whose own program trains it."""
+    """Returns the framework of the user's trainer, or of a recipe without one that whose own program trains it."""
     return framework_named(recipe.trainer.kind if recipe.trainer else DEFAULT)
 
 
 def readers() -> tuple[tuple[Framework, Reader], ...]:
-    """The frameworks that have a reader, in the order in which these are asked."""
+    """Returns the frameworks that have a reader, in the order in which these are asked."""
     found = ((framework, framework.reader) for framework in frameworks() if framework.reader)
     return tuple(sorted(found, key=lambda pair: pair[1].order))

@@ -53,7 +53,7 @@ def without(argv: Sequence[str], flags: Collection[str]) -> tuple[str, ...]:
 
 
 def words_by_flag(argv: Sequence[str]) -> dict[str, str]:
-    """Each flag's words as text for a shell, by the flag; of equal flags the last."""
+    """Maps each flag to its words as text for a shell; of equal flags the last stands."""
     return {words.flag: shlex.join(words.argv) for words in split(argv) if words.flag is not None}
 
 

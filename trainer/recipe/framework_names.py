@@ -1,4 +1,4 @@
-"""The names that `trainer.kind` takes: those of the folders of `trainer/frameworks`, none of which is loaded here."""
+"""Lists the names that `trainer.kind` takes: of the folders of `trainer/frameworks`, none of which is loaded here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ FOLDERS = [Path(__file__).parents[1] / "frameworks"]
 
 @cache
 def framework_names() -> tuple[str, ...]:
-    """In alphabetical order: `megatron-lm` is the folder `megatron_lm`."""
+    """Returns the names in alphabetical order: `megatron-lm` is the folder `megatron_lm`."""
     files = (file for folder in FOLDERS for file in folder.glob("*/framework.py"))
     return tuple(sorted(file.parent.name.replace("_", "-") for file in files))

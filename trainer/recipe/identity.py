@@ -168,7 +168,7 @@ def acts(recipe: Settings, name: str) -> bool:
 
 
 def requested_knobs(recipe: Settings) -> list[str]:
-    """Knobs that the recipe sets and that can act; null requests nothing."""
+    """Lists knobs that the recipe sets and that can act; null requests nothing."""
     named = [name for name, knob in KNOBS.items() if knob.section != "knobs" or name in recipe.knobs]
     return [name for name in named if recipe.knob(name) is not None and acts(recipe, name)]
 

@@ -84,7 +84,7 @@ def outcome_of(job: Job, reading: Reading, ended: Ended) -> Outcome:
 
 
 def _acting(job: Job) -> dict[str, Plain]:
-    """Knobs as the trainer says it runs with them, of its own folder or the log of rank 0."""
+    """Asks the framework which knobs the trainer says it runs with, in its folder or the log of rank 0."""
     path, log = mailbox.log_path(job.folder, 0), ""
     if path.exists():
         with path.open(errors="replace") as file:

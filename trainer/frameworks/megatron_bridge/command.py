@@ -26,7 +26,7 @@ _TAKEN_AWAY, _HAS_NONE = f"{OVERLAP}=null", f"{OVERLAP}: null"
 
 
 def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> RankCommand:
-    """The command for a release; `bursts` of the study tell whether the Bridge recipe has a `comm_overlap`.
+    """Writes the command for a release; `bursts` of the study tell whether the Bridge recipe has a `comm_overlap`.
     BadInputError for a release that is none."""
     version = version_of(named)
     command = () if recipe.trainer is None else recipe.trainer.command
@@ -85,7 +85,7 @@ def mentioned(recipe: Recipe, version: Version = NEWEST, *, overlap: bool = True
 
 
 def words_by_path(argv: Sequence[str]) -> dict[str, str]:
-    """Each override of a command as text for a shell, by its path."""
+    """Maps each path to its override, as text for a shell."""
     return {found[1]: shlex.quote(word) for word in argv if (found := _OVERRIDE.match(word)) and "." in found[1]}
 
 

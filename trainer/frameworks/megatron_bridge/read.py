@@ -91,7 +91,7 @@ def preset_of(recipe_name: str) -> str | None:
 
 
 def _passed(rest: Sequence[str]) -> tuple[str, ...]:
-    """Paths and flags of the words that stay."""
+    """Returns paths and flags of the words that stay."""
     matches = ((OVERRIDE.fullmatch(word), word) for word in rest)
     names = (match[1] if match else word.partition("=")[0] for match, word in matches if match or word.startswith("-"))
     return tuple(dict.fromkeys(names))

@@ -34,7 +34,7 @@ def is_config(data: Any) -> bool:
 
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
-    """What the line says. What its Bridge recipe says beside is not in the file."""
+    """Reads what the line says. What its Bridge recipe says beside is not in the file."""
     reading = read_overrides(argv)
     recipe = _value_of(argv, RECIPE)
     base = f"the Bridge recipe {recipe}" if recipe else "its Bridge recipe"
@@ -46,7 +46,7 @@ def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[s
 
 
 def _with_model(recipe: str | None, reading: Reading, request: ImportRequest) -> Reading:
-    """The preset that the Bridge recipe is named after with the line's own fields, or the line's where it says all."""
+    """Adds the preset that the Bridge recipe is named after, unless the line itself says the whole model."""
     named = request.given.get("model") or (preset_of(recipe) if recipe else None)
     if named in presets():
         model = {**presets()[named].model_dump(), **reading.model} if reading.model else {}
@@ -61,7 +61,7 @@ def _with_model(recipe: str | None, reading: Reading, request: ImportRequest) ->
 
 
 def read_configuration(data: Any, request: ImportRequest) -> Reading:
-    """A whole configuration: every knob is in it, its command is not."""
+    """Reads a whole configuration: every knob is in it, its command is not."""
     note = (
         "a configuration has no command: bursts run our own model (engine megatron); import the launch line for yours"
     )

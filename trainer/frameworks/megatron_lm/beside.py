@@ -139,7 +139,7 @@ def environment_beside(recipe: Recipe) -> dict[str, Beside]:
 
 
 def demanded_variables(recipe: Recipe) -> dict[str, str]:
-    """Values of the variables that the recipe leaves to their default and the parser does not."""
+    """Returns values of the variables that the recipe leaves to their default and the parser does not."""
     return {name: beside.words[0] for name, beside in environment_beside(recipe).items()}
 
 

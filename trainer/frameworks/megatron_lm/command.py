@@ -31,7 +31,7 @@ SHORT = ("--train-iters", "50", "--lr", "3e-4", "--min-lr", "3e-5", "--lr-decay-
 
 
 def rank_command(recipe: Recipe, named: str | None, bursts: Path | None) -> RankCommand:
-    """The command in the words of a version. BadInputError for one that is none."""
+    """Writes the command in the words of a version. BadInputError for one that is none."""
     version = version_of(named)
     trainer = recipe.trainer
     argv = _own_program(recipe, version) if trainer is None else with_recipe(trainer.command, recipe, version)

@@ -40,7 +40,7 @@ def starts(argv: Sequence[str]) -> bool:
 
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
-    """The argument list divided. `stays`: names whose words are left in it although the recipe has them."""
+    """Divides the argument list. `stays`: names whose words are left in it although the recipe has them."""
     if SCHEDULE in {word.partition("=")[0] for word in argv}:
         raise refused(request.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
     reading = read(argv, world_size=request.ranks, stays=stays)
@@ -48,7 +48,7 @@ def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[s
 
 
 def read_log(text: str, request: ImportRequest) -> Reading:
-    """The dump at the start of a log: values after validation, so that their command cannot be known."""
+    """Reads the dump at the start of a log: values after validation, so that their command cannot be known."""
     values = logged_values(text)
     if not values:
         raise refused(request.file, "its argument dump is cut off", "name the log of rank 0 from its start")
@@ -68,7 +68,7 @@ def read_log(text: str, request: ImportRequest) -> Reading:
 
 
 def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
-    """The arguments that a trainer had inside: its launcher makes them, and no command line has them."""
+    """Reads the arguments that a trainer had inside: its launcher makes them, and no command line has them."""
     world = values.get("world_size")
     per_node = request.ranks_per_node or (min(8, world) if world else None)
     return replace(
@@ -79,7 +79,7 @@ def read_settled(values: Mapping[str, Any], request: ImportRequest) -> Reading:
 
 
 def _read_final(values: Mapping[str, Any]) -> Reading:
-    """Values after validation; what a recipe does not hold of them is kept."""
+    """Reads values after validation; what a recipe does not hold of them is kept."""
     reading = read_values({**defaults(), **values}, world_size=values.get("world_size"))
     return replace(reading, kept=tuple(Kept(words=field, why=why) for field, why in reading.unread.items()))
 

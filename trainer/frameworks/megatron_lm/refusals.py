@@ -33,7 +33,7 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 
 
 def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
-    """Warnings of what the user's command decides instead of the recipe."""
+    """Returns warnings of what the user's command decides instead of the recipe."""
     left = [_left(field, flag) for field, flag in unmentioned(command, recipe)]
     return left + [_not_judged(field, words) for field, words in of_a_fork(command)]
 
