@@ -18,7 +18,7 @@ from trainer.recipe.rules.examples import FULL
 BURST = {"engine": "megatron", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1, "deadline_s": 600}
 # knobs of the packaged CPU recipe -> the fixes that answer them
 PLANTED: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "memory: everything is recomputed with room": (FULL, {"drop_recompute"}),
+    "memory: everything is recomputed with room": (FULL | {"micro_batch_size": 4}, {"drop_recompute"}),
     "host: garbage is collected before each step": (
         {"manual_gc": True, "manual_gc_interval": 1, "micro_batch_size": 1, "seq_length": 32},
         {"manual_gc", "micro_batch_up", "manual_gc_interval"},
