@@ -18,8 +18,9 @@ _RULES = {rule.id: rule for rule in RULES}
 
 def findings_of(recipe: Recipe) -> list[Finding]:
     """Every finding, errors first. A knob that the trainer cannot be told is an error: it would run without."""
-    trainer, framework = recipe.trainer, framework_of(recipe)
-    if recipe.burst.engine != "command" or trainer is None or framework.findings is None:
+    trainer = recipe.trainer if recipe.burst.engine == "command" else None
+    framework = framework_of(recipe) if trainer else None
+    if trainer is None or framework is None or framework.findings is None:
         return check(recipe)
     found = [_refused(finding) for finding in framework.findings(recipe, trainer.version)]
     found += framework.command_findings(trainer.command, recipe)
