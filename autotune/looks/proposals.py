@@ -52,7 +52,6 @@ def _sentence(*clauses: str | None) -> str:
     return "; ".join(clause for clause in clauses if clause)
 
 
-# --- proposals ----------------------------------------------------------------------------------------------------
 def _wall(found: Figures | None) -> str | None:
     if found is None:
         return None
@@ -178,7 +177,6 @@ def _published(figures: Figures) -> str:
     return _sentence(_wall(figures["wall"]), said)
 
 
-# --- ends ---------------------------------------------------------------------------------------------------------
 def _nothing_fits(figures: Figures) -> str:
     nodes = figures["fewest_nodes"]
     needs = (
@@ -254,7 +252,6 @@ def _deadline(figures: Figures) -> str:
     return f"the deadline was reached: {figures['at']}" if "at" in figures else "the deadline was reached"
 
 
-# --- considered and not tried -------------------------------------------------------------------------------------
 def _refused_before(figures: Figures) -> str:
     named = ", ".join(f"{knob} {' or '.join(values)}" for knob, values in figures["values"].items())
     return f"trial {figures['trial']} was refused for {named}: {figures['evidence'][:LONGEST_EVIDENCE]}"

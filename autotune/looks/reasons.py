@@ -12,8 +12,8 @@ from policies.trial import Trial
 
 Figures = Mapping[str, Any]
 
-# Noise band above which a comparison is shown as too noisy, a fraction of throughput: at ±100 % a candidate may be twice
-# as fast as measured, or half as fast.
+# Noise band above which a comparison is shown as too noisy, a fraction of throughput: at ±100 % a candidate may be
+# twice as fast as measured, or half as fast.
 MAX_BAND = 1.0
 
 

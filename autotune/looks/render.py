@@ -23,7 +23,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 
 def render(template: str, **values: Any) -> str:
-    """Renders a template of the folders in `TEMPLATE_FOLDERS`. Raises if the template uses a name that `values` lacks."""
+    """Renders a template of TEMPLATE_FOLDERS to a page. Raises if the template uses a name that `values` lacks."""
     return (
         _environment().get_template(template).render(css=Markup(_text("page.css")), page_js=script("page.js"), **values)
     )

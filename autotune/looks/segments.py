@@ -201,7 +201,7 @@ def words_of(key: str) -> str:
 
 
 def within(kind: Kind, steps: Sequence[Partition]) -> list[tuple[str, float]]:
-    """What the average step's time of a kind is made of, (key, microseconds), largest first."""
+    """Returns (key, microseconds) that the average step's time of a kind consists of, largest first."""
     return [(name, us) for name, us in by_size(mean_of(steps, kind.within)) if us > NOISE_US]
 
 

@@ -25,8 +25,8 @@ from autotune.tuning.standing import RATE, Standing, clock_words, rows_of
 from policies.fixes import FIXES
 from policies.trial import Trial
 
-LATE_BURSTS = 4.0  # mean burst durations after which a page is shown as late (judged)
-FIRST_BURST_S = 1800.0  # the same until the first burst has ended, when there is no mean (judged)
+LATE_BURSTS = 4.0  # mean burst durations after which a page is shown as late
+FIRST_BURST_S = 1800.0  # the same until the first burst has ended, when there is no mean
 
 
 @dataclass(frozen=True, kw_only=True)

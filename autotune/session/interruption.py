@@ -56,8 +56,8 @@ class Interruption:
     def by_ctrl_c(self) -> bool:
         return self._received == signal.SIGINT
 
-    def last_word(self, told: str = "") -> Ended:
-        """Returns the journal's last event; `told` is the reason if no signal was received."""
+    def last_word(self, reason: str = "") -> Ended:
+        """Returns the journal's last event; `reason` is the reason if no signal was received."""
         self.settle()
         if self._received == signal.SIGALRM and self._until is not None:
             at = f"{datetime.fromtimestamp(self._until):%H:%M}"
@@ -65,7 +65,7 @@ class Interruption:
         by = next((words for number, words in SIGNALS.items() if number == self._received), "a signal")
         why = why_told(os.environ) if self._received == signal.SIGTERM else None
         said = f"ended by {by}" + (f": {why}" if why else "")
-        because = said if self.received else told or said
+        because = said if self.received else reason or said
         return Ended(status="interrupted", reason=Reason(kind=ReasonKind.INTERRUPTED, figures={"because": because}))
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

@@ -110,7 +110,7 @@ class Session:
                         probe_links(study)
                         return loop_of(study, engine, self.limits).run()
                 except (KeyboardInterrupt, OverError):
-                    interruption.settle()  # closing the engine takes a moment, and a second Ctrl-C must not interrupt it
+                    interruption.settle()  # a second Ctrl-C must not interrupt the engine's closing
                     raise
         except KeyboardInterrupt as ending:
             return study.journal.append(interruption.last_word(str(ending)))

@@ -64,7 +64,7 @@ class Bench:
 
     @property
     def spent_out(self) -> Reason | None:
-        """Returns the limit that forbids another burst as long as the last one; None while one is allowed."""
+        """Returns the limit that another burst of the last one's length would exceed; None if there is none."""
         history, hours = self.journal.history, self.burst_gpu_hours
         last = history.finished[-1] if history.finished else None
         if self.spent >= self.budget:

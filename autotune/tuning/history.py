@@ -169,7 +169,7 @@ class History:
         self.lost_in_a_row += 1
         known = event.cost_s if event.cost_s is not None else event.seconds
         self._stop_running(event.at, seconds=known)
-        self._running = event.trial, event.at  # it runs again
+        self._running = event.trial, event.at  # the burst runs again
 
     @_fold.register
     def _(self, event: Refused) -> None:

@@ -163,8 +163,8 @@ def _weigh(candidate: Trial, wall: Comparison, cpu: Comparison | None, figures: 
 
 
 def _cpu_decides(wall: Comparison, cpu: Comparison | None) -> bool:
-    """Returns whether CPU time may accept the candidate: it is clear, wall-clock time is NOISY, and its mean gain is
-    positive."""
+    """Returns whether CPU time accepts the candidate: its gain is clear and in every pair, the wall-clock band is above
+    NOISY times its band, and the mean wall-clock gain is positive."""
     if cpu is None or wall.log_gain <= 0:
         return False
     return cpu.clear and cpu.pairs_agree and wall.band > NOISY * cpu.band
@@ -196,7 +196,7 @@ def _compare(candidate: Trial, best: Trial, noise: Noise) -> Comparison | None:
 
 
 def _interleaved(candidate: Trial, best: Trial, cost: Cost) -> list[tuple[float, float]]:
-    """Returns (best, candidate) log costs of consecutive bursts: drift of the machine affects both alike."""
+    """Returns (best, candidate) log costs of consecutive bursts, which a drift of the machine affects equally."""
     theirs = dict(zip(best.bursts, best.outcomes, strict=True))
     return [
         (math.log(median(cost(theirs[burst - 1]))), math.log(median(cost(outcome))))

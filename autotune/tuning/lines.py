@@ -38,7 +38,7 @@ from policies.trial import Status, Trial
 from trainer.burst import Failure, Outcome
 from trainer.probe.links import Links
 
-MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # above these the line names them (judged)
+MAX_CLOCKS_APART_S, MAX_FOLDER_LAG_S = 0.5, 3.0  # larger values are in the line
 FAILED = {Status.OOM: "out of memory", Status.FAILED: "it does not run"}  # the burst's own line has the evidence
 
 

@@ -30,7 +30,7 @@ from trainer.recipe import Recipe
 LATER_PASSES = PHASES[PHASES.index(Phase.SCALE) :]
 MAX_PAIRS = 3  # interleaved pairs of bursts that confirm a comparison
 MAX_RECONSIDERED = 2  # inconclusive trials that are measured again
-MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up (judged)
+MAX_HALF_WIDTH = 0.03  # of the speed-up's interval, relative to the speed-up
 
 
 class Adviser(Protocol):
@@ -40,7 +40,7 @@ class Adviser(Protocol):
     def propose(self, best: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None: ...
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the recipe closest to `given`, which does not run, that may run; None if such a trial exists."""
+        """Returns `given`, which does not run, with the fewest changes that may make it run; None if one was tried."""
         ...
 
     def why_stopped(self, best: Trial, trials: Sequence[Trial]) -> Reason:

@@ -47,7 +47,7 @@ class Tolerance:
     other_weights: float
 
 
-# Reduction order alone moves fp32 losses by about 1e-6 a step and bf16 losses by about 1e-3 (8 bits of mantissa); both
+# Reduction order alone moves fp32 losses by about 1e-6 per step and bf16 losses by about 1e-3 (8 bits of mantissa); both
 # grow over the steps of a burst. Another micro batch moved fp32 losses by 1.1e-3 within 7 steps (16 experts, 2 CPU
 # ranks, `cpu-moe-slow`, micro batch 1 against 4). Other weights move the level by a few per cent around ln(vocabulary).
 TOLERANCES = {

@@ -163,7 +163,6 @@ def _document(trial: Trial, base: Recipe) -> Expected:
     }
 
 
-# --- on the terminal --------------------------------------------------------------------------------------
 def _show(
     console: Console,
     recipe: Recipe,
@@ -199,7 +198,7 @@ def _show(
 
 
 def _because(trial: Trial) -> str:
-    """Returns why a recipe would be tried, without what only a study could have measured."""
+    """Returns why a recipe would be tried; the predicted bursts before it count as no evidence."""
     assert trial.proposal.reason is not None
     return sentence(as_imagined(trial.proposal.reason))
 
