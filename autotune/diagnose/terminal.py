@@ -216,9 +216,8 @@ def _print_walls(console: Console, diagnosis: Diagnosis) -> None:
         say(console, LEFT_OF_IT, style="bold")
     for index, finding in enumerate(walls):
         if finding.recoverable_us > 0:
-            quoted = (
-                diagnosis.quoted if finding.wall is diagnosis.wall else []
-            )  # lines that `because` quotes are not repeated
+            # `because` has quoted these lines already
+            quoted = diagnosis.quoted if finding.wall is diagnosis.wall else []
             more = [line for at, line in enumerate(finding.evidence) if at not in quoted]
             evidence = more if index == 0 else more[:EVIDENCE_SHOWN]
             left = len(more) - len(evidence)

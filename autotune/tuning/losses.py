@@ -32,9 +32,9 @@ LAYOUT = (
 # Knobs that change the number of tokens in the mean of the router's load-balancing loss: a slightly different gradient.
 # Megatron-LM and Megatron-Bridge also draw random numbers of that shape before their first weights (initialize.py,
 # _warmup_jit_function): between micro batches 1 and 2 the weights of real Megatron-LM 0.16.1 differed, its first loss
-# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). The injected code
-# resets the generators: with micro batches 1, 4 and 8 the first loss then agrees to seven digits, later ones to 0.14 %.
-# A burst without injection has other weights.
+# by 0.4 % and later ones by 2.7 % (16 experts, 2 CPU ranks, 14 steps). The injected code resets the generators: with
+# micro batches 1, 4 and 8 the first loss then agrees to seven digits, later ones to 0.14 %. A burst without injection
+# has other weights.
 BALANCING = ("micro_batch_size", "context_parallel_size")
 
 
@@ -47,7 +47,7 @@ class Tolerance:
     other_weights: float
 
 
-# Reduction order alone moves fp32 losses by about 1e-6 per step and bf16 losses by about 1e-3 (8 bits of mantissa); both
+# Reduction order alone changes fp32 losses by about 1e-6 per step, bf16 losses by about 1e-3 (8 bits of mantissa); both
 # grow over the steps of a burst. Another micro batch moved fp32 losses by 1.1e-3 within 7 steps (16 experts, 2 CPU
 # ranks, `cpu-moe-slow`, micro batch 1 against 4). Other weights move the level by a few per cent around ln(vocabulary).
 TOLERANCES = {
