@@ -1,7 +1,8 @@
 """The phases of a tuning run, and which candidates each may propose.
 
 fit looks for the fastest recipe that should fit in memory, scale for another layout or micro batch, profile acts on the
-wall that the trace names, retune moves the rest, alone or in pairs. Source: the workflow of arXiv 2603.07685 section 9.1 and Megatron-Bridge's performance skills.
+wall that the trace names, retune moves the rest, alone or in pairs. Source: the workflow of arXiv 2603.07685 section
+9.1 and Megatron-Bridge's performance skills.
 """
 
 from __future__ import annotations
