@@ -13,7 +13,7 @@ SAID = (
     "All-reduces of each rank with its peers on the other nodes, all ranks of a node at once, measured before the "
     "first burst."
 )
-LESSON_SAID = "The network model starts from these values instead of the tables."
+LESSON_NOTE = "The network model starts from these values instead of the tables."
 
 
 def links(material: Material) -> Section | None:
@@ -24,7 +24,7 @@ def links(material: Material) -> Section | None:
     found = probed.links
     said = SAID if found else f"They could not be measured: {failure_in_words(probed.failure)}."
     if any(lesson.study == SOURCE for lesson in material.history.lessons):
-        said += f" {LESSON_SAID}"
+        said += f" {LESSON_NOTE}"
     table = Table(columns=("what", "measured"), rows=_rows(found)) if found else None
     return Section(key="links", title="Links between the nodes", paragraphs=(said,), table=table)
 

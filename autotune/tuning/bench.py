@@ -194,8 +194,8 @@ class Bench:
         )
 
     def _is_lost(self, failure: Failure, attempt_count: int) -> bool:
-        """Returns whether a failure says nothing about the recipe. A killed rank does not the first time; the second
-        time it is blamed on the recipe, unless no recipe has run yet."""
+        """Returns whether a failure is the machine's. A killed rank counts as the machine's the first time, and the
+        second time as the recipe's, unless no burst has finished yet."""
         again = attempt_count < MAX_TRIES or not self.journal.history.finished
         return failure.kind is FailureKind.INFRASTRUCTURE or (failure.killed and again)
 
