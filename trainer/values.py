@@ -1,4 +1,4 @@
-"""Values as text, in the words of a recipe."""
+"""Formats values of a recipe as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def knob_value(value: Any) -> str:
-    """A knob's value as YAML would write it on one line."""
+    """Formats a knob's value as YAML writes it on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
