@@ -31,11 +31,11 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
     """Raises ToolError where a recipe would train on GPUs and nothing of theirs is here: neither devices nor driver."""
-    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.cluster.gpu == "cpu":
+    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.hardware.is_cpu:
         return
     if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
         raise ToolError(
-            f"the recipe trains on {recipe.cluster.gpu} GPUs, and this machine has none",
+            f"the recipe trains on {recipe.cluster.gpu_name} GPUs, and this machine has none",
             hint="run it on a node that has them (`moe-autotune doctor` says what is missing), try the tuner on CPUs "
             "with a packaged example, or plan with burst.engine simulated",
         )

@@ -11,7 +11,7 @@ import pytest
 from autotune.importing import arguments_file, scripts
 from autotune.importing.found import Asked, Started
 from autotune.importing.reading import imported
-from benchmarks.exports.ask import CAPABILITIES, answers, options
+from benchmarks.exports.ask import answers, capability, options
 from benchmarks.exports.checkout import checkout, tree_of, versions_there
 from tests.autotune.importing.starts import STARTS, asked_of
 from trainer.command_line.argv import join, split
@@ -89,7 +89,7 @@ def _request(number: int, argv: Sequence[str], recipe: Recipe) -> dict[str, Any]
         "argv": list(join(words for words in split(argv) if words.flag in ARGUMENTS)),
         "env": environment(recipe),
         "world_size": recipe.world_size,
-        "capability": CAPABILITIES[recipe.hardware.architecture],
+        "capability": capability(recipe),
     }
 
 

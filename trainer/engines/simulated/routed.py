@@ -163,7 +163,8 @@ class Routed:
 
     def _fused_mlp(self) -> bool:
         fused = self.rates.release.fused_grouped_mlp or self.parts.on("use_transformer_engine_op_fuser")
-        return bool(fused and self.rates.architecture == "blackwell" and self.recipe.training.precision == "mxfp8")
+        computes = "mxfp8" in (self.rates.hardware.precisions or ())
+        return bool(fused and computes and self.recipe.training.precision == "mxfp8")
 
     def _fused_left(self) -> float:
         return self.rates.values["quantize.fused"] if self._fused_mlp() else 1.0
