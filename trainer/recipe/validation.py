@@ -67,6 +67,14 @@ def validated(model: type[Model], source: Source) -> Model:
     return found
 
 
+def validated_part(model: type[Model], source: Source) -> Model:
+    """What plain data stands for, `model` being a section. BadInputError carries every problem found."""
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as error:
+        raise BadInputError(*_schema_problems(source, source.data, error.errors(), model)) from None
+
+
 def _line(where: str) -> int:
     digits = where.split(" ")[0].rpartition(":")[2]
     return int(digits) if digits.isdigit() else 0
@@ -256,7 +264,7 @@ def _missing(error: ErrorDetails, key: str, section: str, known: Known) -> tuple
         "model": "a preset such as qwen3-30b-a3b, or a mapping of Megatron-Core's fields",
         "cluster": "for example `cluster: {gpu: h100, nodes: 1}`",
     }
-    return "missing", examples.get(key, f"write {key} under {section or 'the recipe'}")
+    return "missing", examples.get(key, f"write {key} under {section}" if section else f"write {key}")
 
 
 def _own_check(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
