@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trainer.command_line.megatron_bridge import refusals as megatron_bridge
 from trainer.command_line.megatron_lm import refusals as megatron_lm
+from trainer.command_line.megatron_lm.batch_schedule import SCHEDULE, schedule_of
 from trainer.command_line.megatron_lm.words import of_a_fork, unmentioned
 from trainer.recipe import Recipe
 from trainer.recipe.frameworks import NOT_EXPRESSED
@@ -33,6 +34,7 @@ def findings_of(recipe: Recipe) -> list[Finding]:
     if trainer.kind == "megatron-lm":
         found += [_left(field, flag) for field, flag in unmentioned(trainer.command, recipe)]
         found += [_not_judged(field, words) for field, words in of_a_fork(trainer.command)]
+        found += _scheduled(recipe, trainer.command)
     return sorted(found, key=lambda finding: finding.kind is not FindingKind.ERROR)
 
 
@@ -67,6 +69,22 @@ def _not_judged(field: str, words: str) -> Finding:
         message=f"trainer.command has {words}, a value that Megatron-LM does not have: it stays, and is not judged",
         hint=f"estimates take {field} as the recipe has it; keep it in tune.freeze",
     )
+
+
+def _scheduled(recipe: Recipe, command: Sequence[str]) -> list[Finding]:
+    schedule = schedule_of(command)
+    if schedule is None:
+        return []
+    batch = recipe.training.global_batch_size
+    return [
+        _by_command(
+            "batch-schedule",
+            "global_batch_size",
+            message=f"trainer.command has {SCHEDULE} {schedule!r}: bursts and estimates run a batch of {batch}, its "
+            "other batches are not judged",
+            hint="check each batch by itself: set global_batch_size to it; keep it in tune.freeze",
+        )
+    ]
 
 
 def _by_command(rule: str, field: str, *, message: str, hint: str) -> Finding:

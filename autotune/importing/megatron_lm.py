@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.importing.found import Asked, Found, Kept, Started
 from trainer.command_line.launchers import Sizes
 from trainer.command_line.megatron_lm.arguments import ARGUMENTS, defaults
+from trainer.command_line.megatron_lm.batch_schedule import SCHEDULE, last_batch, schedule_of
 from trainer.command_line.megatron_lm.log import logged_values
+from trainer.command_line.megatron_lm.read import Kept as KeptWords
 from trainer.command_line.megatron_lm.read import Reading, read, read_values
 from trainer.errors import BadInputError, Problem, refused
 from trainer.recipe.hardware import known_hardware
 
-SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size
 LEAST_FLAGS = 2  # that Megatron-LM knows, for a command to be one of its
 _PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _GPU = re.compile(r"NVIDIA (?:A100|H100|H200|H800|B200|B300|GB200|GB300)[\w -]*")
@@ -28,9 +30,7 @@ def is_megatron_lm(started: Started) -> bool:
 def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[str] = frozenset()) -> Found:
     """What the command says, its argument list divided. `stays`: names whose words are left in it all the same."""
     world = world_size(started.sizes, asked)
-    if SCHEDULE in {word.partition("=")[0] for word in started.argv}:
-        raise refused(asked.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
-    reading = read(started.argv, world_size=world, stays=stays)
+    reading = _with_last_batch(read(started.argv, world_size=world, stays=stays), started.argv)
     _refuse_missing(reading, asked, started)
     return Found(
         what=what,
@@ -51,6 +51,17 @@ def from_command(started: Started, asked: Asked, *, what: str, stays: frozenset[
         problems=started.problems,
         notes=(*started.notes, *_by_version(reading, started)),
     )
+
+
+def _with_last_batch(reading: Reading, argv: Sequence[str]) -> Reading:
+    """The same with the batch that a schedule of batches ends with; the schedule stays in the command."""
+    schedule = schedule_of(argv)
+    if schedule is None:
+        return reading
+    batch = last_batch(schedule)
+    knobs = reading.knobs if batch is None else {**reading.knobs, "global_batch_size": batch}
+    why = f"the batch is the trainer's own; bursts and estimates run {knobs.get('global_batch_size')}"
+    return replace(reading, knobs=knobs, kept=(*reading.kept, KeptWords(words=(SCHEDULE, schedule), why=why)))
 
 
 def from_log(text: str, asked: Asked) -> Found:

@@ -34,6 +34,11 @@ def test_no_link_leads_nowhere(site: tuple[Path, Built]) -> None:
     assert site[1].links > 1000
 
 
+def test_no_page_stands_where_another_does() -> None:
+    paths = [page.path for page in every_page()]
+    assert sorted(paths) == sorted(set(paths))
+
+
 def test_every_command_knob_rule_fix_and_wall_has_its_page(site: tuple[Path, Built]) -> None:
     named = {
         "commands": [name for name in app() if not name.startswith("-")],

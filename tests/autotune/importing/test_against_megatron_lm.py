@@ -26,7 +26,7 @@ MEGATRON_LM = checkout()
 VERSIONS = ("0.16.1", "head")
 # a flag of one release only: dest and words taken as the newer has them
 MOVED = {"--cuda-graph-scope"}
-# a recipe always says its batch: it matters beside --step-batch-size-schedule only, which an import refuses
+# a recipe always says its batch, which the parser notes for --step-batch-size-schedule alone
 SAID_NOW = {"_is_global_batch_size_explicitly_specified"}
 
 pytestmark = pytest.mark.skipif(MEGATRON_LM is None, reason="MEGATRON_LM names no checkout of Megatron-LM")

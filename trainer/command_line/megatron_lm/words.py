@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from trainer.command_line.argv import Words, join, split
 from trainer.command_line.megatron_lm.arguments import ARGUMENTS
+from trainer.command_line.megatron_lm.batch_schedule import BATCH, schedule_of
 from trainer.command_line.megatron_lm.beside import words_beside
 from trainer.command_line.megatron_lm.flags import BY_NAME, HEAD, Flag
 from trainer.command_line.megatron_lm.model import model_spellings
@@ -36,6 +37,8 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
     """
     listed = split(command)
     theirs = {each.flag for each in listed if is_of_a_fork(each)}
+    if schedule_of(command) is not None:
+        theirs.add(BATCH)
     words = join(each for each in split(recipe_words(recipe, version)) if each.flag not in theirs)
     written = {each.flag for each in split(words)}
     kept = [each for each in listed if each.flag in theirs or not (each.flag in written or _contradicts(each, recipe))]
