@@ -14,7 +14,7 @@ from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.constants import Constant, read_constants
 from trainer.measured.links import COLLECTIVE, shares
 from trainer.measured.software import latest, releases
-from trainer.model.parameters import attention_channels
+from trainer.model.layer import attention_channels
 from trainer.recipe.hardware import UNFITTED, Hardware
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe

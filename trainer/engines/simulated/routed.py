@@ -10,7 +10,7 @@ from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
 from trainer.engines.simulated.routing import Copies, copies_of
 from trainer.measured.links import copies as copies_sent
-from trainer.model.parameters import expert_width, matrices
+from trainer.model.layer import expert_width, matrices
 
 ROUTER_KERNELS = {True: 7, False: 22}  # with and without moe_router_fusion
 ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # effects E054: 31 kernels of 72 are left

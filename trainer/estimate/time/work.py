@@ -20,7 +20,8 @@ from trainer.estimate.time.constants import Constants
 from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
-from trainer.model.parameters import attention_channels, dense_width, expert_width, layer_parameters, matrices
+from trainer.model.layer import attention_channels, dense_width, expert_width, matrices
+from trainer.model.parameters import layer_parameters
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.hardware import UNFITTED, Hardware
 

@@ -10,13 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.engines.simulated.memory.sizes import FP32
-from trainer.model.parameters import (
-    kind_parameters,
-    mtp_parameters,
-    norm_parameters,
-    position_parameters,
-    table_parameters,
-)
+from trainer.model.layer import norm_parameters
+from trainer.model.parameters import kind_parameters, mtp_parameters, position_parameters, table_parameters
 from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks
 from trainer.recipe.schema import Recipe
 
