@@ -15,6 +15,7 @@ import yaml
 from autotune.export.script import Command, comment, rank_command
 from autotune.export.target import Context, Target, framework_of_rank
 from trainer.command_line.variables import export_line, is_inherited, names_itself
+from trainer.errors import refused
 from trainer.recipe import Recipe
 from trainer.secrets import is_secret
 
@@ -62,8 +63,18 @@ def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     if not recipe.hardware.is_cpu:
-        container["resources"] = {"limits": {"nvidia.com/gpu": per_node}}
+        container["resources"] = {"limits": {_resource(recipe): per_node}}
     return {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
+
+
+def _resource(recipe: Recipe) -> str:
+    """What the vendor's device plugin calls its GPUs."""
+    if recipe.hardware.vendor is None:
+        gpu = recipe.hardware.name
+        raise refused(
+            "cluster.gpu", f"Kubernetes asks for GPUs by vendor, and that of {gpu} is unknown", "write vendor"
+        )
+    return f"{recipe.hardware.vendor}.com/gpu"
 
 
 def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -51,7 +51,7 @@ class Cluster(Section):
     def _says_what_figures_leave_open(self) -> Cluster:
         if isinstance(self.gpu, str):
             return self
-        wanted = {"gpus_per_node": self.gpus_per_node}
+        wanted: dict[str, float | None] = {"gpus_per_node": self.gpus_per_node}
         if self.nodes > 1:
             wanted["network_gbit_s"] = self.network_gbit_s or self.gpu.network_gbit_s
         if missing := [name for name, value in wanted.items() if value is None]:

@@ -22,14 +22,14 @@ GIVEN = {"vocab_size": "32000", "1": "/ckpt", "2": "/tok.model", "3": "/data/a"}
 VRAM = 205_822_885_888  # bytes, of an MI300X as rocm-smi prints it
 
 
-def read(gpu: str | None, **asked: int) -> Recipe:
+def read(gpu: str | None, *, nodes: int | None = None) -> Recipe:
     file = str(LAUNCH / "mixture_torchrun.sh")
-    return imported(Asked(file=file, gpu=gpu, given=GIVEN, **asked)).recipe
+    return imported(Asked(file=file, gpu=gpu, given=GIVEN, nodes=nodes)).recipe
 
 
-def refusal(gpu: str | None, **asked: int) -> str:
+def refusal(gpu: str | None, *, nodes: int | None = None) -> str:
     with pytest.raises(BadInputError) as refused:
-        read(gpu, **asked)
+        read(gpu, nodes=nodes)
     return str(refused.value)
 
 
