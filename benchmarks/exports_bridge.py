@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks import bridge_imports
+from benchmarks.exports.ask import capability
 from benchmarks.places import data_file
 from tests.trainer.recipe.tuned_recipes import MODELS, recipe_of_row
 from trainer.frameworks.megatron_bridge.architecture import fields
@@ -60,7 +61,6 @@ PROVIDERS = {
     "openai/gpt-oss-20b": "gpt_oss.gpt_oss_provider:GPTOSSProvider20B",
     "openai/gpt-oss-120b": "gpt_oss.gpt_oss_provider:GPTOSSProvider120B",
 }
-GENERATIONS = {"hopper": 9, "blackwell": 10, "ampere": 8}
 
 
 def _named(prefix: str, path: str) -> Any:
@@ -295,7 +295,7 @@ def _report(every: int, show: int) -> int:
         if made[model] is None:
             count["of a model whose recipe this release names or makes otherwise"] += 1
             continue
-        bridge_imports.set_device(GENERATIONS[recipe.hardware.architecture], "NVIDIA " + recipe.cluster.gpu.upper())
+        bridge_imports.set_device(capability(recipe)[0], "NVIDIA " + recipe.cluster.gpu_name.upper())
         os.environ |= {"WORLD_SIZE": str(recipe.world_size), "NVTE_CPU_OFFLOAD_V1": "1"}
         for variant in VARIANTS:
             base = copy.deepcopy(made[model])

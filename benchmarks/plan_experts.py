@@ -81,7 +81,7 @@ def _task(row: dict[str, Any], recipe: Recipe) -> str:
     model = row["model"].lower().lstrip("_").replace("_", "-").replace("-vl", "")
     training = recipe.training
     return (
-        f"{model} {recipe.world_size}x{recipe.cluster.gpu} {training.precision} {training.seq_length} "
+        f"{model} {recipe.world_size}x{recipe.cluster.gpu_name} {training.precision} {training.seq_length} "
         f"x {training.global_batch_size}"
     )
 

@@ -115,7 +115,7 @@ def published_knobs(
         knobs["fp8_dot_product_attention"] = False
         if knobs.get("cuda_graph_impl") == "full_iteration":
             knobs |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}
-        if known_hardware()[row["gpu"]].nvlink_domain_gpus > 8:
+        if known_hardware()[row["gpu"]].is_rack_scale:
             knobs["overlap_moe_expert_parallel_comm"] = False
     if not knobs.get("recompute_modules"):  # an empty list there; none at all would mean core attention's
         knobs["recompute_granularity"] = None

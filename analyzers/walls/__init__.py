@@ -1,27 +1,40 @@
 """The walls: one file each, found by being in this folder.
 
-A wall's module has `WALL`, its name, and `find(job)`, which gives its finding or None if the job says nothing of
-it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs / when it does
-not apply / source.
+A wall's module has `KIND`, its name and how it is shown, and `find(job)`, which gives its finding or None if the job
+says nothing of it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs /
+when it does not apply / source.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections import Counter
 from functools import cache
 from types import ModuleType
 
 from msgspec.structs import replace
 
-from analyzers.diagnosis import WallFinding
+from analyzers.diagnosis import Wall, WallFinding
 from analyzers.ranks.job import Job
+from analyzers.wall_kind import WallKind
 
 
 @cache
 def walls() -> tuple[ModuleType, ...]:
-    """The module of every wall, by name."""
-    return tuple(importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    """The module of every wall, in the order of their kinds."""
+    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    return tuple(sorted(modules, key=lambda module: (module.KIND.order, module.KIND.wall)))
+
+
+@cache
+def wall_kinds() -> dict[Wall, WallKind]:
+    """How every wall is shown, in order. ValueError where two walls colour one segment."""
+    kinds = [module.KIND for module in walls()]
+    claimed = Counter(segment for kind in kinds for segment in kind.segments)
+    if twice := [segment for segment, count in claimed.items() if count > 1]:
+        raise ValueError(f"several walls colour the segments {', '.join(twice)}: leave each to one of their files")
+    return {kind.wall: kind for kind in kinds}
 
 
 def find_walls(job: Job) -> list[WallFinding]:

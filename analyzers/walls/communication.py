@@ -18,9 +18,17 @@ from analyzers.names.kernels import PIPELINE
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
 from analyzers.ranks.stragglers import COMPUTE, Place
+from analyzers.wall_kind import WallKind
 from analyzers.wording import KIND_NAMES, ms, percent
 
-WALL = Wall.COMMUNICATION
+KIND = WallKind(
+    wall=Wall.COMMUNICATION,
+    order=3,
+    loses="communication is exposed",
+    column="exposed communication",
+    style="black on yellow",
+    segments=("ep_dispatch", "ep_combine", "ep_notify", "all_to_all", "tp", "cp", "pp", "dp", "other"),
+)
 SAID_SHARE = 0.005  # kinds that take less than this part of the step are not worth a line
 RANKS_NAMED = 8
 
@@ -35,7 +43,7 @@ def find(job: Job) -> WallFinding | None:
     alone, gained = _recoverable(step), job.gained_us(_recoverable)
     back = gained / exposed if exposed > 0 else 1.0
     return WallFinding(
-        wall=WALL,
+        wall=KIND.wall,
         recoverable_us=gained,
         share=job.share(gained),
         evidence=[
@@ -61,7 +69,7 @@ def _parts(step: RankStep) -> dict[str, float]:
 
 
 def _recoverable(step: RankStep) -> float:
-    return min(1.0, step.coming_back(WALL, sum(step.exposed_by_kind.values()))) * sum(_parts(step).values())
+    return min(1.0, step.coming_back(KIND.wall, sum(step.exposed_by_kind.values()))) * sum(_parts(step).values())
 
 
 def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]:

@@ -19,9 +19,17 @@ from analyzers.diagnosis import Wall, WallFinding
 from analyzers.names.kernels import GROUPED_GEMM, MEMORY_BOUND, RECOMPUTE
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
+from analyzers.wall_kind import WallKind
 from analyzers.wording import ms, percent, short
 
-WALL = Wall.COMPUTE
+KIND = WallKind(
+    wall=Wall.COMPUTE,
+    order=1,
+    loses="compute runs below the attainable rate",
+    column="compute",
+    style="white on blue",
+    segments=("compute",),
+)
 SAID_CLASSES = 4
 WORTH_SAYING = 0.005  # of the step: a smaller part would be said to be 0
 
@@ -37,7 +45,7 @@ def find(job: Job) -> WallFinding | None:
     gained = job.gained_us(lambda one: _recoverable(one, attained))
     back = gained / counted if counted > 0 else 1.0
     return WallFinding(
-        wall=WALL,
+        wall=KIND.wall,
         recoverable_us=gained,
         share=job.share(gained),
         evidence=(
@@ -59,7 +67,7 @@ def find(job: Job) -> WallFinding | None:
 
 def _recoverable(step: RankStep, attained: float | None) -> float:
     counted = sum(_counted(step, attained).values())
-    return counted * min(1.0, step.coming_back(WALL, counted) if attained is None else _coming_back(step, counted))
+    return counted * min(1.0, step.coming_back(KIND.wall, counted) if attained is None else _coming_back(step, counted))
 
 
 def _counted(step: RankStep, attained: float | None) -> dict[str, float]:

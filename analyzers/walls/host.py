@@ -20,9 +20,17 @@ from analyzers.names.host_activities import ALLOCATOR
 from analyzers.one_rank.rank_step import RankStep
 from analyzers.ranks.job import Job
 from analyzers.ranks.late_ranks import LateBy
+from analyzers.wall_kind import WallKind
 from analyzers.wording import ACTIVITY_NAMES, ms, percent, short
 
-WALL = Wall.HOST
+KIND = WallKind(
+    wall=Wall.HOST,
+    order=4,
+    loses="the device waits for the host",
+    column="host",
+    style="black on cyan",
+    segments=("host",),
+)
 SAID_SHARE = 0.01
 RANKS_NAMED = 4
 
@@ -40,7 +48,7 @@ def find(job: Job) -> WallFinding | None:
     least, waited_us = job.least_us(own_us), sum(waited.values())
     parts |= {what: parts.get(what, 0.0) + us for what, us in waited.items()}
     return WallFinding(
-        wall=WALL,
+        wall=KIND.wall,
         recoverable_us=gained + waited_us,
         share=job.share(gained + waited_us),
         evidence=[

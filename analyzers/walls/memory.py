@@ -19,9 +19,17 @@ from analyzers.names.kernels import RECOMPUTE
 from analyzers.one_rank.rank_step import OFFLOAD, RankStep
 from analyzers.outcome import RunOutcome
 from analyzers.ranks.job import Job
+from analyzers.wall_kind import WallKind
 from analyzers.wording import ms, percent
 
-WALL = Wall.MEMORY
+KIND = WallKind(
+    wall=Wall.MEMORY,
+    order=2,
+    loses="memory costs time (recompute, offload, retries)",
+    column="recompute, copies",
+    style="white on magenta",
+    segments=("recompute", "copy"),
+)
 OUT_OF_MEMORY = "oom"
 SAID_SHARE = 0.005
 
@@ -32,7 +40,7 @@ def find(job: Job) -> WallFinding | None:
     A run that ended out of memory is all wall: it has no step time, so R is 0 and the share 1.
     """
     if job.outcome.failure is not None and job.outcome.failure.kind == OUT_OF_MEMORY:
-        return WallFinding(wall=WALL, recoverable_us=0.0, share=1.0, evidence=_failure(job.outcome))
+        return WallFinding(wall=KIND.wall, recoverable_us=0.0, share=1.0, evidence=_failure(job.outcome))
     step = job.step
     if step is None:
         return _without_time(job)
@@ -40,7 +48,7 @@ def find(job: Job) -> WallFinding | None:
     alone = sum(parts.values())
     gained = job.gained_us(lambda one: sum(_parts(one).values()))
     return WallFinding(
-        wall=WALL,
+        wall=KIND.wall,
         recoverable_us=gained,
         share=job.share(gained),
         evidence=[
@@ -59,7 +67,7 @@ def _without_time(job: Job) -> WallFinding | None:
     """Snapshots alone: memory is the wall where allocations failed or had to be tried again, else nobody knows."""
     if not any(use.out_of_memory or use.allocator_retries for _, use in job.memory):
         return None
-    return WallFinding(wall=WALL, recoverable_us=0.0, share=1.0, evidence=memory_evidence(job.memory))
+    return WallFinding(wall=KIND.wall, recoverable_us=0.0, share=1.0, evidence=memory_evidence(job.memory))
 
 
 def _parts(step: RankStep) -> dict[str, float]:
@@ -69,7 +77,7 @@ def _parts(step: RankStep) -> dict[str, float]:
         "offload_copies": copies,
         "allocator": step.allocator_us,
     }
-    back = step.coming_back(OFFLOAD if copies > 0 else WALL, sum(counted.values()))
+    back = step.coming_back(OFFLOAD if copies > 0 else KIND.wall, sum(counted.values()))
     return {name: back * us for name, us in counted.items() if back * us > 0}
 
 

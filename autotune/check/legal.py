@@ -20,6 +20,7 @@ from trainer.recipe.engines import ENGINES
 from trainer.recipe.rules import FindingKind
 from trainer.recipe.source import nearest
 
+SIGNS = {"nvidia": ("nvidia[0-9]*", "nvidia-smi"), "amd": ("kfd", "rocm-smi")}  # vendor -> device, program
 RANKS_HERE = ("megatron", "command")  # engines whose ranks a launcher starts
 
 
@@ -32,11 +33,12 @@ def refuse_illegal(recipe: Recipe, *, where: str) -> None:
 
 def refuse_without_gpus(recipe: Recipe, *, devices: Path = Path("/dev")) -> None:
     """Raises ToolError if a recipe trains on local GPUs and this machine has neither devices nor a driver."""
-    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.cluster.gpu == "cpu":
+    if recipe.burst.engine not in RANKS_HERE or recipe.burst.launcher_kind != "local" or recipe.hardware.is_cpu:
         return
-    if not any(devices.glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
+    signs = [sign for vendor, sign in SIGNS.items() if recipe.hardware.vendor in (vendor, None)] or [*SIGNS.values()]
+    if not any(any(devices.glob(device)) or shutil.which(program) for device, program in signs):
         raise ToolError(
-            f"the recipe trains on {recipe.cluster.gpu} GPUs, and this machine has none",
+            f"the recipe trains on {recipe.cluster.gpu_name} GPUs, and this machine has none",
             hint="run it on a node that has them (`moe-autotune doctor` says what is missing), try the tuner on CPUs "
             "with a packaged example, or plan with burst.engine simulated",
         )

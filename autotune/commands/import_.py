@@ -13,6 +13,7 @@ from cyclopts.validators import Number
 from autotune.commands.answer import Answer, Force, whole
 
 FILE = "A bash launch script, a list of Megatron-LM's arguments, its log, a Megatron-Bridge or Hugging Face config."
+GPU_HELP = "A GPU of the table, cpu, or figures ({name: …} or a YAML file of them), if the file does not say."
 Count = Annotated[int | None, Parameter(converter=whole, validator=Number(gt=0))]
 
 
@@ -20,7 +21,7 @@ def import_(
     file: Annotated[str | Path, Parameter(help=FILE)],
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"), help="Output file; default stdout.")] = None,
-    gpu: Annotated[str | None, Parameter(help="A GPU of the table, or cpu, if the file does not say.")] = None,
+    gpu: Annotated[str | None, Parameter(help=GPU_HELP)] = None,
     nodes: Annotated[Count, Parameter(help="Number of nodes; overrides the file.")] = None,
     gpus_per_node: Annotated[Count, Parameter(help="GPUs per node; overrides the file.")] = None,
     set_: Annotated[

@@ -139,7 +139,7 @@ def show_estimate(estimate: Estimate) -> None:
     console.print(f"memory: {peak} on pipeline rank {estimate.memory.hottest['pp_rank']}; {estimate.verdict}\n")
     console.print(_time_table(estimate, bar))
     time = estimate.time
-    rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=share_of(estimate.recipe.cluster.gpu))
+    rate = tokens_per_s(time.tokens_per_s_per_gpu, unit=share_of(estimate.recipe.cluster.gpu_name))
     tflops = f"{significant(time.model_tflops_per_gpu)} TFLOPS"
     console.print(f"time: {duration(time.step_s * 1e6)} per step, {rate}, {tflops}, ± {percent(time.spread, 0)}")
     console.print(f"calibration: {calibration_words(estimate)}")

@@ -20,14 +20,14 @@ from trainer.recipe import Recipe
 
 def estimate_page(estimate: Estimate) -> str:
     recipe, time = estimate.recipe, estimate.time
-    unit = share_of(recipe.cluster.gpu)
+    gpu, unit = recipe.cluster.gpu_name, share_of(recipe.cluster.gpu_name)
     return render(
         "estimate.html.j2",
         name=recipe.name,
         figure=gib(estimate.needs_gib),
         figure_note=f"per {unit} at most, {estimate.verdict}",
         facts={
-            "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu} · {layout_words(recipe)}",
+            "What it is": f"{model_name(recipe)} on {recipe.world_size} {gpu} · {layout_words(recipe)}",
             "Settings": setting_words(recipe),
             "Memory": f"peak {gib(estimate.memory.peak_gib)}, upper bound {gib(estimate.memory.upper_gib)} on pipeline "
             f"rank {estimate.memory.hottest['pp_rank']}, and {gib(estimate.memory.outside_gib)} outside the allocator",

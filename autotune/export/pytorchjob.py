@@ -14,6 +14,7 @@ import yaml
 
 from autotune.export.script import Command, rank_command
 from autotune.export.target import Context, Target
+from trainer.errors import refused
 from trainer.frameworks import framework_of
 from trainer.launch_scripts.variables import export_line, is_inherited, names_itself
 from trainer.launch_scripts.writing import comment
@@ -64,8 +65,18 @@ def _pod(recipe: Recipe, command: Command, per_node: int) -> dict[str, Any]:
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     if not recipe.hardware.is_cpu:
-        container["resources"] = {"limits": {"nvidia.com/gpu": per_node}}
+        container["resources"] = {"limits": {_resource(recipe): per_node}}
     return {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
+
+
+def _resource(recipe: Recipe) -> str:
+    """What the vendor's device plugin calls its GPUs."""
+    if recipe.hardware.vendor is None:
+        gpu = recipe.hardware.name
+        raise refused(
+            "cluster.gpu", f"Kubernetes asks for GPUs by vendor, and that of {gpu} is unknown", "write vendor"
+        )
+    return f"{recipe.hardware.vendor}.com/gpu"
 
 
 def _environment(variables: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -136,7 +136,7 @@ def yaml_of(recipe: Recipe) -> str:
     """The recipe with all of its training section, which is what people look for first."""
     data = recipe.model_dump(mode="json", exclude_defaults=True)
     whole = {"training": recipe.training.model_dump(mode="json")}
-    cluster = {"cluster": {"gpu": recipe.cluster.gpu, **data.get("cluster", {})}}
+    cluster = {"cluster": {"gpu": recipe.cluster.gpu_name, **data.get("cluster", {})}}
     order = [name for name in type(recipe).model_fields if name in {**data, **whole}]
     return yaml_text({name: {**data, **whole, **cluster}[name] for name in order})
 
@@ -160,7 +160,7 @@ def _took(imported: Imported) -> Iterator[str]:
     recipe, environment = imported.recipe, imported.environment
     yield f"model {model_words(recipe)}"
     cluster = recipe.cluster
-    yield f"{layout_words(recipe)}, on {counted(cluster.nodes, 'node')} of {cluster.gpus_per_node} {cluster.gpu}"
+    yield f"{layout_words(recipe)}, on {counted(cluster.nodes, 'node')} of {cluster.gpus_per_node} {cluster.gpu_name}"
     training = recipe.training
     yield f"batch {training.global_batch_size} of {training.seq_length} tokens, {training.precision}"
     if knobs := [name for name in _moved(recipe) if KNOBS[name].section == "knobs" and name not in environment.knobs]:

@@ -8,24 +8,48 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from trainer.launch_scripts.argv import split
 
 SMI_S = 10
 _ASKS = (("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), ("rocm-smi", "--showproductname"))
+_AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+_MODEL = r"[a-z]+\d+\w*"  # h100, mi300x
 MOST_BYTES = 256 << 20
+GIB = 2**30
 
 
 def gpu_here(known: Mapping[str, object]) -> str | None:
     """The GPU of this machine, where the table has it."""
     for words in _ASKS:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            said = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)
-            names: set[str] = set(re.findall(r"[a-z]+\d+\w*", said.stdout.lower())) if said.returncode == 0 else set()
-            found = [name for name in known if name in names]
-            if len(found) == 1:
-                return found[0]
+        names = set(re.findall(_MODEL, _said(words).lower()))
+        found = [name for name in known if name in names]
+        if len(found) == 1:
+            return found[0]
     return None
+
+
+def amd_gpu_here() -> dict[str, Any] | None:
+    """What rocm-smi says of this machine's GPU, as figures of a recipe: name, vendor and memory in GiB. None where it
+    is not installed, sees no GPU, or different ones."""
+    with suppress(ValueError, AttributeError, KeyError, TypeError):
+        cards = [card for name, card in json.loads(_said(_AMD)).items() if name.startswith("card")]
+        fields = [{key.lower(): value for key, value in card.items()} for card in cards]
+        seen = {(each["card series"], int(each["vram total memory (b)"])) for each in fields}
+        if len(seen) == 1:
+            series, memory = seen.pop()
+            name = re.search(_MODEL, series.lower())
+            return {"name": name[0], "vendor": "amd", "memory_gib": round(memory / GIB, 2)} if name else None
+    return None
+
+
+def _said(words: Sequence[str]) -> str:
+    """What a program prints; nothing where it is not here or fails."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=SMI_S, check=False)
+        return done.stdout if done.returncode == 0 else ""
+    return ""
 
 
 def vocabulary_here(argv: Sequence[str], flags: Collection[str], folder: str) -> tuple[int, str] | None:

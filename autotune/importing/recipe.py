@@ -11,19 +11,18 @@ import yaml
 
 from autotune.importing.environment import Environment, sorted_out
 from autotune.importing.found import Asked, Found
-from autotune.importing.here import gpu_here
+from autotune.importing.gpu import GPU, Gpu, gpu_of, gpus_of_a_node
 from trainer.errors import BadInputError, Problem, refused
 from trainer.frameworks.presets import same_preset
 from trainer.launch_scripts.jobs import job_settings
 from trainer.recipe import Recipe
 from trainer.recipe.architecture import Architecture
-from trainer.recipe.hardware import known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.load import recipe_from
 from trainer.recipe.models import presets
 from trainer.recipe.names import safe_name
 from trainer.recipe.sections import TuneSettings
-from trainer.recipe.source import Source, nearest
+from trainer.recipe.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ def built(found: Found, asked: Asked) -> Imported:
     knobs = {**found.reading.knobs, **environment.knobs}
     problems = list(started.problems)
     parts: dict[str, Any] = {}
-    for name, part in (("gpu", _gpu), ("nodes", _nodes), ("model", _model)):
+    for name, part in (("gpu", gpu_of), ("nodes", _nodes), ("model", _model)):
         try:
             parts[name] = part(found, asked)
         except BadInputError as error:
@@ -102,31 +101,17 @@ def _nodes(found: Found, asked: Asked) -> int | None:
     return nodes
 
 
-def _of_nodes(nodes: int | None, gpu: str, found: Found, asked: Asked) -> dict[str, int]:
-    per_node = asked.gpus_per_node or found.started.sizes.gpus_per_node or known_hardware()[gpu].gpus_per_node
+def _of_nodes(nodes: int | None, gpu: Gpu, found: Found, asked: Asked) -> dict[str, int]:
+    per_node = asked.gpus_per_node or found.started.sizes.gpus_per_node or gpus_of_a_node(gpu)
+    if per_node is None:
+        raise refused(asked.file, "it does not say how many GPUs a node has", "--gpus-per-node N")
     if nodes is None and found.started.sizes.tasks and found.started.sizes.tasks % per_node == 0:
         nodes = found.started.sizes.tasks // per_node
     if nodes is None:
         raise refused(asked.file, "it does not say on how many nodes", "--nodes N")
+    if nodes > 1 and not isinstance(gpu, str) and "network_gbit_s" not in gpu:
+        raise refused(GPU, f"no network_gbit_s, and there are {nodes} nodes", "add network_gbit_s: N, Gbit/s per GPU")
     return {"nodes": nodes, "gpus_per_node": per_node}
-
-
-def _gpu(found: Found, asked: Asked) -> str:
-    known = known_hardware()
-    if asked.gpu is not None:
-        if asked.gpu in known:
-            return asked.gpu
-        likely = nearest(asked.gpu, known)
-        hint = f"did you mean {likely}?" if likely else f"there are {', '.join(known)}"
-        raise refused("--gpu", f"{asked.gpu!r} is not known", hint)
-    words = (found.started.sizes.gpu or "").lower().replace("_", "-").replace("|", "-").replace("&", "-").split("-")
-    named = {gpu for gpu in known if gpu in words}
-    if len(named) == 1:
-        return named.pop()
-    if here := gpu_here(known):
-        asked.tell(f"{here} is the GPU of this machine: --gpu for another")
-        return here
-    raise refused(asked.file, "it does not say on which GPU", f"--gpu, one of {', '.join(known)}")
 
 
 def _model(found: Found, asked: Asked) -> str | dict[str, Any]:

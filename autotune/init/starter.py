@@ -102,7 +102,7 @@ def _with_suggestions(recipe: Recipe) -> Recipe:
 def _unfit(recipe: Recipe) -> str:
     memory = estimate_memory(recipe)
     nodes = fewest_nodes(recipe, above=recipe.cluster.nodes)
-    unit = share_of(recipe.cluster.gpu)
+    unit = share_of(recipe.cluster.gpu_name)
     more = f"{nodes * recipe.ranks_per_node} {unit}s are enough" if nodes else f"no number of {unit}s is enough"
     return (
         f"no layout fits {recipe.world_size} {unit}s by estimate: this one needs "
@@ -113,7 +113,7 @@ def _unfit(recipe: Recipe) -> str:
 def _expected(recipe: Recipe) -> tuple[str, ...]:
     time, memory = estimate_time(recipe), estimate_memory(recipe)
     outside = f" and {memory.outside_gib:.1f} for context and communication" if memory.outside_gib else ""
-    rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{share_of(recipe.cluster.gpu)}"
+    rate = f"{time.tokens_per_s_per_gpu:,.0f} tokens/s/{share_of(recipe.cluster.gpu_name)}"
     return (
         f"`moe-autotune plan`'s first choice: about {rate} by estimate,",
         f"peak {memory.peak_gib:.0f} GiB, upper bound {memory.upper_gib:.0f}{outside}, "

@@ -66,7 +66,7 @@ def written(recipe: Recipe, *, model: str, because: Sequence[str]) -> str:
         because="".join(f"# {line}\n" for line in because),
         name=recipe.name,
         model=model,
-        gpu=recipe.cluster.gpu,
+        gpu=recipe.cluster.gpu_name,
         nodes=recipe.cluster.nodes,
         gpus_per_node=recipe.ranks_per_node,
         launcher="local" if recipe.cluster.nodes == 1 else "slurm    # several nodes: inside an allocation of them",

@@ -10,21 +10,15 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from analyzers.walls import wall_kinds
 from autotune.looks.kernel_names import cut, printable
 from autotune.looks.quantities import duration
-from autotune.looks.segments import KINDS, Family, Segment
+from autotune.looks.segments import KINDS, Family, NoWall, Segment
 from autotune.looks.wrapping import listed, say
 
 LABEL_COLUMNS = 26  # of 80; a third of any other width
 TIME_COLUMNS = 9
-STYLES = {
-    Family.COMPUTE: "white on blue",
-    Family.MEMORY: "white on magenta",
-    Family.COMMUNICATION: "black on yellow",
-    Family.HOST: "black on cyan",
-    Family.WAIT: "black on white",
-    Family.UNKNOWN: "white on bright_black",
-}
+STYLES = {NoWall.WAIT: "black on white", NoWall.UNKNOWN: "white on bright_black"}
 
 
 def print_bars(console: Console, rows: Sequence[tuple[str, list[Segment]]]) -> None:
@@ -48,5 +42,9 @@ def _bar(parts: Sequence[Segment], longest: float, columns: int) -> Text:
         start = round(done / longest * columns)
         done += part.us
         width = round(done / longest * columns) - start
-        bar.append(part.kind.glyph * width, style=STYLES[part.kind.family])
+        bar.append(part.kind.glyph * width, style=_style(part.kind.family))
     return bar
+
+
+def _style(family: Family) -> str:
+    return STYLES[family] if isinstance(family, NoWall) else wall_kinds()[family].style

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from analyzers.diagnosis import Wall
+from analyzers.walls import wall_kinds
 from autotune.looks.quantities import counted, gain, gib, percent
 from policies.fixes import FIXES
 from policies.reason import ReasonKind
@@ -39,13 +40,7 @@ PART_WORDS = {
     "python": "the device waits for Python",
     "outside_calls": "the device waits for the host's code between launches",
 }
-WALL_WORDS = {
-    Wall.MEMORY: "memory costs time (recompute, offload, retries)",
-    Wall.COMMUNICATION: "communication is exposed",
-    Wall.HOST: "the device waits for the host",
-    Wall.COMPUTE: "compute runs below the attainable rate",
-    Wall.UNDETERMINED: "time is lost to several walls",
-}
+SEVERAL_WALLS = "time is lost to several walls"
 
 
 def _sentence(*clauses: str | None) -> str:
@@ -55,8 +50,12 @@ def _sentence(*clauses: str | None) -> str:
 def _wall(found: Figures | None) -> str | None:
     if found is None:
         return None
-    words = found["headline"] if "cause" in found else WALL_WORDS[Wall(found["wall"])]
+    words = found["headline"] if "cause" in found else _loses(Wall(found["wall"]))
     return f"{words} for {_share(found['lost_us'], found['step_us'])}"
+
+
+def _loses(wall: Wall) -> str:
+    return SEVERAL_WALLS if wall is Wall.UNDETERMINED else wall_kinds()[wall].loses
 
 
 def _share(us: float, step_us: float) -> str:

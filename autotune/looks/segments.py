@@ -1,7 +1,7 @@
 """Splits a step's partition into the segments of one stacked bar, for the report and the terminal.
 
-One row of `KINDS` is one segment: its words, the family that colours it, and how it is read from a partition. Families
-are the walls that time is lost to, so that a colour has one meaning everywhere. Times are microseconds; the segments of
+One row of `KINDS` is one segment: its words and how it is read from a partition. It has the colour of the wall it is
+lost to, as that wall's file says, so that a colour has one meaning everywhere. Times are microseconds; the segments of
 a partition add up to its duration.
 """
 
@@ -12,28 +12,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analyzers.diagnosis import Analysis, Partition, RankTime, TraceReport
+from analyzers.diagnosis import Analysis, Partition, RankTime, TraceReport, Wall
+from analyzers.walls import wall_kinds
 from analyzers.wording import ACTIVITY_NAMES
 
 
-class Family(StrEnum):
-    COMPUTE = "compute"
-    MEMORY = "memory"
-    COMMUNICATION = "communication"
-    HOST = "host"
-    WAIT = "wait"  # launched, but waiting: a pipeline bubble, another stream, a slower rank; no wall of this rank
+class NoWall(StrEnum):
+    """Whose time it is where no wall of this rank counts it."""
+
+    WAIT = "wait"  # launched, but waiting: a pipeline bubble, another stream, a slower rank
     UNKNOWN = "unknown"
+
+
+Family = Wall | NoWall
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     key: str
     words: str
-    family: Family
     glyph: str  # its letter in a bar of text
     read: Callable[[Partition], float]
     within: Callable[[Partition], Mapping[str, float]] = lambda step: {}  # its time split further, by key
     activity: str = ""  # its words if overlapped time is included; empty: `words`
+    unclaimed: NoWall = NoWall.UNKNOWN  # its family if no wall's file names it
+
+    @property
+    def family(self) -> Family:
+        return next((wall for wall, kind in wall_kinds().items() if self.key in kind.segments), self.unclaimed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,17 +111,15 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         key="compute",
         words="compute",
-        family=Family.COMPUTE,
         glyph="c",
         read=lambda step: step.compute_us - _recompute(step),
         within=lambda step: {name: us for name, us in step.compute_by_class.items() if name != "recompute"},
     ),
-    Kind(key="recompute", words="recompute", family=Family.MEMORY, glyph="r", read=_recompute),
+    Kind(key="recompute", words="recompute", glyph="r", read=_recompute),
     *(
         Kind(
             key=name,
             words=f"exposed {words}",
-            family=Family.COMMUNICATION,
             glyph=glyph,
             read=_sends if name == PIPELINE else _exposed(name),
             within=_waiting(name),
@@ -126,7 +130,6 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         key="copy",
         words="exposed copies",
-        family=Family.MEMORY,
         glyph="m",
         read=lambda step: step.exposed_copy_us,
         activity="copies",
@@ -134,7 +137,6 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         key="host",
         words="idle: host",
-        family=Family.HOST,
         glyph="h",
         read=lambda step: step.idle_by_cause.host_us,
         within=lambda step: step.host_by_activity,
@@ -142,21 +144,20 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         key="bubble",
         words="pipeline bubble",
-        family=Family.WAIT,
+        unclaimed=NoWall.WAIT,
         glyph="b",
         read=lambda step: step.idle_by_cause.bubble_us + _waits_for_stage(step),
     ),
     Kind(
         key="sync",
         words="idle: sync",
-        family=Family.WAIT,
+        unclaimed=NoWall.WAIT,
         glyph="s",
         read=lambda step: step.idle_by_cause.sync_us,
     ),
     Kind(
         key="unattributed",
         words="idle: unattributed",
-        family=Family.UNKNOWN,
         glyph="?",
         read=lambda step: step.idle_by_cause.unattributed_us,
     ),
@@ -175,6 +176,11 @@ CLASS_WORDS = {
 }
 PARTS_WORDS = {**CLASS_WORDS, **ACTIVITY_NAMES}
 NOISE_US = 1e-5  # 0.01 ns, below any clock's resolution: rounding of the sums
+
+
+def families() -> tuple[Family, ...]:
+    """The walls that have segments, in order, and what is lost to none."""
+    return (*(wall for wall, kind in wall_kinds().items() if kind.segments), *NoWall)
 
 
 def segments(step: Partition) -> list[Segment]:

@@ -152,7 +152,7 @@ def _choice(base: Recipe, choice: Choice, place: int) -> Layout:
 
 def unfit_words(plan: Plan) -> str:
     """Returns how many GPUs or ranks are needed, if nothing fits."""
-    unit, each = share_of(plan.recipe.cluster.gpu), plan.recipe.world_size // plan.recipe.cluster.nodes
+    unit, each = share_of(plan.recipe.cluster.gpu_name), plan.recipe.world_size // plan.recipe.cluster.nodes
     if plan.fewest_nodes is None:
         return f"nothing fits, not even on {MOST_GPUS:,} {unit}s: the smallest peaks are shown"
     gpus = plan.fewest_nodes * each

@@ -32,7 +32,7 @@ def plan_page(plan: Plan) -> str:
         figure=tokens_per_s(first.tokens_per_s_per_gpu, unit=_unit(plan)) if first else "no layout",
         figure_note=f"predicted, ± {percent(first.spread, 0)}, for {layout_words(first.recipe)}" if first else "",
         facts={
-            "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu}, sequence "
+            "What it is": f"{model_name(recipe)} on {recipe.world_size} {recipe.cluster.gpu_name}, sequence "
             f"{recipe.training.seq_length:,}, global batch {recipe.training.global_batch_size:,}",
             "First choice": setting_words(first.recipe) if first else "",
             "Why": first.because if first else "",
@@ -67,7 +67,7 @@ class _Frame:
 
 
 def _unit(plan: Plan) -> str:
-    return share_of(plan.recipe.cluster.gpu)
+    return share_of(plan.recipe.cluster.gpu_name)
 
 
 def _scatter(plan: Plan) -> Markup:

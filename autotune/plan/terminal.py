@@ -21,7 +21,7 @@ def show_plan(plan: Plan) -> None:
     console = plain_console()
     for finding in plan.findings:
         say(console, f"the recipe itself is illegal: {finding.message} [{finding.rule}]", style="yellow")
-    rate = f"tokens/s/{share_of(plan.recipe.cluster.gpu)}"
+    rate = f"tokens/s/{share_of(plan.recipe.cluster.gpu_name)}"
     print_entries(console, "layout, settings, why", (rate, *FIGURES), _entries(plan.choices))
     if plan.choices:
         console.print()
@@ -64,5 +64,5 @@ def _show_first(console: Console, plan: Plan) -> None:
     first = plan.choices[0]
     changes = ", ".join(f"{name}: {knob_value(to)}" for name, (_, to) in plan.recipe.diff(first.recipe).items())
     say(console, f"choice 1 vs the recipe: {changes or 'nothing to change'}")
-    rate = tokens_per_s(first.tokens_per_s_per_gpu, unit=share_of(plan.recipe.cluster.gpu))
+    rate = tokens_per_s(first.tokens_per_s_per_gpu, unit=share_of(plan.recipe.cluster.gpu_name))
     say(console, f"{rate} ± {percent(first.spread, 0)}, {memory_words(first)} on pipeline rank {first.pp_rank}")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analyzers.diagnosis import Analysis, TraceReport, Wall
+from analyzers.walls import wall_kinds
 from autotune.looks.fix_names import parts_of, share_text, title_of
 from autotune.looks.quantities import NONE, changes_text, duration, gain, gib, percent
 from autotune.looks.segments import PIPELINE, counted_steps, mean_of, mean_segments, slowest
@@ -25,7 +26,7 @@ MAX_WALLS = 2  # in a row of the head's table
 ARROW = " → "
 WAITING = "sync"  # key of the segment in which a rank waits for other ranks
 LOSSES = {  # walls, then causes of lost time that are no wall
-    **{wall.value: wall.value for wall in Wall if wall is not Wall.UNDETERMINED},
+    **{wall.value: wall.value for wall in wall_kinds()},
     BUBBLE_PART: "pipeline bubble",
     STAGES_PART: "uneven stages",
     LOAD_PART: "experts' load",

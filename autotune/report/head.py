@@ -68,10 +68,10 @@ def ran_on(recipe: Recipe) -> str:
     cluster, count = recipe.cluster, recipe.world_size
     nodes = f", {counted(cluster.nodes, 'node')} of {count // cluster.nodes}"
     if recipe.burst.engine == "simulated":
-        return f"{count} × {cluster.gpu}{nodes}, simulated: nothing was measured"
+        return f"{count} × {cluster.gpu_name}{nodes}, simulated: nothing was measured"
     if recipe.hardware.is_cpu:
         return f"{counted(count, 'CPU rank')}{nodes}: not comparable with GPUs"
-    return f"{count} × {cluster.gpu}{nodes}"
+    return f"{count} × {cluster.gpu_name}{nodes}"
 
 
 def _base(history: History) -> Recipe | None:
@@ -111,7 +111,7 @@ def _saves(document: Document, recipe: Recipe) -> str:
     if planned is None or saved is None:
         return ""
     low, middle, high = saved
-    unit = share_of(recipe.cluster.gpu)
+    unit = share_of(recipe.cluster.gpu_name)
     money = f", {significant(price * middle)} at {price:g} per {unit}-hour" if price is not None else ""
     by = ", by a simulation" if document.simulated else ""
     if middle <= 0:

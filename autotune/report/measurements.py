@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from statistics import median
 
+from analyzers.walls import wall_kinds
 from autotune.looks.fix_names import NAMED, short_names
 from autotune.looks.quantities import NONE, counted, duration, gib, percent, significant, tokens_per_s
 from autotune.looks.reasons import DECIDED_BY, divergence_text
-from autotune.looks.segments import Family, counted_steps, mean_segments, mean_step_us
+from autotune.looks.segments import NoWall, counted_steps, families, mean_segments, mean_step_us
 from autotune.looks.tables import Table
 from autotune.report.before_after import compared_traces
 from autotune.report.material import Material, Section, memory_limit, status_words
@@ -21,23 +22,25 @@ from policies.reason import ReasonKind
 from policies.trial import Status
 from trainer.recipe import Recipe
 
+OF_NO_WALL = {NoWall.WAIT: "bubble, sync", NoWall.UNKNOWN: "unattributed"}  # heads of their columns
+
 
 def steps(material: Material) -> Section | None:
     rows = []
     for trial, trace in compared_traces(material.trials):
         step_us = mean_step_us(trace)
-        shares = dict.fromkeys(Family, 0.0)
+        shares = dict.fromkeys(families(), 0.0)
         for segment in mean_segments(counted_steps(trace)):
             shares[segment.kind.family] += segment.us / step_us if step_us else 0.0
         wall = wall_of(trial)
         rank = NONE if trace.rank is None else str(trace.rank)
-        rows.append((str(trial.number), rank, duration(step_us), *(percent(shares[f]) for f in Family), str(wall)))
+        rows.append((str(trial.number), rank, duration(step_us), *(percent(shares[f]) for f in families()), str(wall)))
     said = (
         "One bar per traced trial: the average traced step of one rank, partitioned completely. It is the slowest rank "
         "of the first trial; of a trial without a trace of that rank, its own slowest. "
         "Traced steps include the profiler's cost; throughput is measured on other steps, without it.",
     )
-    words = ("compute", "recompute, copies", "exposed communication", "host", "bubble, sync", "unattributed")
+    words = tuple(OF_NO_WALL[f] if isinstance(f, NoWall) else wall_kinds()[f].column for f in families())
     table = Table(
         columns=("trial", "rank", "traced step", *words, "wall"), rows=tuple(rows), numbers=tuple(range(3 + len(words)))
     )

@@ -78,7 +78,7 @@ def _study(history: History, document: Document) -> Run:
         tags={
             "status": document.status,
             "because": because,
-            "gpu": f"{recipe.world_size} x {recipe.cluster.gpu}",
+            "gpu": f"{recipe.world_size} x {recipe.cluster.gpu_name}",
             "simulated": str(document.simulated).lower(),
             **{f"version.{name}": version for name, version in document.environment.items()},
         },

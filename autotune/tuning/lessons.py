@@ -24,7 +24,7 @@ def _lesson(recipe: Recipe, folder: Path) -> Lent:
     assert history.study is not None  # read_study refuses a journal without its first line
     theirs = Recipe.model_validate(history.study.recipe)
     if theirs.cluster.gpu != recipe.cluster.gpu:
-        raise _refused(folder, f"it ran on {theirs.cluster.gpu}, this recipe is for {recipe.cluster.gpu}")
+        raise _refused(folder, f"it ran on {theirs.cluster.gpu_name}, this recipe is for {recipe.cluster.gpu_name}")
     tuner = Tuner(theirs, history.study.seed)  # without that study's own lessons: no evidence counts twice
     found = tuner.surrogate(history.trials).time
     if not found.measured:

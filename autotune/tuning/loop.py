@@ -279,7 +279,7 @@ class Loop:
                 "cost_gpu_hours": cost,
                 "saved_gpu_hours": saved,
                 "planned_gpu_hours": planned,
-                "unit": share_of(self.base.cluster.gpu),
+                "unit": share_of(self.base.cluster.gpu_name),
             },
         )
 

@@ -171,14 +171,14 @@ def _show(
     path: Sequence[Trial],
     cost: CostPreview | None,
 ) -> None:
-    cluster = f"{recipe.world_size} {recipe.cluster.gpu.upper()}"
+    cluster = f"{recipe.world_size} {recipe.cluster.gpu_name.upper()}"
     say(console, f"{recipe.name}, {cluster}: {layout_words(recipe)}, {setting_words(recipe)}")
     for finding in findings:
         say(console, finding)
     say(console, f"estimated peak {gib(memory['peak_gib'])} per rank, {against_limit(memory)}")
     console.print()
     say(console, "The expected path, by estimate only; nothing is run:")
-    unit = share_of(recipe.cluster.gpu)
+    unit = share_of(recipe.cluster.gpu_name)
     figures = (f"tokens/s/{unit}", "gain (90 %)", "P(fits)")
     print_entries(console, "phase, layout, settings", figures, [_entry(trial) for trial in path], first=0)
     for trial in path[1:2]:

@@ -19,7 +19,13 @@ from trainer.recipe import Recipe
 PARSER = Path(__file__).with_name("real_parser.py")
 # what every job needs that no recipe decides
 JOB = ("--train-iters", "50", "--lr", "3e-4", "--eval-iters", "0", "--log-interval", "1", "--log-throughput")
-CAPABILITIES = {"hopper": (9, 0), "blackwell": (10, 0), "cpu": (9, 0)}
+CPU_CAPABILITY = 9.0  # what the parser is told where there is no GPU
+
+
+def capability(recipe: Recipe) -> tuple[int, int]:
+    """Returns the compute capability (major, minor) that torch reports on the recipe's GPU."""
+    found = recipe.hardware.compute_capability or CPU_CAPABILITY
+    return int(found), round(10 * (found % 1))
 
 
 def argv_of(recipe: Recipe, version: str) -> list[str]:
@@ -37,7 +43,7 @@ def request_of(number: int, recipe: Recipe, version: str) -> dict[str, Any]:
         "argv": argv_of(recipe, version),
         "env": environment(recipe) | beside,
         "world_size": recipe.world_size,
-        "capability": CAPABILITIES[recipe.hardware.architecture],
+        "capability": capability(recipe),
     }
 
 

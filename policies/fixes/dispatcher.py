@@ -9,14 +9,17 @@ from policies.trial import Phase
 
 ALLTOALL: KnobChanges = {"moe_token_dispatcher_type": "alltoall"}
 ALLGATHER: KnobChanges = {"moe_token_dispatcher_type": "allgather"}
-DEEPEP: KnobChanges = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
-HYBRIDEP: KnobChanges = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
-# Racks with one NVLink domain: HybridEP first (Megatron-Bridge, skills/nemo-mbridge-perf-moe-hardware-configs)
-RACK_SCALE = ("gb200", "gb300")
+BACKEND = "moe_flex_dispatcher_backend"
+DEEPEP: KnobChanges = {"moe_token_dispatcher_type": "flex", BACKEND: "deepep"}
+HYBRIDEP: KnobChanges = {"moe_token_dispatcher_type": "flex", BACKEND: "hybridep"}
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
-    flex = [HYBRIDEP, DEEPEP] if situation.recipe.cluster.gpu in RACK_SCALE else [DEEPEP, HYBRIDEP]
+    """Racks with one NVLink domain try HybridEP first (Megatron-Bridge, skills/nemo-mbridge-perf-moe-hardware-configs);
+    a backend that the GPU is not known to have is not tried."""
+    hardware = situation.recipe.hardware
+    ordered = [HYBRIDEP, DEEPEP] if hardware.is_rack_scale else [DEEPEP, HYBRIDEP]
+    flex = [change for change in ordered if change[BACKEND] in (hardware.flex_backends or ())]
     without_shared_overlap = [
         change | {"moe_shared_expert_overlap": False} for change in flex if situation.knob("moe_shared_expert_overlap")
     ]

@@ -7,8 +7,6 @@ from policies.changes.switch import gpu_only
 from policies.situation import Situation
 from policies.trial import Phase
 
-HOPPER = ("h100", "h800", "h200")
-
 
 def _precondition(situation: Situation) -> str | None:
     precision = situation.knob("precision")
@@ -16,8 +14,9 @@ def _precondition(situation: Situation) -> str | None:
 
 
 def _changes(situation: Situation) -> list[KnobChanges]:
-    first = "fp8_blockwise" if situation.recipe.cluster.gpu in HOPPER else "mxfp8"
-    return [{"precision": first}, {"precision": "fp8_current"}]
+    hardware = situation.recipe.hardware
+    tried = dict.fromkeys((*hardware.plan_precisions[:1], "fp8_current"))
+    return [{"precision": precision} for precision in tried if hardware.runs(precision)]
 
 
 FIX = Fix(

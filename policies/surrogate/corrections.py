@@ -12,12 +12,12 @@ from policies.surrogate.factors import MOVES, Factor, factors
 from policies.surrogate.time import TimeSurrogate
 from policies.trial import Z_90
 from trainer.estimate.time.constants import constant_table, constants
+from trainer.measured.architectures import fitted_architectures
 from trainer.recipe import Recipe
 from trainer.recipe.hardware import Hardware
 
 REPORTED_SPREAD = constant("reported_spread")
-ARCHITECTURES = ("hopper", "blackwell")
-FABRICS = {True: "nvlink72", False: "nvlink8"}  # by whether the domain is wider than a node of eight
+FABRICS = ("nvlink8", "nvlink72")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,7 @@ def _correction(factor: Factor, recipe: Recipe, at: float, left: float) -> Corre
 
 def _shown(factor: Factor, hardware: Hardware, precision: str) -> tuple[str, float, str] | None:
     """Returns (the constant that represents a factor here, its multiplier for display, the unit of the product)."""
-    fabric = FABRICS[hardware.nvlink_domain_gpus > 8]
-    others = {*FABRICS.values(), *ARCHITECTURES} - {fabric, hardware.architecture}
+    others = {*FABRICS, *fitted_architectures()} - {hardware.nvlink_fabric, hardware.fitted_as}
     here = [name for name in factor.constants if not others & set(name.split("."))]
     here.sort(key=lambda name: (f".{precision}" not in name, ".collective." not in name))
     if not here:

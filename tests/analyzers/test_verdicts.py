@@ -37,7 +37,7 @@ def _finding(diagnosis: Diagnosis, wall: Wall) -> WallFinding:
 
 
 def test_every_wall_is_found_in_its_folder_and_is_documented() -> None:
-    assert {module.WALL for module in walls()} == set(Wall) - {Wall.UNDETERMINED}
+    assert {module.KIND.wall for module in walls()} == set(Wall) - {Wall.UNDETERMINED}
     for module in walls():
         for part in ("What it is.", "How it shows.", "What it costs.", "When it does not apply.", "Source."):
             assert part in (module.__doc__ or "")

@@ -34,13 +34,18 @@ def test_no_link_leads_nowhere(site: tuple[Path, Built]) -> None:
     assert site[1].links > 1000
 
 
+def test_no_page_stands_where_another_does() -> None:
+    paths = [page.path for page in every_page()]
+    assert sorted(paths) == sorted(set(paths))
+
+
 def test_every_command_knob_rule_fix_and_wall_has_its_page(site: tuple[Path, Built]) -> None:
     named = {
         "commands": [name for name in app() if not name.startswith("-")],
         "knobs": list(KNOBS),
         "rules": [rule.id for rule in RULES],
         "fixes": list(FIXES),
-        "walls": [module.WALL.value for module in walls()],
+        "walls": [module.KIND.wall.value for module in walls()],
     }
     for folder, names in named.items():
         pages = {path.stem for path in (site[0] / folder).glob("*.html")} - {"index"}
@@ -80,7 +85,7 @@ def test_only_model_and_cluster_of_a_recipe_are_needed(site: tuple[Path, Built])
 
 def test_what_a_wall_is_how_it_shows_and_what_it_costs_are_paragraphs(site: tuple[Path, Built]) -> None:
     for module in walls():
-        text = (site[0] / "walls" / f"{module.WALL.value}.html").read_text()
+        text = (site[0] / "walls" / f"{module.KIND.wall.value}.html").read_text()
         for heading in ("What it is.", "How it shows.", "What it costs."):
             assert f"<p><em>{heading}</em>" in text
 

@@ -11,14 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.model.parameters import (
-    LayerParameters,
-    layer_parameters,
-    mtp_parameters,
-    norm_parameters,
-    position_parameters,
-    table_parameters,
-)
+from trainer.model.layer import LayerParameters, norm_parameters
+from trainer.model.parameters import layer_parameters, mtp_parameters, position_parameters, table_parameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,62 +10,13 @@ ssm/gated_delta_net.py, ssm/mamba_mixer.py of Megatron-Core 0.16.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from trainer.model.layer import LayerParameters, dense_width, each_field, expert_width, matrices, norm_parameters
+from trainer.model.mixers import mixers
 from trainer.recipe.architecture import Architecture, LayerKind
-
-MAMBA_EXPANSION = 2  # inner over hidden width where the heads are not given (mamba_mixer.py: expand)
-MAMBA_CONVOLUTION = 4  # width of its causal convolution (mamba_mixer.py: d_conv)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerParameters:
-    """Parameters of one layer by how ranks share them. Whole numbers, but for the mean layer of a hybrid model.
-
-    `split` over TP; `whole` on every TP rank (norms, router, MLA's compressions); `experts` over EP and ETP (experts
-    with biases are only legal with ETP 1, which would not split all of them).
-    """
-
-    split: float = 0
-    experts: float = 0
-    whole: float = 0
-
-    @property
-    def total(self) -> float:
-        return self.split + self.experts + self.whole
-
-    def __add__(self, other: LayerParameters) -> LayerParameters:
-        return _each(sum, [self, other])
-
-    def dense_of_rank(self, tp: Any) -> Any:
-        """Parameters outside the experts that a rank holds; `tp` is a number or an array of any shape."""
-        return self.split / tp + self.whole
-
-    def experts_of_rank(self, ep: Any, etp: Any) -> Any:
-        """Expert parameters that a rank holds; `ep` and `etp` are numbers or arrays of one shape."""
-        return self.experts / (ep * etp)
-
-
-def attention_channels(model: Architecture) -> tuple[int, int, int]:
-    """Width of queries, keys and values over all heads, as they enter attention."""
-    heads = model.num_attention_heads
-    if model.multi_latent_attention:
-        qk = (model.qk_head_dim or 0) + (model.qk_pos_emb_head_dim or 0)
-        return heads * qk, heads * qk, heads * (model.v_head_dim or 0)
-    each = model.kv_channels or model.hidden_size // heads
-    groups = model.num_query_groups or heads
-    return heads * each, groups * each, groups * each
-
-
-def dense_width(model: Architecture) -> int:
-    return model.ffn_hidden_size or 4 * model.hidden_size
-
-
-def expert_width(model: Architecture) -> int:
-    return model.moe_ffn_hidden_size or dense_width(model)
 
 
 def layer_parameters(model: Architecture, *, is_moe: bool) -> LayerParameters:
@@ -77,7 +28,7 @@ def layer_parameters(model: Architecture, *, is_moe: bool) -> LayerParameters:
 
 def kind_parameters(model: Architecture, kind: LayerKind) -> LayerParameters:
     """One layer of a kind, exactly."""
-    return MIXERS[kind.mixer](model) + FEEDS[kind.feed](model)
+    return mixers()[kind.mixer].parameters(model) + FEEDS[kind.feed](model)
 
 
 def mtp_parameters(model: Architecture) -> LayerParameters:
@@ -85,11 +36,6 @@ def mtp_parameters(model: Architecture) -> LayerParameters:
     hidden = model.hidden_size
     own = LayerParameters(split=2 * hidden * hidden, whole=3 * norm_parameters(model, hidden))
     return kind_parameters(model, model.layer_kinds[-1]) + own
-
-
-def norm_parameters(model: Architecture, width: int) -> int:
-    """Weights, and biases where the norm has them."""
-    return width * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def vocabulary(model: Architecture, tp: Any) -> Any:
@@ -120,63 +66,6 @@ def total_parameters(model: Architecture, *, mtp: bool = True, seq_length: int =
     return int(layers + ends + extra + position_parameters(model, seq_length))
 
 
-def matrices(model: Architecture) -> int:
-    """Of a feed-forward, seen from the hidden side: gate, up and down, or up and down."""
-    return 3 if model.gated_linear_unit else 2
-
-
-def _attention(model: Architecture) -> LayerParameters:
-    hidden = model.hidden_size
-    query, _, value = attention_channels(model)
-    projected = value if model.multi_latent_attention else query
-    inputs = _latent_inputs(model) if model.multi_latent_attention else _direct_inputs(model)
-    sinks = model.num_attention_heads if model.softmax_type == "learnable" else 0
-    bias = hidden if model.add_bias_linear else 0
-    outputs = LayerParameters(split=projected * hidden + sinks, whole=bias + norm_parameters(model, hidden))
-    return inputs + outputs
-
-
-def _direct_inputs(model: Architecture) -> LayerParameters:
-    """Queries, keys, values, and the gate of the output, as wide as the queries."""
-    query, key, value = attention_channels(model)
-    width = query * (2 if model.attention_output_gate else 1) + key + value
-    bias = width if model.add_bias_linear or model.add_qkv_bias else 0
-    head = model.kv_channels or model.hidden_size // model.num_attention_heads
-    norms = 2 * norm_parameters(model, head) if model.qk_layernorm else 0
-    return LayerParameters(split=model.hidden_size * width + bias, whole=norms)
-
-
-def _latent_inputs(model: Architecture) -> LayerParameters:
-    """Down- and up-projections of MLA; they never have a bias."""
-    hidden, heads = model.hidden_size, model.num_attention_heads
-    query, key, value = attention_channels(model)
-    q_rank, kv_rank, rope = model.q_lora_rank or 0, model.kv_lora_rank or 0, model.qk_pos_emb_head_dim or 0
-    norms = norm_parameters(model, q_rank + kv_rank) if model.qk_layernorm else 0
-    up = (q_rank or hidden) * query + kv_rank * (key - heads * rope + value)  # rotary keys: one for all heads, direct
-    return LayerParameters(split=up, whole=hidden * (q_rank + kv_rank + rope) + norms)
-
-
-def _gated_delta_net(model: Architecture) -> LayerParameters:
-    hidden, heads = model.hidden_size, model.linear_num_value_heads
-    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim  # and queries, as wide
-    values = heads * model.linear_value_head_dim
-    projections = hidden * (keys + 2 * values + 2 * heads) + values * hidden  # values and their gate; beta and alpha
-    convolution = (keys + values) * model.linear_conv_kernel_dim
-    norms = norm_parameters(model, model.linear_value_head_dim) + norm_parameters(model, hidden)
-    return LayerParameters(split=projections + convolution + 2 * heads, whole=norms)  # dt_bias and A_log by head
-
-
-def _mamba(model: Architecture) -> LayerParameters:
-    hidden = model.hidden_size
-    heads = model.mamba_num_heads or MAMBA_EXPANSION * hidden // model.mamba_head_dim
-    inner = heads * model.mamba_head_dim
-    states = 2 * model.mamba_num_groups * model.mamba_state_dim  # B and C
-    projections = hidden * (2 * inner + states + heads) + inner * hidden
-    convolution = (inner + states) * (MAMBA_CONVOLUTION + 1)  # with bias
-    own = 3 * heads + inner  # dt_bias, A_log, D by head; the gated norm
-    return LayerParameters(split=projections + convolution + own, whole=norm_parameters(model, hidden))
-
-
 def _dense(model: Architecture) -> LayerParameters:
     hidden, count = model.hidden_size, matrices(model)
     width, bias = dense_width(model), int(model.add_bias_linear)
@@ -204,23 +93,10 @@ def _nothing(_: Architecture) -> LayerParameters:
     return LayerParameters()
 
 
-MIXERS: dict[str, Callable[[Architecture], LayerParameters]] = {
-    "attention": _attention,
-    "gated_delta_net": _gated_delta_net,
-    "mamba": _mamba,
-    "none": _nothing,
-}
 FEEDS: dict[str, Callable[[Architecture], LayerParameters]] = {"dense": _dense, "moe": _moe, "none": _nothing}
-
-
-def _each(combine: Callable[[list[float]], float], layers: Sequence[LayerParameters]) -> LayerParameters:
-    """`combine` of every field over the layers."""
-    return LayerParameters(
-        **{field.name: combine([getattr(layer, field.name) for layer in layers]) for field in fields(LayerParameters)}
-    )
 
 
 def _mean(layers: Sequence[LayerParameters]) -> LayerParameters:
     """The layer itself where all are alike."""
     alike = all(layer == layers[0] for layer in layers)
-    return layers[0] if alike else _each(lambda values: sum(values) / len(values), layers)
+    return layers[0] if alike else each_field(lambda values: sum(values) / len(values), layers)

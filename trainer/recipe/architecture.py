@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Variant = Literal["gated_delta_net"]  # mixers that take the place of attention in all but every N-th layer
 ActivationName = Literal["silu", "gelu", "quick_gelu", "squared_relu"]
 
 
@@ -107,7 +108,7 @@ class Architecture(Section):
     moe_shared_expert_gate: bool = False
     moe_latent_size: int | None = Field(default=None, gt=0)  # experts work in this width; None: in the hidden one
     make_vocab_size_divisible_by: int | None = Field(default=None, gt=0)  # times TP; None: vocab_size as it is
-    experimental_attention_variant: Literal["gated_delta_net"] | None = None
+    experimental_attention_variant: Variant | None = None
     linear_attention_freq: int | None = Field(default=None, gt=0)  # N: every N-th layer keeps full attention
     linear_conv_kernel_dim: int = Field(default=4, gt=0)
     linear_key_head_dim: int = Field(default=128, gt=0)
@@ -158,10 +159,10 @@ class Architecture(Section):
         letters = HYBRID_LETTERS.match(self.hybrid or "")
         if letters and len(letters[0]) == self.num_layers:
             return tuple(_OF_LETTER[letter] for letter in letters[0])
-        every = self.linear_attention_freq if self.experimental_attention_variant else None
+        every, variant = self.linear_attention_freq, self.experimental_attention_variant
         return tuple(
             LayerKind(
-                mixer="gated_delta_net" if every and (layer + 1) % every else "attention",
+                mixer=variant if variant and every and (layer + 1) % every else "attention",
                 feed="moe" if is_moe else "dense",
             )
             for layer, is_moe in enumerate(self.moe_layers)
@@ -181,7 +182,7 @@ class Architecture(Section):
 class LayerKind(NamedTuple):
     """A layer of a hybrid model may have only one of both: the other is `none`, and so is its norm."""
 
-    mixer: Literal["attention", "gated_delta_net", "mamba", "none"]
+    mixer: str  # the name of a file of trainer/model/mixers
     feed: Literal["dense", "moe", "none"]
 
 

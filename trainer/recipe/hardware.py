@@ -1,4 +1,8 @@
-"""The GPUs a recipe may name, and the CPU: one row of `hardware.csv` each, with the sources of its figures."""
+"""The kinds of device a recipe may train on: rows of `hardware.csv`, the CPU among them, and GPUs given by figures.
+
+What differs between architectures (number formats, dispatch libraries, the copies that FP8 weights keep, the fitted
+constants of estimates) is a column, so that a new GPU is a row. An empty cell means that the figure is not known.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from trainer.errors import refused
 from trainer.recipe.tables import read_table
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8_blockwise", "fp8_current", "fp8_delayed", "mxfp8", "nvfp4"]
@@ -21,27 +26,73 @@ PEAK_COLUMN: dict[Precision, str] = {
     "mxfp8": "fp8_dense_tflops",
     "nvfp4": "fp4_dense_tflops",
 }
+UNFITTED = "unfitted"  # constants of an architecture that no published run was measured on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """One kind of device. Rates are datasheet peaks, one way where the name does not say otherwise."""
+    """One kind of device. Rates are datasheet peaks, one way where the name does not say otherwise; None is a figure
+    that is not known."""
 
     name: str  # as a recipe writes it: "h100"
-    architecture: str  # "hopper", "blackwell" or "cpu"
+    architecture: str  # "hopper", "blackwell", "cpu", …
+    vendor: str | None  # "nvidia", "amd", …
+    fitted_as: str  # the architecture in the names of fitted constants, or UNFITTED
     memory_gib: float | None  # in all, as the driver tells programs; None: whatever the recipe says, else not limited
     dense_tflops: dict[str, float]  # by precision; a missing one cannot run here or is not known
     memory_tb_s: float | None
-    nvlink_gb_s: float | None  # one way, per GPU
+    nvlink_gb_s: float | None  # one way, per GPU, to the other GPUs of its node or rack
     nvlink_domain_gpus: int
     gpus_per_node: int
     scaleout_gbit_s: float | None  # per GPU
-    sms: int | None
+    sms: int | None  # compute units of other vendors
     watts: float | None  # thermal design power: what long products sustain goes with it
+    reference: Hardware | None = None  # whose peak and power the fitted shares are of; None: its own
+    compute_capability: float | None = None  # as torch reports it
+    precisions: tuple[str, ...] | None = None  # that its units compute in
+    emulated_precisions: tuple[str, ...] = ()
+    plan_precisions: tuple[str, ...] = ()  # below bf16, which plans and fixes try, the first one first
+    fp8_copies: int | None = None  # of a weight under one scale a tensor: 2 where products need its transpose
+    flex_backends: tuple[str, ...] | None = None  # of the flex dispatcher
+    host_cpu: str | None = None  # "x86" or "grace"
 
     @property
     def is_cpu(self) -> bool:
         return self.architecture == "cpu"
+
+    @property
+    def is_rack_scale(self) -> bool:
+        """True if NVLink joins the GPUs of several nodes."""
+        return self.nvlink_domain_gpus > self.gpus_per_node
+
+    @property
+    def nvlink_fabric(self) -> str:
+        """The row of links.csv for its NVLink domain."""
+        return "nvlink72" if self.nvlink_domain_gpus > 8 else "nvlink8"
+
+    @property
+    def on_grace(self) -> bool:
+        return self.host_cpu == "grace"
+
+    @property
+    def needs_one_connection(self) -> bool:
+        """True if Megatron-LM demands CUDA_DEVICE_MAX_CONNECTIONS=1 for TP and CP: compute capabilities below 10."""
+        return self.compute_capability is not None and self.compute_capability < 10
+
+    @property
+    def rated(self) -> Hardware:
+        """The device whose peak and power the fitted shares are of."""
+        return self.reference or self
+
+    def runs(self, precision: str) -> bool | None:
+        """Whether its units, or an emulation, compute in a precision; None where that is not known."""
+        if precision == "fp32" or self.is_cpu:
+            return True
+        return None if self.precisions is None else precision in (*self.precisions, *self.emulated_precisions)
+
+    def peak_tflops(self, precision: str) -> float:
+        """Dense peak of a precision, TFLOP/s; BF16's where the precision has no units of its own or no known figure."""
+        return self.dense_tflops.get(precision) or self.dense_tflops["bf16"]
 
 
 def _number(text: str) -> float | None:
@@ -55,11 +106,17 @@ def _count(text: str) -> int | None:
     return None if number is None else int(number)
 
 
-def _hardware(row: dict[str, str]) -> Hardware:
+def _words(text: str) -> tuple[str, ...] | None:
+    return tuple(text.split()) or None
+
+
+def _hardware(row: dict[str, str], reference: Hardware | None) -> Hardware:
     peaks = {precision: _number(row[column]) for precision, column in PEAK_COLUMN.items()}
     return Hardware(
-        name=row["gpu"].split()[0].lower(),
+        name=_name(row),
         architecture=row["architecture"],
+        vendor=row["vendor"] or None,
+        fitted_as=row["fitted_as"],
         memory_gib=_number(row["memory_gib"]),
         dense_tflops={precision: peak for precision, peak in peaks.items() if peak is not None},
         memory_tb_s=_number(row["hbm_tb_s"]),
@@ -69,11 +126,53 @@ def _hardware(row: dict[str, str]) -> Hardware:
         scaleout_gbit_s=_number(row["scaleout_gbit_s_per_gpu"]),
         sms=_count(row["sms"]),
         watts=_number(row["tdp_w"]),
+        reference=reference,
+        compute_capability=_number(row["compute_capability"]),
+        precisions=_words(row["precisions"]),
+        emulated_precisions=_words(row["emulated_precisions"]) or (),
+        plan_precisions=_words(row["plan_precisions"]) or (),
+        fp8_copies=_count(row["fp8_copies"]),
+        flex_backends=_words(row["flex_backends"]),
+        host_cpu=row["host_cpu"] or None,
     )
+
+
+def _name(row: dict[str, str]) -> str:
+    return row["gpu"].split()[0].lower()
+
+
+# Cells that estimates cannot go without on a GPU
+NEEDED = (
+    "fitted_as",
+    "bf16_dense_tflops",
+    "memory_gib",
+    "hbm_tb_s",
+    "nvlink_unidir_gb_s_per_gpu",
+    "scaleout_gbit_s_per_gpu",
+    "sms",
+)
+
+
+def _refuse_gaps(row: dict[str, str], rows: dict[str, dict[str, str]]) -> None:
+    where = f"hardware.csv {_name(row)}"
+    lacking = [column for column in NEEDED if not row[column]]
+    if lacking and row["architecture"] != "cpu":
+        raise refused(where, f"no figure in {', '.join(lacking)}", "write it, with its source")
+    reference = row["reference"]
+    if reference and reference not in rows:
+        raise refused(where, f"reference {reference!r} is no row", f"name one of {', '.join(rows)}, or leave it empty")
+    if reference and not (row["tdp_w"] and rows[reference]["tdp_w"]):
+        raise refused(where, f"shares of {reference} go with the power, and tdp_w is empty", "write tdp_w of both")
 
 
 @cache
 def known_hardware() -> dict[str, Hardware]:
-    """Every row by the name a recipe writes."""
-    rows = [_hardware(row) for row in read_table("hardware.csv")]
-    return {row.name: row for row in rows}
+    """Every row by the name a recipe writes. BadInputError for a row without a figure that estimates need."""
+    rows = {_name(row): row for row in read_table("hardware.csv")}
+    for row in rows.values():
+        _refuse_gaps(row, rows)
+    alone = {name: _hardware(row, None) for name, row in rows.items()}
+    return {
+        name: _hardware(row, alone[row["reference"]] if row["reference"] not in ("", name) else None)
+        for name, row in rows.items()
+    }

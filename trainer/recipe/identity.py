@@ -194,7 +194,7 @@ def canonical(recipe: Settings) -> dict[str, Any]:
         **({"machine": _told(machine, "machine")} if machine else {}),
         **({"trainer": _told(trainer, "trainer")} if trainer else {}),
         "architecture": _architecture(recipe),
-        "gpu": recipe.cluster.gpu,
+        **_hardware(recipe),
         "nodes": recipe.cluster.nodes,
         "world_size": recipe.world_size,
         "memory_limit_gib": recipe.memory_limit_gib,
@@ -202,6 +202,13 @@ def canonical(recipe: Settings) -> dict[str, Any]:
         "launcher": recipe.burst.launcher_kind,
         "knobs": _knobs(recipe),
     }
+
+
+def _hardware(recipe: Settings) -> dict[str, Any]:
+    """The GPU, by its name or its figures, and the network where it is not the table's."""
+    gpu, network = recipe.cluster.gpu, recipe.cluster.network_gbit_s
+    named = gpu if isinstance(gpu, str) else gpu.model_dump(mode="json", exclude_defaults=True)
+    return {"gpu": named} | ({} if network is None else {"network_gbit_s": network})
 
 
 def _told(section: Section, field: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from trainer.recipe.architecture import Architecture, Section
 from trainer.recipe.dump import yaml_text
-from trainer.recipe.hardware import Hardware, known_hardware
+from trainer.recipe.hardware import Hardware
 from trainer.recipe.identity import digest_of
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.models import presets
@@ -75,7 +75,7 @@ class Recipe(Section):
 
     @property
     def hardware(self) -> Hardware:
-        return known_hardware()[self.cluster.gpu]
+        return self.cluster.hardware
 
     @property
     def peak_tflops(self) -> float | None:
@@ -153,5 +153,5 @@ class Recipe(Section):
                 "gpus_per_node": self.ranks_per_node,
                 "memory_gib": self.memory_limit_gib,
             }
-        data["cluster"] = {"gpu": self.cluster.gpu, **data.get("cluster", {})}
+        data["cluster"] = {"gpu": "cpu", **data.get("cluster", {})}
         return data

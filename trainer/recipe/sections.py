@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from trainer.recipe.architecture import Section
 from trainer.recipe.framework_names import DEFAULT, framework_names
-from trainer.recipe.hardware import Precision, known_hardware
+from trainer.recipe.gpu_figures import GpuFigures, hardware_of
+from trainer.recipe.hardware import Hardware, Precision, known_hardware
 from trainer.recipe.knobs import KNOBS, Numerics
 from trainer.recipe.launching import Launcher, kind_of
 from trainer.recipe.machine import Machine
@@ -27,15 +28,16 @@ KnobValue = bool | int | float | str | tuple[str, ...] | None
 
 
 class Cluster(Section):
-    gpu: str = "cpu"  # a row of hardware.csv, lower case, or "cpu"
+    gpu: str | GpuFigures = "cpu"  # a row of hardware.csv, lower case, "cpu", or a GPU's figures
     nodes: Size = 1
     gpus_per_node: Size | None = None  # None: the table's
     memory_gib: float | None = Field(default=None, gt=0)  # per GPU (or CPU rank); None: the table's
+    network_gbit_s: float | None = Field(default=None, gt=0)  # per GPU, between nodes; None: the table's
 
     @field_validator("gpu")
     @classmethod
-    def _known(cls, gpu: str) -> str:
-        if gpu not in known_hardware():
+    def _known(cls, gpu: str | GpuFigures) -> str | GpuFigures:
+        if isinstance(gpu, str) and gpu not in known_hardware():
             raise ValueError(f"no GPU {gpu!r} in the table; there are {', '.join(known_hardware())}")
         return gpu
 
@@ -45,6 +47,26 @@ class Cluster(Section):
         if each is not None and each * info.data.get("nodes", 1) > MOST_RANKS:
             raise PydanticCustomError("too_many_ranks", "more than {most} GPUs in all", {"most": f"{MOST_RANKS:,}"})
         return each
+
+    @model_validator(mode="after")
+    def _says_what_figures_leave_open(self) -> Cluster:
+        if isinstance(self.gpu, str):
+            return self
+        wanted: dict[str, float | None] = {"gpus_per_node": self.gpus_per_node}
+        if self.nodes > 1:
+            wanted["network_gbit_s"] = self.network_gbit_s or self.gpu.network_gbit_s
+        if missing := [name for name, value in wanted.items() if value is None]:
+            message = "no table knows {missing} of a GPU that is given by figures"
+            raise PydanticCustomError("figures_missing", message, {"missing": " and ".join(missing)})
+        return self
+
+    @property
+    def gpu_name(self) -> str:
+        return self.gpu if isinstance(self.gpu, str) else self.gpu.name
+
+    @property
+    def hardware(self) -> Hardware:
+        return hardware_of(self.gpu, self.gpus_per_node, self.network_gbit_s)
 
 
 class Training(Section):

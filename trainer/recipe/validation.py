@@ -67,6 +67,14 @@ def validated(model: type[Model], source: Source) -> Model:
     return found
 
 
+def validated_part(model: type[Model], source: Source) -> Model:
+    """What plain data stands for, `model` being a section. BadInputError carries every problem found."""
+    try:
+        return model.model_validate(source.data)
+    except ValidationError as error:
+        raise BadInputError(*_schema_problems(source, source.data, error.errors(), model)) from None
+
+
 def _line(where: str) -> int:
     digits = where.split(" ")[0].rpartition(":")[2]
     return int(digits) if digits.isdigit() else 0
@@ -180,7 +188,7 @@ def _schema_problems(
     """Pydantic's errors, one a key path, without the union members that were not meant."""
     problems: dict[KeyPath, Problem] = {}
     for error in errors:
-        if error["loc"][:1] == ("model",) and _other_union_member(data.get("model"), error["loc"]):
+        if _other_union_member(data, error["loc"]):
             continue
         path = _path_in(data, error["loc"])
         if path not in problems:
@@ -188,10 +196,19 @@ def _schema_problems(
     return list(problems.values())
 
 
-def _other_union_member(model: Any, loc: tuple[int | str, ...]) -> bool:
-    """Whether the error is about `model` as a name although a mapping is written, or the reverse."""
-    member = loc[1] if len(loc) > 1 else None
-    return (member == "str" and isinstance(model, dict)) or (member == "Architecture" and not isinstance(model, dict))
+# Keys that hold a name or a mapping, as pydantic's locations name the mapping
+NAME_OR_MAPPING: dict[KeyPath, str] = {("model",): "Architecture", ("cluster", "gpu"): "GpuFigures"}
+
+
+def _other_union_member(data: dict[str, Any], loc: tuple[int | str, ...]) -> bool:
+    """True if the error is about the name where a mapping is written, or the reverse."""
+    for path, mapping in NAME_OR_MAPPING.items():
+        if loc[: len(path)] == path and len(loc) > len(path):
+            written: Any = data
+            for key in path:
+                written = written.get(key) if isinstance(written, dict) else None
+            return loc[len(path)] == ("str" if isinstance(written, dict) else mapping)
+    return False
 
 
 def _path_in(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
@@ -208,7 +225,7 @@ def _path_in(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
 
 def _problem(source: Source, path: KeyPath, error: ErrorDetails, model: type[Section]) -> Problem:
     key = str(path[-1]) if path else ""
-    section = str(path[0]) if len(path) > 1 else ""
+    section = ".".join(map(str, path[:-1]))
     known = _fields(model, path[:-1])
     what, hint = MESSAGES.get(error["type"], _other)(error, key, section, known)
     return Problem(where=source.where(path), what=what, hint=hint)
@@ -247,7 +264,7 @@ def _missing(error: ErrorDetails, key: str, section: str, known: Known) -> tuple
         "model": "a preset such as qwen3-30b-a3b, or a mapping of Megatron-Core's fields",
         "cluster": "for example `cluster: {gpu: h100, nodes: 1}`",
     }
-    return "missing", examples.get(key, f"write {key} under {section or 'the recipe'}")
+    return "missing", examples.get(key, f"write {key} under {section}" if section else f"write {key}")
 
 
 def _own_check(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
@@ -302,6 +319,19 @@ def _too_many_ranks(error: ErrorDetails, key: str, section: str, known: Known) -
     return error["msg"], "more than any cluster has: write fewer nodes or gpus_per_node"
 
 
+def _figures_missing(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], f"write {error['ctx']['missing']} under cluster"
+
+
+def _gpu_of_the_table(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    name = str(error["ctx"]["name"]).lower()
+    return error["msg"], f"write `gpu: {name}`, or give other figures another name"
+
+
+def _gpu_name(error: ErrorDetails, key: str, section: str, known: Known) -> tuple[str, str]:
+    return error["msg"], "write letters, digits, '-', '_' and '.', 40 at most, such as mi300x"
+
+
 # What pydantic calls a thing -> what a YAML file calls it
 WORDS = {"a tuple": "a list: [a, b]", "a string": "text, in quotes where it looks like a number"}
 
@@ -320,5 +350,8 @@ MESSAGES: dict[str, Message] = {
     "invalid_key": _key_that_is_none,
     "too_short": _too_short,
     "too_many_ranks": _too_many_ranks,
+    "figures_missing": _figures_missing,
+    "gpu_of_the_table": _gpu_of_the_table,
+    "gpu_name": _gpu_name,
     "trainer_version": _trainer_version,
 }

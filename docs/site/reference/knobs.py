@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from analyzers.walls import wall_kinds
 from docs.site.page import Page, code, facts, table
 from trainer.recipe.knobs import KNOBS, Knob
 from trainer.recipe.rules import RULES
@@ -15,7 +16,6 @@ SECTIONS = {
     "knobs": "written under `knobs:`",
 }
 DEFAULTS = {"megatron": "Megatron's default", "ours": "our default"}
-WALLS = ("memory", "communication", "host", "compute")
 
 
 def pages() -> Iterator[Page]:
@@ -62,4 +62,4 @@ def _page(knob: Knob) -> str:
 
 
 def _walls(knob: Knob) -> str:
-    return ", ".join(f"[{wall}](../walls/{wall}.html)" for wall in knob.walls if wall in WALLS)
+    return ", ".join(f"[{wall}](../walls/{wall}.html)" for wall in knob.walls if wall in wall_kinds())

@@ -9,7 +9,7 @@ from trainer.recipe.tables import read_table
 
 TABLES = (
     ("models", "Models", "models.csv", "Presets that `model:` names."),
-    ("gpus", "GPUs", "hardware.csv", "What `cluster.gpu` names; each figure has its source."),
+    ("hardware", "GPUs", "hardware.csv", "What `cluster.gpu` names; each figure has its source."),
 )
 
 

@@ -16,6 +16,7 @@ from docs.site.reference.types import hints_of, type_words
 from trainer.recipe import Recipe, packaged_examples
 from trainer.recipe.architecture import Architecture
 from trainer.recipe.framework_names import DEFAULT, framework_names
+from trainer.recipe.gpu_figures import GpuFigures
 from trainer.recipe.launching import HostsSettings, SlurmSettings
 from trainer.recipe.sections import BurstSettings, Cluster, Parallelism, TrainerSettings, Training, TuneSettings
 from trainer.values import knob_value
@@ -24,6 +25,7 @@ from trainer.values import knob_value
 SECTIONS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("recipe", Recipe, "The whole file. Only `model` and `cluster` are required; everything else has a default."),
     ("cluster", Cluster, "The GPUs."),
+    ("cluster.gpu", GpuFigures, "A GPU that the table lacks, by its figures; those with no default are needed."),
     ("training", Training, "Batch, sequence and precision."),
     ("parallelism", Parallelism, "The layout; `tp`, `pp`, `cp`, `ep`, `etp` and `vpp` are accepted too."),
     ("burst", BurstSettings, "How a recipe is run to be measured."),

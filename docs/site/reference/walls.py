@@ -13,7 +13,7 @@ PARAGRAPH = re.compile(r"\n(?=\*[A-Z])")  # `*What it is.* …`
 
 
 def pages() -> Iterator[Page]:
-    modules = {module.WALL.value: (module.__doc__ or "").strip() for module in walls()}
+    modules = {module.KIND.wall.value: (module.__doc__ or "").strip() for module in walls()}
     rows = [(f"[{name}]({name}.html)", text.partition("\n")[0]) for name, text in modules.items()]
     said = "# Walls\n\nWhat a step's time is lost to, one file each in `analyzers/walls/`.\n\n"
     index = said + table(("wall", "is"), rows)

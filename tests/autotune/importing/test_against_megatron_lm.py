@@ -11,7 +11,7 @@ import pytest
 from autotune.importing import arguments_file, scripts
 from autotune.importing.found import Asked, Started
 from autotune.importing.reading import imported
-from benchmarks.exports.ask import CAPABILITIES, answers, options
+from benchmarks.exports.ask import answers, capability, options
 from benchmarks.exports.checkout import checkout, tree_of, versions_there
 from tests.autotune.importing.starts import STARTS, asked_of
 from trainer.frameworks.megatron_lm.agreement import SPELLINGS
@@ -26,7 +26,7 @@ MEGATRON_LM = checkout()
 VERSIONS = ("0.16.1", "head")
 # a flag of one release only: dest and words taken as the newer has them
 MOVED = {"--cuda-graph-scope"}
-# a recipe always says its batch: it matters beside --step-batch-size-schedule only, which an import refuses
+# a recipe always says its batch, which the parser notes for --step-batch-size-schedule alone
 SAID_NOW = {"_is_global_batch_size_explicitly_specified"}
 
 pytestmark = pytest.mark.skipif(MEGATRON_LM is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
@@ -89,7 +89,7 @@ def _request(number: int, argv: Sequence[str], recipe: Recipe) -> dict[str, Any]
         "argv": list(join(words for words in split(argv) if words.flag in ARGUMENTS)),
         "env": environment(recipe),
         "world_size": recipe.world_size,
-        "capability": CAPABILITIES[recipe.hardware.architecture],
+        "capability": capability(recipe),
     }
 
 

@@ -81,7 +81,7 @@ def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
     for row in tuned_recipes.rows():
         recipe = tuned_recipes.recipe_of_row(row)
         given = {"vocab_size": str(recipe.architecture.vocab_size)}
-        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu, nodes=recipe.cluster.nodes, given=given)
+        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu_name, nodes=recipe.cluster.nodes, given=given)
         again = imported(export(recipe, "megatron-lm"), tmp_path, asked)
         found = as_given(again.recipe, recipe)
         same += found.digest() == recipe.digest()
@@ -95,7 +95,7 @@ def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
 def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
     for row in tuned_recipes.rows():
         recipe = tuned_recipes.recipe_of_row(row)
-        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu)
+        asked = Asked(file="x.sh", gpu=recipe.cluster.gpu_name)
         again = imported(export(recipe, "megatron-bridge"), tmp_path, asked)
         found = as_given(again.recipe, recipe).model_copy(update={"model": recipe.model})
         moved = {name for name in KNOBS if effective(recipe, name) != effective(found, name)}

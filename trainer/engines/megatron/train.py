@@ -123,7 +123,9 @@ def _train(burst: Burst, rank: int, device: Device, store: Any, measured: Measur
 def _refuse_what_is_missing(recipe: Recipe, device: Device) -> None:
     """Raises where the burst would run, but not be what the recipe asks for."""
     if device.name == "cpu" and not recipe.hardware.is_cpu:
-        raise ValueError(f"the recipe is for {recipe.cluster.gpu} GPUs, and this machine has no GPU that torch can use")
+        raise ValueError(
+            f"the recipe is for {recipe.cluster.gpu_name} GPUs, and this machine has no GPU that torch can use"
+        )
     if not uses_transformer_engine(recipe) and (missing := needs.missing_transformer_engine(recipe)):
         raise ImportError(missing)
 

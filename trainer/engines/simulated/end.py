@@ -46,7 +46,7 @@ def end_of_step(rates: Rates, run: Run, stages: Sequence[Sequence[Stage]]) -> En
     """stages: [PP][VPP]."""
     ends = [_End(rates, run, rank, own).played() for rank, own in enumerate(stages)]
     machine, values = rates.machine, rates.values
-    slow = values["host.grace"] if rates.hardware.name.startswith("gb") else 1.0
+    slow = values["host.grace"] if rates.hardware.on_grace else 1.0
     fixed = 0.0 if rates.hardware.is_cpu else values["host.step"] * slow * machine.host.launch
     host = 1e3 * (fixed + machine.host.step_ms)
     reduced = max(rank.passes_us + rank.gradients_us for rank in ends)

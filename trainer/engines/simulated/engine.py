@@ -176,7 +176,7 @@ class _Burst:
                 rank=rank,
                 world_size=recipe.world_size,
                 number=self.steps,
-                gpu=recipe.cluster.gpu,
+                gpu=recipe.cluster.gpu_name,
             )
 
     def traced_ranks(self) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.engines.simulated.ops import Beside, Op, inside, within
 from trainer.engines.simulated.parts import Kind, Parts
-from trainer.model.parameters import dense_width, matrices
+from trainer.model.layer import dense_width, matrices
 
 
 class Feeds:

@@ -16,7 +16,7 @@ from trainer.engines.simulated.ops import Beside, Op, Segment, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA, Rates
 from trainer.engines.simulated.routed import Routed
-from trainer.model.parameters import expert_width, matrices
+from trainer.model.layer import expert_width, matrices
 from trainer.recipe.schema import Recipe
 
 BACKWARD_KERNELS = {"norm": "norm_backward", "activation": "activation_backward"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainer.engines.simulated.ops import Beside, Op, Stream, inside
 from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
-from trainer.model.flops import MIXERS as MIXER_FLOPS
+from trainer.model.mixers import mixers
 
 BACKWARD_LAUNCHES = 1.1  # autograd calls more, and from C++
 UNFUSED_PASSES = 5.0  # over the scores of attention that no kernel keeps on chip
@@ -95,7 +95,7 @@ class Mixers:
     def _linear_mixer(self, kind: Kind) -> list[Op | Beside]:
         """Mamba and gated delta net: their products, and scans bound by memory."""
         launches = self.parts.launches("attn", kind)
-        weights = MIXER_FLOPS[kind.mixer](self.model, 0.0) / self.tp
+        weights = mixers()[kind.mixer].flops(self.model, 0.0) / self.tp
         hidden = self.model.hidden_size
         ops = [
             self.parts.norm("attn"),

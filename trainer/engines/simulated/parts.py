@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trainer.engines.simulated.ops import Beside, Op, Stream
 from trainer.engines.simulated.rates import GIGA, Rates
-from trainer.model.parameters import attention_channels
+from trainer.model.layer import attention_channels
 from trainer.recipe.layout import layout_of
 from trainer.recipe.schema import Recipe
 

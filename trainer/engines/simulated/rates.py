@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from math import log, sqrt
 
+from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.constants import Constant, read_constants
 from trainer.measured.links import COLLECTIVE, shares
 from trainer.measured.software import latest, releases
-from trainer.model.parameters import attention_channels
-from trainer.recipe.hardware import Hardware, known_hardware
+from trainer.model.layer import attention_channels
+from trainer.recipe.hardware import UNFITTED, Hardware
 from trainer.recipe.machine import Machine
 from trainer.recipe.schema import Recipe
 
@@ -22,12 +23,12 @@ Values = Mapping[str, float]
 
 US = 1e6
 GIGA, TERA = 1e9, 1e12
-REFERENCE = "gb200"  # the part that `gemm.blackwell` is given for
 OLDER = ("25.09", "25.11")  # releases before the kernels and launches of 26.02
 CPU_TFLOPS, CPU_TB_S, CPU_GB_S = 0.05, 0.02, 4.0  # a rank with one thread, and gloo
 CPU_MORE_THREADS = 0.8  # what every further thread adds
 SHORTEST_US = 2.5  # of any kernel
 NCCL_SMS = 16.0
+CPU_SMS = 132.0  # a collective takes as small a share of a CPU rank as of an H100
 REGISTERED_SMS = 4.0  # with user buffers registered (arXiv 2603.07685 section 4.1.7)
 
 
@@ -42,14 +43,6 @@ def rate_values() -> Values:
     return {name: row.value for name, row in rate_table().items()}
 
 
-def gemm_key(precision: str, architecture: str) -> str:
-    if precision in ("bf16", "fp16", "fp32"):
-        return f"gemm.{architecture}.bf16"
-    if architecture == "hopper":
-        return "gemm.hopper.fp8"
-    return f"gemm.{architecture}.{'fp8_current' if precision.startswith('fp8') else precision}"
-
-
 class Rates:
     """Of one recipe on one machine. `release` is a row of software.csv."""
 
@@ -59,19 +52,20 @@ class Rates:
         self.recipe, self.machine = recipe, machine
         self.values = values = values or rate_values()
         self.hardware: Hardware = recipe.hardware
-        self.architecture = "hopper" if self.hardware.is_cpu else self.hardware.architecture
         self.release = releases()[release or latest()]
         self.older = values["host.older"] if self.release.name in OLDER else 1.0
         self.precision: str = recipe.training.precision
         self.narrow = self.precision not in ("bf16", "fp16", "fp32")
         self.domain = max(self.hardware.nvlink_domain_gpus, recipe.cluster.gpus_per_node or self.hardware.gpus_per_node)
-        self.sms = float(self.hardware.sms or 132)
+        self.sms = CPU_SMS if self.hardware.is_cpu else known(self.hardware, self.hardware.sms, "compute_units")
         compute = machine.compute
         self._wide = self._sustained("bf16") * compute.dense_gemm
         self._narrow = self._sustained(self.precision) * compute.dense_gemm
         self._half_rows = values["gemm.half_rows"]
-        self._hbm = (self.hardware.memory_tb_s or CPU_TB_S) * TERA
-        share = 0.8 if self.hardware.is_cpu else values[f"memory.{self.architecture}"]
+        self._hbm = (
+            CPU_TB_S if self.hardware.is_cpu else known(self.hardware, self.hardware.memory_tb_s, "hbm_tb_s")
+        ) * TERA
+        share = 0.8 if self.hardware.is_cpu else of_architecture(values, "memory", self.hardware)
         self._memory = self._hbm * share * compute.memory_bound / self.older
 
     @property
@@ -87,9 +81,10 @@ class Rates:
     @property
     def attention_tflops(self) -> float:
         """Of attention's forward pass over the recipe's sequences."""
-        length = float(self.recipe.training.seq_length)
-        half = self.values[f"attention.{self.architecture}.forward_half"]
-        return self.values[f"attention.{self.architecture}.forward"] * length / (length + half)
+        if self.hardware.is_cpu:
+            return self._wide / TERA
+        endless, share = self._attention("forward")
+        return endless * share
 
     # --- arithmetic ---------------------------------------------------------------------------------------
     def _sustained(self, precision: str) -> float:
@@ -97,11 +92,10 @@ class Rates:
         if self.hardware.is_cpu:
             threads = min(int(self.recipe.knob("threads_per_rank")), self.machine.host.cores_per_rank)
             return CPU_TFLOPS * TERA * (1 + CPU_MORE_THREADS * (threads - 1))
-        reference = known_hardware()[REFERENCE] if self.architecture == "blackwell" else self.hardware
-        peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
+        reference = self.hardware.rated
         power = (self.hardware.watts or 1.0) / (reference.watts or 1.0)
-        share = self.values[gemm_key(precision, self.architecture)]
-        return peak * TERA * share * float(power ** self.values["power_exponent"])
+        share = of_precision(self.values, "gemm", self.hardware, precision)
+        return reference.peak_tflops(precision) * TERA * share * float(power ** self.values["power_exponent"])
 
     def gemm_us(self, rows: float, weights: float, *, wide: bool = False) -> float:
         """A dense product of `rows` tokens with this many weights; `wide` stays in BF16."""
@@ -130,14 +124,21 @@ class Rates:
         flops = 2.0 * tokens * seen * width / tp * (2.5 if backward else 1.0)
         if self.hardware.is_cpu:
             return US * flops / self._wide
-        way = "backward" if backward else "forward"
-        rate = self.values[f"attention.{self.architecture}.{way}"] * TERA * self.machine.compute.attention
-        length = float(self.recipe.training.seq_length)
-        rate *= length / (length + self.values[f"attention.{self.architecture}.{way}_half"])
+        endless, share = self._attention("backward" if backward else "forward")
+        rate = endless * TERA * self.machine.compute.attention * share
         entries = tokens * seen * model.num_attention_heads / tp * (2.0 if backward else 1.0)
         exponentials = entries / (self.values["attention.exponentials"] * TERA * self.machine.compute.attention)
         faster = self.values["attention.fp8"] if self.recipe.knob("fp8_dot_product_attention") else 1.0
         return max(SHORTEST_US, US * max(flops / rate, exponentials) / faster)
+
+    def _attention(self, way: str) -> tuple[float, float]:
+        """Fused attention, `way` "forward" or "backward": TFLOP/s over an endless sequence, and the share of it over
+        the recipe's."""
+        rate = of_architecture(self.values, "attention", self.hardware, way)
+        if self.hardware.fitted_as == UNFITTED:  # a share of the peak
+            rate *= self.hardware.peak_tflops("bf16")
+        length = float(self.recipe.training.seq_length)
+        return rate, length / (length + of_architecture(self.values, "attention", self.hardware, f"{way}_half"))
 
     def memory_us(self, entries: float, *, passes: float = 1.0) -> float:
         """A kernel bound by memory: BF16 entries read and written."""
@@ -145,9 +146,9 @@ class Rates:
 
     def quantize_us(self, entries: float) -> float:
         """Of inputs of products, in FP8 and FP4 alone."""
-        if not self.narrow or not entries:
+        if not self.narrow or not entries or self.hardware.is_cpu:
             return 0.0
-        passes = self.values[f"quantize.{self.architecture}"] * self.machine.compute.quantize
+        passes = of_architecture(self.values, "quantize", self.hardware) * self.machine.compute.quantize
         return US * entries * 2.0 * passes / self._memory
 
     def optimizer_us(self, size_bytes: float) -> float:
@@ -172,10 +173,14 @@ class Rates:
         links = self.machine.links
         own = getattr(links, library, 1.0)
         if fabric == "nvlink":
-            name = "nvlink72" if self.hardware.nvlink_domain_gpus > 8 else "nvlink8"
-            return (self.hardware.nvlink_gb_s or CPU_GB_S) * shares()[library, name] * links.nvlink * own
-        nic = (self.hardware.scaleout_gbit_s or 8 * CPU_GB_S) / 8
-        return nic * shares()[library, "network"] * links.network * own
+            near = CPU_GB_S if self.hardware.is_cpu else known(self.hardware, self.hardware.nvlink_gb_s, "nvlink_gb_s")
+            return near * shares()[library, self.hardware.nvlink_fabric] * links.nvlink * own
+        far = (
+            CPU_GB_S
+            if self.hardware.is_cpu
+            else known(self.hardware, self.hardware.scaleout_gbit_s, "network_gbit_s") / 8
+        )
+        return far * shares()[library, "network"] * links.network * own
 
     def ring_us(self, gb: float, ranks: float, *, stride: float = 1.0) -> float:
         """A ring of `ranks` ranks that lie `stride` apart, through which each sends `gb` in all."""
@@ -203,7 +208,7 @@ class Rates:
         if self.hardware.is_cpu:
             return 20.0 * self.machine.host.launch
         recipe, values = self.recipe, self.values
-        slow = values["host.grace"] if self.hardware.name.startswith("gb") else 1.0
+        slow = values["host.grace"] if self.hardware.on_grace else 1.0
         unbound = values["host.unbound"] if recipe.knob("cpu_affinity") == "none" else 1.0
         peers = max(
             1.0,
@@ -216,10 +221,10 @@ class Rates:
     @property
     def sync_us(self) -> float:
         """From the end of what the host waited for to its next launch."""
-        slow = self.values["host.grace"] if self.hardware.name.startswith("gb") else 1.0
+        slow = self.values["host.grace"] if self.hardware.on_grace else 1.0
         return self.values["host.sync"] * slow * self.machine.host.launch + self.machine.host.sync_us
 
     def copy_us(self, gb: float) -> float:
         """Between host and device."""
-        key = "link.c2c" if self.hardware.name.startswith("gb") else "link.pcie"
+        key = "link.c2c" if self.hardware.on_grace else "link.pcie"
         return US * gb / (self.values[key] * self.machine.links.pcie)

@@ -10,7 +10,7 @@ from trainer.engines.simulated.parts import Kind, Parts
 from trainer.engines.simulated.rates import GIGA
 from trainer.engines.simulated.routing import Copies, copies_of
 from trainer.measured.links import copies as copies_sent
-from trainer.model.parameters import expert_width, matrices
+from trainer.model.layer import expert_width, matrices
 
 ROUTER_KERNELS = {True: 7, False: 22}  # with and without moe_router_fusion
 ROUTER_LAUNCHES = {True: 13.0, False: 31.0}  # effects E054: 31 kernels of 72 are left
@@ -163,7 +163,8 @@ class Routed:
 
     def _fused_mlp(self) -> bool:
         fused = self.rates.release.fused_grouped_mlp or self.parts.on("use_transformer_engine_op_fuser")
-        return bool(fused and self.rates.architecture == "blackwell" and self.recipe.training.precision == "mxfp8")
+        computes = "mxfp8" in (self.rates.hardware.precisions or ())
+        return bool(fused and computes and self.recipe.training.precision == "mxfp8")
 
     def _fused_left(self) -> float:
         return self.rates.values["quantize.fused"] if self._fused_mlp() else 1.0

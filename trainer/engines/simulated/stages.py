@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from trainer.model.parameters import LayerParameters, kind_parameters, mtp_parameters, table_parameters
+from trainer.model.layer import LayerParameters
+from trainer.model.parameters import kind_parameters, mtp_parameters, table_parameters
 from trainer.recipe.architecture import Architecture, LayerKind
 from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks
 from trainer.recipe.schema import Recipe

@@ -10,27 +10,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
-from trainer.estimate.linear_mixers import delta_net_entries, mamba_entries
 from trainer.estimate.memory.state import quantizes
-from trainer.model.parameters import attention_channels, dense_width, expert_width
+from trainer.model.layer import dense_width, expert_width
+from trainer.model.mixer import MASK_BYTES, SavedSizes, Tensors
+from trainer.model.mixers import mixers
 from trainer.recipe.architecture import LayerKind
 from trainer.recipe.tables import read_table
 
-Tensors = dict[str, Floats]
-MASK_BYTES = 1.0  # of one entry of a dropout mask
-STATISTICS_BYTES = 4.0  # of one log-sum-exp
 ROUTER_TENSORS = 3.0  # logits, scores and probabilities, all in fp32, of every expert
 
 
 @cache
 def tensor_table() -> dict[str, dict[str, str]]:
-    """The rows of `activations.csv` by tensor."""
-    return {row["tensor"]: row for row in read_table("activations.csv", package="trainer.estimate.memory")}
+    """The rows of `activations.csv` and of the mixers by tensor."""
+    rows = {row["tensor"]: row for row in read_table("activations.csv", package="trainer.estimate.memory")}
+    own = {
+        name: asdict(modules) | {"routed": ""} for each in mixers().values() for name, modules in each.modules.items()
+    }
+    return rows | own
 
 
 def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
@@ -40,10 +43,24 @@ def saved_by_tensor(candidates: Candidates, *, is_moe: bool) -> Tensors:
     kinds = [kind for kind, moe in zip(model.layer_kinds, model.moe_layers, strict=True) if moe == is_moe]
     kinds = kinds or [LayerKind("attention", "moe" if is_moe else "dense")]
     mean: Tensors = {}
+    sizes = _sizes(candidates)
     for kind, times in Counter(kinds).items():
-        for name, size in (MIXERS[kind.mixer](candidates) | FEEDS[kind.feed](candidates)).items():
+        for name, size in (mixers()[kind.mixer].saved(model, sizes) | FEEDS[kind.feed](candidates)).items():
             mean[name] = mean.get(name, np.zeros(())) + size * (times / len(kinds))
     return mean
+
+
+def _sizes(candidates: Candidates) -> SavedSizes:
+    return SavedSizes(
+        tp=candidates.tp,
+        along=along(candidates),
+        wide_bytes=wide_bytes(candidates),
+        narrow_bytes=narrow_bytes(candidates),
+        seq_length=candidates.number("seq_length"),
+        keeps_scores=keeps_scores(candidates),
+        quantizes=quantizes(candidates),
+        delayed_scaling=candidates.among("precision", "fp8_delayed"),
+    )
 
 
 def wide_bytes(candidates: Candidates) -> Floats:
@@ -66,67 +83,6 @@ def keeps_scores(candidates: Candidates) -> Flags:
     """Unfused attention; a CPU's local layers are counted apart (see `memory.py`)."""
     local = candidates.among("transformer_impl", "local") & (not candidates.base.hardware.is_cpu)
     return local | candidates.among("attention_backend", "unfused", "local")
-
-
-def _attention(candidates: Candidates) -> Tensors:
-    model, tp = candidates.base.architecture, candidates.tp
-    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
-    hidden = model.hidden_size / along(candidates)
-    query, _, value = attention_channels(model)
-    heads, output = model.num_attention_heads, value if model.multi_latent_attention else query
-    scores = heads / tp * candidates.number("seq_length") * keeps_scores(candidates)
-    dropped = (MASK_BYTES + wide) * (model.attention_dropout > 0)
-    inputs = _latent_inputs(candidates) if model.multi_latent_attention else _direct_inputs(candidates)
-    return inputs | {
-        "residual": hidden * wide,
-        "scores": scores * (wide + dropped),
-        "attention_output": output * wide / tp + heads * STATISTICS_BYTES / tp,
-        "attention_quantized": output * narrow / tp * candidates.among("precision", "fp8_delayed"),
-        "attention_dropout_mask": hidden * MASK_BYTES * (model.hidden_dropout > 0),
-    }
-
-
-def _direct_inputs(candidates: Candidates) -> Tensors:
-    """Queries, keys and values by one projection, which the first norm is fused with."""
-    model = candidates.base.architecture
-    query, key, value = attention_channels(model)
-    wide = wide_bytes(candidates) / candidates.tp
-    return {
-        "attention_norm": model.hidden_size / along(candidates) * narrow_bytes(candidates),
-        "queries_keys_values": (query + key + value) * wide,
-        "unrotated": (query + key) * wide * model.qk_layernorm,
-    }
-
-
-def _latent_inputs(candidates: Candidates) -> Tensors:
-    """MLA: compressed first; the norms of the compressed are fused with the up projections."""
-    model = candidates.base.architecture
-    query, key, value = attention_channels(model)
-    wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
-    latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0)) / along(candidates)
-    copies = np.where(quantizes(candidates), 2.0, 1.0)
-    return {
-        "latent_norm": model.hidden_size / along(candidates) * narrow * copies,
-        "latents": latent * wide,
-        "latents_normed": latent * narrow,
-        "up_projected": (query + key + value) * wide / candidates.tp,
-    }
-
-
-def _linear(entries: Callable[[Candidates], Tensors], normed: str) -> Callable[[Candidates], Tensors]:
-    """A mixer without attention, its first norm fused with its projection; `normed` is the input of its last one."""
-
-    def tensors(candidates: Candidates) -> Tensors:
-        wide, narrow = wide_bytes(candidates), narrow_bytes(candidates)
-        hidden = candidates.base.architecture.hidden_size / along(candidates)
-        own = {name: size * (narrow if name == normed else wide) for name, size in entries(candidates).items()}
-        return own | {"residual": hidden * wide, "attention_norm": hidden * narrow}
-
-    return tensors
-
-
-def _nothing(candidates: Candidates) -> Tensors:
-    return {}
 
 
 def _second_residual(candidates: Candidates) -> Tensors:
@@ -169,12 +125,10 @@ def _experts(candidates: Candidates) -> Tensors:
     }
 
 
-MIXERS: dict[str, Callable[[Candidates], Tensors]] = {
-    "attention": _attention,
-    "mamba": _linear(mamba_entries, "mamba_normed"),
-    "gated_delta_net": _linear(delta_net_entries, "delta_normed"),
-    "none": _nothing,
-}
+def _nothing(candidates: Candidates) -> Tensors:
+    return {}
+
+
 FEEDS: dict[str, Callable[[Candidates], Tensors]] = {"dense": _dense, "moe": _experts, "none": _nothing}
 
 

@@ -19,6 +19,7 @@ from trainer.estimate.memory.constants import constant
 from trainer.estimate.memory.state import is_fp8
 from trainer.recipe.tables import read_table
 
+OTHER_VENDOR = "libraries of another vendor's GPU"
 # what a recipe can have -> which rows have it
 FEATURES: dict[str, Callable[[Candidates], Flags]] = {
     "experts": lambda c: np.full((), c.base.architecture.num_moe_experts is not None),
@@ -38,6 +39,7 @@ FEATURES: dict[str, Callable[[Candidates], Flags]] = {
     "optimizer offload": lambda c: c.on("optimizer_cpu_offload"),
     "precision-aware optimizer": lambda c: c.on("use_precision_aware_optimizer"),
     "Megatron-FSDP": lambda c: c.on("use_megatron_fsdp"),
+    OTHER_VENDOR: lambda c: np.full((), c.base.hardware.vendor != "nvidia" and not c.base.hardware.is_cpu),
 }
 
 

@@ -10,20 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.memory.activations import (
-    Tensors,
-    along,
-    kept,
-    named,
-    routed,
-    saved_by_tensor,
-    select,
-    total,
-    wide_bytes,
-)
+from trainer.estimate.memory.activations import along, kept, named, routed, saved_by_tensor, select, total, wide_bytes
 from trainer.estimate.memory.constants import constant
 from trainer.estimate.memory.moments import layers_held
 from trainer.estimate.memory.transients import backward_of_a_layer, rebuilt
+from trainer.model.mixer import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from trainer.estimate.held import HeldParameters
 
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "uint8": 1.0}
 QUANTIZED_BYTES = 1.0  # of each copy of a quantized weight
+MOST_COPIES = 2.0  # by row and by column
 
 
 def state_bytes(candidates: Candidates, held: HeldParameters) -> dict[str, Floats]:
@@ -58,9 +59,10 @@ def _held(held: HeldParameters, bytes_each: Floats, split: Flags, shared: Floats
 
 def quantized_weights(candidates: Candidates) -> Floats:
     """Bytes a linear weight of its quantized copies, row- and column-wise. With one scale a tensor Blackwell multiplies
-    either way from one copy: resting memory of golden_runs.csv is lower there by the other."""
+    either way from one copy: resting memory of golden_runs.csv is lower there by the other. Where the GPU's number is
+    not known, the larger one."""
     per_tensor = candidates.among("precision", "fp8_current", "fp8_delayed")
-    copies = np.where(per_tensor & (candidates.base.hardware.architecture == "blackwell"), 1.0, 2.0)
+    copies = np.where(per_tensor, float(candidates.base.hardware.fp8_copies or MOST_COPIES), MOST_COPIES)
     return copies * QUANTIZED_BYTES * is_fp8(candidates) + 2.0 * 0.5 * candidates.among("precision", "nvfp4")
 
 

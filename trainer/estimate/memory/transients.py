@@ -8,17 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Floats
-from trainer.estimate.memory.activations import (
-    Tensors,
-    along,
-    copies_of_a_token,
-    keeps_scores,
-    named,
-    select,
-    total,
-    wide_bytes,
-)
+from trainer.estimate.memory.activations import along, copies_of_a_token, keeps_scores, named, select, total, wide_bytes
 from trainer.estimate.memory.constants import constant
+from trainer.model.mixer import Tensors
 
 FP32 = 4.0
 

@@ -29,7 +29,7 @@ class Familiar:
 
 def familiar_to(recipe: Recipe) -> list[Familiar]:
     """Starting points of this model and sequence on this kind of GPU, whatever the cluster they were given for."""
-    wanted = (recipe.model, recipe.cluster.gpu, recipe.training.seq_length)
+    wanted = (recipe.model, recipe.cluster.gpu_name, recipe.training.seq_length)
     return [
         Familiar(sizes=tuple(int(row[name]) for name in SIZES), source=f"{row['source']}, {row['gpus']} GPUs")
         for row in read_table("familiar.csv", package="trainer.estimate.plan")

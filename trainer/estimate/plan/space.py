@@ -110,7 +110,8 @@ def _dispatch(base: Recipe) -> list[Option]:
     """Where the systems have them: DeepEP on NVLink nodes of eight, HybridEP there and on NVL72."""
     options: list[Option] = [{"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}]
     if is_moe(base) and not base.hardware.is_cpu:
-        backends = ["hybridep"] if base.hardware.nvlink_domain_gpus > 8 else ["deepep", "hybridep"]
+        wanted = ["hybridep"] if base.hardware.is_rack_scale else ["deepep", "hybridep"]
+        backends = [name for name in wanted if name in (base.hardware.flex_backends or ())]
         flex = {"moe_token_dispatcher_type": "flex"}
         options += [flex | {"moe_flex_dispatcher_backend": backend} for backend in backends]
     return _with_own(base, options)
@@ -137,8 +138,8 @@ def _precision(base: Recipe) -> list[Option]:
     own = base.training.precision
     if base.tune.allow == "training-equivalent" or base.hardware.is_cpu:
         return [{"precision": own}]
-    narrow = ["mxfp8"] if base.hardware.architecture == "blackwell" else ["fp8_blockwise", "fp8_current"]
-    return _with_own(base, [{"precision": own}, *({"precision": name} for name in ["bf16", *narrow] if name != own)])
+    names = ["bf16", *base.hardware.plan_precisions]
+    return _with_own(base, [{"precision": own}, *({"precision": name} for name in names if name != own)])
 
 
 def _replicas(base: Recipe) -> list[Option]:

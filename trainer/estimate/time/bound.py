@@ -15,7 +15,7 @@ import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.bound import FEATURES
-from trainer.recipe.hardware import known_hardware
+from trainer.recipe.hardware import UNFITTED, known_hardware
 from trainer.recipe.knobs import KNOBS
 from trainer.recipe.tables import read_table
 
@@ -25,17 +25,31 @@ MOST_SPREAD = 0.9
 
 
 def _on(name: str) -> Callable[[Candidates], Flags]:
-    return lambda candidates: np.full((), candidates.base.cluster.gpu == name)
+    return lambda candidates: np.full((), candidates.base.hardware.name == name)
+
+
+def _is_unfitted(candidates: Candidates) -> Flags:
+    return np.full((), candidates.base.hardware.fitted_as == UNFITTED)
+
+
+def _peak_is_unknown(candidates: Candidates) -> Flags:
+    """True where a GPU given by figures has none for the precision: its products are counted at the BF16 peak."""
+    peaks = candidates.base.hardware.dense_tflops
+    flags = candidates.column("precision").each(lambda name: float(name != "fp32" and name not in peaks))
+    return _is_unfitted(candidates) & (flags > 0)
 
 
 def _in(name: str) -> Callable[[Candidates], Flags]:
     return lambda candidates: candidates.among("precision", name)
 
 
+UNFITTED_ARCHITECTURE = "an architecture without fitted constants"
+UNKNOWN_PEAK = "a precision whose dense peak is not known"
 # what decides the time beside what decides the memory
 TIME_FEATURES: dict[str, Callable[[Candidates], Flags]] = (
     FEATURES
     | {f"GPU {name}": _on(name) for name, gpu in known_hardware().items() if not gpu.is_cpu}
+    | {UNFITTED_ARCHITECTURE: _is_unfitted, UNKNOWN_PEAK: _peak_is_unknown}
     | {f"precision {name}": _in(name) for name in KNOBS["precision"].domain.words if name != "fp32"}
     | {
         "tensor parallel": lambda c: c.tp > 1,
@@ -82,7 +96,9 @@ def time_calibration(candidates: Candidates) -> TimeCalibration:
 def never_timed(candidates: Candidates) -> dict[str, Flags]:
     """Features without a published run -> the rows that have them."""
     known = time_calibrations()
-    return {name: has(candidates) for name, has in TIME_FEATURES.items() if not known[name].rows}
+    gpu = f"GPU {candidates.base.hardware.name}"
+    features = TIME_FEATURES if candidates.base.hardware.is_cpu else TIME_FEATURES | {gpu: lambda _: np.full((), True)}
+    return {name: has(candidates) for name, has in features.items() if name not in known or not known[name].rows}
 
 
 def spread(candidates: Candidates) -> Floats:

@@ -13,6 +13,7 @@ from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, ring_s
 from trainer.estimate.time.work import TERA
+from trainer.measured.architectures import known
 
 
 def data_parallel_s(
@@ -70,8 +71,8 @@ def optimizer_s(candidates: Candidates, values: Constants, held: HeldParameters)
     shard = np.where(sharded, dense / (candidates.dp * candidates.cp) + experts / candidates.edp, dense + experts)
     rate = (
         values["cpu_optimizer_tb_s"]
-        if hardware.memory_tb_s is None
-        else hardware.memory_tb_s * values["optimizer_rate"]
+        if hardware.is_cpu
+        else known(hardware, hardware.memory_tb_s, "hbm_tb_s") * values["optimizer_rate"]
     )
     seconds: Floats = shard * values["optimizer_bytes"] / (rate * TERA)
     return seconds

@@ -10,6 +10,7 @@ Shapes: N candidates, P pipeline ranks; parts are seconds a step of the slowest 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,7 +160,28 @@ def _assumptions(candidates: Candidates, release: str) -> tuple[str, ...]:
         )
     if candidates.base.architecture.hybrid or candidates.base.architecture.experimental_attention_variant:
         said.append("of Mamba and gated delta net layers the products are counted, not the scans")
-    return (*said, *distance(candidates))
+    return (*said, *_of_figures(candidates), *distance(candidates))
+
+
+# Fields that a GPU given by figures may leave open -> what is counted instead
+COUNTED: dict[str, str] = {
+    "fp8_tflops": "products in FP8 are counted at the BF16 peak",
+    "fp4_tflops": "products in FP4 are counted at the BF16 peak",
+    "fp8_copies": "two copies of a weight in FP8 are counted",
+    "host_cpu": "launches are counted as on an x86 host",
+}
+
+
+def _of_figures(candidates: Candidates) -> Iterator[str]:
+    gpu = candidates.base.cluster.gpu
+    if isinstance(gpu, str):
+        return
+    yield (
+        f"{gpu.name}: products, attention and memory-bound work reach the mean share of the peaks that the fitted "
+        "architectures reach, links what NVIDIA's libraries reach"
+    )
+    for field in gpu.unknown(candidates.base.training.precision):
+        yield f"{gpu.name}: {field} is unknown, {COUNTED[field]}"
 
 
 def _has_experts(candidates: Candidates) -> bool:

@@ -18,7 +18,7 @@ from trainer.estimate.time.constants import Constants
 from trainer.estimate.time.links import GB, collective_s, dispatch_s, domain_of, latencies_s
 from trainer.estimate.time.work import FORWARD_SHARE, Forward, forward_of, host_s, operators_s
 from trainer.measured.software import Release
-from trainer.model.parameters import attention_channels
+from trainer.model.layer import attention_channels
 
 TP_COLLECTIVES = 4.0  # all-gathers and reduce-scatters of a dense layer's forward; backward has one gather more
 TP_BACKWARD = 1.5

@@ -8,11 +8,14 @@ and stand among the constants as `link_share.<library>.<fabric>`.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.activations import wide_bytes
 from trainer.estimate.time.constants import Constants
+from trainer.measured.architectures import known
 from trainer.measured.links import copies
 from trainer.recipe.hardware import Hardware
 
@@ -27,15 +30,19 @@ def domain_of(candidates: Candidates) -> float:
 
 
 def inside_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
-    if hardware.nvlink_gb_s is None:
+    if hardware.is_cpu:
         return constants["cpu_gb_s"]
-    fabric = "nvlink72" if hardware.nvlink_domain_gpus > 8 else "nvlink8"
-    return hardware.nvlink_gb_s * constants[f"link_share.{library}.{fabric}"]
+    return (
+        known(hardware, hardware.nvlink_gb_s, "nvlink_gb_s")
+        * constants[f"link_share.{library}.{hardware.nvlink_fabric}"]
+    )
 
 
 def across_gb_s(hardware: Hardware, constants: Constants, library: str) -> float:
-    if hardware.scaleout_gbit_s is None:
+    if hardware.is_cpu:
         return constants["cpu_gb_s"]
+    if hardware.scaleout_gbit_s is None:  # of one node, which nothing leaves: a recipe for several says it
+        return math.inf
     return hardware.scaleout_gbit_s / 8 * constants[f"link_share.{library}.network"]
 
 

@@ -17,16 +17,17 @@ import numpy as np
 from trainer.estimate.candidates import Candidates, Flags, Floats
 from trainer.estimate.memory.state import quantizes
 from trainer.estimate.time.constants import Constants
+from trainer.measured.architectures import known, of_architecture, of_precision
 from trainer.measured.software import Release
 from trainer.model.flops import mean_attended
-from trainer.model.parameters import attention_channels, dense_width, expert_width, layer_parameters, matrices
+from trainer.model.layer import attention_channels, dense_width, expert_width, matrices
+from trainer.model.parameters import layer_parameters
 from trainer.recipe.architecture import Architecture
-from trainer.recipe.hardware import Hardware, known_hardware
+from trainer.recipe.hardware import UNFITTED, Hardware
 
 TERA = 1e12
 MULTIPLY_ADD = 2.0  # FLOPs a parameter and token in forward; backward does twice as much
 ATTENTION_BACKWARD = 2.5  # five products where forward has two
-REFERENCE = "gb200"  # the part on which `gemm_efficiency.blackwell` is given
 FORWARD_SHARE = 1 / 3  # of a layer's launches and products, backward apart
 LONG_SEQUENCE = (4096.0, 16384.0)  # where the two attention rates were measured
 REFERENCE_HEAD = 128.0  # channels of a head
@@ -58,14 +59,6 @@ class Forward:
         return self.gemm + self.grouped + self.attention + self.memory_bound
 
 
-def precision_key(precision: str, architecture: str) -> str:
-    if precision in ("bf16", "fp16", "fp32"):
-        return "bf16"
-    if architecture == "hopper":
-        return "fp8"
-    return "fp8_current" if precision.startswith("fp8") else precision
-
-
 def gemm_tflops(candidates: Candidates, constants: Constants) -> Floats:
     """What long dense GEMMs sustain in each row's precision, TFLOP/s."""
     hardware = candidates.base.hardware
@@ -77,11 +70,10 @@ def precision_tflops(hardware: Hardware, constants: Constants, precision: str) -
     """The same for one precision. Parts of Blackwell differ in power, not in silicon: their peak is the reference's."""
     if hardware.is_cpu:
         return constants["cpu_tflops"]
-    reference = known_hardware()[REFERENCE] if hardware.architecture == "blackwell" else hardware
-    peak = reference.dense_tflops.get(precision) or reference.dense_tflops["bf16"]
-    share = constants[f"gemm_efficiency.{hardware.architecture}.{precision_key(precision, hardware.architecture)}"]
+    reference = hardware.rated
+    share = of_precision(constants, "gemm_efficiency", hardware, precision)
     watts = (hardware.watts or 1.0) / (reference.watts or 1.0)
-    return float(peak * share * watts ** constants["power_exponent"])
+    return float(reference.peak_tflops(precision) * share * watts ** constants["power_exponent"])
 
 
 def rank_speed(candidates: Candidates, constants: Constants) -> Floats:
@@ -162,14 +154,14 @@ def _grouped(candidates: Candidates, constants: Constants) -> Floats:
 
 def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Floats]:
     """Fused attention, forward and backward, at the rates measured at 4K and 16K."""
-    model, architecture = candidates.base.architecture, candidates.base.hardware.architecture
+    model, hardware = candidates.base.architecture, candidates.base.hardware
     query, _, value = attention_channels(model)
     width = query + (value if model.multi_latent_attention else query)
     seen = candidates.column("seq_length").each(lambda length: mean_attended(model, int(length)))
     flops = MULTIPLY_ADD * candidates.tokens * seen * width / candidates.tp
     # Exponentials, not products, bound heads narrower than those the rates were measured with
     flops = flops * max(1.0, REFERENCE_HEAD * model.num_attention_heads / query)
-    if architecture == "cpu":
+    if hardware.is_cpu:
         forward = flops / (gemm_tflops(candidates, constants) * TERA)
         return forward, ATTENTION_BACKWARD * forward
     short, long = LONG_SEQUENCE
@@ -177,17 +169,25 @@ def _attention(candidates: Candidates, constants: Constants) -> tuple[Floats, Fl
     faster = np.where(candidates.on("fp8_dot_product_attention"), constants["attention_fp8_speedup"], 1.0) * TERA
     rates = []
     for way in ("forward", "backward"):
-        near, far = (constants[f"attention_tflops.{architecture}.{way}{end}"] for end in ("", "_long"))
+        near, far = (attention_tflops(hardware, constants, f"{way}{end}") for end in ("", "_long"))
         rates.append((near + place * (far - near)) * faster)
     return flops / rates[0], ATTENTION_BACKWARD * flops / rates[1]
+
+
+def attention_tflops(hardware: Hardware, constants: Constants, name: str) -> float:
+    """What fused attention sustains: measured, or a share of the peak on an architecture without a measurement."""
+    if hardware.fitted_as == UNFITTED:
+        return of_architecture(constants, "attention_share", hardware, name) * hardware.peak_tflops("bf16")
+    return of_architecture(constants, "attention_tflops", hardware, name)
 
 
 def memory_rate(candidates: Candidates, constants: Constants) -> Floats:
     """Bytes a second of memory-bound kernels."""
     hardware = candidates.base.hardware
-    if hardware.memory_tb_s is None:
+    if hardware.is_cpu:
         return constants["cpu_tb_s"] * TERA * rank_speed(candidates, constants)
-    return np.asarray(hardware.memory_tb_s * TERA * constants[f"memory_efficiency.{hardware.architecture}"])
+    share = of_architecture(constants, "memory_efficiency", hardware)
+    return np.asarray(known(hardware, hardware.memory_tb_s, "hbm_tb_s") * TERA * share)
 
 
 def _memory_bound(
@@ -215,9 +215,7 @@ def _memory_bound(
     inputs = 2.0 * model.hidden_size + value + (shared if is_moe else width)
     narrow = quantizes(candidates)
     quantize = narrow * constants["quantize_passes"] * inputs
-    architecture = "blackwell" if candidates.base.hardware.architecture == "blackwell" else "hopper"
-    passes = constants[f"quantize_expert_passes.{architecture}"]
-    experts = narrow * passes * topk * (model.hidden_size + width) if is_moe else 0.0
+    experts = narrow * _expert_passes(candidates, constants) * topk * (model.hidden_size + width) if is_moe else 0.0
     fused = _fused(candidates, constants, release) if is_moe else np.ones(())
     rate = memory_rate(candidates, constants) / constants[f"overhead.{release.name}"]
     return {
@@ -226,6 +224,12 @@ def _memory_bound(
         "permute": permute * _permuted(candidates, constants) * each / rate,
         "quantize": (quantize + experts * fused) * each / rate,
     }
+
+
+def _expert_passes(candidates: Candidates, constants: Constants) -> float:
+    """Passes of quantization over an input of the experts; a CPU does not quantize."""
+    hardware = candidates.base.hardware
+    return 0.0 if hardware.is_cpu else of_architecture(constants, "quantize_expert_passes", hardware)
 
 
 def _permuted(candidates: Candidates, constants: Constants) -> Floats:
@@ -239,7 +243,7 @@ def _permuted(candidates: Candidates, constants: Constants) -> Floats:
 
 def _fused(candidates: Candidates, constants: Constants, release: Release) -> Floats:
     """Share of the experts' memory-bound work that is left where they are one fused kernel."""
-    if not release.fused_grouped_mlp or candidates.base.hardware.architecture != "blackwell":
+    if not release.fused_grouped_mlp or "mxfp8" not in (candidates.base.hardware.precisions or ()):
         return np.ones(())
     return candidates.column("precision").each(lambda p: constants["fused_mlp_left"] if p == "mxfp8" else 1.0)
 
@@ -265,7 +269,7 @@ def host_s(candidates: Candidates, constants: Constants, release: Release, *, is
         padded = np.where(candidates.on("moe_pad_expert_input_to_capacity"), constants["host_padded"], 1.0)
         routed = constants["host_moe_us"] * router * (1 + unfused) * quantized
         seconds = seconds + (routed + constants["host_expert_us"] * held) * padded
-    slow = constants["host_grace"] if hardware.name.startswith("gb") else 1.0
+    slow = constants["host_grace"] if hardware.on_grace else 1.0
     unbound = np.where(candidates.among("cpu_affinity", "none"), 1.0 + constants["host_unbound"], 1.0)
     whole = np.where(candidates.whole_iteration, constants["host_captured"], 1.0)
     again = 1 + _launched_again(candidates, constants)

@@ -35,12 +35,12 @@ class _Row:
 
 
 def one_connection(recipe: Recipe) -> bool:
-    """Whether Megatron-LM demands CUDA_DEVICE_MAX_CONNECTIONS=1: TP or CP on a GPU before Blackwell, unless Megatron
-    FSDP or the overlap of expert exchanges want several. Source: main d98e8a64, arguments.py:1453."""
+    """Whether Megatron-LM demands CUDA_DEVICE_MAX_CONNECTIONS=1: TP or CP on a GPU of a compute capability below 10,
+    unless Megatron FSDP or the overlap of expert exchanges want several. Source: main d98e8a64, arguments.py:1453."""
     sizes = recipe.parallelism
     split = sizes.tensor_model_parallel_size > 1 or sizes.context_parallel_size > 1
     several = any(recipe.knob(name) for name in ("use_megatron_fsdp", "overlap_moe_expert_parallel_comm"))
-    return bool(split and recipe.hardware.architecture == "hopper" and not several)
+    return bool(split and recipe.hardware.needs_one_connection and not several)
 
 
 def _masks_itself(recipe: Recipe) -> bool:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from trainer.frameworks.framework import RankCommand
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS
+from trainer.frameworks.megatron_lm.batch_schedule import BATCH, schedule_of
 from trainer.frameworks.megatron_lm.beside import mock_data_words, words_beside
 from trainer.frameworks.megatron_lm.flags import BY_NAME, HEAD, Flag, version_of
 from trainer.frameworks.megatron_lm.model import model_spellings, program
@@ -60,6 +61,8 @@ def with_recipe(command: Sequence[str], recipe: Recipe, version: str = HEAD) -> 
     """
     listed = split(command)
     theirs = {each.flag for each in listed if is_of_a_fork(each)}
+    if schedule_of(command) is not None:
+        theirs.add(BATCH)
     words = join(each for each in split(recipe_words(recipe, version)) if each.flag not in theirs)
     written = {each.flag for each in split(words)}
     kept = [each for each in listed if each.flag in theirs or not (each.flag in written or _contradicts(each, recipe))]

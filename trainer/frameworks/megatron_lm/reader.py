@@ -10,6 +10,7 @@ from typing import Any
 from trainer.errors import refused
 from trainer.frameworks.megatron_lm.agreement import differences
 from trainer.frameworks.megatron_lm.arguments import ARGUMENTS, defaults
+from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, last_batch, schedule_of
 from trainer.frameworks.megatron_lm.checkout import version_beside
 from trainer.frameworks.megatron_lm.command import of_a_fork, with_recipe
 from trainer.frameworks.megatron_lm.log import has_arguments, logged_values
@@ -19,7 +20,6 @@ from trainer.launch_scripts.launchers import Sizes
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-SCHEDULE = "--step-batch-size-schedule"  # the parser refuses it beside --global-batch-size
 LEAST_FLAGS = 2  # that Megatron-LM knows, for a command to be one of its
 _PADDED = re.compile(r"padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _GPU = re.compile(r"NVIDIA (?:A100|H100|H200|H800|B200|B300|GB200|GB300)[\w -]*")
@@ -41,10 +41,19 @@ def starts(argv: Sequence[str]) -> bool:
 
 def read_command(argv: Sequence[str], request: ImportRequest, stays: frozenset[str]) -> Reading:
     """Divides the argument list. `stays`: names whose words are left in it although the recipe has them."""
-    if SCHEDULE in {word.partition("=")[0] for word in argv}:
-        raise refused(request.file, f"{SCHEDULE}: a recipe has one batch", "import it with --global-batch-size instead")
-    reading = read(argv, world_size=request.ranks, stays=stays)
+    reading = _with_last_batch(read(argv, world_size=request.ranks, stays=stays), argv)
     return replace(reading, notes=_by_version(reading, argv))
+
+
+def _with_last_batch(reading: Reading, argv: Sequence[str]) -> Reading:
+    """Takes the batch that a schedule of batches ends with; the schedule stays in the command."""
+    schedule = schedule_of(argv)
+    if schedule is None:
+        return reading
+    batch = last_batch(schedule)
+    knobs = reading.knobs if batch is None else {**reading.knobs, "global_batch_size": batch}
+    why = f"the batch is the trainer's own; bursts and estimates run {knobs.get('global_batch_size')}"
+    return replace(reading, knobs=knobs, kept=(*reading.kept, Kept(words=f"{SCHEDULE} {schedule}", why=why)))
 
 
 def read_log(text: str, request: ImportRequest) -> Reading:

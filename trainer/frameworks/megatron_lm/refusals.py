@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trainer.frameworks.megatron_lm.batch_schedule import SCHEDULE, schedule_of
 from trainer.frameworks.megatron_lm.beside import environment_beside
 from trainer.frameworks.megatron_lm.command import of_a_fork, unmentioned
 from trainer.frameworks.megatron_lm.flags import since, version_of
@@ -35,7 +36,8 @@ def findings_for(recipe: Recipe, version: str | None = None) -> list[Finding]:
 def command_findings(command: Sequence[str], recipe: Recipe) -> list[Finding]:
     """Returns warnings of what the user's command decides instead of the recipe."""
     left = [_left(field, flag) for field, flag in unmentioned(command, recipe)]
-    return left + [_not_judged(field, words) for field, words in of_a_fork(command)]
+    left += [_not_judged(field, words) for field, words in of_a_fork(command)]
+    return left + _scheduled(recipe, command)
 
 
 def _completed(recipe: Recipe, version: str) -> dict[str, Any]:
@@ -78,6 +80,22 @@ def _not_judged(field: str, words: str) -> Finding:
         message=f"trainer.command has {words}, a value that Megatron-LM does not have: it stays, and is not judged",
         hint=f"estimates take {field} as the recipe has it; keep it in tune.freeze",
     )
+
+
+def _scheduled(recipe: Recipe, command: Sequence[str]) -> list[Finding]:
+    schedule = schedule_of(command)
+    if schedule is None:
+        return []
+    batch = recipe.training.global_batch_size
+    return [
+        _by_command(
+            "batch-schedule",
+            "global_batch_size",
+            message=f"trainer.command has {SCHEDULE} {schedule!r}: bursts and estimates run a batch of {batch}, its "
+            "other batches are not judged",
+            hint="check each batch by itself: set global_batch_size to it; keep it in tune.freeze",
+        )
+    ]
 
 
 def _by_command(rule: str, field: str, *, message: str, hint: str) -> Finding:

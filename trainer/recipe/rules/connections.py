@@ -10,11 +10,11 @@ OVERLAP = "overlap_moe_expert_parallel_comm"
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-def _is_hopper(recipe: Settings) -> bool:
-    return recipe.hardware.architecture == "hopper"
+def _needs_one(recipe: Settings) -> bool:
+    return recipe.hardware.needs_one_connection
 
 
-_wants_one = all_of(_is_hopper, any_of(above_one(TP), above_one(CP)))
+_wants_one = all_of(_needs_one, any_of(above_one(TP), above_one(CP)))
 
 ROWS = (
     Rule(
@@ -42,7 +42,7 @@ ROWS = (
             off("use_megatron_fsdp"),
             negated(among(CONNECTIONS, 1)),
         ),
-        message="TP or CP on Hopper with CUDA_DEVICE_MAX_CONNECTIONS {CUDA_DEVICE_MAX_CONNECTIONS}: Megatron-LM "
+        message="TP or CP on {gpu} with CUDA_DEVICE_MAX_CONNECTIONS {CUDA_DEVICE_MAX_CONNECTIONS}: Megatron-LM "
         "refuses all but 1, which keeps the launch order that overlaps communication with compute",
         nearest=fixed(CUDA_DEVICE_MAX_CONNECTIONS=1),
         source="megatron/training/arguments.py:1478",
@@ -55,7 +55,7 @@ ROWS = (
         binds=MEGATRON_LM,
         knobs=(CONNECTIONS, OVERLAP),
         broken=all_of(_wants_one, any_of(ep_overlap, on("use_megatron_fsdp"))),
-        message="TP {tp} or CP {cp} on Hopper needs one device connection, EP communication overlap and Megatron FSDP "
+        message="TP {tp} or CP {cp} on {gpu} needs one device connection, EP communication overlap and Megatron FSDP "
         "need several: no value of CUDA_DEVICE_MAX_CONNECTIONS suits both",
         hint="measure with 1 and with 32 and keep the faster one",
         source="megatron/training/arguments.py:1458, :1468",

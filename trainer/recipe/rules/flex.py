@@ -16,7 +16,6 @@ RANK_CAPACITY = "moe_expert_rank_capacity_factor"
 FUSER = "use_transformer_engine_op_fuser"
 SM_COUNTS = ("moe_deepep_num_sms", "moe_hybridep_num_sms")
 TOPOLOGY = ("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "USE_MNNVL")
-NVL72 = ("gb200", "gb300")
 _flex = all_of(is_moe, among(DISPATCHER, "flex"))
 _hybridep = all_of(_flex, among(BACKEND, "hybridep"))
 _ncclep = all_of(_flex, among(BACKEND, "ncclep"))
@@ -32,7 +31,7 @@ def _unused_backend(recipe: Settings) -> bool:
 
 
 def _on_nvl72(recipe: Settings) -> bool:
-    return recipe.cluster.gpu in NVL72
+    return recipe.hardware.is_rack_scale
 
 
 def _beyond_domain(recipe: Settings) -> bool:

@@ -13,8 +13,16 @@ PARAM_GATHER = "fp8_param_gather"
 REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 
 
-def _architecture(recipe: Settings) -> str:
-    return recipe.hardware.architecture
+def _lacks_format(recipe: Settings) -> bool:
+    return recipe.hardware.runs(recipe.training.precision) is False
+
+
+def _emulates_format(recipe: Settings) -> bool:
+    return recipe.training.precision in recipe.hardware.emulated_precisions
+
+
+def _own_format(recipe: Settings) -> Suggestion:
+    return {"precision": next(iter(recipe.hardware.plan_precisions), "bf16")}
 
 
 def _low_state(recipe: Settings) -> bool:
@@ -38,10 +46,10 @@ ROWS = (
         id="format-suits-gpu",
         kind=FindingKind.WARNING,
         knobs=("precision",),
-        broken=all_of(among("precision", "mxfp8", "nvfp4"), lambda recipe: _architecture(recipe) == "hopper"),
-        message="{precision} on Hopper: Megatron-Core takes the recipe, Transformer Engine stops the first step of it "
-        "(compute capability 10.0 is needed); nothing will be trained",
-        nearest=fixed(precision="fp8_blockwise"),
+        broken=_lacks_format,
+        message="{precision} on {gpu}: Megatron-Core takes the recipe, Transformer Engine stops the first step of it "
+        "(the GPU does not compute in the format); nothing will be trained",
+        nearest=_own_format,
         source="Transformer Engine, pytorch/fp8.py: MXFP8BlockScaling and NVFP4BlockScaling need compute capability "
         "10.0",
         versions_note="a check of Transformer Engine, not of Megatron-Core",
@@ -52,9 +60,9 @@ ROWS = (
         id="blockwise-on-blackwell",
         kind=FindingKind.WARNING,
         knobs=("precision",),
-        broken=all_of(among("precision", "fp8_blockwise"), lambda recipe: _architecture(recipe) == "blackwell"),
-        message="fp8_blockwise on Blackwell is emulated with MXFP8",
-        nearest=fixed(precision="mxfp8"),
+        broken=_emulates_format,
+        message="{precision} on {gpu} is emulated with MXFP8",
+        nearest=_own_format,
         source="Transformer Engine: Float8BlockScaling runs natively on Hopper only",
         breaking=example(cluster={"gpu": "b200"}, precision="fp8_blockwise"),
         passing=example(cluster={"gpu": "b200"}, precision="mxfp8"),

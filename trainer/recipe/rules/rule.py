@@ -172,6 +172,8 @@ class _Facts(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in KNOBS:
             return _plain(self._recipe.knob(name))
+        if name == "gpu":
+            return self._recipe.cluster.gpu_name
         if name in SIZES:
             return getattr(layout_of(self._recipe), name)
         parts = (self._recipe.architecture, self._recipe.cluster, self._recipe.burst, self._recipe)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from trainer.engines.simulated.memory.mixers import add_residual, branch, fused_norm
 from trainer.engines.simulated.memory.sizes import FP32, INDEX, MASK, Sizes
 from trainer.engines.simulated.memory.tape import Modules, Op, Tape, Tensor
-from trainer.model.parameters import dense_width, expert_width
+from trainer.model.layer import dense_width, expert_width
 from trainer.recipe.layout import layout_of
 
 DENSE, ROUTER = Modules(graph=("mlp",)), Modules(graph=("moe", "moe_router"))

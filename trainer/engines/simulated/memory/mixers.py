@@ -12,7 +12,8 @@ from collections.abc import Callable
 from trainer.engines.simulated.memory.constants import constant
 from trainer.engines.simulated.memory.sizes import FP32, MASK, Sizes
 from trainer.engines.simulated.memory.tape import Modules, Op, Tape, Tensor
-from trainer.model.parameters import MAMBA_EXPANSION, attention_channels
+from trainer.model.layer import attention_channels
+from trainer.model.mixers.mamba import MAMBA_EXPANSION
 from trainer.recipe.layout import layout_of
 
 ATTENTION, MAMBA = Modules(graph=("attn",)), Modules(graph=("mamba",))

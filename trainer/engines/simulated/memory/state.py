@@ -10,13 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainer.engines.simulated.memory.sizes import FP32
-from trainer.model.parameters import (
-    kind_parameters,
-    mtp_parameters,
-    norm_parameters,
-    position_parameters,
-    table_parameters,
-)
+from trainer.model.layer import norm_parameters
+from trainer.model.parameters import kind_parameters, mtp_parameters, position_parameters, table_parameters
 from trainer.recipe.layout import layers_of_ranks, layout_of, mtp_layers_of_ranks
 from trainer.recipe.schema import Recipe
 
@@ -174,8 +169,8 @@ def quantized_bytes(recipe: Recipe) -> float:
         return 2 * (0.5 + 1 / 16)
     if precision == "mxfp8":
         return 2 * (1 + 1 / 32)
-    one = precision in ("fp8_current", "fp8_delayed") and recipe.hardware.architecture == "blackwell"
-    return 1.0 if one else 2.0
+    per_tensor = precision in ("fp8_current", "fp8_delayed")
+    return float(recipe.hardware.fp8_copies or 2) if per_tensor else 2.0
 
 
 def gradient_bytes(recipe: Recipe) -> float:

@@ -1,0 +1,19 @@
+"""What a wall's file says of it beside its measure: the words, colour and place that every page and table takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyzers.diagnosis import Wall
+
+
+@dataclass(frozen=True, kw_only=True)
+class WallKind:
+    """One wall as it is shown. `order` is its place among the walls, the lowest first."""
+
+    wall: Wall
+    order: int
+    loses: str  # a clause that "for 12 % of the step" follows
+    column: str  # the head of a table's column with its share of a step
+    style: str  # of its segments in a bar of a terminal, in rich's words
+    segments: tuple[str, ...] = ()  # parts of a step that it colours; another wall's are not taken

@@ -1,0 +1,88 @@
+"""The GPU of an imported job: a row of the table, or figures that the user, a file and rocm-smi give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.importing.found import Asked, Found
+from autotune.importing.here import amd_gpu_here, gpu_here
+from trainer.errors import refused
+from trainer.recipe.gpu_figures import GpuFigures
+from trainer.recipe.hardware import known_hardware
+from trainer.recipe.source import Source, nearest
+from trainer.recipe.validation import validated_part
+
+GPU = "--gpu"
+FIGURES = (".yaml", ".yml", ".json")  # of files that hold them
+Gpu = str | dict[str, Any]  # a row's name, or figures
+
+
+def gpu_of(found: Found, asked: Asked) -> Gpu:
+    """What a recipe writes as `cluster.gpu`. BadInputError where neither the file, the user nor the machine says it."""
+    if asked.gpu is not None:
+        return _asked_for(asked.gpu)
+    known = known_hardware()
+    words = (found.started.sizes.gpu or "").lower().replace("_", "-").replace("|", "-").replace("&", "-").split("-")
+    named = {gpu for gpu in known if gpu in words}
+    if len(named) == 1:
+        return named.pop()
+    if here := gpu_here(known):
+        asked.tell(f"{here} is the GPU of this machine: {GPU} for another")
+        return here
+    if amd := amd_gpu_here():
+        raise refused(asked.file, f"this machine's {amd['name']} is no GPU of the table", f"{GPU} {_template(amd)!r}")
+    raise refused(asked.file, "it does not say on which GPU", f"{GPU}, one of {', '.join(known)}, or its figures")
+
+
+def gpus_of_a_node(gpu: Gpu) -> int | None:
+    """As the table has it; None for figures."""
+    return known_hardware()[gpu].gpus_per_node if isinstance(gpu, str) else None
+
+
+def _asked_for(words: str) -> Gpu:
+    known = known_hardware()
+    if words in known:
+        return words
+    if words.lstrip().startswith("{"):
+        return _figures(_mapping(words, where=GPU), where=GPU)
+    if words.endswith(FIGURES):
+        return _figures(_mapping(_text(Path(words)), where=words), where=words)
+    likely = nearest(words, known)
+    hint = f"did you mean {likely}?" if likely else f"there are {', '.join(known)}; else give its figures"
+    raise refused(GPU, f"{words!r} is not known", hint)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise refused(GPU, f"{path} cannot be read: {error}", "name a YAML file of figures") from None
+
+
+def _mapping(text: str, *, where: str) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise refused(where, f"it is no YAML: {str(error).splitlines()[0]}", f"write {_template({})}") from None
+    if not isinstance(data, dict):
+        raise refused(where, "it holds no figures", f"write {_template({})}")
+    return data
+
+
+def _figures(data: dict[str, Any], *, where: str) -> dict[str, Any]:
+    """The figures, completed by what rocm-smi says of this machine's GPU where it is the one that is meant."""
+    here = amd_gpu_here() or {}
+    if data.get("name") in (None, here.get("name")) and data.get("vendor") in (None, here.get("vendor")):
+        data = here | data
+    given = validated_part(GpuFigures, Source(name=where, data=data))
+    return given.model_dump(mode="json", exclude_defaults=True)
+
+
+def _template(known: dict[str, Any]) -> str:
+    """What to write, `N` where only a data sheet says it; the network is needed on several nodes."""
+    required = (name for name, field in GpuFigures.model_fields.items() if field.is_required())
+    fields = (*required, "network_gbit_s")
+    return "{" + ", ".join(f"{name}: {value}" for name, value in (dict.fromkeys(fields, "N") | known).items()) + "}"

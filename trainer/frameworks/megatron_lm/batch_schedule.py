@@ -1,0 +1,28 @@
+"""A batch that grows by steps: `--step-batch-size-schedule "0:768 250B:1536"`, which no recipe holds.
+
+Each part is a threshold in tokens and the batch from there on. The parser refuses the flag beside `--global-batch-size`
+(megatron/training/arguments.py:700), so a command keeps one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trainer.launch_scripts.argv import split
+
+SCHEDULE = "--step-batch-size-schedule"
+BATCH = "--global-batch-size"
+_PART = re.compile(r"[\d.]+[KMBT]?:(\d+)")
+
+
+def schedule_of(command: Sequence[str]) -> str | None:
+    """Returns the schedule that a command writes, the last one if there are several; None without one."""
+    written = [" ".join(each.values) for each in split(command) if each.flag == SCHEDULE]
+    return written[-1] if written else None
+
+
+def last_batch(schedule: str) -> int | None:
+    """Returns the batch that a schedule ends with, which bursts run; None if it is not written as a schedule."""
+    parts = [_PART.fullmatch(part) for part in schedule.split()]
+    return int(parts[-1][1]) if parts and parts[-1] and all(parts) else None

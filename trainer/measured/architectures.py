@@ -1,0 +1,55 @@
+"""Fitted constants that differ by architecture: `<name>.<architecture>[.<what>]` in a table of constants.
+
+Tables name each architecture that published runs were fitted on, and `unfitted` for any other: the geometric mean of
+the fitted ones, which intervals are widened for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from trainer.errors import refused
+from trainer.recipe.hardware import UNFITTED, Hardware, known_hardware
+
+Values = Mapping[str, float]
+WIDE = ("bf16", "fp16", "fp32")  # precisions whose products run at the BF16 rate
+
+
+def of_architecture(values: Values, name: str, hardware: Hardware, what: str = "") -> float:
+    """Returns the constant of this device's architecture. BadInputError where the table has none."""
+    key = ".".join(filter(None, (name, hardware.fitted_as, what)))
+    if key not in values:
+        raise _not_fitted(hardware, key)
+    return values[key]
+
+
+def of_precision(values: Values, name: str, hardware: Hardware, precision: str) -> float:
+    """Returns the constant of a precision: its own row, else that of the formats it is computed like."""
+    tried = ("bf16",) if precision in WIDE else (precision, "fp8_current", "fp8")
+    keys = [f"{name}.{hardware.fitted_as}.{each}" for each in tried]
+    key = next((key for key in keys if key in values), None)
+    if key is None:
+        raise _not_fitted(hardware, keys[-1])
+    return values[key]
+
+
+def _not_fitted(hardware: Hardware, key: str) -> Exception:
+    return refused(
+        f"hardware.csv {hardware.name}",
+        f"no constant is fitted for architecture {hardware.fitted_as!r}: {key} is missing",
+        f"write {UNFITTED} in its column fitted_as, or fit the constant and add its row",
+    )
+
+
+def known(hardware: Hardware, figure: float | None, field: str) -> float:
+    """Returns a figure of a GPU. BadInputError where it is not known: no other device's stands in for it."""
+    if figure is None:
+        raise refused(f"cluster.gpu {hardware.name}", f"{field} is not known", f"write {field} under cluster.gpu")
+    return figure
+
+
+@cache
+def fitted_architectures() -> tuple[str, ...]:
+    """Returns every value of `fitted_as` that a GPU may have."""
+    return (*dict.fromkeys(gpu.fitted_as for gpu in known_hardware().values() if not gpu.is_cpu), UNFITTED)

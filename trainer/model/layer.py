@@ -1,0 +1,73 @@
+"""What one layer of a model is made of: its parameters as ranks share them, and the widths inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trainer.recipe.architecture import Architecture
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerParameters:
+    """Parameters of one layer by how ranks share them. Whole numbers, but for the mean layer of a hybrid model.
+
+    `split` over TP; `whole` on every TP rank (norms, router, MLA's compressions); `experts` over EP and ETP (experts
+    with biases are only legal with ETP 1, which would not split all of them).
+    """
+
+    split: float = 0
+    experts: float = 0
+    whole: float = 0
+
+    @property
+    def total(self) -> float:
+        return self.split + self.experts + self.whole
+
+    def __add__(self, other: LayerParameters) -> LayerParameters:
+        return each_field(sum, [self, other])
+
+    def dense_of_rank(self, tp: Any) -> Any:
+        """Parameters outside the experts that a rank holds; `tp` is a number or an array of any shape."""
+        return self.split / tp + self.whole
+
+    def experts_of_rank(self, ep: Any, etp: Any) -> Any:
+        """Expert parameters that a rank holds; `ep` and `etp` are numbers or arrays of one shape."""
+        return self.experts / (ep * etp)
+
+
+def each_field(combine: Callable[[list[float]], float], layers: Sequence[LayerParameters]) -> LayerParameters:
+    """`combine` of every field over the layers."""
+    return LayerParameters(
+        **{field.name: combine([getattr(layer, field.name) for layer in layers]) for field in fields(LayerParameters)}
+    )
+
+
+def attention_channels(model: Architecture) -> tuple[int, int, int]:
+    """Width of queries, keys and values over all heads, as they enter attention."""
+    heads = model.num_attention_heads
+    if model.multi_latent_attention:
+        qk = (model.qk_head_dim or 0) + (model.qk_pos_emb_head_dim or 0)
+        return heads * qk, heads * qk, heads * (model.v_head_dim or 0)
+    each = model.kv_channels or model.hidden_size // heads
+    groups = model.num_query_groups or heads
+    return heads * each, groups * each, groups * each
+
+
+def dense_width(model: Architecture) -> int:
+    return model.ffn_hidden_size or 4 * model.hidden_size
+
+
+def expert_width(model: Architecture) -> int:
+    return model.moe_ffn_hidden_size or dense_width(model)
+
+
+def norm_parameters(model: Architecture, width: int) -> int:
+    """Weights, and biases where the norm has them."""
+    return width * (2 if model.normalization == "LayerNorm" else 1)
+
+
+def matrices(model: Architecture) -> int:
+    """Of a feed-forward, seen from the hidden side: gate, up and down, or up and down."""
+    return 3 if model.gated_linear_unit else 2

@@ -1,0 +1,56 @@
+"""What a file of `mixers/` says of one way to mix tokens: parameters, FLOPs, and what it keeps for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.model.layer import LayerParameters
+from trainer.recipe.architecture import Architecture
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+MASK_BYTES = 1.0  # of one entry of a dropout mask
+Tensors = dict[str, Floats]  # bytes a token of one layer, by tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedSizes:
+    """What of the candidates decides the size of saved tensors. Shapes: [N], or [] where all rows share one value."""
+
+    tp: Floats
+    along: Floats  # ranks that share what lies between the tensor-parallel regions
+    wide_bytes: Floats  # of one entry that stays in the training precision
+    narrow_bytes: Floats  # of one entry of an input of a linear layer
+    seq_length: Floats
+    keeps_scores: Flags  # unfused attention
+    quantizes: Flags
+    delayed_scaling: Flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorModules:
+    """Which modules, of those that a knob may list, recompute, offload or capture a saved tensor."""
+
+    recompute: str = ""  # words apart by spaces, in each
+    offload: str = ""
+    graph: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixer:
+    """One way to mix the tokens of a layer, its first norm included.
+
+    `flops` are weights, and scores as weights, that one token meets where it attends to so many positions. `modules`
+    has every tensor of `saved` but those that all mixers keep (`activations.csv`).
+    """
+
+    name: str
+    parameters: Callable[[Architecture], LayerParameters]
+    flops: Callable[[Architecture, float], float]
+    saved: Callable[[Architecture, SavedSizes], Tensors]
+    modules: dict[str, TensorModules]
+    attends: bool = False  # to the positions before a token

@@ -1,0 +1,65 @@
+"""Gated delta net: a convolution and the gated delta rule, its first norm fused with its projection."""
+
+from __future__ import annotations
+
+from trainer.model.layer import LayerParameters, norm_parameters
+from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.recipe.architecture import Architecture
+
+DELTA_PASSES = 4.0  # of gated delta net's state: decay, read, write, query
+DELTA_CHUNK = 64  # tokens a chunk of the gated delta rule, whose products by head are kept
+
+
+def _parameters(model: Architecture) -> LayerParameters:
+    hidden, heads = model.hidden_size, model.linear_num_value_heads
+    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim  # and queries, as wide
+    values = heads * model.linear_value_head_dim
+    projections = hidden * (keys + 2 * values + 2 * heads) + values * hidden  # values and their gate; beta and alpha
+    convolution = (keys + values) * model.linear_conv_kernel_dim
+    norms = norm_parameters(model, model.linear_value_head_dim) + norm_parameters(model, hidden)
+    return LayerParameters(split=projections + convolution + 2 * heads, whole=norms)  # dt_bias and A_log by head
+
+
+def _flops(model: Architecture, _: float) -> float:
+    heads = model.linear_num_value_heads
+    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
+    values = heads * model.linear_value_head_dim
+    convolution = (keys + values) * model.linear_conv_kernel_dim
+    state = DELTA_PASSES * values * model.linear_key_head_dim
+    return model.hidden_size * (keys + 3 * values + 2 * heads) + convolution + state
+
+
+def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
+    """Into the convolution and the norms of queries and keys; what the rule reads, queries and keys repeated to the
+    heads of the values; its output, the gate and the norm's output."""
+    wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
+    keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
+    values = model.linear_num_value_heads * model.linear_value_head_dim
+    chunks = model.linear_num_value_heads * DELTA_CHUNK
+    return {
+        "delta_convolved": (2 * keys + values) / sizes.tp * wide,
+        "delta_read": (3 * values + chunks) / sizes.tp * wide,
+        "delta_gated": 3 * values / sizes.tp * wide,
+        "delta_normed": values / sizes.tp * sizes.narrow_bytes,
+        "residual": hidden * wide,
+        "attention_norm": hidden * sizes.narrow_bytes,
+    }
+
+
+MIXER = Mixer(
+    name="gated_delta_net",
+    parameters=_parameters,
+    flops=_flops,
+    saved=_saved,
+    modules={
+        "delta_convolved": TensorModules(
+            graph="attn"
+        ),  # into the convolution of the gated delta net, and its queries and keys before their norms
+        # what the gated delta rule reads
+        "delta_read": TensorModules(graph="attn"),
+        # output of the rule and its gate
+        "delta_gated": TensorModules(graph="attn"),
+        # output of its norm: input of its last projection
+        "delta_normed": TensorModules(graph="attn"),
+    },
+)

@@ -1,0 +1,62 @@
+"""Mamba-2: a convolution and a selective scan, its first norm fused with its projection."""
+
+from __future__ import annotations
+
+from trainer.model.layer import LayerParameters, norm_parameters
+from trainer.model.mixer import Mixer, SavedSizes, TensorModules, Tensors
+from trainer.recipe.architecture import Architecture
+
+MAMBA_EXPANSION = 2  # inner over hidden width where the heads are not given (mamba_mixer.py: expand)
+MAMBA_CONVOLUTION = 4  # width of its causal convolution (mamba_mixer.py: d_conv)
+SCAN_PASSES = 3.5  # of Mamba's state, as weights a token: 7 operations each in the published count
+
+
+def _parameters(model: Architecture) -> LayerParameters:
+    hidden = model.hidden_size
+    heads = model.mamba_num_heads or MAMBA_EXPANSION * hidden // model.mamba_head_dim
+    inner = heads * model.mamba_head_dim
+    states = 2 * model.mamba_num_groups * model.mamba_state_dim  # B and C
+    projections = hidden * (2 * inner + states + heads) + inner * hidden
+    convolution = (inner + states) * (MAMBA_CONVOLUTION + 1)  # with bias
+    own = 3 * heads + inner  # dt_bias, A_log, D by head; the gated norm
+    return LayerParameters(split=projections + convolution + own, whole=norm_parameters(model, hidden))
+
+
+def _flops(model: Architecture, _: float) -> float:
+    """Published counts take the inner width as twice the hidden one, whatever the heads make it."""
+    hidden, inner = model.hidden_size, 2 * model.hidden_size
+    heads = model.mamba_num_heads or inner // model.mamba_head_dim
+    states = 2 * model.mamba_num_groups * model.mamba_state_dim
+    return hidden * (3 * inner + states + heads) + SCAN_PASSES * inner * model.mamba_state_dim
+
+
+def _saved(model: Architecture, sizes: SavedSizes) -> Tensors:
+    """The projected, the scanned, the gated and its norm's output."""
+    wide, hidden = sizes.wide_bytes, model.hidden_size / sizes.along
+    heads = model.mamba_num_heads or MAMBA_EXPANSION * model.hidden_size // model.mamba_head_dim
+    inner = heads * model.mamba_head_dim
+    states = 2 * model.mamba_num_groups * model.mamba_state_dim
+    return {
+        "mamba_projected": (2 * inner + states + heads) / sizes.tp * wide,
+        "mamba_scanned": 2 * inner / sizes.tp * wide,
+        "mamba_normed": inner / sizes.tp * sizes.narrow_bytes,
+        "residual": hidden * wide,
+        "attention_norm": hidden * sizes.narrow_bytes,
+    }
+
+
+MIXER = Mixer(
+    name="mamba",
+    parameters=_parameters,
+    flops=_flops,
+    saved=_saved,
+    modules={
+        "mamba_projected": TensorModules(
+            graph="mamba"
+        ),  # output of Mamba's first projection: what its convolution and scan read
+        # output of the scan and after its gate
+        "mamba_scanned": TensorModules(graph="mamba"),
+        # output of Mamba's own norm: input of its last projection
+        "mamba_normed": TensorModules(graph="mamba"),
+    },
+)

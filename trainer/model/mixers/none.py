@@ -1,0 +1,14 @@
+"""No mixer: a layer of a hybrid model that only feeds forward."""
+
+from __future__ import annotations
+
+from trainer.model.layer import LayerParameters
+from trainer.model.mixer import Mixer
+
+MIXER = Mixer(
+    name="none",
+    parameters=lambda model: LayerParameters(),
+    flops=lambda model, seen: 0.0,
+    saved=lambda model, sizes: {},
+    modules={},
+)
