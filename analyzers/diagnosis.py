@@ -1,4 +1,4 @@
-"""What the analyzers say of a job: the partition of every step of every rank, and the walls ranked.
+"""The result of an analysis: the partition of every step of every rank, and the walls ranked.
 
 These are the JSON documents of `diagnose --json` (schema 1), field for field. All times are microseconds.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wall(StrEnum):
-    """What costs most of a step, or UNDETERMINED where the traces do not decide."""
+    """The largest loss of a step, or UNDETERMINED if the traces do not decide."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"
@@ -25,15 +25,19 @@ class Wall(StrEnum):
 
 
 class CommunicationTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one kind: all its time, and what of it no compute hides."""
+    """Communication of one kind: all its time, and the part that no compute hides."""
 
     busy_us: float
     exposed_us: float
 
 
 class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle time of the device: nothing was launched yet; a pipeline's bubble; what was launched waited for other work;
-    the trace does not say."""
+    """Idle time of the device by cause.
+
+    host: nothing was launched yet; bubble: a pipeline's bubble; sync: launched work waited for other work;
+    unattributed:
+    not in the trace.
+    """
 
     host_us: float = 0.0
     bubble_us: float = 0.0
@@ -42,8 +46,10 @@ class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of time of one rank, partitioned completely:
-    duration = compute + exposed_communication + exposed_copy + idle."""
+    """One window of time of one rank, divided completely.
+
+    duration = compute + exposed_communication + exposed_copy + idle.
+    """
 
     name: str = ""
     start_us: float
@@ -66,13 +72,13 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
-    # of exposed communication, by kind: until the last rank of a collective had come; empty where it is not known
+    # of exposed communication, by kind: until the last rank of a collective arrived; empty if it is not known
     waiting_by_kind: dict[str, float] = {}
     recorded_us: float | None = None  # its length on the trace's clock, where parts of it count several times
 
     @property
     def end_us(self) -> float:
-        """On the trace's clock."""
+        """End on the trace's clock."""
         return self.start_us + (self.duration_us if self.recorded_us is None else self.recorded_us)
 
 
@@ -88,8 +94,11 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
-    """All ranges (NVTX, annotations) of one name: their time on the host, and on the device the time of what they
-    launched, by the range's own thread and by any thread that works for it (autograd's)."""
+    """All ranges (NVTX, annotations) of one name.
+
+    Their time on the host, and the device time of the work they launched: from the range's own thread, and from any
+    thread that works for it (autograd's).
+    """
 
     name: str
     count: int
@@ -101,7 +110,7 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one rank over the trace. GiB is 2**30 bytes; None where the trace does not say."""
+    """Memory of one rank over the trace. GiB is 2**30 bytes; None if the trace does not record it."""
 
     source: str  # memory_events | nsys | snapshot
     peak_gib: float
@@ -121,7 +130,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One that no row of the table of names covers, over the whole trace."""
+    """A kernel that no row of the table of names matches, over the whole trace."""
 
     name: str
     total_us: float
@@ -137,7 +146,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a trace was understood."""
+    """The share of a trace that was understood."""
 
     device_time_classified: float  # 0..1
     kernels: int
@@ -154,9 +163,12 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a trace is judged: the ranges of a name, from the first one's start to the last one's end, or a time
-    counted from its first device event (on CPUs its first operator); step_marker: the ranges that are its steps. None
-    is the whole, and the usual marks."""
+    """The part of a trace that is judged.
+
+    The ranges of a name, from the first one's start to the last one's end, or a time counted from its first device
+    event (on CPUs its first operator); step_marker: the ranges that are its steps. None is the whole, and the usual
+    marks.
+    """
 
     range: str | None = None
     step_marker: str | None = None
@@ -190,7 +202,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     microbatches_traced: int | None = None
     repeated: list[Repeated] = []
     stretch: Stretch = WHOLE
-    steps_marked: bool = True  # false where nothing marks steps, and ranges that repeat were taken for them
+    steps_marked: bool = True  # false if nothing marks steps, and repeating ranges are used instead
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,24 +227,25 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     wall: Wall
     recoverable_us: float
     share: float  # recoverable_us over the step's time, 0..1
-    # how much faster steps would come without it, T / (T - R) - 1 with the step's time T, at most; None: no limit.
+    # how much faster steps would be without it, T / (T - R) - 1 with the step's time T, at most; None: no limit.
     # Bounds of several walls do not add up: what one gives back, another cannot give back again
     speedup_bound: float | None = None
     evidence: list[str]
     parts: dict[str, float] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, recompute, launching, ...
-    # of recoverable_us what comes back even if a pipeline stage that was not traced is as slow as the slowest and made
-    # like another that was; None where all are known
+    # part of recoverable_us that is recoverable even if an untraced pipeline stage is as slow as the slowest and like
+    # another, traced one; None if all are known
     least_us: float | None = None
-    bubble_us: float = 0.0  # what of the pipeline's bubble would go with it: the other stages' passes shrink as well
+    bubble_us: float = 0.0  # part of the pipeline's bubble saved with it: the other stages' passes shrink as well
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What causes a loss that is not one of the walls, or why the wall is on some ranks only.
+    """The cause of a loss that is not one of the walls, or of a wall on some ranks only.
 
-    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what makes
-    `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of `trace_ranks`
-    could tell; too_close: one of the walls of `between`; other_streams | turnaround | copies | unattributed: idle time
-    or copies by their own name; unknown: waiting that nothing in the traces explains."""
+    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what
+    makes `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of
+    `trace_ranks` could tell; too_close: one of the walls of `between`; other_streams | turnaround | copies |
+    unattributed: idle time or copies by their own name; unknown: waiting that nothing in the traces explains.
+    """
 
     name: str
     headline: str  # instead of the name of a wall: `imbalance: experts of rank 2`
@@ -244,9 +257,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict. `margin` is the leading wall's share minus the next one's, with what of the bubble goes with each;
-    below the threshold the wall is undetermined, and `because` says so, but where the next is communication that may
-    be waiting."""
+    """The verdict.
+
+    `margin` is the leading wall's share minus the next one's, each with the part of the bubble that it would save;
+    below the threshold the wall is undetermined, and `because` says so, unless the next is communication that may be
+    waiting.
+    """
 
     wall: Wall
     margin: float
@@ -255,16 +271,16 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     quoted: list[int] = []  # lines of the named wall's evidence that `because` has already
     doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
     cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
-    ranks: list[int] = []  # those on which the wall stands, where it does on some only
-    between: list[Wall] = []  # the walls of which one it is, where two are too close
+    ranks: list[int] = []  # the ranks that have the wall, if only some have it
+    between: list[Wall] = []  # the walls that are too close to distinguish
     cause: Cause | None = None
-    # us of an average step that ranks wait for later ones, by what makes those late, and for their pipeline (bubble);
-    # names as of `Cause`. What the verdict is not about is lost all the same
+    # us of an average step that ranks wait for late ones, by the cause of their lateness, and for their pipeline
+    # (bubble); names as in `Cause`. Includes waiting that the verdict is not about
     waits: dict[str, float] = {}
 
     @property
     def headline(self) -> str:
-        """What to call the verdict: its wall, or what it leads to where none is named."""
+        """The name of the verdict: its wall, or its cause if no wall is named."""
         return self.cause.headline if self.cause is not None else self.wall.value
 
     def finding(self, wall: Wall) -> WallFinding | None:
@@ -272,26 +288,31 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that the verdict's averages are made of, on its slowest rank. trace: an index into `traces`;
-    step: its name, empty for a trace without marked steps."""
+    """A step that the verdict's averages are made of, on its slowest rank.
+
+    trace: an index into `traces`; step: its name, empty for a trace without marked steps.
+    """
 
     trace: int
     step: str
 
 
 class RankTimes(list[RankTime]):
-    """The ranks of a job; called, they are a table."""
+    """The ranks of a job; calling it returns a table."""
 
     def __call__(self) -> DataFrame:
-        """A pandas DataFrame with a row for each rank; empty where not several were traced."""
+        """Returns a pandas DataFrame with one row per rank; empty unless several were traced."""
         from analyzers.frames import ranks_frame
 
         return ranks_frame(self)
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document of `diagnose --json`. In a notebook `steps()`, `kernels()` and `ranks()` are tables, pandas
-    DataFrames whose columns carry their units in their names."""
+    """The whole document of `diagnose --json`.
+
+    In a notebook `steps()`, `kernels()` and `ranks()` are tables, pandas DataFrames whose columns carry their units
+    in their names.
+    """
 
     schema: int = 1
     diagnosis: Diagnosis
@@ -303,13 +324,13 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "ranks", RankTimes(self.ranks))
 
     def steps(self) -> DataFrame:
-        """A row for each step of each trace: its parts, its exposed communication by kind, its idle time by cause."""
+        """Returns a row for each step of each trace: its parts, exposed communication by kind, idle time by cause."""
         from analyzers.frames import steps_frame
 
         return steps_frame(self.traces, self.judged)
 
     def kernels(self) -> DataFrame:
-        """A row for each kernel of each trace that is among the longest of its class."""
+        """Returns a row for each kernel of each trace that is among the longest of its class."""
         from analyzers.frames import kernels_frame
 
         return kernels_frame(self.traces)

@@ -1,4 +1,4 @@
-"""What a burst's run folder says beside the traces: its `outcome.json`, read for the figures a diagnosis needs.
+"""Reads a burst's `outcome.json` next to the traces, for the figures a diagnosis needs.
 
 Fields that others need are not listed here and are ignored; memory is GiB (2**30 bytes).
 """
@@ -42,7 +42,7 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_outcome(folder: Path) -> RunOutcome | None:
-    """The outcome in a run folder, None if it has none.
+    """Reads the outcome in a run folder; returns None if it has none.
 
     Raises:
         TraceError: there is one, and it is not an outcome.
