@@ -78,7 +78,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end_us(self) -> float:
-        """End on the trace's clock."""
+        """Returns the end on the trace's clock."""
         return self.start_us + (self.duration_us if self.recorded_us is None else self.recorded_us)
 
 
@@ -280,7 +280,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """The name of the verdict: its wall, or its cause if no wall is named."""
+        """Returns the name of the verdict: its wall, or its cause if no wall is named."""
         return self.cause.headline if self.cause is not None else self.wall.value
 
     def finding(self, wall: Wall) -> WallFinding | None:

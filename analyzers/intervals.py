@@ -36,7 +36,7 @@ class Intervals:
 
     @cached_property
     def _before(self) -> Floats:
-        """float64[K + 1]: time covered before each interval; the last is all of it."""
+        """Returns float64[K + 1]: time covered before each interval; the last is all of it."""
         return np.concatenate(([0.0], np.cumsum(self.end - self.start)))
 
     def covered_until(self, time: Floats) -> Floats:

@@ -30,14 +30,14 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attained(self) -> float | None:
-        """Model FLOP/s over what the device's GEMMs reach, 0..1; None if either is unknown."""
+        """Returns the model's FLOP/s over what the device's GEMMs reach, 0..1; None if either is unknown."""
         if not self.model_tflops_per_gpu or not self.attainable_tflops_per_gpu:
             return None
         return self.model_tflops_per_gpu / self.attainable_tflops_per_gpu
 
     @property
     def hottest(self) -> tuple[int, float] | None:
-        """The rank with the highest peak, and that peak."""
+        """Returns the rank with the highest peak, and that peak."""
         return max(enumerate(self.peak_gib), key=lambda item: item[1]) if self.peak_gib else None
 
 

@@ -134,7 +134,7 @@ class Replay:
 
     @property
     def bursts_to_expert(self) -> int | None:
-        """Bursts until what would be exported is as fast as the expert's last recipe; None if it never is."""
+        """Returns bursts until what would be exported is as fast as the expert's last recipe; None if it never is."""
         end = self.expert[-1]
         return next((bursts for bursts, rate in enumerate(self.tuned) if end and rate >= end), None)
 

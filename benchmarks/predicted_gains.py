@@ -59,7 +59,7 @@ class Held:
 
     @property
     def error(self) -> float:
-        """Predicted less obtained gain: above 0 if too much was expected."""
+        """Returns predicted less obtained gain: above 0 if too much was expected."""
         return self.expected - self.obtained
 
 

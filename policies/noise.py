@@ -1,4 +1,4 @@
-"""How much two bursts of one recipe differ on this machine: the one model of noise of a study.
+"""The one model of a study's noise: the difference between bursts of one recipe on this machine.
 
 A burst is summarised by the median cost of its measured steps: microseconds of one GPU per token. Noise is how that
 median moves from burst to burst, not the spread of steps inside one: a busy neighbour slows whole bursts. The few
@@ -63,7 +63,7 @@ class Spread:
 
     @property
     def measured_freedom(self) -> int:
-        """Degrees of freedom without the prior's, which is not a measurement."""
+        """Returns degrees of freedom without the prior's, which is not a measurement."""
         return max(MIN_FREEDOM, self.repeats)
 
     def band(self, bursts: int, others: int, confidence: float) -> float:

@@ -51,20 +51,20 @@ class Situation:
 
     @property
     def limit_gib(self) -> float | None:
-        """Memory of a rank: the limit of the burst, else the recipe's."""
+        """Returns the memory of a rank: the limit of the burst, else the recipe's."""
         measured = self.outcome.limit_gib if self.outcome else None
         return measured if measured is not None else self.recipe.memory_limit_gib
 
     @property
     def peak_gib(self) -> float | None:
-        """Peak of the hottest rank, None if nothing was measured."""
+        """Returns the peak of the hottest rank, None if nothing was measured."""
         if self.outcome is None or not self.outcome.ok or not self.outcome.peak_gib:
             return None
         return max(self.outcome.peak_gib)
 
     @property
     def step_us(self) -> float:
-        """The traced step that the walls are shares of; 0 without a trace."""
+        """Returns the traced step that the walls are shares of; 0 without a trace."""
         findings = self.analysis.diagnosis.walls if self.analysis else []
         measured = next(
             (wall.recoverable_us / wall.share for wall in findings if wall.share and wall.recoverable_us), None
@@ -84,13 +84,13 @@ class Situation:
 
     @property
     def of_no_wall(self) -> dict[str, float]:
-        """Losses outside the walls that fixes may act on: the bubble, uneven experts' load, uneven stages."""
+        """Returns the losses outside the walls that fixes may act on: the bubble, uneven experts' load, uneven stages."""
         bubble_us = max([self._idle_bubble_us, *map(self.lost_us, PIPELINE_CAUSES)])
         return {BUBBLE_PART: bubble_us, **{part: self.lost_us(part) for part in (LOAD_PART, STAGES_PART)}}
 
     @property
     def _idle_bubble_us(self) -> float:
-        """Idle time of an average step in which a pipeline receive was pending, on the rank with most of it."""
+        """Returns the idle time of an average step in which a pipeline receive was pending, on the rank with most of it."""
         waits = ([step.idle_by_cause.bubble_us for step in steps] for steps in self.traced_steps)
         return max(map(_mean, waits), default=0.0)
 
@@ -106,7 +106,7 @@ class Situation:
 
     @property
     def traced_steps(self) -> list[list[Partition]]:
-        """Steps by trace (rank); the whole span where no step was marked."""
+        """Returns steps by trace (rank); the whole span where no step was marked."""
         if self.analysis is None:
             return []
         return [trace.steps or [trace.span] for trace in self.analysis.traces]

@@ -66,7 +66,7 @@ class Prediction:
 
     @property
     def expected_improvement(self) -> float | None:
-        """Expected improvement of log throughput; None if no gain was predicted.
+        """Returns the expected improvement of log throughput; None if no gain was predicted.
 
         A loss is not kept, and a recipe that does not fit brings nothing.
         """
@@ -136,7 +136,7 @@ class Trial:
 
     @property
     def ran_out(self) -> bool:
-        """True if the recipe itself ran out of memory, not the profiler or the check after the steps."""
+        """Returns true if the recipe itself ran out of memory, not the profiler or the check after the steps."""
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure]
         return self.status is Status.OOM and not any(failure.phase in AFTER_THE_STEPS for failure in failures)
 

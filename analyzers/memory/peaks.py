@@ -48,7 +48,7 @@ class Levels:
 
     @property
     def peak(self) -> int:
-        """The first change after which most was allocated."""
+        """Returns the first change after which most was allocated."""
         return int(np.argmax(self.allocated_bytes))
 
     def held(self) -> Ints:

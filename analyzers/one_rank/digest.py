@@ -96,8 +96,8 @@ class Digest:
 
     @property
     def cut_short(self) -> str:
-        """`cut short at 48.4 MB` if the end of the trace, which has the last or all device events, is missing; else
-        empty."""
+        """Returns `cut short at 48.4 MB` if the end of the trace, which has the last or all device events, is
+        missing; else empty."""
         return cut_words(self.report.coverage.dropped)
 
     def steps_waiting(self, waiting: Mapping[str, Intervals], maybe: Mapping[str, Intervals]) -> list[RankStep]:

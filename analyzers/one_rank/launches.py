@@ -32,7 +32,7 @@ class Launches:
 
     @property
     def lanes(self) -> Ints:
-        """The threads that launched any of the events, in order."""
+        """Returns the threads that launched any of the events, in order."""
         return np.unique(self.lane[self.known])
 
 

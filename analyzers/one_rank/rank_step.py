@@ -70,7 +70,7 @@ class RankStep:
 
     @property
     def waiting_for_hosts(self) -> dict[str, float]:
-        """Time spent waiting for late ranks, by what their hosts were doing; without the allocator's part."""
+        """Returns the time spent waiting for late ranks, by what their hosts were doing; without the allocator's part."""
         hosts = {
             part.removeprefix(HOST_PART): us for part, us in self.waiting_by_cause.items() if part.startswith(HOST_PART)
         }
@@ -78,7 +78,7 @@ class RankStep:
 
     @property
     def offloads(self) -> bool:
-        """True if copies go out and return in similar amounts; one way may be hidden and the other exposed."""
+        """Returns true if copies go out and return in similar amounts; one way may be hidden and the other exposed."""
         out = max(self.to_host_us, self.copied_to_host_us)
         back = max(self.from_host_us, self.copied_from_host_us)
         return min(out, back) > OFFLOAD_BALANCE * max(out, back)
@@ -109,13 +109,13 @@ class RankStep:
 
     @property
     def may_wait_share(self) -> float:
-        """Share of possible waiting in the exposed communication that is not known to wait, 0..1."""
+        """Returns the share of possible waiting in the exposed communication that is not known to wait, 0..1."""
         own = sum(self.exposed_by_kind.values()) - self.waiting_us
         return min(1.0, self.may_wait_us / own) if own > 0 else 0.0
 
     @property
     def pipeline_wait_us(self) -> float:
-        """The bubble.
+        """Returns the bubble.
 
         The device is idle, or occupied by a send or receive, until a pipeline peer is ready; or in another
         collective until a rank arrives that waits for its pipeline.
@@ -128,12 +128,12 @@ class RankStep:
 
     @property
     def own_us(self) -> float:
-        """The step without waiting for other ranks."""
+        """Returns the step without waiting for other ranks."""
         return self.duration_us - self.waiting_us - self.bubble_us
 
     @property
     def surely_own_us(self) -> float:
-        """The step without waiting and without possible waiting for other ranks."""
+        """Returns the step without waiting and without possible waiting for other ranks."""
         return self.own_us - self.may_wait_us
 
 

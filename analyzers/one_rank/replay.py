@@ -84,7 +84,8 @@ class Replay:
 
     @cached_property
     def _left(self) -> list[tuple[float, Replay]]:
-        """For each of `repeats` that is not run in full, the number of passes left and a Replay with one more of them.
+        """Returns, for each of `repeats` that is not run in full, the number of passes left and a Replay with one more
+        of them.
 
         A fraction of a pass is left, or the passes beyond MOST_POINTS.
         """
@@ -98,7 +99,7 @@ class Replay:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Bools]:
-        """float64[P] twice, bool[P]: start and end of the waits and of marks, which are waits of no length.
+        """Returns float64[P] twice, bool[P]: start and end of the waits and of marks, which are waits of no length.
 
         Marks are the edges of windows and of what repeats. Sorted by end, a mark after the wait that ends there.
         """
@@ -114,14 +115,14 @@ class Replay:
 
     @cached_property
     def _blocks(self) -> tuple[Ints, Ints]:
-        """int64[W] twice: the first point of what repeats, and the one after its last, which is its end."""
+        """Returns int64[W] twice: the first point of what repeats, and the one after its last, which is its end."""
         place = np.flatnonzero(self._is_mark)
         first, last = (place[np.searchsorted(self._marks, us)] for us in (self.repeats.start_us, self.repeats.end_us))
         return first + 1, last + 1
 
     @cached_property
     def _number_of_passes(self) -> Ints:
-        """int64[W]: whole passes only."""
+        """Returns int64[W]: the number of passes of each repeated stretch; whole passes only."""
         first, behind = self._blocks
         most = max(1, MOST_POINTS // max(1, int((behind - first).sum())))
         passes: Ints = np.minimum(self.repeats.times, most).astype(np.int64)
@@ -129,7 +130,7 @@ class Replay:
 
     @cached_property
     def _passes(self) -> Passes | None:
-        """The order of points; None if every point is passed once, in order."""
+        """Returns the order of points; None if every point is passed once, in order."""
         if not self.repeats:
             return None
         at, again, done = [], [], 0
@@ -158,7 +159,7 @@ class Replay:
 
     @cached_property
     def _ahead(self) -> list[tuple[float, float] | None]:
-        """For each of `repeats`, from when to when a host that runs ahead launches a pass.
+        """Returns, for each of `repeats`, from when to when a host that runs ahead launches a pass.
 
         None if the host keeps pace with the device: it waits before the pass is over, or the device waits for it.
         """
@@ -175,7 +176,7 @@ class Replay:
 
     @cached_property
     def _segment(self) -> Ints:
-        """int64[N]: how many points had passed when each event was launched.
+        """Returns int64[N]: how many points had passed when each event was launched.
 
         If the host ran ahead: when the repeated stretch started that the event is in or after.
         """
@@ -206,14 +207,14 @@ class Replay:
 
     @cached_property
     def _passed(self) -> Floats:
-        """float64[P], sorted: when the host has passed each point."""
+        """Returns float64[P], sorted: when the host has passed each point."""
         _, end, mark = self._points
         return end + ROUNDING_US * mark
 
     @cached_property
     def _waiting(self) -> Bools:
-        """bool[P]: the host had launched nothing since its last wait at this mark: the mark is done when the host
-        is."""
+        """Returns bool[P]: the host had launched nothing since its last wait at this mark: the mark is done when the
+        host is."""
         _, _, mark = self._points
         launched = np.bincount(self._segment, minlength=len(mark) + 1)[: len(mark)] > 0
         waiting, now = np.zeros(len(mark), dtype=bool), False
@@ -224,13 +225,13 @@ class Replay:
 
     @cached_property
     def _overhead(self) -> Floats:
-        """float64[Q]: what each wait takes after the device is done: its own return."""
+        """Returns float64[Q]: what each wait takes after the device is done: its own return."""
         begin, end = (self._in_passes(column, _itself) for column in self._points[:2])
         return end - np.maximum(begin - self._sooner_by_pass(EMPTY), self._device_at_points)
 
     @cached_property
     def _device_at_points(self) -> Floats:
-        """float64[Q]: the device's progress at each point, without idle time for the host."""
+        """Returns float64[Q]: the device's progress at each point, without idle time for the host."""
         held, work = self._device(EMPTY, EMPTY)
         return work + np.maximum.accumulate(held)
 

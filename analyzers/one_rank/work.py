@@ -72,7 +72,7 @@ class Work:
 
     @cached_property
     def recomputing(self) -> Intervals:
-        """Compute and exposed communication that was recomputed."""
+        """Returns the compute and exposed communication that were recomputed."""
         return intersect(self.recompute, merge((self.compute, self.exposed_communication)))
 
 

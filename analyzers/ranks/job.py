@@ -63,7 +63,7 @@ class Job:
 
     @property
     def even_experts_us(self) -> float:
-        """µs that evenly loaded experts would save, as a part of what evenly loaded ranks would."""
+        """Returns µs that evenly loaded experts would save, as a part of what evenly loaded ranks would."""
         return min(self.expert_load.beyond_mean_us, self.imbalance_us)
 
     def share(self, us: float) -> float:

@@ -69,7 +69,7 @@ class LateRank:
 
     @property
     def cause(self) -> LateBy:
-        """The cause of most of the waiting; UNKNOWN if none causes half of it."""
+        """Returns the cause of most of the waiting; UNKNOWN if none causes half of it."""
         most = max(self.us, key=lambda cause: self.us[cause])
         return most if self.us[most] >= MAIN_CAUSE * self.waited_us else LateBy.UNKNOWN
 

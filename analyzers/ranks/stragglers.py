@@ -71,7 +71,7 @@ class Late:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertLoad:
-    """How unevenly experts are loaded in an average step.
+    """The imbalance of the experts in an average step.
 
     beyond_mean_us: the busiest rank's expert compute less the mean rank's; ratio: the busiest over the mean.
     """

@@ -58,7 +58,7 @@ class Export:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that has a code, by code."""
+        """Returns every name that has a code, by code."""
         return tuple(str(name) for name in self._codes)
 
     def code(self, name: str) -> int:

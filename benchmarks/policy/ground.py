@@ -42,7 +42,7 @@ class Ground:
 
     @property
     def best(self) -> tuple[float, Recipe]:
-        """The best of all evaluated recipes, with its throughput."""
+        """Returns the best of all evaluated recipes, with its throughput."""
         return max(self._truths.values(), key=lambda known: known[0], default=(0.0, self.scenario.recipe))
 
     @cached_property
@@ -109,7 +109,7 @@ class Untraced:
 
     @property
     def bursts(self) -> int:
-        """Bursts after the base's."""
+        """Returns bursts after the base's."""
         return len(self._paid)
 
     def _burst(self, recipe: Recipe, number: int) -> Burst:

@@ -30,7 +30,7 @@ class Foretold:
 
     @property
     def error(self) -> float:
-        """Log of predicted over true throughput."""
+        """Returns the log of predicted over true throughput."""
         return math.log1p(self.gain) - math.log1p(self.true)
 
     @property
@@ -39,7 +39,7 @@ class Foretold:
 
     @property
     def inside(self) -> bool:
-        """True if the true gain is inside the interval."""
+        """Returns true if the true gain is inside the interval."""
         return self.covered and self.low is not None and self.low <= self.true
 
 

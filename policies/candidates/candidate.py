@@ -87,7 +87,7 @@ class Candidate:
 
     @property
     def gains(self) -> tuple[float, float, float]:
-        """(expected, low, high) as fractions of throughput, with the 90 % interval of what will be measured.
+        """Returns (expected, low, high) as fractions of throughput, with the 90 % interval of what will be measured.
 
         Requires an incumbent that runs.
         """
@@ -96,7 +96,8 @@ class Candidate:
 
     @property
     def prediction(self) -> tuple[float, float | None, float | None, float]:
-        """(gain, low, high, bound) as fractions of throughput; low and high are None if only a claim is known."""
+        """Returns (gain, low, high, bound) as fractions of throughput; low and high are None if only a claim is
+        known."""
         assert self.log_gain is not None
         if self.claimed is not None:
             return math.expm1(self.log_gain), None, None, self.claimed.bound

@@ -37,7 +37,7 @@ class Effect:
 
     @property
     def low(self) -> float:
-        """Low end of the 90 % interval, as a fraction of throughput."""
+        """Returns the low end of the 90 % interval, as a fraction of throughput."""
         return math.expm1(self.gain - Z_90 * self.spread)
 
     @property

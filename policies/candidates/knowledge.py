@@ -34,17 +34,16 @@ class Knowledge:
 
     @property
     def recipe(self) -> Recipe:
-        """The incumbent's recipe."""
         return self.incumbent.recipe
 
     @property
     def runs(self) -> bool:
-        """True if the incumbent has run: gains are relative to it."""
+        """Returns true if the incumbent has run: gains are relative to it."""
         return throughput(self.incumbent) is not None
 
     @property
     def needs_room(self) -> bool:
-        """True if the incumbent ran out of memory, or ended above its limit."""
+        """Returns true if the incumbent ran out of memory, or ended above its limit."""
         if self.incumbent.status is Status.OOM:
             return True
         peak, limit = self.situation.peak_gib, self.situation.limit_gib
@@ -52,18 +51,18 @@ class Knowledge:
 
     @property
     def noise(self) -> float:
-        """Relative half-spread of repeated bursts."""
+        """Returns the relative half-spread of repeated bursts."""
         return Noise(trials=self.trials).half_spread()
 
     @property
     def min_fit(self) -> float:
-        """P(fits) that a burst needs."""
+        """Returns P(fits) that a burst needs."""
         return min_fit_probability(self.trials)
 
     @property
     def min_fit_unmodelled(self) -> float:
-        """P(fits) required of a change that the surrogate cannot predict: confident, or that of the incumbent, which
-        ran."""
+        """Returns P(fits) required of a change that the surrogate cannot predict: confident, or that of the
+        incumbent, which ran."""
         return min(CONFIDENT_FIT_PROBABILITY, float(self.surrogate.memory.fits(tabulate([self.recipe]))[0]))
 
     def chance(self, fix: Fix) -> float:

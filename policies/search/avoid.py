@@ -94,7 +94,7 @@ class Avoid:
 
     @cached_property
     def _suspects(self) -> list[dict[str, Any]]:
-        """For every recipe that failed other than by memory, its values that no recipe that ran has had.
+        """Returns, for every recipe that failed other than by memory, its values that no recipe that ran has had.
 
         If several failed with the same message, those that they have in common.
         """

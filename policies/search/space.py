@@ -65,7 +65,7 @@ class Space:
 
     @cached_property
     def axes(self) -> dict[str, Size | Choice]:
-        """Every axis by name, sizes first."""
+        """Returns every axis by name, sizes first."""
         return {**self.sizes, **self.choices}
 
     def point(self, recipe: Recipe) -> Point:

@@ -92,7 +92,8 @@ class TimeSurrogate:
 
     @property
     def noise(self) -> float:
-        """Standard deviation that busy neighbours of CPU ranks add to the log ratio of two bursts; 0 on GPUs."""
+        """Returns the standard deviation that busy neighbours of CPU ranks add to the log ratio of two bursts; 0 on
+        GPUs."""
         if not _on_cpu(self.measured):
             return 0.0
         beyond = max(float(np.median(_noise(self.measured))) ** 2 - PINNED**2, 0.0)

@@ -58,7 +58,7 @@ class Decision:
 
     @property
     def near(self) -> list[Move]:
-        """The single moves around the incumbent."""
+        """Returns the single moves around the incumbent."""
         if self._near is None:
             by_digest: dict[str, Move] = {}
             for move in (*self.single_moves, *moves_of_fixes(self.know.situation)):
@@ -68,7 +68,7 @@ class Decision:
 
     @property
     def single_moves(self) -> list[Move]:
-        """The moves that depend on the incumbent's recipe alone."""
+        """Returns the moves that depend on the incumbent's recipe alone."""
         if self._single_moves is None:
             self._single_moves = list(moves(self.know.recipe))
         return self._single_moves
@@ -136,7 +136,8 @@ class Decision:
 
     @property
     def ranked(self) -> list[Candidate]:
-        """The candidates of all phases that may be proposed, the highest score first; the best one in any case."""
+        """Returns the candidates of all phases that may be proposed, the highest score first; the best one in any
+        case."""
         if self._ranked is None:
             found = self._candidates()
             first = next(found, None)
