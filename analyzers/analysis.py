@@ -138,7 +138,7 @@ def _each(traces: Sequence[Path], stretch: Stretch, told: Told, kept: Kept | Non
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # deleted meanwhile: reading it reports that
+    except OSError:  # deleted since: reading it reports that
         return 0
 
 

@@ -76,7 +76,7 @@ def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
     if finding is None or not late or len(job.by_rank) < 2:
         return []
     hosts_us = sorted(own_host_us(step) for step in job.by_rank.values())
-    usual = hosts_us[(len(hosts_us) - 1) // 2]  # of two ranks the other one's
+    usual = hosts_us[(len(hosts_us) - 1) // 2]  # with two ranks: the other one's
     return late if finding.recoverable_us - usual >= MOSTLY * finding.recoverable_us else []
 
 

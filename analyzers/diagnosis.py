@@ -88,7 +88,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     compute_class: str  # a class of compute_by_class, or communication
     kind: str | None = None  # of communication
-    precision: str | None = None  # of GEMMs, where the name says
+    precision: str | None = None  # of GEMMs, if the name contains it
     count: int
     total_us: float
 
@@ -142,7 +142,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     count: int
     why: str
-    at_bytes: int | None = None  # of the file, where that is known: where it ends too early
+    at_bytes: int | None = None  # position in the file, if known: where it ends too early
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +198,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelTime] = []  # the longest of every class, longest first
     ranges: list[RangeTime] = []  # the longest on the host first
     memory: MemoryUse | None = None
-    microbatches: int | None = None  # of a step, and how many of them were recorded: None where the trace does not say
+    microbatches: int | None = None  # of a step, and how many of them were recorded: None if not recorded
     microbatches_traced: int | None = None
     repeated: list[Repeated] = []
     stretch: Stretch = WHOLE
@@ -206,7 +206,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The average step of one rank among the others; known for jobs of which several ranks were traced."""
+    """The average step of one rank among the others; known if several ranks of the job were traced."""
 
     rank: int
     device: int | None = None  # where one process has several
@@ -217,7 +217,7 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     waiting_by_kind: dict[str, float] = {}
     expert_compute_us: float = 0.0
     late_us: float = 0.0  # per step, how much later than the median rank it arrives at the collectives of late_to
-    late_to: str | None = None  # the kind of communication it comes latest to
+    late_to: str | None = None  # the kind of communication it is latest for
     late_in: str | None = None  # the part in which it falls behind: experts, attention, host:data_loading, ...
 
 
@@ -243,7 +243,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what
     makes `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of
-    `trace_ranks` could tell; too_close: one of the walls of `between`; other_streams | turnaround | copies |
+    `trace_ranks` decide; too_close: one of the walls of `between`; other_streams | turnaround | copies |
     unattributed: idle time or copies by their own name; unknown: waiting that nothing in the traces explains.
     """
 
@@ -253,7 +253,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0
     ranks: list[int] = []  # the late ones, the most waited for first
     evidence: list[str] = []
-    trace_ranks: list[int] = []  # to trace next, where their traces would tell more; empty where they are not known
+    trace_ranks: list[int] = []  # ranks to trace next, if their traces are needed; empty if they are not known
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ PLACE = ("path", "rank", "device")
 STEP_COLUMNS = (*PLACE, "step", "warm_up", "judged", "wall", *STEP_TIMES)
 KERNEL_COLUMNS = (*PLACE, "kernel", "compute_class", "kind", "precision", "count", "total_us", "mean_us", "share")
 RANK_COLUMNS = ("rank", "device", "clock_offset_us", "step_us", "own_us", "waiting_us")
-WHOLE_NUMBERS = ("rank", "device")  # that may be missing
+WHOLE_NUMBERS = ("rank", "device")  # may be missing
 IDLE_CAUSES = ("host_us", "bubble_us", "sync_us", "unattributed_us")
 
 
@@ -84,7 +84,7 @@ def kernels_frame(traces: Sequence[Any]) -> DataFrame:
 
 
 def ranks_frame(ranks: Sequence[Any]) -> DataFrame:
-    """Returns a row for each rank (`RankTime`) of a job of which several were traced."""
+    """Returns a row for each rank (`RankTime`) of a job with several traced ranks."""
     return _frame(
         (
             {

@@ -129,7 +129,7 @@ def _device(breakdown: Breakdown, ranges: Spans, node: Ints, above: Ints) -> tup
     at, took = node[place[inside]], (spans.end_us - spans.start_us)[work][inside]
     device = np.bincount(at, weights=took, minlength=len(above)).astype(np.float64)
     kernels = np.bincount(at, minlength=len(above)).astype(np.float64)
-    for one in range(len(above) - 1, -1, -1):  # parents come before what is below them
+    for one in range(len(above) - 1, -1, -1):  # parents come before their children
         if above[one] != NONE:
             device[above[one]] += device[one]
             kernels[above[one]] += kernels[one]

@@ -92,7 +92,9 @@ class Message:
     group_size: int | None = None
     size_bytes: int | None = None  # of the larger side
     dtype: str = ""  # of its elements, as torch names scalar types
-    peers: tuple[int | None, int | None] | None = None  # of a send or receive: from rank, to rank; None is itself
+    peers: tuple[int | None, int | None] | None = (
+        None  # of a send or receive: from rank, to rank; None is the rank itself
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

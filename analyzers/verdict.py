@@ -19,7 +19,7 @@ THRESHOLDS = {
     "unattributed": 0.15,  # at most
     "share": 0.05,  # at least, of the leading wall
     "margin": 0.02,  # at least, of the leading wall over the next
-    "compute_bound": 0.80,  # of compute in a step that nothing else holds up
+    "compute_bound": 0.80,  # share of compute in a step with no other large loss
 }
 WORTH_SAYING = 0.005  # of the step: a smaller wall is not named as next
 WAITING = "waiting for slower ranks"

@@ -163,7 +163,7 @@ def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[
 
 
 MISSING = object()
-RENAMED = {"gdn": "gated_delta_net"}  # what newer Megatron-Core puts in its place, the same thing
+RENAMED = {"gdn": "gated_delta_net"}  # newer Megatron-Core's name of the same value
 LAID, ACCEPTED = "laid over a base", "accepted by Bridge"
 FORESEEN, UNFORESEEN = "refused by Bridge, and by check --for with its reason", "refused by Bridge though check accepts"
 ALTERED = "altered silently"
@@ -327,7 +327,7 @@ def _one(
     count[LAID] += 1
     try:
         config = configured(base, recipe, version)
-    except Exception as error:  # whatever Bridge says is the finding
+    except Exception as error:  # Bridge's message is the result
         ours = refused(recipe, ".".join(map(str, version)))
         why, by = " ".join(str(error).split())[:150], f", by check too: {ours[0].rule}" if ours else ""
         count[FORESEEN if ours else UNFORESEEN] += 1

@@ -47,7 +47,7 @@ class GoldenRun:
     workspaces of the estimated GPUs, and the attention masks of Megatron-LM's data loader are subtracted.
     """
 
-    case: str  # a test case, whatever its platform and environment
+    case: str  # a test case on any platform and environment
     platform: str
     recipe: Recipe | None
     left_out: str
@@ -146,7 +146,7 @@ def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
         fields["moe_layer_freq"] = parse_layer_freq(str(flags.get("moe_layer_freq", "all")).strip("()"))
     pattern = flags.get("hybrid_layer_pattern") or flags.get("hybrid_override_pattern")
     if pattern:
-        letters = pattern.split("/")[0].replace("|", "")  # what follows are MTP layers
+        letters = pattern.split("/")[0].replace("|", "")  # the rest are MTP layers
         fields |= {"hybrid": letters, "num_layers": len(letters)}
         fields["moe_layer_freq"] = tuple(int(letter == "E") for letter in letters)
     if not fields.get("multi_latent_attention"):

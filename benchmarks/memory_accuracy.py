@@ -64,9 +64,9 @@ class _Predicted:
 
     run: GoldenRun
     resting: float
-    after_step: float  # the optimizer's copy of its gradients, which stays until the next step begins
+    after_step: float  # the optimizer's copy of its gradients, which stays until the next step starts
     moving: float
-    routed: float  # where nothing forces an even load
+    routed: float  # 0 if an even load is forced
     widened: float  # share that the bound adds for what was never measured
 
     def at_rest(self, fit: Fit) -> float:

@@ -6,7 +6,7 @@ A cell is a task of `data/tuned_recipes.json`: model, GPU, number of GPUs, preci
 the recipe of the cell that is predicted fastest, as it is run (`tuned_runs.py`); ours is planned from it, its other
 knobs kept. The expert's layout (TP, PP, VPP, CP, EP, ETP) is judged with the best settings for it; as written it is
 judged too if a row records its graphs and overlap (most do not). Each exception lists which parts of the time
-decide. Models and GPUs that stand for others are left out, and rows that do not record what decides memory.
+decide. Models and GPUs that represent others are left out, and rows that do not record what decides memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Judged:
     own: Recipe | None  # its layout with the best settings that fit
     ours: Choice
     rate: float  # predicted throughput of the expert's layout over ours; 0 where no setting makes it fit
-    as_written: float | None  # of the fastest recipe whose row says all of WRITTEN, whether it fits or not
+    as_written: float | None  # the same of the fastest recipe whose row has all of WRITTEN, even if it does not fit
     slower: dict[str, float]  # parts that take longer than ours, in shares of our step
 
 

@@ -70,7 +70,7 @@ class Night:
     _tuner: subprocess.Popen[bytes] | None = None
     _job: str | None = None
 
-    # ---- the night
+    # ---- the run
 
     def run(self, kills: int, until: float) -> None:
         """Runs until all bursts are paid for: at most so many kills, none after `until`."""
@@ -164,7 +164,7 @@ class Night:
             self._wait(self.dice.uniform(*DOWN_S))
         return True
 
-    # ---- what came of it
+    # ---- the result
 
     def _check_journal(self) -> None:
         """Records bursts that the journal had as finished and no longer has, and those it has now."""

@@ -33,7 +33,7 @@ FACTS = Path("../shared/facts")
 GIB = 2.0**30
 MACHINE = Machine.model_validate({"memory": {"fragmentation": 0.0}})  # torch's figures do not include it
 EXPERT_OUTPUTS = 26.3  # GiB that table 3 counts and the memory-efficient permutation drops
-EVERY = 3  # of the tuned recipes, one in so many
+EVERY = 3  # one in EVERY of the tuned recipes
 WORST = 6
 
 

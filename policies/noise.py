@@ -29,15 +29,15 @@ MIN_HALF_SPREAD = 0.015
 HALF_SPREAD_WITHOUT_REPEATS = 0.03
 # Repeats that the prior counts for. With 2, a machine that drifts 3 % had 9 % of equal recipes accepted (simulated).
 PRIOR_REPEATS = 1
-# Degrees of freedom a comparison has at least; judged: with 1 no gain of a first burst would ever be accepted, and an
-# interval of a speed-up says nothing (0.2 to 18 times). With one burst a side it holds the true one in 86 to 92 %
-# where bursts lie 2 to 7 % apart, in 95 % over all cases (benchmarks.speedup_coverage).
+# Least degrees of freedom of a comparison; judged: with 1 no gain of a first burst would ever be accepted, and the
+# interval of a speed-up is useless (0.2 to 18 times). With one burst per side it holds the true one in 86 to 92 %
+# if bursts differ by 2 to 7 %, in 95 % over all cases (benchmarks.speedup_coverage).
 MIN_FREEDOM = 2
 # Confidence of a verdict, one-sided, of Student's t (judged): a drifting machine can fool a first look; interleaved
 # pairs all have to agree as well.
 FIRST_LOOK_CONFIDENCE = 0.995
 PAIRS_CONFIDENCE = 0.99
-# Variance of the median of so many normal values, in that of their mean (order statistics); more: the limit, pi / 2.
+# Variance of the median of n normal values over that of their mean (order statistics); larger n: the limit, pi / 2.
 MEDIAN_VARIANCE = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.193, 5: 1.434, 6: 1.288}
 
 

@@ -47,7 +47,7 @@ class ReasonKind(StrEnum):
     DEADLINE_REACHED = "deadline_reached"
     INTERRUPTED = "interrupted"
 
-    # Why a considered fix is not proposed: gain, gain_low, gain_high, fits_probability where the surrogate has them
+    # Reasons against a considered fix: gain, gain_low, gain_high, fits_probability if the surrogate has them
     NOT_APPLICABLE = "not_applicable"  # because: the fix's own words
     ILLEGAL = "illegal"  # because: the rules' or the recipe's words
     ALREADY_TRIED = "already_tried"  # trial

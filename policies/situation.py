@@ -84,13 +84,13 @@ class Situation:
 
     @property
     def of_no_wall(self) -> dict[str, float]:
-        """Returns the losses outside the walls that fixes may act on: the bubble, uneven experts' load, uneven stages."""
+        """Returns losses outside the walls that fixes may act on: bubble, uneven experts' load, uneven stages."""
         bubble_us = max([self._idle_bubble_us, *map(self.lost_us, PIPELINE_CAUSES)])
         return {BUBBLE_PART: bubble_us, **{part: self.lost_us(part) for part in (LOAD_PART, STAGES_PART)}}
 
     @property
     def _idle_bubble_us(self) -> float:
-        """Returns the idle time of an average step in which a pipeline receive was pending, on the rank with most of it."""
+        """Returns an average step's idle time with a pending pipeline receive, on the rank with most of it."""
         waits = ([step.idle_by_cause.bubble_us for step in steps] for steps in self.traced_steps)
         return max(map(_mean, waits), default=0.0)
 

@@ -206,7 +206,7 @@ def _retries(events: MemoryEvents, driver: Spans) -> int | None:
     after = np.searchsorted(events.time_us, freed)
     known = (after < len(events)) & (after > 0)
     freed, after = freed[known], after[known]
-    first = np.searchsorted(freed, events.time_us[after - 1])  # of the releases in the same stretch
+    first = np.searchsorted(freed, events.time_us[after - 1])  # index of the first release in the same stretch
     before = np.searchsorted(requested, freed[first]) > np.searchsorted(requested, events.time_us[after - 1])
     again = np.searchsorted(requested, events.time_us[after]) > np.searchsorted(requested, freed)
     return len(np.unique(after[before & again & (events.change_bytes[after] > 0)]))

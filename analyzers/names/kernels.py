@@ -41,7 +41,7 @@ UNKNOWN_PRECISION = "unknown"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
 # bound by memory traffic, not by arithmetic: fusing them into other kernels could save their time
 MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
-# likewise for communication exposed at the same time
+# the same for communication exposed at the same time
 PIPELINE = "pp"
 KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "tp", "cp", "pp", "dp", "all_to_all", "other")
 

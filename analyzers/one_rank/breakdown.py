@@ -58,7 +58,7 @@ class Breakdown:
     host: Mapping[str, Intervals]  # host idle by what the host was doing
     recompute_issue: Intervals  # the host issuing recomputed forward work
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
-    allocating: Intervals  # the host in them, whatever the device did
+    allocating: Intervals  # the host in them, busy device time included
     pace: Pace
     replay: Replay | None  # None on CPUs, where nothing is launched ahead, and where the host's waits are not known
     launch_rate: Intervals  # part of host idle time: between launches that follow each other at the usual pace
@@ -67,7 +67,7 @@ class Breakdown:
     )
     ranges: tuple[RangeTime, ...]
     memory: MemoryUse | None
-    driver_calls: Spans  # that get device memory from the driver or give it back
+    driver_calls: Spans  # calls that allocate or free device memory in the driver
     windows: tuple[Step, ...]
     taken: bool  # the windows are ranges that repeat: nothing marks them as steps
     stretch: Stretch

@@ -28,7 +28,7 @@ MEANINGS = (*KINDS, EXPERT)
 ALL_TO_ALL, NOTIFY, OTHER, PIPELINE = (KINDS.index(name) for name in ("all_to_all", "ep_notify", "other", "pp"))
 # kernels that may be an all-to-all or a point-to-point exchange
 AMBIGUOUS = re.compile(r"SendRecv|AllToAll|AlltoAll")
-WHOLE_NUMBERS = ("Int", "Long")  # of tokens or of their places, never tokens
+WHOLE_NUMBERS = ("Int", "Long")  # counts or positions of tokens, never tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ def _around(exchanged_us: Floats, marked_us: Floats, is_grouped: Bools) -> Ints:
     """Labels the communications of one stream and thread directly before and after the same run of grouped GEMMs."""
     order = np.lexsort((is_grouped, marked_us))
     marked_us, is_grouped = marked_us[order], np.append(is_grouped[order], False)
-    following = np.searchsorted(marked_us, exchanged_us)  # the mark after each communication; the last is none
+    following = np.searchsorted(marked_us, exchanged_us)  # the mark after each communication; beyond the last: false
     before = is_grouped[following]
     after = is_grouped[following - 1] & (following > 0)
     # a run of grouped GEMMs ends at any other mark and at any of these communications

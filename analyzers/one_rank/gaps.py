@@ -24,7 +24,7 @@ from analyzers.timeline import Spans, Timeline
 # from the return of a launch to the start of its kernel on an idle device: at most 8 us for 99 of 100 in the real
 # traces recorded on Linux, 2 us for half of them
 LAUNCH_LATENCY_US = 10.0
-# a device takes 1 to 3 us from one kernel to the next that is queued behind it: nearly all waits of queued work in
+# a device takes 1 to 3 us from one kernel to the next one in its queue: nearly all waits of queued work in
 # the real traces are as short (94 to 100 % of that time in 15 of 19), what waits for something waits longer
 TURNAROUND_US = 5.0
 GLOO_RECEIVE = "gloo:recv"
@@ -38,7 +38,7 @@ class Idle:
     sync: Intervals = EMPTY
     bubble: Intervals = EMPTY
     turnaround: Intervals = EMPTY  # the part of `sync` too short to be a wait: from one queued kernel to the next
-    after_sync: Intervals = EMPTY  # the part of `host` in gaps that began while the host was in a synchronising call
+    after_sync: Intervals = EMPTY  # the part of `host` in gaps that started while the host was in a synchronising call
     profiler: Intervals = EMPTY  # unattributed: the host was late because of the profiler
     unseen: Intervals = EMPTY  # unattributed: work may have run that the trace does not hold
 

@@ -39,7 +39,7 @@ class RankStep:
     copied_from_host_us: float = 0.0
     host_us: float = 0.0
     host_by_activity: Mapping[str, float] = field(default_factory=dict)
-    after_sync_us: float = 0.0  # of host: began while the host was in a synchronising call
+    after_sync_us: float = 0.0  # of host: started while the host was in a synchronising call
     launch_rate_us: float = 0.0  # of host: between launches that follow each other at the usual pace
     launches: float = 0.0  # calls that launched device work
     launch_interval_us: float = 0.0  # medians over the trace: from one launch to the next, and of a kernel
@@ -60,7 +60,7 @@ class RankStep:
     # empty if the trace has no launches. offload: without what memory counts and exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
     # how much shorter without a share of each kernel that is not arithmetic, and (1 + a share) without all of those and
-    # a share of each arithmetic kernel, without recompute; empty likewise
+    # a share of each arithmetic kernel, without recompute; empty without launches, too
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class RankStep:
 
     @property
     def waiting_for_hosts(self) -> dict[str, float]:
-        """Returns the time spent waiting for late ranks, by what their hosts were doing; without the allocator's part."""
+        """Returns the time spent waiting for late ranks, by their hosts' activity, without the allocator's part."""
         hosts = {
             part.removeprefix(HOST_PART): us for part, us in self.waiting_by_cause.items() if part.startswith(HOST_PART)
         }

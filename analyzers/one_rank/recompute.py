@@ -20,7 +20,7 @@ RECOMPUTE_RANGE = re.compile(r"^recompute($|[ _:(])")
 # torch.utils.checkpoint (reentrant), megatron.core.tensor_parallel.random, DeepSpeed; Transformer Engine's with _
 CHECKPOINT_BACKWARD = re.compile(r"^_?Checkpoint\w*FunctionBackward$")
 NODE = "autograd::engine::evaluate_function"
-# backward nodes carry the sequence number of their forward operator
+# backward nodes have the sequence number of their forward operator
 BACKWARD_NODE = re.compile(r"^(torch::)?autograd::|Backward\d*(,|$)")
 # torch.autograd.profiler.emit_nvtx writes operators as ranges
 NVTX_SEQUENCE = re.compile(r", seq = (\d+)")

@@ -3,7 +3,7 @@
 Time removed from the device is gained only until the next work has been launched; beyond that, hidden communication
 turns into waiting for the host. So the device is replayed as one queue: each event starts when it has been launched
 and the event before it is over, and the host launches sooner by what it waits less in its synchronising calls. Time
-in which the device waited for the host is computed anew; all other idle time is kept. Parts of the trace that repeat
+in which the device waited for the host is computed again; all other idle time is kept. Parts of the trace that repeat
 are replayed as often as they ran, pass after pass; the host takes as long for a pass as the device if it waits in
 it, and as long as its launches take if it runs ahead.
 """

@@ -23,7 +23,7 @@ from analyzers.ranks.causes import UNKNOWN, Caused, Causes
 from analyzers.ranks.stragglers import AS_MUCH, ENOUGH_TO_COMPARE, Place
 from analyzers.wording import ms, part_name
 
-EXCHANGES = ("ep_dispatch", "all_to_all")  # whose sizes say how many tokens a rank gets
+EXCHANGES = ("ep_dispatch", "all_to_all")  # their sizes give the number of tokens a rank receives
 SLOWER = 0.02  # than the others at work that does not depend on routing: less is not a slower device
 MORE_TOKENS = 0.05  # than the others receive: less does not explain longer experts
 MAIN_CAUSE = 0.5  # least share of the waiting for a rank that makes a cause its main cause

@@ -21,7 +21,7 @@ from analyzers.timeline import Ints
 SAMPLE = 64  # collectives that suffice to distinguish groups
 ENOUGH = 3  # collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
-# or so many must agree exactly: a rank's thread that woke up late ends some collectives late, by any time
+# or EXACT of them, at least MANY, must agree exactly: a thread that woke up late ends some collectives late
 EXACT, MANY = DENSE, 6
 NEARLY_ALL = 0.9  # share of the collectives that ranks of one clock must have been in at once
 # how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more

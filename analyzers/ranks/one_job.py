@@ -12,7 +12,7 @@ from pathlib import Path
 from analyzers.errors import TraceError
 from analyzers.one_rank.digest import Digest
 
-SINCE_1970_US = 1e15  # a clock beyond (2001) tells the date; others start with the capture
+SINCE_1970_US = 1e15  # a larger value (after 2001) is Unix time; other clocks start with the capture
 APART_US = 60e6  # more than the clocks of a cluster's nodes differ by
 HINT = "name the traces of one job, one for each rank; of a study, one burst: STUDY/bursts/0001"
 APART_HINT = f"{HINT}. `moe-autotune compare` compares two"

@@ -45,9 +45,8 @@ class Place:
 class Late:
     """The rank that comes latest.
 
-    in_every_step: to `kind` it comes late in each step; in_part_us: its time for the part in which it falls behind
-    (None:
-    no part explains it), and middle_us the median rank's for the same.
+    in_every_step: to `kind` it comes late in each step; in_part_us: its time for the part in which it falls behind,
+    None if no part explains it, and middle_us the median rank's for the same.
     """
 
     place: Place

@@ -170,7 +170,7 @@ class JsonTrace:
                     continue
                 end, following = _last_boundary(rest)
                 events, with_header = _piece(rest, end) if end else (None, False)
-                if with_header:  # the cut is behind the events, in a list of the header: the rest belongs to it
+                if with_header:  # the cut is after the events, in a list of the header: the rest belongs to it
                     min_bytes = float("inf")
                     continue
                 if events is None and len(rest) < UNDECODABLE_BYTES:

@@ -13,7 +13,7 @@ from analyzers.readers.json_events import Arguments
 from analyzers.timeline import Message
 
 _INTEGER = re.compile(r"\d+")
-# torch's names of scalar types that do not say their bits; the others do: BFloat16, Float8_e4m3fn, ...
+# torch's names of scalar types without their bits; the others contain them: BFloat16, Float8_e4m3fn, ...
 BITS_BY_DTYPE = {
     "Byte": 8,
     "Char": 8,

@@ -56,7 +56,7 @@ def read_report(path: Path) -> list[Timeline]:
         target = Path(folder) / f"{path.stem}.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(target), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        # a report newer than nsys leaves a partial file behind: only the exit status tells
+        # a report newer than nsys leaves a partial file: only the exit status shows that
         if done.returncode != 0 or not target.exists():
             what = f"nsys could not export it: {(done.stderr or done.stdout).strip()[-300:]}"
             raise TraceError(path, what, hint=f"use an nsys at least as new as the recording; {hint}")

@@ -28,7 +28,7 @@ MISSING = -1  # for NULL and for columns that a version lacks
 ROWS_AT_ONCE = 50_000
 IDS_AT_ONCE = 1_000
 HEADER_BYTES = 100
-WAL_FORMAT = 2  # of a database that keeps a write-ahead log
+WAL_FORMAT = 2  # file format of a database with a write-ahead log
 OWN_TABLES = ("StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS")
 
 
@@ -187,7 +187,7 @@ def _refuse_cut(header: bytes, size: int, named: Path) -> None:
     """Raises TraceError if the file is truncated: SQLite itself would notice only when a missing page is read."""
     page_bytes = {1: 1 << 16}.get(said := int.from_bytes(header[16:18]), said)
     if page_bytes.bit_count() != 1 or header[24:28] != header[92:96]:
-        return  # damaged, which SQLite will say, or of a version that does not keep the count of pages
+        return  # damaged, which SQLite reports, or of a version that does not store the count of pages
     whole = page_bytes * int.from_bytes(header[28:32])
     if size < whole:
         raise TraceError(

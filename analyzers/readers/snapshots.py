@@ -42,7 +42,7 @@ class Snapshot:
     path: Path
     rank: int | None
     history: DeviceHistory | None
-    devices: int  # that hold something
+    devices: int  # number of devices that hold something
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -92,7 +92,7 @@ def _value(recipe: Recipe, name: str) -> Any:
         chunks = layout_of(recipe).vpp
         return chunks if chunks > 1 else None
     if name in ("cuda_graph_impl", "cuda_graph_scope") and whole_iteration(recipe):
-        return None  # one thing in two words: the refusals tell whether it got through
+        return None  # one setting in two flags: the refusals show whether it was accepted
     return recipe.knob(name)
 
 

@@ -31,7 +31,7 @@ class Verdict:
     theirs: str | None
     kept: int = 0
     unkept: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()  # moved by the parser, as check says it will
+    told: tuple[str, ...] = ()  # changed by the parser, as check predicts
     lost: tuple[str, ...] = ()
 
 

@@ -203,7 +203,7 @@ def _flags(arguments: Any) -> list[dict[str, Any]]:
 def main() -> None:
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Megatron-LM prints while it is imported is no answer
+    os.dup2(2, 1)  # Megatron-LM's output while it is imported is not an answer
     device = _Device()
     device.install()
     arguments = _arguments(sys.argv[1])

@@ -30,9 +30,9 @@ class Row:
     ooms: float  # a study
     most_ooms: int
     without: int  # studies that end without a recipe
-    bursts: float  # median to NEAR of the best; inf where most never come there
-    reached: float  # share that come to GOAL and stay
-    hours: float  # median GPU-hours to it over those that do; nan where none does
+    bursts: float  # median to NEAR of the best; inf if most never reach it
+    reached: float  # share that reach GOAL and stay there
+    hours: float  # median GPU-hours to it over those that do; nan if none does
     cluster_hours: float  # the same in hours of the whole cluster
     foretold: int
     error: float  # median |log| of predicted over true throughput; nan without predictions

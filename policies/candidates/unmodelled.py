@@ -85,7 +85,7 @@ def _first(fix: Fix, know: Knowledge) -> Recipe | None:
 
 
 def _unmodelled(know: Knowledge, recipes: Sequence[Recipe]) -> set[str]:
-    """Returns the digests of recipes whose step the closed form predicts unchanged, and that fit as surely as the
+    """Returns the digests of recipes whose step the closed form predicts unchanged, and that have the P(fits) of the
     incumbent."""
     if not recipes:
         return set()

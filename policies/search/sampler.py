@@ -36,7 +36,7 @@ class HasRecipe(Protocol):
 
 C = TypeVar("C", bound=HasRecipe)
 SURROGATE = "surrogate"
-STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base stand for the rest of exploration (judged)
+STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base replace the rest of exploration (judged)
 UNKNOWN_EXCESS = 0.1  # peak over limit minus one, if a recipe ran out and the excess is not known (judged)
 
 

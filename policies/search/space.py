@@ -22,13 +22,13 @@ from trainer.recipe.layout import sizes_of
 OTHER = "another value"
 LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # as `sizes_of` orders them
 BATCH = "micro batch"
-# Knobs of one axis each that are not sizes, and only mean something together
+# Knobs of one axis each that are not sizes, and have a meaning only together
 TOGETHER: dict[str, tuple[str, ...]] = {
     "recompute": ("recompute_granularity", "recompute_modules", "recompute_method", "recompute_num_layers"),
     "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_scope"),
 }
-SIZED = (  # knobs that the sizes stand for
+SIZED = (  # knobs that the sizes represent
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size"),
 )

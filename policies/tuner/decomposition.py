@@ -117,7 +117,9 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
     gains = np.expm1(log_gains)
     shares = []
     for row, (member, rest, other) in enumerate(zip(found, rests, others, strict=True), start=2):
-        there, taken = (1, row) if rest is not None else (row, 0)  # what it brings: with it, less without it
+        there, taken = (
+            (1, row) if rest is not None else (row, 0)
+        )  # its gain: the gain with it, less the gain without it
         shares.append(
             FixShare(
                 fix=member.name,
