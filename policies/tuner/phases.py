@@ -1,8 +1,8 @@
 """The phases of a tuning run, and which candidates each may propose.
 
-fit looks for the fastest recipe that should fit in memory, scale for another layout or micro batch, profile acts on
-the wall that the trace names, retune moves the rest, alone or in pairs. Source: the workflow of arXiv 2603.07685
-section 9.1 and Megatron-Bridge's performance skills.
+fit looks for the fastest recipe that should fit in memory, scale for another layout or micro batch, profile acts on the
+wall that the trace names, retune moves the rest, alone or in pairs. Source: the workflow of arXiv 2603.07685 section
+9.1 and Megatron-Bridge's performance skills.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from trainer.recipe.layout import sizes_of
 
 
 def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
-    """Returns the phase that may propose a recipe.
-
-    scale for another layout or micro batch, profile if a changed knob acts on the named wall, retune for the rest.
-    """
+    """Returns the phase that may propose a recipe: scale for another layout or micro batch, profile where a changed
+    knob acts on the wall that is named, retune for the rest."""
     now = know.recipe
     if sizes_of(now) != sizes_of(recipe) or now.training.micro_batch_size != recipe.training.micro_batch_size:
         return Phase.SCALE
@@ -29,7 +27,8 @@ def phase_of(know: Knowledge, recipe: Recipe) -> Phase:
 
 
 def _walls_named(know: Knowledge) -> set[str]:
-    """Returns the wall of the diagnosis, or the walls whose knobs act on its cause; else every wall above the noise."""
+    """Returns the wall of the diagnosis, or whose knobs act on its cause; where there is none, every wall that could
+    give more than the noise."""
     analysis = know.situation.analysis
     if analysis is None:
         return set()
