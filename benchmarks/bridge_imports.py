@@ -88,7 +88,7 @@ def _module(name: str) -> ModuleType:
 
 
 class _FusedAdam:
-    """Stands in for Transformer Engine's class: Megatron-Core inspects its parameters."""
+    """A stub of Transformer Engine's class: its parameters are inspected."""
 
     def __init__(self, *, master_weight_dtype: Any = None, exp_avg_dtype: Any = None, exp_avg_sq_dtype: Any = None,
                  use_decoupled_grad: bool = False, store_param_remainders: bool = False) -> None: ...  # fmt: skip

@@ -2,7 +2,8 @@
 
     python benchmarks/trace_readers.py ours|hta|json|typed TRACE...
 
-Imports nothing at the top, so that a peer can be run by the Python of another environment. Prints one JSON document.
+Imports nothing of the project at the top, so that a peer can be run by the Python of another environment. Prints one
+JSON document.
 """
 
 from __future__ import annotations

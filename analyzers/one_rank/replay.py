@@ -178,7 +178,8 @@ class Replay:
     def _segment(self) -> Ints:
         """Returns int64[N]: how many points had passed when each event was launched.
 
-        If the host ran ahead: when the repeated stretch started that the event is in or after.
+        If the host ran ahead, at least those before the repeated stretch that the event is in, or up to the end of
+        one before it.
         """
         at = self.launch_us + 2 * ROUNDING_US
         for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True):

@@ -22,8 +22,8 @@ Moment = Annotated[float, msgspec.Meta(gt=-1e18, lt=1e18)]  # as for events: bey
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A part of the trace that counts `times` times; `times` is whole only if the traced micro batches divide
-    evenly."""
+    """A part of the trace that counts `times` times; a whole number only if the traced micro batches divide those of
+    the step."""
 
     start_us: Moment
     end_us: Moment
