@@ -60,7 +60,25 @@ OPENINGS = {"What", "Of", "Where", "That", "How", "Whether", "Which", "Why", "As
 # packages (globs) whose docstrings are checked for OPENINGS, one per line
 CHECKED_DOCSTRINGS = (
     "analyzers/**/*.py",
+    "autotune/*.py",
+    "autotune/check/**/*.py",
+    "autotune/commands/**/*.py",
+    "autotune/compare/**/*.py",
+    "autotune/diagnose/**/*.py",
+    "autotune/doctor/**/*.py",
+    "autotune/estimate/**/*.py",
+    "autotune/init/**/*.py",
+    "autotune/looks/**/*.py",
+    "autotune/plan/**/*.py",
+    "autotune/report/**/*.py",
+    "autotune/schemas/**/*.py",
+    "autotune/session/**/*.py",
+    "autotune/status/**/*.py",
+    "autotune/studies/**/*.py",
+    "autotune/tracking/**/*.py",
+    "autotune/tuning/**/*.py",
     "benchmarks/**/*.py",
+    "docs/**/*.py",
     "policies/**/*.py",
 )
 
