@@ -72,7 +72,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     turnaround_us: float = 0.0  # of idle_by_cause.sync_us: from one queued kernel to the next
     wall: Wall | None = None  # this step's own verdict and why; None for the span
     because: str = ""
-    # of exposed communication, by kind: until the last rank of a collective arrived; empty if it is not known
+    # of exposed communication, by kind: until the last rank of a collective had come; empty where it is not known
     waiting_by_kind: dict[str, float] = {}
     recorded_us: float | None = None  # its length on the trace's clock, where parts of it count several times
 
@@ -88,7 +88,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     compute_class: str  # a class of compute_by_class, or communication
     kind: str | None = None  # of communication
-    precision: str | None = None  # of GEMMs, if the name contains it
+    precision: str | None = None  # of GEMMs, where the name says
     count: int
     total_us: float
 
@@ -142,7 +142,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     count: int
     why: str
-    at_bytes: int | None = None  # position in the file, if known: where it ends too early
+    at_bytes: int | None = None  # of the file, where that is known: where it ends too early
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,11 +198,11 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[KernelTime] = []  # the longest of every class, longest first
     ranges: list[RangeTime] = []  # the longest on the host first
     memory: MemoryUse | None = None
-    microbatches: int | None = None  # of a step, and how many of them were recorded: None if not recorded
+    microbatches: int | None = None  # of a step, and how many of them were recorded: None where the trace does not say
     microbatches_traced: int | None = None
     repeated: list[Repeated] = []
     stretch: Stretch = WHOLE
-    steps_marked: bool = True  # false if nothing marks steps, and repeating ranges are used instead
+    steps_marked: bool = True  # false where nothing marks steps, and ranges that repeat were taken for them
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +217,7 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     waiting_by_kind: dict[str, float] = {}
     expert_compute_us: float = 0.0
     late_us: float = 0.0  # per step, how much later than the median rank it arrives at the collectives of late_to
-    late_to: str | None = None  # the kind of communication it is latest for
+    late_to: str | None = None  # the kind of communication it comes latest to
     late_in: str | None = None  # the part in which it falls behind: experts, attention, host:data_loading, ...
 
 
@@ -227,15 +227,15 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
     wall: Wall
     recoverable_us: float
     share: float  # recoverable_us over the step's time, 0..1
-    # how much faster steps would be without it, T / (T - R) - 1 with the step's time T, at most; None: no limit.
+    # how much faster steps would come without it, T / (T - R) - 1 with the step's time T, at most; None: no limit.
     # Bounds of several walls do not add up: what one gives back, another cannot give back again
     speedup_bound: float | None = None
     evidence: list[str]
     parts: dict[str, float] = {}  # recoverable_us by cause: ep_dispatch, ep_combine, tp, recompute, launching, ...
-    # part of recoverable_us that is recoverable even if an untraced pipeline stage is as slow as the slowest and like
-    # another, traced one; None if all are known
+    # of recoverable_us what comes back even if a pipeline stage that was not traced is as slow as the slowest and made
+    # like another that was; None where all are known
     least_us: float | None = None
-    bubble_us: float = 0.0  # part of the pipeline's bubble saved with it: the other stages' passes shrink as well
+    bubble_us: float = 0.0  # what of the pipeline's bubble would go with it: the other stages' passes shrink as well
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +253,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0
     ranks: list[int] = []  # the late ones, the most waited for first
     evidence: list[str] = []
-    trace_ranks: list[int] = []  # ranks to trace next, if their traces are needed; empty if they are not known
+    trace_ranks: list[int] = []  # to trace next, where their traces would tell more; empty where they are not known
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,11 +271,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     quoted: list[int] = []  # lines of the named wall's evidence that `because` has already
     doubt: str = ""  # why no wall is named, as a key: cut_short, low_coverage, too_close, ... (analyzers/verdict.py)
     cut_short: str = ""  # `cut short at 48.4 MB`, where the end of a trace is missing
-    ranks: list[int] = []  # the ranks that have the wall, if only some have it
-    between: list[Wall] = []  # the walls that are too close to distinguish
+    ranks: list[int] = []  # those on which the wall stands, where it does on some only
+    between: list[Wall] = []  # the walls of which one it is, where two are too close
     cause: Cause | None = None
-    # us of an average step that ranks wait for late ones, by the cause of their lateness, and for their pipeline
-    # (bubble); names as in `Cause`. Includes waiting that the verdict is not about
+    # us of an average step that ranks wait for later ones, by what makes those late, and for their pipeline (bubble);
+    # names as of `Cause`. What the verdict is not about is lost all the same
     waits: dict[str, float] = {}
 
     @property
