@@ -1,7 +1,7 @@
-"""Reading traces: from a profiler's file to a partition of every step and the wall that costs most.
+"""Reads traces: from a profiler's file to a partition of every step and the wall that costs most.
 
-Nothing here runs training or needs torch: a trace can be diagnosed on a laptop. `analyze` is the way in; it is
-loaded when it is first asked for, so that importing this package costs nothing.
+Nothing here runs training or needs torch: a trace can be diagnosed on a laptop. `analyze` is the entry point; it is
+imported on first use, so that importing this package costs nothing.
 """
 
 from __future__ import annotations

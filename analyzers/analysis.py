@@ -1,4 +1,4 @@
-"""The whole way from paths to an Analysis: find, read and break down (one process a core), judge."""
+"""Goes from paths to an Analysis: finds the traces, reads and breaks them down (one process per core), judges."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from analyzers.timeline import Timeline
 from analyzers.verdict import conclude
 from analyzers.walls import find_walls
 
-Told = Callable[[int, int], None]  # how many traces are read, and of how many
+Told = Callable[[int, int], None]  # progress: traces read, traces in all
 Found = list[Digest] | SnapshotReport | TraceError
 WORTH_A_PROCESS_BYTES = 1 << 20  # all traces together: below, starting processes costs more than reading
 
 
 def silent(done: int, of: int) -> None:
-    """Nobody is told how many traces are read."""
+    """Ignores the progress of reading traces."""
 
 
 def analyze(
@@ -44,15 +44,15 @@ def analyze(
     told: Told = silent,
     kept: Kept | None = None,
 ) -> Analysis:
-    """Diagnose the traces of one job.
+    """Diagnoses the traces of one job.
 
     Args:
-        paths: one or several: trace files, folders of them (one a rank), or run folders of bursts, whose
+        paths: one or several: trace files, folders of them (one per rank), or run folders of bursts, whose
             outcome.json is used.
-        stretch: what of each trace is judged, and which ranges are its steps.
-        told: how many traces are read, and of how many, after each.
-        kept: gets the events of what this process reads itself, for who wants to draw them; what other processes read
-            is too much to hand over.
+        stretch: the part of each trace that is judged, and the ranges that are its steps.
+        told: called after each trace with the number of traces read, and the number of all.
+        kept: receives the events of traces that this process reads itself, for drawing; those that other processes read
+            are too large to pass on.
 
     Returns:
         The diagnosis with the walls ranked, and every trace's report; times in microseconds, memory in GiB (2**30
@@ -89,11 +89,11 @@ def analyze(
 def _read_all(
     inputs: Inputs, stretch: Stretch, told: Told, kept: Kept | None
 ) -> tuple[list[Digest], list[SnapshotReport]]:
-    """Of every rank; a run that failed may have left half a trace, and its failure says enough."""
+    """Reads the traces of every rank; ignores errors if the run failed, which may leave half a trace."""
     failed = inputs.outcome is not None and inputs.outcome.failure is not None
     found: list[Digest] = []
     snapshots: list[SnapshotReport] = []
-    damaged: list[TraceError] = []  # snapshots: beside traces they cost their own memory's figures and nothing else
+    damaged: list[TraceError] = []  # snapshots: if traces were read, only the snapshots' memory figures are missing
     for result in _each(inputs.traces, stretch, told, kept):
         if isinstance(result, TraceError):
             if is_snapshot(result.path):
@@ -116,7 +116,7 @@ def _warned(one: Digest, damaged: Sequence[TraceError]) -> Digest:
 
 
 def _each(traces: Sequence[Path], stretch: Stretch, told: Told, kept: Kept | None) -> Iterator[Found]:
-    """One result a trace, in order; memory holds a timeline a core at most."""
+    """Yields one result per trace, in order; memory holds at most one timeline per core."""
     sizes = {path: _size(path) for path in traces}
     cores = len(os.sched_getaffinity(0))
     if min(len(traces), cores) < 2 or sum(sizes.values()) < WORTH_A_PROCESS_BYTES or not processes.can_start():
@@ -124,7 +124,7 @@ def _each(traces: Sequence[Path], stretch: Stretch, told: Told, kept: Kept | Non
             yield _digest_file(path, stretch=stretch, kept=kept)
             told(number, len(traces))
         return
-    longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that no core is left alone with one at the end
+    longest_first = sorted(traces, key=lambda path: -sizes[path])  # so that the last trace is a short one
     found = {}
     digest_file = partial(_digest_file, stretch=stretch, kept=None)
     for path, done in processes.each(digest_file, longest_first, at_once=cores):
@@ -138,7 +138,7 @@ def _each(traces: Sequence[Path], stretch: Stretch, told: Told, kept: Kept | Non
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # gone by now: reading it will say so
+    except OSError:  # deleted since: reading it reports that
         return 0
 
 
@@ -178,7 +178,7 @@ def _place(one: Digest) -> tuple[float, str, int]:
 
 
 def _numbered(digests: list[Digest]) -> list[Digest]:
-    """Several ranks of which none is told (eight processes in one export, say) are numbered by their place."""
+    """Numbers ranks by their place if none is known (eight processes in one export, say)."""
     if len(digests) < 2 or any(one.rank is not None for one in digests):
         return digests
     return [_named(one, rank) for rank, one in enumerate(digests)]

@@ -1,7 +1,7 @@
-"""What a verdict without a wall comes down to, and on which ranks the host is the wall.
+"""Finds the cause behind a verdict without a wall, and the ranks on which the host is the wall.
 
-Waiting for slower ranks is followed to what makes them late, a bubble to the pipeline's stages, and where the traces
-of other ranks would tell, they are named. Thin evidence gives no cause.
+Waiting for slower ranks is followed to what makes them late, a bubble to the pipeline's stages; ranks whose traces
+are needed to decide are named. Thin evidence gives no cause.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from analyzers.walls.host import own_us as own_host_us
 from analyzers.wording import ms, percent
 
 RANKS_NAMED = 4  # in words
-TO_TRACE = 8  # ranks that are asked for
-MIN_US = 1e-3  # of waiting: less is none
-MOSTLY = 0.5  # of the host's wall: as much beyond what the middle rank has makes it the late ranks'
-# what `ranks` are late through, as a headline; {} is who
+TO_TRACE = 8  # most ranks whose traces are requested
+MIN_US = 1e-3  # of waiting: less counts as none
+MOSTLY = 0.5  # of the host wall: with this share in excess of the median rank's host time it is the late ranks'
+# headline by the cause of lateness; {}: the late ranks
 LATE: Mapping[LateBy, str] = {
     LateBy.HOST: "host on {}",
     LateBy.EXPERTS: "imbalance: experts of {}",
@@ -34,7 +34,7 @@ LATE: Mapping[LateBy, str] = {
     LateBy.COPIES: "copies on {}",
 }
 BUBBLE, STAGES = "pipeline bubble", "uneven pipeline stages: rank {} has most to do"
-# losses that are no waiting for a rank: their names and headlines
+# losses other than waiting for a rank: name and headline
 OF_ITS_OWN = {
     verdict.OTHER_STREAMS: ("other_streams", "waits between streams"),
     verdict.TURNAROUND: ("turnaround", "gaps between kernels"),
@@ -44,25 +44,25 @@ OF_ITS_OWN = {
 
 
 def with_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
-    """The verdict with what it leads to, and all waiting by its cause."""
-    return replace(_led_on(diagnosis, job), waits=_waits(job))
+    """Returns the diagnosis with its cause, and all waiting by cause."""
+    return replace(_with_own_cause(diagnosis, job), waits=_waits(job))
 
 
 def _waits(job: Job) -> dict[str, float]:
-    """What is worth saying of it, the largest first."""
+    """Returns waiting by cause, without causes below WORTH_SAYING, the largest first."""
     known = {str(cause): us for cause, us in job.lateness.us.items() if cause is not LateBy.UNKNOWN}
     bubble = {str(LateBy.BUBBLE): job.step.pipeline_wait_us} if job.step else {}
     worth = ((cause, us) for cause, us in (known | bubble).items() if job.share(us) >= verdict.WORTH_SAYING)
     return dict(sorted(worth, key=lambda item: -item[1]))
 
 
-def _led_on(diagnosis: Diagnosis, job: Job) -> Diagnosis:
+def _with_own_cause(diagnosis: Diagnosis, job: Job) -> Diagnosis:
     if diagnosis.wall is Wall.HOST:
         late = _late_hosts(diagnosis, job)
         cause = _late(job, LateBy.HOST, late, diagnosis.walls[0].recoverable_us) if late else None
         return replace(diagnosis, cause=cause, ranks=cause.ranks if cause else [])
     if diagnosis.wall is Wall.COMMUNICATION:
-        return replace(diagnosis, cause=_perhaps_late(diagnosis, job))
+        return replace(diagnosis, cause=_possibly_late(diagnosis, job))
     if diagnosis.wall is not Wall.UNDETERMINED or job.step is None:
         return diagnosis
     find = CAUSES.get(diagnosis.doubt)
@@ -70,18 +70,18 @@ def _led_on(diagnosis: Diagnosis, job: Job) -> Diagnosis:
 
 
 def _late_hosts(diagnosis: Diagnosis, job: Job) -> list[LateRank]:
-    """The ranks that are late through their hosts, where most of the wall is theirs and not every rank's."""
+    """Returns the ranks that are late because of their hosts, if most of the wall is theirs and not every rank's."""
     finding = diagnosis.finding(Wall.HOST)
     late = [one for one in job.lateness.late_by(LateBy.HOST) if one.cause is LateBy.HOST]
     if finding is None or not late or len(job.by_rank) < 2:
         return []
     hosts_us = sorted(own_host_us(step) for step in job.by_rank.values())
-    usual = hosts_us[(len(hosts_us) - 1) // 2]  # of two ranks the other one's
+    usual = hosts_us[(len(hosts_us) - 1) // 2]  # with two ranks: the other one's
     return late if finding.recoverable_us - usual >= MOSTLY * finding.recoverable_us else []
 
 
 def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
-    """The largest loss that is no wall."""
+    """Returns the cause of the largest loss that is not a wall."""
     what, share = verdict.lost_elsewhere(job, diagnosis.walls)
     step_us = job.step.duration_us if job.step else 0.0
     if what == verdict.BUBBLE:
@@ -93,7 +93,7 @@ def _lost(diagnosis: Diagnosis, job: Job) -> Cause | None:
 
 
 def _waiting(job: Job, lost_us: float) -> Cause:
-    """By the cause of most of it, hosts apart, which are a wall."""
+    """Returns the cause of most of the waiting, hosts left out, as they are a wall."""
     open_ones: dict[LateBy, float] = {
         cause: us for cause, us in job.lateness.us.items() if cause in LATE and cause is not LateBy.HOST
     }
@@ -120,7 +120,8 @@ def _late(job: Job, cause: LateBy, late: Sequence[LateRank], lost_us: float) -> 
 
 
 def _who(named: Sequence[str], of: int) -> str:
-    """`rank 3`, `rank 3 and rank 5`, `rank 3, rank 5 and 6 more`; all of several come late by turns."""
+    """Returns `rank 3`, `rank 3 and rank 5`, `rank 3, rank 5 and 6 more`; if all of several are late, `every rank by
+    turns`."""
     if len(named) == of > 1:
         return "every rank by turns"
     if len(named) <= 2:
@@ -129,7 +130,8 @@ def _who(named: Sequence[str], of: int) -> str:
 
 
 def _bubble(job: Job, lost_us: float) -> Cause:
-    """Waiting for other stages: because one has more to do than the others, or because that is how a pipeline fills."""
+    """Returns the cause of waiting for other stages: a stage with more work than the others, or the filling of the
+    pipeline."""
     own = {rank: step.own_us for rank, step in job.by_rank.items() if step.pipeline_wait_us > 0 or _is_staged(step)}
     share = job.share(lost_us)
     if len(own) < 2:
@@ -142,7 +144,7 @@ def _bubble(job: Job, lost_us: float) -> Cause:
             lost_us=lost_us,
             share=share,
             evidence=evidence,
-            trace_ranks=_asked(job, [PIPELINE]),
+            trace_ranks=_ranks_to_trace(job, [PIPELINE]),
         )
     longest = max(own, key=lambda rank: own[rank])
     least = min(own, key=lambda rank: own[rank])
@@ -167,20 +169,22 @@ def _is_staged(step: object) -> bool:
 
 
 def _untraced(job: Job, headline: str, lost_us: float = 0.0, kinds: Sequence[str] = ()) -> Cause:
-    asked = _asked(job, kinds or list(job.untraced))
+    missing = _ranks_to_trace(job, kinds or list(job.untraced))
     return Cause(
         name="untraced_ranks",
         headline=headline,
         lost_us=lost_us,
         share=job.share(lost_us),
         evidence=[f"{len(job.by_rank) or 1} of {job.world_size} ranks are traced"] if job.world_size else [],
-        trace_ranks=asked,
+        trace_ranks=missing,
     )
 
 
-def _asked(job: Job, kinds: Sequence[str]) -> list[int]:
-    """Ranks of these kinds' groups that are not traced, spread evenly where they are many; where the traces name no
-    group, all others of the job if they are few."""
+def _ranks_to_trace(job: Job, kinds: Sequence[str]) -> list[int]:
+    """Returns untraced ranks of these kinds' groups, at most TO_TRACE, evenly spread.
+
+    If the traces name no group: all other ranks of the job, if they are few.
+    """
     ranks = sorted({rank for kind in kinds for rank in job.untraced.get(kind, ())})
     others = [rank for rank in range(job.world_size or 0) if rank not in job.by_rank]
     if not any(job.untraced.values()) and len(others) <= TO_TRACE:
@@ -190,7 +194,7 @@ def _asked(job: Job, kinds: Sequence[str]) -> list[int]:
     return [ranks[index * len(ranks) // TO_TRACE] for index in range(TO_TRACE)]
 
 
-def _perhaps_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
+def _possibly_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
     step, finding = job.step, diagnosis.finding(Wall.COMMUNICATION)
     if step is None or finding is None:
         return None
@@ -199,9 +203,9 @@ def _perhaps_waiting(diagnosis: Diagnosis, job: Job) -> Cause | None:
     return _untraced(job, headline, finding.recoverable_us * step.may_wait_share, kinds)
 
 
-def _perhaps_late(diagnosis: Diagnosis, job: Job) -> Cause | None:
-    """Communication of which ranks that are known were not traced: one that is late in every layer looks like a slow
-    transfer to the others."""
+def _possibly_late(diagnosis: Diagnosis, job: Job) -> Cause | None:
+    """Returns the untraced ranks as a possible cause of communication: one late in every layer looks like slow
+    transfers."""
     finding = diagnosis.finding(Wall.COMMUNICATION)
     kinds = [kind for kind, us in finding.parts.items() if job.share(us) >= verdict.WORTH_SAYING] if finding else []
     found = _untraced(job, str(Wall.COMMUNICATION), 0.0, kinds) if kinds else None
@@ -224,7 +228,7 @@ def _between(diagnosis: Diagnosis, job: Job) -> Cause | None:
 
 CAUSES: Mapping[str, Callable[[Diagnosis, Job], Cause | None]] = {
     "no_wall_is_larger": _lost,
-    "may_be_waiting": _perhaps_waiting,
+    "may_be_waiting": _possibly_waiting,
     "another_stage": _another_stage,
     "too_close": _between,
     "may_be_the_hosts": _between,

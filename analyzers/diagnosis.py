@@ -1,4 +1,4 @@
-"""What the analyzers say of a job: the partition of every step of every rank, and the walls ranked.
+"""The result of an analysis: the partition of every step of every rank, and the walls ranked.
 
 These are the JSON documents of `diagnose --json` (schema 1), field for field. All times are microseconds.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Wall(StrEnum):
-    """What costs most of a step, or UNDETERMINED where the traces do not decide."""
+    """The largest loss of a step, or UNDETERMINED if the traces do not decide."""
 
     MEMORY = "memory"
     COMMUNICATION = "communication"
@@ -25,15 +25,19 @@ class Wall(StrEnum):
 
 
 class CommunicationTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one kind: all its time, and what of it no compute hides."""
+    """Communication of one kind: all its time, and the part that no compute hides."""
 
     busy_us: float
     exposed_us: float
 
 
 class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle time of the device: nothing was launched yet; a pipeline's bubble; what was launched waited for other work;
-    the trace does not say."""
+    """Idle time of the device by cause.
+
+    host: nothing was launched yet; bubble: a pipeline's bubble; sync: launched work waited for other work;
+    unattributed:
+    not in the trace.
+    """
 
     host_us: float = 0.0
     bubble_us: float = 0.0
@@ -42,8 +46,10 @@ class IdleByCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of time of one rank, partitioned completely:
-    duration = compute + exposed_communication + exposed_copy + idle."""
+    """One window of time of one rank, divided completely.
+
+    duration = compute + exposed_communication + exposed_copy + idle.
+    """
 
     name: str = ""
     start_us: float
@@ -72,7 +78,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end_us(self) -> float:
-        """On the trace's clock."""
+        """Returns the end on the trace's clock."""
         return self.start_us + (self.duration_us if self.recorded_us is None else self.recorded_us)
 
 
@@ -88,8 +94,11 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
-    """All ranges (NVTX, annotations) of one name: their time on the host, and on the device the time of what they
-    launched, by the range's own thread and by any thread that works for it (autograd's)."""
+    """All ranges (NVTX, annotations) of one name.
+
+    Their time on the host, and the device time of the work they launched: from the range's own thread, and from any
+    thread that works for it (autograd's).
+    """
 
     name: str
     count: int
@@ -101,7 +110,7 @@ class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one rank over the trace. GiB is 2**30 bytes; None where the trace does not say."""
+    """Memory of one rank over the trace. GiB is 2**30 bytes; None if the trace does not record it."""
 
     source: str  # memory_events | nsys | snapshot
     peak_gib: float
@@ -121,7 +130,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnknownKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """One that no row of the table of names covers, over the whole trace."""
+    """A kernel that no row of the table of names matches, over the whole trace."""
 
     name: str
     total_us: float
@@ -137,7 +146,7 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a trace was understood."""
+    """The share of a trace that was understood."""
 
     device_time_classified: float  # 0..1
     kernels: int
@@ -154,9 +163,12 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a trace is judged: the ranges of a name, from the first one's start to the last one's end, or a time
-    counted from its first device event (on CPUs its first operator); step_marker: the ranges that are its steps. None
-    is the whole, and the usual marks."""
+    """The part of a trace that is judged.
+
+    The ranges of a name, from the first one's start to the last one's end, or a time counted from its first device
+    event (on CPUs its first operator); step_marker: the ranges that are its steps. None is the whole, and the usual
+    marks.
+    """
 
     range: str | None = None
     step_marker: str | None = None
@@ -194,7 +206,7 @@ class TraceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The average step of one rank among the others; known for jobs of which several ranks were traced."""
+    """The average step of one rank among the others; known if several ranks of the job were traced."""
 
     rank: int
     device: int | None = None  # where one process has several
@@ -227,12 +239,13 @@ class WallFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What causes a loss that is not one of the walls, or why the wall is on some ranks only.
+    """The cause of a loss that is not one of the walls, or of a wall on some ranks only.
 
-    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what makes
-    `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of `trace_ranks`
-    could tell; too_close: one of the walls of `between`; other_streams | turnaround | copies | unattributed: idle time
-    or copies by their own name; unknown: waiting that nothing in the traces explains."""
+    name: late_host | experts_load | slow_device | uneven_work | slow_links | late_copies | late_allocator: what
+    makes `ranks` late for the others; bubble | uneven_stages: the pipeline; untraced_ranks: only the traces of
+    `trace_ranks` decide; too_close: one of the walls of `between`; other_streams | turnaround | copies |
+    unattributed: idle time or copies by their own name; unknown: waiting that nothing in the traces explains.
+    """
 
     name: str
     headline: str  # instead of the name of a wall: `imbalance: experts of rank 2`
@@ -244,9 +257,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict. `margin` is the leading wall's share minus the next one's, with what of the bubble goes with each;
-    below the threshold the wall is undetermined, and `because` says so, but where the next is communication that may
-    be waiting."""
+    """The verdict.
+
+    `margin` is the leading wall's share minus the next one's, each with the part of the bubble that it would save;
+    below the threshold the wall is undetermined, and `because` says so, unless the next is communication that may be
+    waiting.
+    """
 
     wall: Wall
     margin: float
@@ -264,7 +280,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """What to call the verdict: its wall, or what it leads to where none is named."""
+        """Returns the name of the verdict: its wall, or its cause if no wall is named."""
         return self.cause.headline if self.cause is not None else self.wall.value
 
     def finding(self, wall: Wall) -> WallFinding | None:
@@ -272,26 +288,31 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that the verdict's averages are made of, on its slowest rank. trace: an index into `traces`;
-    step: its name, empty for a trace without marked steps."""
+    """A step that the verdict's averages are made of, on its slowest rank.
+
+    trace: an index into `traces`; step: its name, empty for a trace without marked steps.
+    """
 
     trace: int
     step: str
 
 
 class RankTimes(list[RankTime]):
-    """The ranks of a job; called, they are a table."""
+    """The ranks of a job; calling it returns a table."""
 
     def __call__(self) -> DataFrame:
-        """A pandas DataFrame with a row for each rank; empty where not several were traced."""
+        """Returns a pandas DataFrame with one row per rank; empty unless several were traced."""
         from analyzers.frames import ranks_frame
 
         return ranks_frame(self)
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document of `diagnose --json`. In a notebook `steps()`, `kernels()` and `ranks()` are tables, pandas
-    DataFrames whose columns carry their units in their names."""
+    """The whole document of `diagnose --json`.
+
+    In a notebook `steps()`, `kernels()` and `ranks()` are tables, pandas DataFrames whose columns carry their units
+    in their names.
+    """
 
     schema: int = 1
     diagnosis: Diagnosis
@@ -303,13 +324,13 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "ranks", RankTimes(self.ranks))
 
     def steps(self) -> DataFrame:
-        """A row for each step of each trace: its parts, its exposed communication by kind, its idle time by cause."""
+        """Returns a row for each step of each trace: its parts, exposed communication by kind, idle time by cause."""
         from analyzers.frames import steps_frame
 
         return steps_frame(self.traces, self.judged)
 
     def kernels(self) -> DataFrame:
-        """A row for each kernel of each trace that is among the longest of its class."""
+        """Returns a row for each kernel of each trace that is among the longest of its class."""
         from analyzers.frames import kernels_frame
 
         return kernels_frame(self.traces)

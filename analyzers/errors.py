@@ -1,4 +1,4 @@
-"""What is said when a trace cannot be read: which file, what is wrong with it, what to do about it."""
+"""The error for a trace that cannot be read: which file, what is wrong with it, what to do about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class TraceError(ValueError):
-    """Input that holds no trace we can analyse; exit code 2 of `diagnose`."""
+    """Input without a trace that can be analysed; exit code 2 of `diagnose`."""
 
     def __init__(self, path: Path, what: str, *, hint: str) -> None:
         self.path = path
@@ -16,5 +16,5 @@ class TraceError(ValueError):
         super().__init__(f"{path}: {what}\n    → {hint}")
 
     def __reduce__(self) -> tuple[partial[TraceError], tuple[Path, str]]:
-        """An exception that travels between processes is made again from its arguments."""
+        """Rebuilds an exception that is passed between processes from its arguments."""
         return partial(TraceError, hint=self.hint), (self.path, self.what)

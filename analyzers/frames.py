@@ -1,7 +1,6 @@
 """Tables of an analysis for notebooks: pandas DataFrames whose columns carry their units in their names.
 
-`Analysis.steps`, `.kernels` and `.ranks` are these, made of its documents' fields; pandas is loaded when one is asked
-for.
+`Analysis.steps`, `.kernels` and `.ranks` return them, made of the analysis' fields; pandas is loaded on first use.
 """
 
 from __future__ import annotations
@@ -26,17 +25,19 @@ STEP_TIMES = (
     "idle_us",
 )
 PLACE = ("path", "rank", "device")
-# what a table has whatever there is in it
+# columns of every table, even an empty one
 STEP_COLUMNS = (*PLACE, "step", "warm_up", "judged", "wall", *STEP_TIMES)
 KERNEL_COLUMNS = (*PLACE, "kernel", "compute_class", "kind", "precision", "count", "total_us", "mean_us", "share")
 RANK_COLUMNS = ("rank", "device", "clock_offset_us", "step_us", "own_us", "waiting_us")
-WHOLE_NUMBERS = ("rank", "device")  # that may be missing
+WHOLE_NUMBERS = ("rank", "device")  # may be missing
 IDLE_CAUSES = ("host_us", "bubble_us", "sync_us", "unattributed_us")
 
 
 def steps_frame(traces: Sequence[Any], judged: Sequence[Any]) -> DataFrame:
-    """A row for each step of each trace (`TraceReport`); its whole span where no step is marked. judged: the steps
-    (`JudgedStep`) that the verdict averages."""
+    """Returns a row for each step of each trace (`TraceReport`); for its whole span if no step is marked.
+
+    judged: the steps (`JudgedStep`) that the verdict averages.
+    """
     averaged = {(one.trace, one.step) for one in judged}
     return _frame(
         (
@@ -61,7 +62,7 @@ def steps_frame(traces: Sequence[Any], judged: Sequence[Any]) -> DataFrame:
 
 
 def kernels_frame(traces: Sequence[Any]) -> DataFrame:
-    """A row for each kernel of each trace that is among the longest of its class; `share` is of their time."""
+    """Returns a row for each kernel of each trace among the longest of its class; `share` is of their time."""
     return _frame(
         (
             {
@@ -83,7 +84,7 @@ def kernels_frame(traces: Sequence[Any]) -> DataFrame:
 
 
 def ranks_frame(ranks: Sequence[Any]) -> DataFrame:
-    """A row for each rank (`RankTime`) of a job of which several were traced."""
+    """Returns a row for each rank (`RankTime`) of a job with several traced ranks."""
     return _frame(
         (
             {
@@ -106,7 +107,7 @@ def ranks_frame(ranks: Sequence[Any]) -> DataFrame:
 
 
 def _frame(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
-    """Times that a row does not name are 0; words it does not name are missing."""
+    """Makes a table of rows; times that a row lacks are 0, other values missing."""
     from pandas import DataFrame
 
     every = list(rows)

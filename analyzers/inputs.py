@@ -1,4 +1,4 @@
-"""From the paths a person gives to trace files: files, folders of ranks, run folders of bursts."""
+"""Finds trace files in the paths a user gives: files, folders of ranks, run folders of bursts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TRACE_SUFFIXES = (".json", ".json.gz", EXPORT_SUFFIX, *REPORT_SUFFIXES)
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The traces of one job, and the outcome of its run folder where there is one."""
+    """The traces of one job, and the outcome of its run folder if there is one."""
 
     traces: tuple[Path, ...]
     outcome: RunOutcome | None = None
 
 
 def find_inputs(paths: Sequence[Path]) -> Inputs:
-    """Every trace in the paths, each once, in the order of their names.
+    """Returns every trace in the paths, each once, in the order of their names.
 
     Raises:
         TraceError: a path does not exist, or a folder holds neither traces nor an outcome.
@@ -52,8 +52,10 @@ def find_inputs(paths: Sequence[Path]) -> Inputs:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    """The files that look like traces and are: a folder may hold other JSON, a report beside its export, and pickles
-    of other things than memory."""
+    """Returns the files whose name and content are a trace's.
+
+    A folder may also hold other JSON, a report next to its export, and pickles that are not memory snapshots.
+    """
     own = folder / TRACE_FOLDER
     root = own if own.is_dir() else folder
     named = (f for f in sorted(root.rglob("*")) if f.is_file() and f.name.lower().endswith(TRACE_SUFFIXES))

@@ -1,7 +1,7 @@
-"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and how much falls in a window.
+"""Sets of time as sorted, disjoint intervals: union, intersection, difference, and time within a window.
 
-Everything the analyzers say about time is built from these few functions, by sorting and sweeping (n log n), so
-that overlapping streams are never counted twice and the order of events never matters.
+All times of the analyzers are computed with these few functions, by sorting and sweeping (n log n), so that
+overlapping streams are never counted twice and the order of events never matters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """K intervals [start, end), sorted, apart from each other and longer than zero.
+    """K intervals [start, end), sorted, disjoint and longer than zero.
 
     start, end: float64[K], microseconds. Make one with `union`, never from unsorted columns.
     """
@@ -36,11 +36,11 @@ class Intervals:
 
     @cached_property
     def _before(self) -> Floats:
-        """float64[K + 1]: time covered before each interval; the last is all of it."""
+        """Returns float64[K + 1]: time covered before each interval; the last is all of it."""
         return np.concatenate(([0.0], np.cumsum(self.end - self.start)))
 
     def covered_until(self, time: Floats) -> Floats:
-        """Time covered before each of `time`."""
+        """Returns the time covered before each of `time`."""
         if not len(self):
             return np.zeros(np.shape(time))
         i = np.searchsorted(self.start, time, side="right")
@@ -49,11 +49,11 @@ class Intervals:
         return np.where(i > 0, self._before[last] + into, 0.0)
 
     def within(self, start: Floats, end: Floats) -> Floats:
-        """Time covered inside each window: float64 of the windows' shape."""
+        """Returns the time covered inside each window: float64 of the windows' shape."""
         return self.covered_until(np.asarray(end)) - self.covered_until(np.asarray(start))
 
     def contains(self, time: Floats) -> Bools:
-        """Whether each of `time` lies in an interval (start included, end not)."""
+        """Returns true where `time` is in an interval (start included, end not)."""
         if not len(self):
             return np.zeros(np.shape(time), dtype=bool)
         i = np.searchsorted(self.start, time, side="right") - 1
@@ -64,7 +64,7 @@ EMPTY = Intervals(np.empty(0), np.empty(0))
 
 
 def union(start: Floats, end: Floats) -> Intervals:
-    """The time covered by any of the spans; spans of no length cover nothing."""
+    """Returns the time covered by any of the spans; spans of no length cover nothing."""
     lasting = end > start
     if not lasting.any():
         return EMPTY
@@ -81,7 +81,7 @@ def union(start: Floats, end: Floats) -> Intervals:
 
 
 def merge(sets: Iterable[Intervals]) -> Intervals:
-    """The time in any of the sets."""
+    """Returns the time in any of the sets."""
     parts = [s for s in sets if len(s)]
     if len(parts) < 2:
         return parts[0] if parts else EMPTY
@@ -89,7 +89,7 @@ def merge(sets: Iterable[Intervals]) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The time in both."""
+    """Returns the time in both."""
     if not len(a) or not len(b):
         return EMPTY
     start, end, in_a, in_b = _sweep(a, b)
@@ -97,7 +97,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The time in `a` and not in `b`."""
+    """Returns the time in `a` and not in `b`."""
     if not len(a) or not len(b):
         return a
     start, end, in_a, in_b = _sweep(a, b)
@@ -109,7 +109,7 @@ def window(start_us: float, end_us: float) -> Intervals:
 
 
 def _sweep(a: Intervals, b: Intervals) -> tuple[Floats, Floats, Bools, Bools]:
-    """The stretches between all edges of both sets, and whether each lies in `a` and in `b`."""
+    """Returns the stretches between all edges of both sets, with masks of those in `a` and in `b`."""
     edges = np.concatenate((a.start, a.end, b.start, b.end))
     order = np.argsort(edges, kind="stable")
     time = edges[order]
@@ -118,7 +118,7 @@ def _sweep(a: Intervals, b: Intervals) -> tuple[Floats, Floats, Bools, Bools]:
         step = np.zeros(len(edges), dtype=np.int8)
         step[before : before + own] = 1
         step[before + own : before + 2 * own] = -1
-        # a set's intervals are apart, so the sum is 0 or 1 and a byte holds it
+        # a set's intervals are disjoint, so the sum is 0 or 1 and fits a byte
         inside.append(np.cumsum(step[order], dtype=np.int8)[:-1] > 0)
     return time[:-1], time[1:], inside[0], inside[1]
 

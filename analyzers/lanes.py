@@ -1,8 +1,7 @@
-"""What lies side by side in one stretch of time of one rank: its idle time by cause, its streams, its host threads.
+"""The parallel activities of one rank in a stretch of time: idle time by cause, streams, host threads.
 
-For drawing: a diagnosis keeps no events, so the trace is read again where its reader did not keep them. Each event
-carries a key that says what it is (a class of compute, a kind of communication, a cause of idleness, what a host event
-is).
+For drawing: a diagnosis keeps no events, so the trace is read again unless its reader kept them. Each event has a
+key for its type (a class of compute, a kind of communication, a cause of idle time, a type of host event).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from analyzers.readers.columns import Codes
 from analyzers.timeline import Activity, Ints, Spans, Timeline, joined, look_up
 
 NO_CALL = -1
-ROUNDED_US = 2e-3  # one that ends this much after the next began does not hold it: clocks round
+ROUNDED_US = 2e-3  # an event that ends this much after the next one started does not enclose it: clocks round
 NSIGHT_THREAD = 0xFFFFFF  # of a globalTid
-# what an event can be, with the words of its family before the dot
+# types of events, with their family before the dot
 KEYS = (
     *(f"idle.{cause}" for cause in ("host", "sync", "bubble", "unattributed")),
     *(f"compute.{name}" for name in (*COMPUTE_CLASSES, GRAPH_CLASS)),
@@ -60,10 +59,13 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lanes:
-    """N events, by lane, row and start. start_us, end_us: float64[N] from `start` of the stretch, of which they may
-    reach out; lane, name, key: int64[N], indices into `lanes`, `names`, KEYS; row: int64[N], how deep it is nested;
-    launch: int64[N], the place of the call that launched it (-1 where there is none here), None where not known;
-    covered_us: float64[N], the time of the events that one stands for, None where each is itself."""
+    """N events, sorted by lane, row and start.
+
+    start_us, end_us: float64[N] from `start` of the stretch, may be outside of it; lane, name, key: int64[N],
+    indices into `lanes`, `names`, KEYS; row: int64[N], nesting depth; launch: int64[N], the position of the call
+    that launched it (-1 if it is not included), None if not known; covered_us: float64[N], the time of the events
+    that a merged event represents, None if none are merged.
+    """
 
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
@@ -81,23 +83,23 @@ class Lanes:
         return len(self.start_us)
 
 
-Kept = dict[tuple[str, int | None, float], Breakdown]  # what was read already, by path, device and length of the span
+Kept = dict[tuple[str, int | None, float], Breakdown]  # breakdowns already read, by path, device and length of the span
 
 
 def lanes(trace: TraceReport, step: Partition) -> Lanes:
-    """Everything in one step (or the span) of a trace that was diagnosed.
+    """Returns everything in one step (or the span) of a trace that was diagnosed.
 
     Raises:
-        TraceError: the trace is no longer there, or no longer the one that was diagnosed.
+        TraceError: the trace no longer exists, or is no longer the one that was diagnosed.
     """
     return lanes_of(diagnosed(trace), start_us=step.start_us, end_us=step.end_us)
 
 
 def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:
-    """The breakdown that a report was made of: what was kept of it, else from its file.
+    """Returns the breakdown that a report was made of: the kept one, else from its file.
 
     Raises:
-        TraceError: the trace is no longer there, or no longer the one that was diagnosed.
+        TraceError: the trace no longer exists, or is no longer the one that was diagnosed.
     """
     path = Path(trace.path)
     device = trace.devices[0] if trace.devices else None
@@ -112,7 +114,7 @@ def diagnosed(trace: TraceReport, kept: Kept | None = None) -> Breakdown:
 
 
 def lanes_of(breakdown: Breakdown, *, start_us: float, end_us: float) -> Lanes:
-    """Every event that lies in part in [start_us, end_us]."""
+    """Returns every event that is partly in [start_us, end_us]."""
     timeline = breakdown.timeline
     drawn = _Drawn(start_us, end_us)
     drawn.add_sets(Lane(place=Place.IDLE, label="idle by cause"), _idle(breakdown))
@@ -135,8 +137,11 @@ class _Drawn:
         self._columns: list[tuple[Floats, Floats, Ints, Ints, Ints, Ints, Ints]] = []
 
     def add(self, place: Place, kind: str, timeline: Timeline, spans: Spans, key: Ints, call: Ints) -> None:
-        """One lane for each lane of the events, the busiest first. key: int64[N], what each is; call: int64[N], the
-        number of the call that it is or that launched it, NO_CALL where there is none."""
+        """Adds one lane for each lane of the events, the busiest first.
+
+        key: int64[N], the events' types; call: int64[N], the number of the call that it is or that launched it,
+        NO_CALL if there is none.
+        """
         inside = (spans.end_us > self._start) & (spans.start_us < self._end)
         spans, key, call = spans.take(inside), key[inside], call[inside]
         name = look_up(spans.names, spans.name, lambda said: self._names[said])
@@ -149,7 +154,7 @@ class _Drawn:
             self._columns.append((start, end, lane, _depth(start, end), name[here], key[here], call[here]))
 
     def add_sets(self, lane: Lane, sets: Iterable[tuple[str, str, Intervals]]) -> None:
-        """Sets of time on one lane: (key, name, when)."""
+        """Adds sets of time on one lane: (key, name, when)."""
         stretch = window(self._start, self._end)
         here = len(self._lanes)
         self._lanes.append(lane)
@@ -176,7 +181,7 @@ class _Drawn:
         )
 
     def _launches(self, lane: Ints, call: Ints) -> Ints:
-        """int64[N]: of device events the place of the call that launched them, where it is here."""
+        """Returns int64[N]: for device events the position of the call that launched them, if it is included."""
         on_device = np.array([one.place is Place.DEVICE for one in self._lanes])[lane]
         calls = np.flatnonzero(~on_device & (call != NO_CALL))
         place = np.full(int(call.max(initial=NO_CALL)) + 2, NO_CALL)  # the last is that of NO_CALL itself
@@ -185,16 +190,17 @@ class _Drawn:
 
 
 def _label(kind: str, number: str) -> str:
-    return number if number.startswith(kind) else f"{kind} {number}"  # old traces say `stream 7` themselves
+    return number if number.startswith(kind) else f"{kind} {number}"  # old traces already write `stream 7`
 
 
 def _number(timeline: Timeline, lane: int) -> str:
-    """A stream or thread as the profiler numbers it; Nsight's threads stand in the low bits of its own numbers."""
+    """Returns a stream or thread as the profiler numbers it; Nsight's threads are the low bits of its own numbers."""
     return timeline.lane_names.get(lane, str(lane & NSIGHT_THREAD if lane > NSIGHT_THREAD else lane))
 
 
 def _depth(start: Floats, end: Floats) -> Ints:
-    """int64[N]: in how many of the others each event lies. start: sorted, and of equals the longest first."""
+    """Returns int64[N]: in how many of the others each event is nested. start: sorted, at equal ones the longest
+    first."""
     depth: Ints = np.arange(len(start)) - np.searchsorted(np.sort(end), start + ROUNDED_US, side="right")
     return np.maximum(depth, 0)
 
@@ -214,7 +220,7 @@ def _idle(breakdown: Breakdown) -> Iterator[tuple[str, str, Intervals]]:
 
 
 def _device_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
-    """int64[M]: what each device event is, as the breakdown sorted them."""
+    """Returns int64[M]: the type of each device event, from the breakdown's classes."""
     activity, label = timeline.device.activity, breakdown.work.label
     key = np.full(len(activity), KEY["copy"])
     if label is not None:
@@ -224,7 +230,8 @@ def _device_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
 
 
 def _host_keys(timeline: Timeline, breakdown: Breakdown) -> Ints:
-    """int64: what each range, operator and call is, in this order; on CPUs operators compute and ranges communicate."""
+    """Returns int64: the types of ranges, operators and calls, in this order; on CPUs operators compute and ranges
+    communicate."""
     on_cpu = timeline.device_index is None
     ranges, ops, calls = timeline.ranges, timeline.ops, timeline.calls
     of_range = np.full(len(ranges), KEY["host.range"])
@@ -240,7 +247,8 @@ def _operator_key(name: str) -> int:
 
 
 def _range_keys(ranges: Spans, breakdown: Breakdown) -> Ints:
-    """int64[N]: collectives are ranges of gloo's threads, joined by place and time to those the work knows."""
+    """Returns int64[N]: types of ranges; those of gloo's threads are collectives, joined to the work's by place and
+    time."""
     collectives, kind = breakdown.work.collectives, breakdown.work.collective_kind
     kinds = dict(zip(_places(collectives), kind.tolist(), strict=True))
     found = [kinds.get(place, -1) for place in _places(ranges)]
@@ -252,7 +260,7 @@ def _places(spans: Spans) -> Iterator[tuple[float, float, int]]:
 
 
 def _busiest_first(spans: Spans) -> list[int]:
-    """The lanes, those that are covered longest by events first: the main thread before its helpers."""
+    """Returns the lanes by time covered by events, longest first: the main thread before its helpers."""
     used = np.unique(spans.lane)
     covered = [spans.covered(spans.lane == lane).total_us for lane in used]
     return [int(used[at]) for at in np.lexsort((used, -np.array(covered)))]

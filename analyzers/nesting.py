@@ -1,6 +1,6 @@
-"""Which range is open on a thread at a moment: ranges nest, and the innermost one that matters decides.
+"""Finds the range open on a thread at a moment: ranges nest, and the innermost relevant one decides.
 
-Used to give a launch its meaning (`dispatch`, `recompute`, ...) from the ranges that enclose it.
+Gives a launch its meaning (`dispatch`, `recompute`, ...) from the ranges that enclose it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ NONE = -1
 
 
 def innermost(ranges: Spans, value: Ints, lane: Ints, time: Floats) -> Ints:
-    """int64[Q]: the value of the innermost range open on `lane` at `time`, NONE where none is.
+    """Returns int64[Q]: the value of the innermost range open on `lane` at `time`, NONE if there is none.
 
-    `value` is int64[len(ranges)]; ranges of value NONE are looked through. lane: int64[Q], time: float64[Q].
+    `value` is int64[len(ranges)]; ranges of value NONE are ignored. lane: int64[Q], time: float64[Q].
     """
     found = np.full(len(time), NONE, dtype=np.int64)
-    meant = value != NONE
-    for one in np.unique(ranges.lane[meant]):
-        here = np.flatnonzero(meant & (ranges.lane == one))
-        asked = np.flatnonzero(lane == one)
-        if len(asked):
+    relevant = value != NONE
+    for one in np.unique(ranges.lane[relevant]):
+        here = np.flatnonzero(relevant & (ranges.lane == one))
+        queries = np.flatnonzero(lane == one)
+        if len(queries):
             since, open_value = _flatten(ranges.start_us[here], ranges.end_us[here], value[here])
-            at = np.searchsorted(since, time[asked], side="right") - 1
-            found[asked] = np.where(at >= 0, open_value[np.maximum(at, 0)], NONE)
+            at = np.searchsorted(since, time[queries], side="right") - 1
+            found[queries] = np.where(at >= 0, open_value[np.maximum(at, 0)], NONE)
     return found
 
 
 def _flatten(start: Floats, end: Floats, value: Ints) -> tuple[Floats, Ints]:
-    """The moments at which the innermost open range changes, and its value from then on."""
+    """Returns the moments at which the innermost open range changes, and its value from then on."""
     changes: list[tuple[float, int]] = []
     open_now: list[tuple[float, int]] = []  # (end, value), the innermost last
     order = np.lexsort((value, -end, start))
@@ -49,14 +49,14 @@ def _flatten(start: Floats, end: Floats, value: Ints) -> tuple[Floats, Ints]:
 
 
 def _closed_by(time: float, open_now: list[tuple[float, int]]) -> Iterator[tuple[float, int]]:
-    """Take the ranges that ended by `time` off the stack; yields when each ended and what is innermost then."""
+    """Pops the ranges that ended by `time` off the stack; yields when each ended and the innermost value then."""
     while open_now and open_now[-1][0] <= time:
         ended, _ = open_now.pop()
         yield ended, open_now[-1][1] if open_now else NONE
 
 
 def outermost(spans: Spans) -> Spans:
-    """The spans that lie in no other one of the same lane."""
+    """Returns the spans that are in no other one of the same lane."""
     kept = []
     for one in np.unique(spans.lane):
         here = np.flatnonzero(spans.lane == one)

@@ -1,4 +1,4 @@
-"""What a burst's run folder says beside the traces: its `outcome.json`, read for the figures a diagnosis needs.
+"""Reads a burst's `outcome.json` next to the traces, for the figures a diagnosis needs.
 
 Fields that others need are not listed here and are ignored; memory is GiB (2**30 bytes).
 """
@@ -30,19 +30,19 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attained(self) -> float | None:
-        """Model FLOP/s over what the device's GEMMs reach, 0..1; None if either is unknown."""
+        """Returns the model's FLOP/s over what the device's GEMMs reach, 0..1; None if either is unknown."""
         if not self.model_tflops_per_gpu or not self.attainable_tflops_per_gpu:
             return None
         return self.model_tflops_per_gpu / self.attainable_tflops_per_gpu
 
     @property
     def hottest(self) -> tuple[int, float] | None:
-        """The rank with the highest peak, and that peak."""
+        """Returns the rank with the highest peak, and that peak."""
         return max(enumerate(self.peak_gib), key=lambda item: item[1]) if self.peak_gib else None
 
 
 def read_outcome(folder: Path) -> RunOutcome | None:
-    """The outcome in a run folder, None if it has none.
+    """Reads the outcome in a run folder; returns None if it has none.
 
     Raises:
         TraceError: there is one, and it is not an outcome.

@@ -1,6 +1,6 @@
-"""One function over many items, each in a process of its own: so many at once, and none left behind.
+"""Runs one function over many items, each in a process of its own: a limited number at once, and none left running.
 
-A process an item, so that memory goes back to the system with each; a pool of lasting workers would wait for ever
+One process per item, so that memory goes back to the system with each; a pool of lasting workers would wait forever
 for one that the system killed (multiprocessing.Pool), or survive its parent (ProcessPoolExecutor).
 """
 
@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-GRACE_S = 2.0  # between asking a process to end, so that it can remove what it made, and ending it
+GRACE_S = 2.0  # between SIGTERM, after which a process removes its temporary files, and SIGKILL
 
 _FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Died:
-    """A process that ended before it gave its result. exit_code: minus the signal's number if one ended it."""
+    """A process that ended without a result. exit_code: minus the signal's number if a signal ended it."""
 
     exit_code: int | None
 
@@ -41,9 +41,9 @@ class _Raised:
 def each(
     function: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
 ) -> Iterator[tuple[Item, Result | Died]]:
-    """(item, function(item)) as they come, started in the items' order.
+    """Yields (item, function(item)) as they complete, started in the items' order.
 
-    What `function` raises is raised here. When the iterator ends or is closed, so have all its processes.
+    Raises what `function` raises. When the iterator ends or is closed, all its processes have ended.
     """
     waiting = list(reversed(items))
     running: dict[Connection, tuple[Item, ForkProcess]] = {}
@@ -64,7 +64,7 @@ def each(
 
 
 def can_start() -> bool:
-    """Whether this process may have children: one that is a daemon may not."""
+    """Returns true if this process may have children: a daemon may not."""
     return not multiprocessing.current_process().daemon
 
 
@@ -101,7 +101,7 @@ def _end_with_parent() -> None:
 
 
 def _result(receiver: Connection, process: ForkProcess) -> Any:
-    """What the process sent; raises what it raised."""
+    """Returns the result the process sent; raises what it raised."""
     with receiver:
         try:
             result = receiver.recv()

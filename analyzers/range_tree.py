@@ -1,7 +1,7 @@
-"""The ranges of a trace as a call tree: what each took on the host, and the device work launched inside of it.
+"""The ranges of a trace as a call tree: host time of each, and the device work launched inside it.
 
-Ranges of one name below the same parents are one node. A thread without ranges (autograd's) works for the thread that
-has most: its launches go to what was open there.
+Ranges of one name under the same parents are one node. A thread without ranges (autograd's) works for the thread
+that has most: its launches count for the ranges open there.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.launches import launches
 from analyzers.timeline import Activity, Ints, Spans
 
-MOST_RANGES = 300_000  # of a trace: beyond, a tree says nothing that the sums by name do not
+MOST_RANGES = 300_000  # of a trace: above, a tree shows no more than the sums by name
 LEAST_SHARE = 0.001  # of the trace: shorter nodes are left out
-MOST_EARLY = 1e-3  # of a range: how much of it may be before the longer range that it is in
+MOST_EARLY = 1e-3  # of a range: the part of it that may be before the longer range that encloses it
 ROUNDED_US = 2e-3  # a child may outlast its parent by as much: clocks round
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A name below its parents. host_us: while it was open; device_us: of the work launched meanwhile; kernels: how
-    many of it; all with what is below."""
+    """A name under its parents, with everything under it.
+
+    host_us: while it was open; device_us: of the work launched meanwhile; kernels: number of device events in that
+    work.
+    """
 
     depth: int
     name: str
@@ -37,7 +40,7 @@ class Node:
 
 
 def range_tree(breakdown: Breakdown) -> list[Node]:
-    """The nodes depth first, of siblings the longest first; none where there are no ranges, or far too many."""
+    """Returns the nodes depth first, siblings longest first; empty if there are no ranges, or more than MOST_RANGES."""
     ranges = breakdown.timeline.ranges
     if not 0 < len(ranges) <= MOST_RANGES:
         return []
@@ -71,7 +74,8 @@ def range_tree(breakdown: Breakdown) -> list[Node]:
 
 
 def _aligned(ranges: Spans) -> Spans:
-    """What starts a moment before a longer range and ends inside of it starts with it: it is below it, not above."""
+    """Moves the start of a range that starts slightly before a longer one it ends inside: it is a child, not a
+    parent."""
     start = ranges.start_us.copy()
     for lane in np.unique(ranges.lane):
         here = np.flatnonzero(ranges.lane == lane)
@@ -86,7 +90,7 @@ def _aligned(ranges: Spans) -> Spans:
 
 
 def _parents(ranges: Spans) -> Ints:
-    """int64[N]: the range that each lies in on its own thread, NONE for outermost ones."""
+    """Returns int64[N]: the range that each is in on its own thread, NONE for outermost ones."""
     parent = np.full(len(ranges), NONE, dtype=np.int64)
     for lane in np.unique(ranges.lane):
         here = np.flatnonzero(ranges.lane == lane)
@@ -101,7 +105,7 @@ def _parents(ranges: Spans) -> Ints:
 
 
 def _nodes(ranges: Spans, parent: Ints) -> tuple[Ints, Ints, list[str]]:
-    """int64[N], the node of each range; int64[K], the node above each node; and K names. Parents come first."""
+    """Returns int64[N], the node of each range; int64[K], the node above each node; and K names. Parents come first."""
     node = np.full(len(ranges), NONE, dtype=np.int64)
     known: dict[tuple[int, int], int] = {}
     order = np.lexsort((-ranges.end_us, ranges.start_us))
@@ -113,7 +117,7 @@ def _nodes(ranges: Spans, parent: Ints) -> tuple[Ints, Ints, list[str]]:
 
 
 def _device(breakdown: Breakdown, ranges: Spans, node: Ints, above: Ints) -> tuple[Floats, Floats]:
-    """float64[K] each: device time and number of what was launched inside each node."""
+    """Returns float64[K] twice: device time and number of what was launched inside each node."""
     timeline = breakdown.timeline
     spans, launch = timeline.device.spans, launches(timeline)
     work = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))
@@ -125,7 +129,7 @@ def _device(breakdown: Breakdown, ranges: Spans, node: Ints, above: Ints) -> tup
     at, took = node[place[inside]], (spans.end_us - spans.start_us)[work][inside]
     device = np.bincount(at, weights=took, minlength=len(above)).astype(np.float64)
     kernels = np.bincount(at, minlength=len(above)).astype(np.float64)
-    for one in range(len(above) - 1, -1, -1):  # parents come before what is below them
+    for one in range(len(above) - 1, -1, -1):  # parents come before their children
         if above[one] != NONE:
             device[above[one]] += device[one]
             kernels[above[one]] += kernels[one]

@@ -1,8 +1,8 @@
-"""Time that stands for more of itself: a trace may hold a few of a step's micro batches for all of them.
+"""Counts repeated parts of a trace several times: a trace may hold a few of a step's micro batches for all of them.
 
-What is measured of a stretch of time (how long it is, how much of it a set covers, how many events begin in it) is the
-sum over its parts, so a part that stands for N is counted N - 1 times more. All figures of time go through here; real
-times, the order of events and what is known of single events do not.
+A measure of a stretch of time (its length, the part of it that a set covers, the events that start in it) is the sum
+over its parts, so a part that repeats N times is added N - 1 times more. All figures of time are computed here;
+clock times, the order of events and single events are not scaled.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ Measure = Callable[[Floats, Floats], Floats]  # of stretches of time, by their s
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Repeats:
-    """W windows, in order and apart. start_us, end_us: float64[W], on the timeline's clock; times: float64[W], 1 or
-    more: for how many of itself each stands. False where there are none."""
+    """W windows, sorted and disjoint; false if there are none.
+
+    start_us, end_us: float64[W], on the timeline's clock; times: float64[W], 1 or more: how often each counts.
+    """
 
     start_us: Floats
     end_us: Floats
@@ -30,22 +32,23 @@ class Repeats:
         return len(self.times) > 0
 
     def measured(self, measure: Measure, start: Floats, end: Floats) -> Floats:
-        """The measure of each stretch, what repeats in it as often as it ran; start, end: float64 of one shape."""
+        """Returns the measure of each stretch, repeated parts as often as they ran; start, end: float64 of one
+        shape."""
         found = measure(start, end)
         for since, until, times in self.windows():
             found = found + (times - 1) * measure(np.clip(start, since, until), np.clip(end, since, until))
         return found
 
     def within(self, part: Intervals, start: Floats, end: Floats) -> Floats:
-        """The time of a set inside each stretch."""
+        """Returns the time of a set inside each stretch."""
         return self.measured(part.within, start, end)
 
     def lasting(self, start: Floats, end: Floats) -> Floats:
-        """How long each stretch or event is."""
+        """Returns how long each stretch or event is."""
         return self.measured(_length, start, end)
 
     def begun(self, at_us: Floats, start: Floats, end: Floats) -> Floats:
-        """How many of the moments (float64[N], sorted) are in each stretch."""
+        """Returns how many of the moments (float64[N], sorted) are in each stretch."""
 
         def between(since: Floats, until: Floats) -> Floats:
             number: Floats = np.subtract(np.searchsorted(at_us, until), np.searchsorted(at_us, since), dtype=np.float64)
@@ -54,11 +57,11 @@ class Repeats:
         return self.measured(between, start, end)
 
     def total_us(self, part: Intervals) -> float:
-        """All time of a set."""
+        """Returns all time of a set."""
         return part.total_us + sum((t - 1) * float(part.within(np.array(s), np.array(e))) for s, e, t in self.windows())
 
     def weights(self, at_us: Floats) -> Floats | None:
-        """float64[N]: how many events the one that begins at each moment stands for; None where all are themselves."""
+        """Returns float64[N]: how often the event that starts at each moment counts; None if all count once."""
         if not self:
             return None
         found = np.ones(len(at_us))
@@ -67,12 +70,12 @@ class Repeats:
         return found
 
     def number(self, at_us: Floats) -> float:
-        """How many events those that begin at these moments stand for."""
+        """Returns how many events those that start at these moments count as."""
         weights = self.weights(at_us)
         return float(len(at_us)) if weights is None else float(weights.sum())
 
     def windows(self) -> Iterator[tuple[float, float, float]]:
-        """Start, end and times of each."""
+        """Yields start, end and times of each."""
         yield from zip(self.start_us.tolist(), self.end_us.tolist(), self.times.tolist(), strict=True)
 
 

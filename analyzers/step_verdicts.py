@@ -1,4 +1,4 @@
-"""The verdict on each step by itself, and what the verdict on the average step says of steps that differ."""
+"""Judges each step by itself, and adds to the verdict on the average step which steps differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS_NAMED = 4
 
 
 def judge_steps(job: Job) -> list[list[Diagnosis]]:
-    """For each rank and each step of it, what a job of that step alone would be told."""
+    """Returns, for each rank and each of its steps, the verdict on a job of that step alone."""
     return [[_alone(job.only(place, k)) for k in range(len(steps))] for place, steps in enumerate(job.each)]
 
 
@@ -30,8 +30,8 @@ def _alone(job: Job) -> Diagnosis:
 def with_verdicts(
     report: TraceReport, each: Sequence[RankStep], verdicts: Sequence[Diagnosis], warm_up: Sequence[int]
 ) -> TraceReport:
-    """The report with each step's own wall and what it waits for other ranks, and which steps (numbers) no average
-    counts."""
+    """Returns the report with each step's own wall and waiting, and the names of warm-up steps; warm_up: their
+    numbers."""
     if not report.steps:
         return replace(report, span=replace(report.span, waiting_by_kind=dict(each[0].waiting_by_kind)))
     steps = [
@@ -42,7 +42,7 @@ def with_verdicts(
 
 
 def judged_steps(job: Job, digests: Sequence[Digest]) -> list[JudgedStep]:
-    """The steps that the job's average step is made of."""
+    """Returns the steps that the job's average step is made of."""
     return [
         JudgedStep(trace=place, step=digests[place].windows[k].name if digests[place].windows else "")
         for place, k in job.counted
@@ -52,9 +52,9 @@ def judged_steps(job: Job, digests: Sequence[Digest]) -> list[JudgedStep]:
 def with_steps(
     diagnosis: Diagnosis, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]
 ) -> Diagnosis:
-    """The verdict, saying which steps were left out and which would be told otherwise.
+    """Adds to the verdict which steps were left out and which have another verdict.
 
-    Where most steps name another wall, a few long ones make the average: then no wall is named.
+    Names no wall if most steps name another one: then a few long steps determine the average.
     """
     others = _otherwise(diagnosis.wall, job, digests, verdicts)
     said = [*_left_out(job), *(_in_words(job, wall, steps) for wall, steps in sorted(others.items()))]
@@ -77,8 +77,8 @@ def _left_out(job: Job) -> list[str]:
 def _otherwise(
     wall: Wall, job: Job, digests: Sequence[Digest], verdicts: Sequence[Sequence[Diagnosis]]
 ) -> dict[Wall, list[str]]:
-    """The names of steps in which another wall leads, as their slowest rank lived them; a step of no wall contradicts
-    nothing."""
+    """Returns the names of steps in which another wall leads, on their slowest rank; undetermined steps do not
+    count."""
     if not job.steps:
         return {}
     names: dict[Wall, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Where the steps of training are: the windows the partition is made for."""
+"""Finds the steps of training: the windows that are partitioned."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from analyzers.intervals import Bools
 from analyzers.timeline import Spans, Timeline
 
-# the first pattern with a range decides; nested finds of one pattern (a step in a step) are kept as they are
+# the first pattern with a range decides; nested ranges of one pattern (a step in a step) are all kept
 STEP_PATTERNS = (
     re.compile(r"^ProfilerStep#\d+$"),  # torch.profiler's schedule
     re.compile(r"^(train_?)?step$", re.IGNORECASE),  # the training worker; Megatron-LM's `step`
     re.compile(r"^(train_?|training )?(step|iteration|iter)[ _#:]*\d+$", re.IGNORECASE),
 )
-REPEATS = 3  # ranges of one name, at least, that are taken for steps
-FILLED = 0.8  # of the time from the first one's start to the last one's end
-MOST = 0.5  # of the trace, that they stand in
+REPEATS = 3  # least number of ranges of one name that can serve as steps
+FILLED = 0.8  # least share of such ranges in the time from the first one's start to the last one's end
+MOST = 0.5  # least share of the trace that they span
 _NUMBER = re.compile(r"[ _#:]*\d+$")
 WARM_UP = 1.3  # times the median of the later steps; steps of one training loop differ by a few per cent
 
@@ -33,15 +33,17 @@ class Step:
 
 
 def steps(timeline: Timeline, marker: str | None = None) -> list[Step]:
-    """The steps in order of time; names that repeat get their number: `step#0`, `step#1`. marker: the ranges of this
-    name, numbered or not, are the steps."""
+    """Returns the steps in order of time; repeated names get their number: `step#0`, `step#1`.
+
+    marker: the ranges of this name, numbered or not, are the steps.
+    """
     if marker is not None:
         return _in_order(timeline.ranges.take(named(timeline.ranges, marker)))
     return steps_among(timeline.ranges)
 
 
 def steps_among(ranges: Spans) -> list[Step]:
-    """The steps among any ranges."""
+    """Returns the steps among any ranges."""
     for pattern in STEP_PATTERNS:
         found = ranges.take(ranges.where(partial(_matches, pattern)))
         if len(found):
@@ -50,9 +52,11 @@ def steps_among(ranges: Spans) -> list[Step]:
 
 
 def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
-    """Ranges that repeat and may be taken for steps where nothing else marks them: of one name (numbers behind it
-    apart) on one thread, one after the other, at least REPEATS of them, and with little between them in most of the
-    time from `since` to `until`. Of several such names the one with most time."""
+    """Returns repeating ranges that can serve as steps if nothing marks steps.
+
+    They have one name (without numbers at its end) and thread, do not overlap, are at least REPEATS, and have little
+    between them in most of the time from `since` to `until`. Of several such names the one with most time.
+    """
     ranges = timeline.ranges
     best: tuple[float, Spans] | None = None
     for found in _longest_kinds(ranges, least_us=FILLED * MOST * (until - since)):
@@ -67,7 +71,7 @@ def repeated(timeline: Timeline, *, since: float, until: float) -> list[Step]:
 
 
 def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
-    """The ranges of each bare name on each thread that are many enough and take so long together."""
+    """Yields the ranges of each bare name on each thread that are at least REPEATS and take `least_us` together."""
     if not len(ranges):
         return
     first: dict[str, int] = {}
@@ -79,13 +83,13 @@ def _longest_kinds(ranges: Spans, *, least_us: float) -> Iterator[Spans]:
 
 
 def named(ranges: Spans, name: str) -> Bools:
-    """bool[N]: the ranges of this name; where there are none, those that have a number behind it."""
+    """Returns bool[N]: the ranges of this name; if there are none, those that have a number after it."""
     exact = ranges.where(lambda said: said == name)
     return exact if exact.any() else ranges.where(lambda said: bare(said) == name)
 
 
 def bare(name: str) -> str:
-    """`iteration` of `iteration 7` and of `iteration#7`."""
+    """Returns `iteration` for `iteration 7` and for `iteration#7`."""
     return _NUMBER.sub("", name) or name
 
 
@@ -100,9 +104,9 @@ def _in_order(found: Spans) -> list[Step]:
 
 
 def warm_up(duration_us: Sequence[float]) -> int:
-    """How many steps at the start are warm-up: one if it is much longer than the later ones, of which there are two.
+    """Returns how many steps at the start are warm-up: one if it is much longer than the later ones, at least two.
 
-    Caches fill, kernels are compiled and tuned, the allocator grows: none of it comes back in later steps.
+    Caches fill, kernels are compiled and tuned, the allocator grows: none of it recurs in later steps.
     """
     first, later = duration_us[:1], duration_us[1:]
     return int(len(later) >= 2 and first[0] > WARM_UP * float(np.median(later)))

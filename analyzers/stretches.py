@@ -1,4 +1,4 @@
-"""A stretch of a trace cut out: what a person asks to be judged, without what came before and after it."""
+"""Cuts a stretch out of a trace: the part a user asks to judge, without what comes before and after it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ RANGES_NAMED = 8
 
 
 def cut(timeline: Timeline, stretch: Stretch = WHOLE) -> Timeline:
-    """The events of a stretch: device work that starts in it, host events that reach into it, and the launches of that
-    work. Times stay as they are.
+    """Returns the events of a stretch: device work that starts in it, host events that overlap it, and the launches of
+    that work.
+
+    Times stay as they are.
 
     Raises:
-        TraceError: the trace has no range of that name, or nothing lies in that time.
+        TraceError: the trace has no range of that name, or nothing is in that time.
     """
     if stretch.step_marker is not None:
         _known(timeline, stretch.step_marker)
@@ -51,7 +53,7 @@ def cut(timeline: Timeline, stretch: Stretch = WHOLE) -> Timeline:
 
 
 def bounds(timeline: Timeline, stretch: Stretch) -> tuple[float, float]:
-    """Start and end of a stretch on the timeline's clock; infinite where nothing ends it."""
+    """Returns start and end of a stretch on the timeline's clock; infinite if it has no end."""
     first = _first_work(timeline)
     start = 0.0 if stretch.from_us is None else first + stretch.from_us
     end = np.inf if stretch.to_us is None else first + stretch.to_us
@@ -63,13 +65,13 @@ def bounds(timeline: Timeline, stretch: Stretch) -> tuple[float, float]:
 
 
 def _first_work(timeline: Timeline) -> float:
-    """When the device's first event starts; of a rank on CPUs its first operator."""
+    """Returns when the device's first event starts; for a rank on CPUs its first operator."""
     spans = timeline.ops if timeline.device_index is None else timeline.device.spans
     return float(spans.start_us.min()) if len(spans) else 0.0
 
 
 def _known(timeline: Timeline, name: str) -> Bools:
-    """bool[N]: the ranges of the name; TraceError with the names there are where it is none."""
+    """Returns bool[N]: the ranges of the name; raises TraceError with the existing names if there are none."""
     found = named(timeline.ranges, name)
     if not found.any():
         counts = Counter(bare(timeline.ranges.names[code]) for code in timeline.ranges.name.tolist())

@@ -1,7 +1,7 @@
-"""What one rank did, as columns: the form every reader gives and every measure takes.
+"""One rank's events as columns: the form every reader returns and every analysis takes.
 
-Times are microseconds from `origin_us`, the trace's own clock at its first event (float64). A *lane* is what events
-lie on: a device stream or a host thread. One timeline is one device of one process, or one rank on CPUs.
+Times are microseconds from `origin_us`, the trace's own clock at its first event (float64). A *lane* is the device
+stream or host thread of an event. One timeline is one device of one process, or one rank on CPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_TOTAL = -1
 
 
 class Activity(IntEnum):
-    """What a device event is, before its name says more."""
+    """The type of a device event, independent of its name."""
 
     KERNEL = 0
     COPY = 1  # memcpy and memset
@@ -50,7 +50,7 @@ class Spans:
         return len(self.start_us)
 
     def take(self, chosen: Bools | Ints) -> Spans:
-        """The chosen events, by mask or by index."""
+        """Returns the chosen events, by mask or by index."""
         return replace(
             self,
             start_us=self.start_us[chosen],
@@ -61,29 +61,30 @@ class Spans:
         )
 
     def unlinked(self, *, of: Ints, but: Ints) -> Spans:
-        """The same calls; those whose correlation is one `of` another device, `but` not of this, launched nothing."""
+        """Returns the same calls without correlations that are among `of` (another device's) and not among `but`
+        (this one's)."""
         if not len(of):
             return self
         elsewhere = np.isin(self.correlation, of) & ~np.isin(self.correlation, but)
         return replace(self, correlation=np.where(elsewhere, NO_CORRELATION, self.correlation))
 
     def covered(self, chosen: Bools | None = None) -> Intervals:
-        """The time covered by the chosen events (all, if not given)."""
+        """Returns the time covered by the chosen events (all, if not given)."""
         start, end = self.start_us, self.end_us
         return union(start, end) if chosen is None else union(start[chosen], end[chosen])
 
     def code(self, of: Callable[[str], int]) -> Ints:
-        """int64[N]: what `of` says of each event's name, asked once a name."""
+        """Returns int64[N]: `of` each event's name, evaluated once per name."""
         return look_up(self.names, self.name, of)
 
     def where(self, says: Callable[[str], bool]) -> Bools:
-        """bool[N]: the events whose name is such."""
-        return _said(self.names, self.name, says, np.dtype(np.bool_))
+        """Returns bool[N]: the events whose name satisfies `says`."""
+        return _evaluated(self.names, self.name, says, np.dtype(np.bool_))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What NCCL's arguments say of a communication; empty or None where they say nothing."""
+    """NCCL's arguments of a communication; empty or None if they are missing."""
 
     group: str = ""  # name and ranks of the process group: the same text on all of its ranks
     group_ranks: tuple[int, ...] = ()  # as far as the arguments list them
@@ -91,14 +92,19 @@ class Message:
     group_size: int | None = None
     size_bytes: int | None = None  # of the larger side
     dtype: str = ""  # of its elements, as torch names scalar types
-    peers: tuple[int | None, int | None] | None = None  # of a send or receive: from rank, to rank; None is itself
+    peers: tuple[int | None, int | None] | None = (
+        None  # of a send or receive: from rank, to rank; None is the rank itself
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceEvents:
-    """M events on the device. activity: int8[M], an `Activity`; group: int64[M], an index into the names of
-    "<process group's description>:<collective>" as NCCL's arguments give them, -1 if they give none; message:
-    int64[M], an index into the timeline's messages or -1."""
+    """M events on the device.
+
+    activity: int8[M], an `Activity`; group: int64[M], an index into the names of "<process group's
+    description>:<collective>" as NCCL's arguments give them, -1 if they give none; message: int64[M], an index into
+    the timeline's messages or -1.
+    """
 
     spans: Spans
     activity: npt.NDArray[np.int8]
@@ -111,8 +117,8 @@ class MemoryEvents:
     """K allocations and releases of one device's memory, in order of time.
 
     time_us: float64[K]; lane: int[K], the host thread, NO_LANE if unknown; address: int64[K], -1 if unknown;
-    change_bytes: int64[K], negative where memory was released; allocated_bytes, reserved_bytes: int64[K], the
-    allocator's totals afterwards, NO_TOTAL where the trace does not tell.
+    change_bytes: int64[K], negative for releases; allocated_bytes, reserved_bytes: int64[K], the allocator's totals
+    afterwards, NO_TOTAL if the trace does not record them.
     """
 
     source: str  # memory_events | nsys
@@ -122,7 +128,7 @@ class MemoryEvents:
     change_bytes: Ints
     allocated_bytes: Ints
     reserved_bytes: Ints
-    retries: int | None = None  # counted by the reader, where the trace tells of failed allocations
+    retries: int | None = None  # counted by the reader, if the trace records failed allocations
     refused: int = 0  # allocations that failed for good
 
     def __len__(self) -> int:
@@ -131,8 +137,11 @@ class MemoryEvents:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Timeline:
-    """One rank's events. `device_index` is None for a rank that computes on CPUs: then `device` is empty and the
-    operators on the host threads are the work."""
+    """One rank's events.
+
+    `device_index` is None for a rank that computes on CPUs: then `device` is empty and the operators on the host
+    threads are the work.
+    """
 
     path: str
     format: str
@@ -143,7 +152,7 @@ class Timeline:
     calls: Spans  # CUDA / HIP runtime and driver calls; lane = host thread
     ops: Spans  # framework operators; lane = host thread
     ranges: Spans  # annotations: record_function, NVTX; lane = host thread
-    overhead: Spans = field(default_factory=lambda: no_spans())  # of profiler and driver; threads are not told
+    overhead: Spans = field(default_factory=lambda: no_spans())  # of profiler and driver; threads are not recorded
     group_sizes: Mapping[str, int] = field(default_factory=dict)  # ranks by process group's description
     world_size: int | None = None  # ranks of the job
     messages: tuple[Message, ...] = ()
@@ -152,24 +161,26 @@ class Timeline:
     memory_limit_bytes: int | None = None  # all of the device's memory
     microbatches: int | None = None  # of a step, and how many of them the trace holds
     microbatches_traced: int | None = None
-    repeats: Repeats = ONCE  # what of the trace stands for more of itself
+    repeats: Repeats = ONCE  # parts of the trace that count several times
     dropped: tuple[Dropped, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def look_up(names: Sequence[str], column: Ints, of: Callable[[str], int]) -> Ints:
-    """int64[N] for a column of names' codes (whole numbers[N]): what `of` says of each, asked once a name in use."""
-    return _said(names, column, of, np.dtype(np.int64))
+    """Returns int64[N] for a column of names' codes (whole numbers[N]): `of` each name, evaluated once per name in
+    use."""
+    return _evaluated(names, column, of, np.dtype(np.int64))
 
 
 def in_use(count: int, column: Ints) -> Ints:
-    """int64[K]: which of the codes 0..count-1 occur in a column (whole numbers[N]), in order, without a sort."""
+    """Returns int64[K]: which of the codes 0..count-1 occur in a column (whole numbers[N]), in order, without a
+    sort."""
     seen = np.zeros(count, dtype=bool)
     seen[column] = True
     return np.flatnonzero(seen)
 
 
-def _said(names: Sequence[str], column: Ints, of: Callable[[str], int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _evaluated(names: Sequence[str], column: Ints, of: Callable[[str], int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     table = np.zeros(len(names), dtype=dtype)
     for code in in_use(len(names), column).tolist():
         table[code] = of(names[code])
@@ -177,7 +188,7 @@ def _said(names: Sequence[str], column: Ints, of: Callable[[str], int], dtype: n
 
 
 def joined(parts: Sequence[Spans]) -> Spans:
-    """The events of several Spans that share their names."""
+    """Returns the events of several Spans that share their names."""
     columns: dict[str, Any] = {
         column: np.concatenate([getattr(part, column) for part in parts])
         for column in ("start_us", "end_us", "name", "lane", "correlation")

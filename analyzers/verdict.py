@@ -1,6 +1,6 @@
-"""From findings to a verdict: the wall that costs most, or undetermined and why.
+"""Turns findings into a verdict: the wall that costs most, or undetermined and why.
 
-A wrong wall sends a night of cluster time in the wrong direction, so thin evidence gives no wall.
+A wrong wall sends hours of cluster time in the wrong direction, so thin evidence gives no wall.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ THRESHOLDS = {
     "unattributed": 0.15,  # at most
     "share": 0.05,  # at least, of the leading wall
     "margin": 0.02,  # at least, of the leading wall over the next
-    "compute_bound": 0.80,  # of compute in a step that nothing else holds up
+    "compute_bound": 0.80,  # share of compute in a step with no other large loss
 }
-WORTH_SAYING = 0.005  # of the step: a smaller wall is not said to be next
+WORTH_SAYING = 0.005  # of the step: a smaller wall is not named as next
 WAITING = "waiting for slower ranks"
 BUBBLE = "the pipeline's bubble"
 OTHER_STREAMS = "work that was launched but waits for another stream, a copy or an event"
 TURNAROUND = "the gap between queued kernels"
 NOT_IN_THE_TRACE = "idle time whose cause is not in the trace"
 ONE_WAY_COPIES = "copying input or weights under no compute"
-PERHAPS = 0.5  # of what may be waiting: as much is taken to be, where nothing says how much
+EXPECTED_WAITING = 0.5  # share of possible waiting that is assumed to be waiting
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """What the abstentions look at: the job, the leading wall and the next, the largest loss that is no wall, by how
-    much of the step the wall leads (half of what may be waiting left out of the next), and all findings."""
+    """The input of the abstentions.
+
+    The job, the leading wall and the next, the largest loss that is not a wall, the share of the step by which the
+    wall leads (half of what may be waiting left out of the next), and all findings.
+    """
 
     job: Job
     leader: WallFinding
@@ -45,7 +48,7 @@ class _Case:
 
 
 def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, float]:
-    """The largest loss that is no wall, in words, and its share of the step."""
+    """Returns the largest loss that is not a wall, in words, and its share of the step."""
     step = job.step
     if step is None:
         return "", 0.0
@@ -65,7 +68,7 @@ def lost_elsewhere(job: Job, findings: Sequence[WallFinding]) -> tuple[str, floa
 
 
 def _cut_short(case: _Case) -> str | None:
-    """Profilers write the device's events after the host's: what is left of a cut trace looks like a slow host."""
+    """Abstains on cut traces: profilers write the device's events last, so that the rest looks like a slow host."""
     cut = case.job.cut_short
     if not cut:
         return None
@@ -97,7 +100,7 @@ def _nothing_stands_out(case: _Case) -> str | None:
 def _no_wall_is_larger(case: _Case) -> str | None:
     what, share = case.elsewhere
     late = case.job.late if what == WAITING else None
-    # what holds up the late rank is what the others wait for: one loss, seen twice
+    # the late rank's delay and the others' waiting are one loss, counted twice
     its_own = late is not None and late.part is not None and late.part.split(":")[0] == case.leader.wall
     margin = THRESHOLDS["margin"] if its_own else -THRESHOLDS["margin"]
     if share <= max(case.leader.share + margin, THRESHOLDS["share"]):
@@ -108,8 +111,10 @@ def _no_wall_is_larger(case: _Case) -> str | None:
 
 
 def _may_be_waiting(case: _Case) -> str | None:
-    """Communication that leads only through what may be waiting for other ranks, or of which that is the larger part:
-    a rank without a trace that is as late in every layer looks like slow transfers, and lengthens them unevenly."""
+    """Abstains if communication leads only by possible waiting for other ranks, or if that is its larger part.
+
+    An untraced rank that is as late in every layer looks like slow transfers, and lengthens them unevenly.
+    """
     step = case.job.step
     if step is None or case.leader.wall is not Wall.COMMUNICATION:
         return None
@@ -125,7 +130,7 @@ def _may_be_waiting(case: _Case) -> str | None:
 
 
 def _another_stage(case: _Case) -> str | None:
-    """A wall of the slowest stage only, where another stage that is not traced may be as slow and lose by another."""
+    """Abstains if another, untraced stage may be as slow as the slowest one and have another leading wall."""
     job, leader = case.job, case.leader
     if leader.least_us is None:
         return None
@@ -141,7 +146,7 @@ def _another_stage(case: _Case) -> str | None:
 
 
 def _surely_us(job: Job, finding: WallFinding) -> float:
-    """What of a wall comes back however the ranks are that were not traced."""
+    """Returns the part of a wall that is recoverable whatever the untraced ranks do."""
     us = finding.recoverable_us if finding.least_us is None else finding.least_us
     if finding.wall is not Wall.COMMUNICATION or job.step is None:
         return us
@@ -149,7 +154,7 @@ def _surely_us(job: Job, finding: WallFinding) -> float:
 
 
 def _may_be_the_hosts(case: _Case) -> str | None:
-    """Work that was launched waits on an idle device for nothing that the trace shows: that may be the host's too."""
+    """Abstains if idle time with launched work, for no cause in the trace, could make the host the larger wall."""
     step, host = case.job.step, next((f for f in case.findings if f.wall is Wall.HOST), None)
     if step is None or host is None or case.leader is host:
         return None
@@ -186,18 +191,20 @@ BETWEEN_TWO = (_too_close, _may_be_the_hosts)
 
 
 def _rivals(case: _Case, abstain: Callable[[_Case], str | None]) -> list[Wall]:
-    """What the leading wall cannot be told from."""
+    """Returns the walls that could be the leading one instead."""
     if abstain is _may_be_the_hosts:
         return [Wall.HOST]
     return [case.next.wall] if case.next else []
 
 
 def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
-    """The verdict on findings that are sorted, largest first."""
+    """Returns the verdict on findings that are sorted, largest first."""
     failure = job.outcome.failure
     memory = next((f for f in findings if f.wall is Wall.MEMORY), None)
     out_of_memory = failure is not None and failure.kind == "oom"
-    if memory is not None and (out_of_memory or job.step is None):  # without time only failed allocations are told
+    if memory is not None and (
+        out_of_memory or job.step is None
+    ):  # without step times only failed allocations are evidence
         rest = [f for f in findings if f is not memory]
         return Diagnosis(wall=Wall.MEMORY, margin=1.0, because=memory.evidence[0], walls=[memory, *rest], quoted=[0])
     if not findings:
@@ -234,19 +241,22 @@ def conclude(job: Job, findings: Sequence[WallFinding]) -> Diagnosis:
 
 
 def _worth(job: Job, finding: WallFinding) -> float:
-    """Share of the step, with what of the bubble goes with it."""
+    """Returns the finding's share of the step, with the part of the bubble that it would save."""
     return finding.share + job.share(finding.bubble_us)
 
 
 def _expected(job: Job, finding: WallFinding) -> float:
-    """The same without half of what may be waiting."""
+    """Returns the same without half of what may be waiting."""
     maybe = job.step.may_wait_share if job.step and finding.wall is Wall.COMMUNICATION else 0.0
-    return _worth(job, finding) * (1 - PERHAPS * maybe)
+    return _worth(job, finding) * (1 - EXPECTED_WAITING * maybe)
 
 
 def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
-    """The wall to name first, if any. Communication gives way to a wall as large, but for the margin, where less of it
-    is expected to be transfer."""
+    """Returns the findings, the wall to name first.
+
+    Communication comes after a wall as large, within the margin, if less of communication is expected to be
+    transfer.
+    """
     ranked = sorted(findings, key=lambda one: -_worth(job, one))
     first, *others = ranked
     if first.wall is not Wall.COMMUNICATION or not others:
@@ -257,9 +267,9 @@ def _ranked(job: Job, findings: Sequence[WallFinding]) -> list[WallFinding]:
 
 
 def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | None:
-    """A step that is nearly all compute, with nothing else to gain: its wall is compute, whatever its rate.
+    """Returns compute as the wall of a step that is nearly all compute, with nothing else to gain; else None.
 
-    The margin then is the share of compute over the share of the largest other wall.
+    Compute is the wall whatever its rate. The margin is the share of compute less the largest other loss.
     """
     compute = next((f for f in findings if f.wall is Wall.COMPUTE), None)
     if job.step is None or compute is None or job.outcome.attained is not None:
@@ -275,13 +285,13 @@ def _bound_by_compute(job: Job, findings: Sequence[WallFinding]) -> Diagnosis | 
 
 
 def _quoted(leader: WallFinding) -> list[int]:
-    """Returns which lines of the leader's evidence the verdict says: the first, and how much of it is hidden."""
+    """Returns the lines of the leader's evidence that the verdict quotes: the first, and how much of it is hidden."""
     hidden = (at for at, line in enumerate(leader.evidence) if at and " is hidden" in line)
     return [0, *([at] if (at := next(hidden, None)) is not None else [])]
 
 
 def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence[int]) -> str:
-    """The leader's figures in a sentence; that bounds overlap is said where there are two of them."""
+    """Returns the leader's figures in a sentence; notes that bounds overlap if there are two of them."""
     worth = [f for f in others[:1] if f.share >= WORTH_SAYING]
     after = [f"; next is {f.wall} with {percent(f.share)} (walls overlap and do not add up)" for f in worth]
     return (
@@ -291,7 +301,7 @@ def _reason(leader: WallFinding, others: Sequence[WallFinding], quoted: Sequence
 
 
 def _faster(bound: float | None) -> str:
-    """A bound on the speed in words: percents up to twice as fast, then times."""
+    """Returns a bound on the speed in words: percents up to twice as fast, then times."""
     if bound is None:
         return ""
     return f" (steps {percent(bound)} faster)" if bound < 1 else f" (steps {1 + bound:.1f}x as fast)"

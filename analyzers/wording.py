@@ -1,4 +1,4 @@
-"""Times, shares and names in the plain words of evidence."""
+"""Words times, shares and names for evidence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACTIVITY_NAMES = {
     "python": "Python between operators",
     "outside_calls": "code outside CUDA calls (operators were not recorded)",
 }
-PART_NAMES = {  # classes whose name says little
+PART_NAMES = {  # classes with an uninformative name
     "compute": "compute of every class (a slower device?)",
     "gemm": "GEMMs",
     "dense": "compute that does not depend on the routing",
@@ -43,7 +43,7 @@ PART_NAMES = {  # classes whose name says little
 
 
 def part_name(part: str) -> str:
-    """A part of a rank's step: `experts`, `host:data_loading`, `ep_combine`."""
+    """Returns the words for a part of a rank's step: `experts`, `host:data_loading`, `ep_combine`."""
     what, _, activity = part.partition(":")
     if activity:
         return f"the {what} ({ACTIVITY_NAMES.get(activity, activity)})"
@@ -51,7 +51,7 @@ def part_name(part: str) -> str:
 
 
 def recorded(microbatches: int | None, traced: int | None, times: Sequence[float]) -> list[str]:
-    """What a trace holds of each step, in a line; none where it holds all. times: how often each window counts."""
+    """Returns a line on what a trace holds of each step; empty if it holds all. times: how often each window counts."""
     counted = f"repeated windows count {_from_to(times)} times" if times else ""
     if microbatches is None or traced is None or (traced == microbatches and not times):
         return [counted] if counted else []
@@ -65,14 +65,14 @@ def _from_to(values: Sequence[float]) -> str:
 
 
 def ms(us: float) -> str:
-    """Milliseconds with a digit after the point where it says something: 140, 21, 3.2, 0.05."""
+    """Returns milliseconds with as many digits as are significant: 140, 21, 3.2, 0.05."""
     value = us / 1000
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
     return f"{value:.{digits}f}"
 
 
 def short(us: float) -> str:
-    """The time of one kernel or launch, with its unit: 8 µs, 38 µs, 1.2 ms."""
+    """Returns the time of one kernel or launch, with its unit: 8 µs, 38 µs, 1.2 ms."""
     return f"{us:.3g} µs" if us < 1000 else f"{ms(us)} ms"
 
 

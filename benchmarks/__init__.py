@@ -1,1 +1,1 @@
-"""Every figure the README claims, as a command: `python -m benchmarks.<name>`."""
+"""Measures every figure the README claims, one command each: `python -m benchmarks.<name>`."""

@@ -1,7 +1,8 @@
-"""Real Megatron-Bridge without a GPU: what its configuration classes import, and do not need, stands in as empty names.
+"""Imports real Megatron-Bridge without a GPU: packages that its configuration classes import but do not use are empty
+stubs.
 
 Nothing of Bridge is changed. `REPLACED` are packages that only GPUs have or that only data and logging use; of
-Transformer Engine a version alone is asked.
+Transformer Engine only the version is read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ REPLACED = frozenset(
     )
 )
 TE_VERSION = "2.17.0"
-# What Bridge is read with: the small packages of its own requirements
+# packages needed to import Bridge: the small ones of its own requirements
 PACKAGES = (
     "megatron-bridge==0.3.1 omegaconf hydra-core==1.3.2 antlr4-python3-runtime==4.9.3 'transformers<5' "
     "'tokenizers<0.23' 'huggingface_hub<1' safetensors regex einops six triton requests urllib3 idna certifi "
@@ -42,7 +43,8 @@ PACKAGES = (
 
 
 class _AnyName(ABCMeta):
-    """Classes of which every attribute exists: another such class. Called, they give an empty object."""
+    """Metaclass of classes on which every attribute exists, as another such class; calling one returns an empty
+    object."""
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         if cls.__bases__ == (object,):
@@ -59,7 +61,7 @@ class _AnyName(ABCMeta):
 
 
 class _Empty(ModuleType):
-    """A package of which every name exists: capitalised ones are classes, others packages of the same kind."""
+    """A package in which every name exists: capitalised ones are classes, others packages of the same kind."""
 
     __path__: ClassVar[list[str]] = []  # type: ignore[misc]
     __version__ = TE_VERSION
@@ -73,7 +75,7 @@ class _Empty(ModuleType):
         return made
 
     def __call__(self, *arguments: Any, **_: Any) -> Any:
-        """A decorator, with words of its own or without, leaves what it decorates as it is."""
+        """Returns the decorated function unchanged, for decorators with or without arguments."""
         return arguments[0] if arguments and callable(arguments[0]) else lambda decorated: decorated
 
 
@@ -86,7 +88,7 @@ def _module(name: str) -> ModuleType:
 
 
 class _FusedAdam:
-    """Transformer Engine's: its parameters are asked for."""
+    """A stub of Transformer Engine's class: its parameters are inspected."""
 
     def __init__(self, *, master_weight_dtype: Any = None, exp_avg_dtype: Any = None, exp_avg_sq_dtype: Any = None,
                  use_decoupled_grad: bool = False, store_param_remainders: bool = False) -> None: ...  # fmt: skip
@@ -105,7 +107,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def missing() -> str | None:
-    """What to do where Bridge cannot be read; None where it can."""
+    """Returns what to install if Bridge cannot be imported; None if it can."""
     if folder := os.environ.get("MEGATRON_BRIDGE"):
         _unpacked(folder)
     found = [name for name in ("omegaconf", "hydra", "transformers") if importlib.util.find_spec(name) is None]
@@ -120,7 +122,7 @@ def missing() -> str | None:
 
 
 def _unpacked(folder: str) -> None:
-    """An unpacked wheel, with the Megatron-Core that its release goes with where a checkout of it is named."""
+    """Adds an unpacked wheel to the path, with the Megatron-Core of its release if a checkout of that is given."""
     if not hasattr(typing, "override"):  # of Python 3.12, which 0.4 and later are written for
         typing.override = lambda method: method  # type: ignore[attr-defined]
     if (named := checkout()) is not None:
@@ -153,7 +155,7 @@ def prepare(*, gpu: tuple[int, int] = (9, 0), name: str = "NVIDIA H100") -> None
 
 
 def _with_kernels() -> None:
-    """Kernels of Transformer Engine that Megatron-Core looks for before it lets a recipe fuse."""
+    """Adds stubs of Transformer Engine kernels that Megatron-Core looks for before it lets a recipe fuse."""
     for path in ("models.common.embeddings.rope_utils", "transformer.moe.moe_utils"):
         module = import_module(f"megatron.core.{path}")
         for name in (name for name in vars(module) if name.startswith("fused_") and getattr(module, name) is None):
@@ -161,7 +163,7 @@ def _with_kernels() -> None:
 
 
 def set_device(major: int, name: str) -> None:
-    """What Bridge asks the device for: its generation decides which dispatchers it accepts."""
+    """Sets the device properties that Bridge reads: the generation decides which dispatchers it accepts."""
     import torch
 
     properties = type("Properties", (), {"major": major, "minor": 0, "name": name, "total_memory": 80 * 2**30})

@@ -1,10 +1,10 @@
-"""What starting the ranks of a burst takes, by the way they are launched: the same four CPU ranks, cold and warm.
+"""Measures how long starting the ranks of a burst takes, by launcher: the same four CPU ranks, cold and warm.
 
     python -m benchmarks.burst_startup [WAY…]
 
-Ways: local (four ranks of this machine), allocation (one step of a Slurm job, two nodes), per-burst (a job a burst),
-hosts (two hosts over ssh). Needs root and Slurm, and sshd for the last. Start-up is a burst's wall-clock time without
-building the model and its steps. Medians of the bursts after the first where ranks stay warm.
+Ways: local (four ranks of this machine), allocation (one step of a Slurm job, two nodes), per-burst (one job per
+burst), hosts (two hosts over ssh). Needs root and Slurm, and sshd for the last. Start-up is a burst's wall-clock
+time without building the model and its steps. Medians of the bursts after the first where ranks stay warm.
 """
 
 from __future__ import annotations
@@ -84,20 +84,20 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 
 
 def startups(way: str) -> list[float]:
-    """Seconds of each burst, the first on fresh ranks."""
+    """Returns seconds of each burst, the first on fresh ranks."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "way").mkdir()
         with WAYS[way](folder / "way") as (launcher, nodes):
-            asked = recipe(launcher, nodes)
+            base = recipe(launcher, nodes)
             engine = MegatronEngine(folder / "engine")
             try:
                 for number in range(1, BURSTS + 1):
                     began = time.monotonic()
-                    outcome = engine.run(Burst(number=number, recipe=asked, folder=folder / f"{number:04d}"))
+                    outcome = engine.run(Burst(number=number, recipe=base, folder=folder / f"{number:04d}"))
                     assert outcome.failure is None, outcome.failure
-                    steps = asked.burst.warmup_steps + asked.burst.measure_steps
+                    steps = base.burst.warmup_steps + base.burst.measure_steps
                     spent = outcome.setup_s + steps * median(outcome.step_us) / 1e6
                     found.append(time.monotonic() - began - spent)
             finally:

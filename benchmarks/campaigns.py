@@ -1,10 +1,10 @@
-"""Does the tuner reach what an expert reached? Published trajectories replayed on one simulated machine each.
+"""Compares the tuner with experts: published trajectories replayed on one simulated machine each.
 
     python -m benchmarks.campaigns [--only WORDS] [--budget K]
 
-A case of data/campaigns.csv is a recipe and what its experts changed, one by one, as far as knobs can say it. The
-machine is the default one with its compute and host slowed (or sped up) alike until the first recipe has its published
-rate; then the expert's recipes and the tuner run on it side by side, case by case. A step counts as found after the
+A case of data/campaigns.csv is a recipe and what its experts changed, one by one, as far as knobs can express it.
+The machine is the default one with its compute and host slowed (or sped up) alike until the first recipe has its
+published rate; then the expert's recipes and the tuner run on it, case by case. A step counts as found after the
 first burst from which on what would be exported has every value that the step set.
 """
 
@@ -42,7 +42,7 @@ BUDGET = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """`recipe` is None where no knob stands for the change. Rates are tokens/s/GPU."""
+    """One change of an expert. `recipe` is None if no knob expresses it. Rates are tokens/s/GPU."""
 
     change: str
     published: float
@@ -79,9 +79,9 @@ def _case(name: str, rows: Sequence[dict[str, str]]) -> Case:
     for number, row in enumerate(rows):
         sets = json.loads(row["sets"]) if number and row["sets"] else {}
         recipe = recipe.replace(sets)
-        told = bool(row["sets"])
+        expressed = bool(row["sets"])
         published = _published(recipe, row)
-        steps.append(Step(change=row["change"], published=published, sets=sets, recipe=recipe if told else None))
+        steps.append(Step(change=row["change"], published=published, sets=sets, recipe=recipe if expressed else None))
     return Case(name=name, note=rows[0]["note"], steps=tuple(steps))
 
 
@@ -99,7 +99,7 @@ def _published(recipe: Recipe, row: dict[str, str]) -> float:
 
 
 def fitted_machine(recipe: Recipe, tokens_per_s_per_gpu: float) -> Machine:
-    """On which the recipe has this rate, or the nearest to it within `FURTHEST`."""
+    """Returns the machine on which the recipe has this rate, or the nearest to it within `FURTHEST`."""
     low, high = -math.log(FURTHEST), math.log(FURTHEST)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -120,8 +120,11 @@ def _slowed(factor: float) -> Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Rates are true on the case's machine, tokens/s/GPU; 0: it does not fit. `found` is by replayed step, in bursts
-    after the base's; None: never."""
+    """The replay of one case.
+
+    Rates are true on the case's machine, tokens/s/GPU; 0: it does not fit. `found` is by replayed step, in bursts
+    after the base's; None: never.
+    """
 
     case: Case
     machine: Machine
@@ -131,7 +134,7 @@ class Replay:
 
     @property
     def bursts_to_expert(self) -> int | None:
-        """Until what would be exported is as fast as the expert's last recipe."""
+        """Returns bursts until what would be exported is as fast as the expert's last recipe; None if it never is."""
         end = self.expert[-1]
         return next((bursts for bursts, rate in enumerate(self.tuned) if end and rate >= end), None)
 
@@ -158,7 +161,7 @@ def _on(recipe: Recipe, machine: Machine) -> Recipe:
 
 
 def _found(sets: dict[str, Any], exported: Sequence[Recipe | None]) -> int | None:
-    """The first burst from which on every value of the step stays."""
+    """Returns the first burst from which on every value of the step stays; None if there is none."""
     since = None
     for bursts, recipe in enumerate(exported):
         has = recipe is not None and all(_same(recipe.knob(name), value) for name, value in sets.items())
@@ -171,7 +174,7 @@ def _same(value: object, wanted: object) -> bool:
 
 
 def table_of(found: Replay) -> Table:
-    """A row each step: published and simulated rates over the first recipe's, and when the tuner has it."""
+    """Returns a row per step: published and simulated rates over the first recipe's, and when the tuner has it."""
     columns = [Column(name, justify="right") for name in ("published", "simulated", "tuner has it after")]
     title = f"{found.case.name} ({found.machine.name}; {found.case.note})"
     table = Table("expert's step", *columns, box=None, title=title, title_justify="left")
@@ -185,7 +188,7 @@ def table_of(found: Replay) -> Table:
 
 
 def told(found: Replay) -> str:
-    """Where the tuner ends, over the expert's last recipe."""
+    """Returns a line on the tuner's last recipe, over the expert's last one."""
     end, last = found.expert[-1], found.tuned[-1]
     reached = found.bursts_to_expert
     when = "never as fast as the expert's end" if reached is None else f"as fast as the expert's end after {reached}"

@@ -1,9 +1,9 @@
-"""How long does `check` take? Prints the time of one check, of a thousand, and of finding the nearest legal recipe.
+"""Measures `check`: the time of one check, of a thousand, and of finding the nearest legal recipe.
 
     python -m benchmarks.check_speed [--facts DIR]
 
-The recipes are NVIDIA's hand-tuned ones (`data/tuned_recipes.json`) and, legal and not, the examples of every
-rule; reading files and imports are not counted. CPU time of one core.
+The recipes are NVIDIA's hand-tuned ones (`data/tuned_recipes.json`) and, legal and not, the examples of every rule;
+reading files and imports are not counted. CPU time of one core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def examples() -> list[Recipe]:
 
 
 def mean_ms(function: Callable[[Recipe], object], recipes: Sequence[Recipe]) -> float:
-    """Of one call, in milliseconds: the median of several rounds over all recipes."""
+    """Returns milliseconds per call: the median of several rounds over all recipes."""
     rounds = []
     for _ in range(ROUNDS):
         start = time.process_time()

@@ -1,11 +1,11 @@
-"""How close to the best does the tuner come? A small CPU space is measured whole, then tuned: prints tuned / best.
+"""Compares the tuner's recipe with the best of a small CPU space that is measured whole: prints tuned / best.
 
     python -m benchmarks.cpu_optimum [--budget 8] [--repeats 3]
 
 Two ranks on this machine, real Megatron-Core. Every legal recipe of `SPACE` is run once on warm ranks; then the
-tuner starts from the worst corner, with all other knobs frozen; at the end its recipe and the best few of the
-table are run again, interleaved, and compared by median step time; beside it by the ranks' CPU time, which neighbours
-on a busy machine change less. Takes about ten minutes on 2 cores.
+tuner starts from the worst corner, with all other knobs frozen; at the end its recipe and the best few of the table
+are run again, interleaved, and compared by median step time; also by the ranks' CPU time, which neighbours on a busy
+machine change less. Takes about ten minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FINALISTS = 3
 
 
 def legal_recipes(base: Recipe) -> Iterator[Recipe]:
-    """Every legal point of SPACE, once: what TP and full recompute bring along is set with them."""
+    """Yields every legal point of SPACE, once, with the knobs that TP and full recompute need."""
     seen = set()
     for values in itertools.product(*SPACE.values()):
         recipe = with_companions(base.replace(dict(zip(SPACE, values, strict=True))))
@@ -76,7 +76,7 @@ class Stopwatch:
         self.cpu_us: dict[str, list[float]] = {}
 
     def run(self, recipe: Recipe) -> float | None:
-        """Median step time in µs over every run of this recipe so far, None if it failed."""
+        """Returns the median step time in µs over every run of this recipe so far, None if it failed."""
         self._count += 1
         outcome = self._engine.run(Burst(number=self._count, recipe=recipe, folder=self._folder / f"{self._count:04d}"))
         if outcome.failure is not None:
@@ -88,7 +88,7 @@ class Stopwatch:
 
 
 def tune(base: Recipe, folder: Path, budget: int) -> Recipe:
-    """The tuner's own command on the worst corner, with everything outside SPACE frozen."""
+    """Runs the tuner's own command on the worst corner, with everything outside SPACE frozen."""
     movable = {*SPACE, "sequence_parallel", "expert_tensor_parallel_size", "recompute_method", "recompute_num_layers"}
     frozen = tuple(sorted(set(KNOBS) - movable))
     start = with_companions(base.replace(WORST))
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def report(stopwatch: Stopwatch, finalists: list[Recipe], tuned: Recipe, repeats: int) -> None:
-    """Interleaved repeats of the table's best and of the tuned recipe; the ratio of their throughputs."""
+    """Repeats the table's best and the tuned recipe, interleaved, and prints the ratio of their throughputs."""
     contenders = {recipe.digest(): recipe for recipe in [*finalists, tuned]}
     stopwatch.step_us.clear()
     stopwatch.cpu_us.clear()

@@ -1,4 +1,4 @@
-"""Recipes drawn at random: a hand-tuned one of benchmarks/data, with a few of its knobs moved, legal as ever."""
+"""Recipes drawn at random: a hand-tuned one of benchmarks/data, with a few of its knobs moved, always legal."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ MOVES: dict[str, list[dict[str, Any]]] = {
 
 @cache
 def tuned() -> tuple[Recipe, ...]:
-    """One recipe of every task."""
+    """Returns one recipe of every task."""
     return tuple(recipes[0] for recipes in cells().values())
 
 
 def draw_recipe(dice: Random) -> Recipe:
-    """A tuned recipe with up to three groups of knobs moved."""
+    """Returns a tuned recipe with up to three groups of knobs moved."""
     for _ in range(TRIES):
         recipe = dice.choice(tuned())
         for name in dice.sample(sorted(MOVES), dice.randint(0, 3)):

@@ -1,7 +1,8 @@
-"""How long a dry run takes, and how far weights, gradients and optimizer of the real Megatron-Core lie from ours.
+"""Measures dry runs: their duration, and how far weights, gradients and optimizer of real Megatron-Core differ from the
+estimate.
 
-`python -m benchmarks.dry_run` prints a row a layout, at the world sizes of production runs; nothing here needs a GPU.
-Seconds are those of the command's child process from its start, imports included.
+`python -m benchmarks.dry_run` prints one row per layout, at the world sizes of production runs; nothing here needs a
+GPU. Seconds are those of the command's child process from its start, imports included.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How good the estimates are: every figure the documentation claims of them.
+"""Measures the accuracy of the estimates: every figure the documentation claims of them.
 
     python -m benchmarks.estimate_accuracy memory [--facts DIR] [--write]
     python -m benchmarks.estimate_accuracy time [--facts DIR] [--write]
 
-`--write` makes the tables again that every estimate quotes, in `trainer/estimate/memory` and `trainer/estimate/time`:
+`--write` rewrites the tables that every estimate quotes, in `trainer/estimate/memory` and `trainer/estimate/time`:
 `memory_calibration.csv`; `time_calibration.csv` and the fitted values of `constants.csv` (some minutes).
 """
 
@@ -115,7 +115,7 @@ def _print_published(console: Console, title: str, rows: Sequence[Published]) ->
 
 
 def _rows_per_s() -> float:
-    """Over random layouts of one model, split included."""
+    """Returns estimates per second over random layouts of one model, split included."""
     random = np.random.default_rng(0)
     sizes = {"tensor": (1, 2, 4), "pipeline": (1, 2, 4, 8, 16), "expert": (8, 16, 32, 64), "context": (1, 2, 4)}
     columns = {
@@ -144,7 +144,7 @@ def step_time(facts: Path, *, write: bool) -> None:
     )
     for why, count in Counter(each.why for each in left_out).most_common():
         console.print(f"  {count:4} {why}", highlight=False)
-    # Matched pairs are fitted to beside the runs, and judged by nothing
+    # matched pairs are fitted to in addition to the runs, and not judged on
     fit = Fit([*runs, *read_pairs(facts=facts)], rows=list(constant_table().values()), predict=estimated_log_rates)
     theta = fit.solve(fit.start, np.ones(len(fit.runs)), steps=STEPS)
     judged = slice(len(runs))
@@ -188,7 +188,7 @@ def _print_cells(console: Console, runs: Sequence[Run], errors: Floats) -> None:
 
 
 def _print_pairs(console: Console, fit: Fit, theta: Floats, judged: int) -> None:
-    """Matched A/B measurements: how much faster, measured and by the model."""
+    """Prints matched A/B measurements: how much faster, measured and by the model."""
     errors = fit.errors(theta)
     for index in range(judged, len(fit.runs), 2):
         before, after = fit.runs[index : index + 2]

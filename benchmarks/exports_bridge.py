@@ -1,11 +1,11 @@
-"""What Megatron-Bridge makes of our overrides: its own recipes, its own override code, its own validation, no GPU.
+"""Checks the exported overrides with real Megatron-Bridge: its recipes, its override code, its validation, no GPU.
 
-`python -m benchmarks.exports_bridge` lays every recipe of `data/tuned_recipes.json` over NVIDIA's Bridge recipe of the
-same model as it ships, over that recipe without `comm_overlap` and with a named precision, and over one that says the
-contrary of most knobs; each for a world as large as the recipe's, on the GPU it names. Every knob of the final
-configuration is compared with the recipe's. Bridge loads its models' sizes from the Hugging Face hub: its own provider
-of the same model stands in. What has to be installed is said where it is not there; 0.5 and later want transformers 5
-(0.5.0 was read with 5.8.1, 0.6.2 with 5.23.0).
+`python -m benchmarks.exports_bridge` applies every recipe of `data/tuned_recipes.json` to NVIDIA's Bridge recipe of
+the same model as it ships, to that recipe without `comm_overlap` and with a named precision, and to one that sets
+most knobs to the opposite; each for a world as large as the recipe's, on the GPU it names. Every knob of the final
+configuration is compared with the recipe's. Bridge loads its models' sizes from the Hugging Face hub: its own
+provider of the same model replaces that. If Bridge is not installed, it prints what to install; 0.5 and later want
+transformers 5 (0.5.0 was read with 5.8.1, 0.6.2 with 5.23.0).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _named(prefix: str, path: str) -> Any:
 
 
 def _local_models() -> None:
-    """Bridge's providers in place of configurations from the hub."""
+    """Replaces configurations from the hub by Bridge's providers."""
     from megatron.bridge import AutoBridge
 
     def from_hub(name: str, **_: Any) -> Any:
@@ -79,7 +79,8 @@ def _local_models() -> None:
 
 
 def _provider(name: str) -> Any:
-    """Bridge's own of that model; since 0.4 it makes them of what the hub says, for which our preset stands in."""
+    """Returns Bridge's own provider of that model; since 0.4, which makes them of the hub's configuration, of our
+    preset."""
     models = "megatron.bridge.models."
     if find_spec(models + PROVIDERS[name].partition(":")[0]) is not None:
         return _named(models, PROVIDERS[name])()
@@ -91,21 +92,21 @@ def _provider(name: str) -> Any:
 
 
 def shipped(config: Any) -> None:
-    """The Bridge recipe as it is."""
+    """Leaves the Bridge recipe as it is."""
 
 
 def bare(config: Any) -> None:
-    """Nothing where our overrides would find an object."""
+    """Removes the objects that the overrides would set fields of."""
     config.comm_overlap, config.mixed_precision = None, None
 
 
 def by_name(config: Any) -> None:
-    """Precision by name, which is laid over everything."""
+    """Sets precision by name, which is applied over everything."""
     config.comm_overlap, config.mixed_precision = None, "bf16_mixed"
 
 
 def contrary(config: Any) -> None:
-    """Most knobs the other way round, both objects filled."""
+    """Sets most knobs to the opposite, with both objects filled."""
     from megatron.bridge.training.comm_overlap import CommOverlapConfig, userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192
     from megatron.bridge.training.mixed_precision import bf16_with_mxfp8_mixed
 
@@ -135,7 +136,7 @@ VARIANTS: tuple[Callable[[Any], None], ...] = (shipped, bare, by_name, contrary)
 
 
 def configured(base: Any, recipe: Recipe, version: tuple[int, ...]) -> Any:
-    """The final configuration, as `pretrain` would have it. Raises what Bridge raises."""
+    """Returns the final configuration, as `pretrain` would have it. Raises what Bridge raises."""
     from megatron.bridge.training.config import runtime_config_update
     from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 
@@ -145,7 +146,8 @@ def configured(base: Any, recipe: Recipe, version: tuple[int, ...]) -> Any:
 
 
 def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[tuple[str, Any, Any, bool]]:
-    """(knob or field, the recipe's value, Bridge's, the same) of all that act and were not said to be lost."""
+    """Yields (knob or field, the recipe's value, Bridge's, true if the same) of all that act and were not reported
+    as lost."""
     lost = {each.what for each in unsaid(recipe, version)}
     for knob in KNOBS.values():
         seen = knob.name in READ or _section(config, knob) is not None
@@ -161,7 +163,7 @@ def compared(config: Any, recipe: Recipe, version: tuple[int, ...]) -> Iterator[
 
 
 MISSING = object()
-RENAMED = {"gdn": "gated_delta_net"}  # what newer Megatron-Core puts in its place, the same thing
+RENAMED = {"gdn": "gated_delta_net"}  # newer Megatron-Core's name of the same value
 LAID, ACCEPTED = "laid over a base", "accepted by Bridge"
 FORESEEN, UNFORESEEN = "refused by Bridge, and by check --for with its reason", "refused by Bridge though check accepts"
 ALTERED = "altered silently"
@@ -174,7 +176,7 @@ def _section(config: Any, knob: Knob) -> Any:
 
 
 def _read(config: Any, knob: Knob) -> Any:
-    """The value in the field of Megatron-Core that the knob is."""
+    """Returns the value in the knob's field of Megatron-Core."""
     return _plain(getattr(_section(config, knob), knob.megatron_core or "", MISSING))
 
 
@@ -211,7 +213,7 @@ def _layout(config: Any, _: Knob) -> Any:
 
 
 def _router_dtype(config: Any, _: Knob) -> Any:
-    """By its short name: later releases of Megatron-Core put the dtype in its place."""
+    """Returns the dtype by its short name: later releases of Megatron-Core put the dtype in its place."""
     found = _plain(config.model.moe_router_dtype)
     return {"float32": "fp32", "float64": "fp64"}.get(found, found)
 
@@ -254,7 +256,7 @@ def _asked(recipe: Recipe, knob: Knob) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Enums by name, dtypes without their module, lists as the sets they are."""
+    """Returns enums by name, dtypes without their module, lists sorted, as they are sets."""
     if isinstance(value, list | tuple):
         plain = [_plain(each) for each in value]
         return sorted(plain) if all(isinstance(each, str) for each in plain) else plain
@@ -310,7 +312,7 @@ def _report(every: int, show: int) -> int:
 
 
 def _base(model: str) -> Any:
-    """NVIDIA's recipe of the model; None where the release has none of that name, or none made without the hub."""
+    """Returns NVIDIA's recipe of the model; None if the release has none of that name, or none made without the hub."""
     try:
         return _named(RECIPES, BASES[model])()
     except (ImportError, AttributeError, KeyError, TypeError, OSError) as error:
@@ -325,7 +327,7 @@ def _one(
     count[LAID] += 1
     try:
         config = configured(base, recipe, version)
-    except Exception as error:  # whatever Bridge says is the finding
+    except Exception as error:  # Bridge's message is the result
         ours = refused(recipe, ".".join(map(str, version)))
         why, by = " ".join(str(error).split())[:150], f", by check too: {ours[0].rule}" if ours else ""
         count[FORESEEN if ours else UNFORESEEN] += 1

@@ -1,6 +1,6 @@
-"""How far our FLOPs a token lie from the ratio of published TFLOPS to published tokens/s, by model.
+"""Compares our FLOPs per token with the ratio of published TFLOPS to published tokens/s, by model.
 
-`python -m benchmarks.flops` prints a row a model, task and sequence length, pre-training first. Rows whose tokens/s
+`python -m benchmarks.flops` prints one row per model, task and sequence length, pre-training first. Rows whose tokens/s
 came from whole samples/s are left out (they are rounded by up to 1.8 %). Fine-tuning rows are shown, not judged:
 their sequences have other lengths, and frozen weights no gradients.
 """
@@ -31,7 +31,7 @@ PRESETS = {
     "nemotron_3_nano": "nemotron-3-nano-30b-a3b",
 }
 SPLIT_AT = {"gpt_oss_120b": "26.06"}  # the release from which Megatron-Bridge counts windows and gated experts
-# What a table counted otherwise than the model has it: (model_key, variant or sequence) -> fields, and in words
+# fields that a table counted differently from the model: (model_key, variant or sequence) -> (fields, words)
 COUNTED_AS: dict[tuple[str, str | int], tuple[dict[str, Any], str]] = {
     ("gpt_oss_120b", "before"): (
         {"gated_linear_unit": False, "window_size": None},
@@ -44,7 +44,7 @@ Group = tuple[str, str, int, str]  # model_key, task, sequence, variant
 
 
 def models() -> dict[str, Architecture]:
-    """By model_key: presets, and the dense models of the same tables."""
+    """Returns architectures by model_key: presets, and the dense models of the same tables."""
     names = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size",
              "vocab_size")  # fmt: skip
     dense = {key: Architecture.model_validate(dict(zip(names, sizes, strict=True))) for key, sizes in DENSE.items()}
@@ -68,7 +68,7 @@ def _group(row: Mapping[str, str]) -> Group:
     return key, row["task"].lower(), int(float(row["seq_len"])), variant
 
 
-def _held_against(model: Architecture, seq_length: int, ratios: list[float]) -> str:
+def _comparison(model: Architecture, seq_length: int, ratios: list[float]) -> str:
     ours, theirs = model_flops_per_token(model, seq_length) / 1e12, median(ratios)
     return f"{theirs:9.5f} {ours:7.5f}  {100 * (ours / theirs - 1):+6.2f}"
 
@@ -80,11 +80,11 @@ def main() -> None:
         key, task, seq_length, variant = group
         model = known[key].model_copy(update={"mtp_num_layers": None}) if variant == "w/o MTP" else known[key]
         line = (
-            f"{key:18} {task:22} {seq_length:6} {variant:8} {len(ratios):4}  {_held_against(model, seq_length, ratios)}"
+            f"{key:18} {task:22} {seq_length:6} {variant:8} {len(ratios):4}  {_comparison(model, seq_length, ratios)}"
         )
         fields, words = COUNTED_AS.get((key, variant), COUNTED_AS.get((key, seq_length), ({}, "")))
         if fields:
-            off = _held_against(model.model_copy(update=fields), seq_length, ratios).split()[-1]
+            off = _comparison(model.model_copy(update=fields), seq_length, ratios).split()[-1]
             line += f"  {words}: {off}"
         print(line)
 

@@ -1,8 +1,8 @@
-"""Megatron-LM's functional tests on real GPUs, as recipes of ours: what the memory estimate is calibrated on.
+"""Megatron-LM's functional tests on real GPUs, as recipes: the calibration data of the memory estimate.
 
-A row of `golden_runs.csv` is a test case on one platform with its command line. What a recipe has no word for and
-memory does not depend on (data, checkpoints, learning rates) is left out; rows of another kind of model are left out
-with the reason, which the benchmark prints and counts.
+A row of `golden_runs.csv` is a test case on one platform with its command line. Flags that a recipe does not express
+and memory does not depend on (data, checkpoints, learning rates) are left out; rows of another kind of model are
+left out with the reason, which the benchmark prints and counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GPT2_VOCABULARY = 50257  # the tokenizer of rows that name a BPE vocabulary file
 GPUS = {"dgx_h100": "h100", "dgx_h100_2nd": "h100", "dgxh100_dgxc": "h100", "dgx_gb200": "gb200"}
 PRECISIONS = {"tensorwise": "fp8_current", "delayed": "fp8_delayed", "blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 AMPERE = ("dgx_a100", "")  # rows without a platform equal those of A100
-# Transformer Engine's workspace of a stream is 4 MiB there and 32 on what we estimate for
+# Transformer Engine's workspace of a stream is 4 MiB on A100 and 32 MiB on the estimated GPUs
 AMPERE_LESS_BYTES = 28 * 2**20
 GROUPED_STREAMS = 4
 KINDS = ("gpt", "moe", "hybrid", "nemotron")
@@ -41,11 +41,13 @@ RENAMED = {  # Megatron-LM's flag -> the knob's name
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenRun:
-    """One measured row. `recipe` is None where `left_out` says why. Bytes of torch's allocator on the logging rank,
-    which is of the last pipeline stage; runs on A100 get the larger workspaces of the GPUs we estimate for, and the
-    attention masks of Megatron-LM's data loader are taken off."""
+    """One measured row. `recipe` is None if `left_out` gives a reason.
 
-    case: str  # a test case, whatever its platform and environment
+    Bytes of torch's allocator on the logging rank, which is of the last pipeline stage; runs on A100 get the larger
+    workspaces of the estimated GPUs, and the attention masks of Megatron-LM's data loader are subtracted.
+    """
+
+    case: str  # a test case on any platform and environment
     platform: str
     recipe: Recipe | None
     left_out: str
@@ -62,19 +64,19 @@ def golden_runs(path: Path) -> Iterator[GoldenRun]:
         for row in csv.DictReader(file):
             flags = {name.removeprefix("--").replace("-", "_"): v for name, v in json.loads(row["model_args"]).items()}
             left_out = _left_out(row, flags)
-            beside = 0.0 if left_out else _smaller_workspaces(row["platform"], flags) - _masks(flags)
+            correction = 0.0 if left_out else _smaller_workspaces(row["platform"], flags) - _masks(flags)
             yield GoldenRun(
                 case=row["test_case"].removesuffix("_1node").removesuffix("_dp_last"),
                 platform=row["platform"],
                 recipe=None if left_out else _recipe(row, flags),
                 left_out=left_out,
-                peak_bytes=float(row["max_mem_allocated_bytes"]) + beside,
-                resting_bytes=float(row["last_mem_allocated_bytes"]) + beside,
+                peak_bytes=float(row["max_mem_allocated_bytes"]) + correction,
+                resting_bytes=float(row["last_mem_allocated_bytes"]) + correction,
             )
 
 
 def _left_out(row: dict[str, str], flags: dict[str, Any]) -> str:
-    """Why a row is none for us; "" for one that is."""
+    """Returns why a row cannot be used; "" for one that can."""
     if row["test_suite"] not in KINDS:
         return f"{row['test_suite']} model"
     if "flextron" in flags:
@@ -99,8 +101,10 @@ def _smaller_workspaces(platform: str, flags: dict[str, Any]) -> float:
 
 
 def _masks(flags: dict[str, Any]) -> float:
-    """Bytes of the attention masks that Megatron-LM's data loader makes unless told otherwise, one a model chunk: no
-    recipe of ours has them."""
+    """Returns bytes of the attention masks that Megatron-LM's data loader makes by default, one per model chunk.
+
+    No recipe has them.
+    """
     if "no_create_attention_mask_in_dataloader" in flags:
         return 0.0
     chunks = _parallelism(flags)["virtual_pipeline_model_parallel_size"] or 1
@@ -142,7 +146,7 @@ def _architecture(flags: dict[str, Any]) -> dict[str, Any]:
         fields["moe_layer_freq"] = parse_layer_freq(str(flags.get("moe_layer_freq", "all")).strip("()"))
     pattern = flags.get("hybrid_layer_pattern") or flags.get("hybrid_override_pattern")
     if pattern:
-        letters = pattern.split("/")[0].replace("|", "")  # what follows are MTP layers
+        letters = pattern.split("/")[0].replace("|", "")  # the rest are MTP layers
         fields |= {"hybrid": letters, "num_layers": len(letters)}
         fields["moe_layer_freq"] = tuple(int(letter == "E") for letter in letters)
     if not fields.get("multi_latent_attention"):
@@ -187,7 +191,7 @@ def _parallelism(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def _knobs(flags: dict[str, Any]) -> dict[str, Any]:
-    """Every flag that is a knob of ours, and Megatron-LM's own defaults where ours differ."""
+    """Returns every flag that is a knob, and Megatron-LM's own defaults where ours differ."""
     knobs: dict[str, Any] = {
         "moe_token_dispatcher_type": "allgather",
         "transformer_impl": "transformer_engine",

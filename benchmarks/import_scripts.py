@@ -1,10 +1,10 @@
-"""Import of launch scripts against real bash: the command that bash starts, and the one that the export starts.
+"""Checks the import of launch scripts with real bash: compares the command that bash starts with that of the export.
 
-`python -m benchmarks.import_scripts [FOLDER…]` runs every script of the folders (default: those of the tests) by bash
-with stubs on PATH, imports and exports it, and runs the export in the same way. The two commands must be one to
-Megatron-LM's parser, words that it does not know in the same order, and what only the job knows with the same value.
-Scripts of your own only: nothing isolates these runs. With --recorded both are recordings in isolation, for scripts
-that are not yours: `--recorded $MEGATRON_LM/examples $MEGATRON_LM/tools`.
+`python -m benchmarks.import_scripts [FOLDER…]` runs every script of the folders (default: those of the tests) by
+bash with stubs on PATH, imports and exports it, and runs the export in the same way. The two commands must be equal
+to Megatron-LM's parser, with words that it does not know in the same order, and values that only the job knows the
+same. Scripts of your own only: nothing isolates these runs. With --recorded both are recordings in isolation, for
+scripts that are not yours: `--recorded $MEGATRON_LM/examples $MEGATRON_LM/tools`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ JOB = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A script: `same` is None where it was not imported, `why` then or where the two commands differ."""
+    """A script: `same` is None if it was not imported; `why`: why not, or where the two commands differ."""
 
     name: str
     same: bool | None
@@ -69,7 +69,7 @@ class Case:
 
 
 def commands_of(script: Path, folder: Path) -> list[list[str]]:
-    """Every command that bash starts, by stubs on PATH."""
+    """Returns every command that bash starts, by stubs on PATH."""
     stubs = folder / "stubs"
     if not stubs.exists():
         stubs.mkdir()
@@ -101,13 +101,13 @@ def commands_of(script: Path, folder: Path) -> list[list[str]]:
 
 
 def arguments(command: Sequence[str]) -> list[str]:
-    """Behind the program."""
+    """Returns the arguments after the program."""
     at = next((at for at, word in enumerate(command) if word.endswith(".py")), 0)
     return list(command[at + 1 :])
 
 
 def difference(own: Sequence[str], other: Sequence[str], world_size: int, *, announced: Collection[str]) -> str:
-    """What differs between two argument lists and was not announced; empty where nothing does."""
+    """Returns what differs between two argument lists and was not announced; empty if nothing does."""
     found = differences(own, other, world_size=world_size)
     if silent := {name: values for name, values in found.items() if name not in announced}:
         return str(silent)
@@ -117,16 +117,16 @@ def difference(own: Sequence[str], other: Sequence[str], world_size: int, *, ann
 
 def tried(script: Path, folder: Path) -> Case:
     own = commands_of(script, folder)
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     try:
         made = imported(Asked(file=str(script), gpu="h100", nodes=None, given={}))
     except BadInputError as error:
-        return Case(name=script.name, same=None, why=str(error), seconds=time.perf_counter() - begun)
-    seconds = time.perf_counter() - begun
+        return Case(name=script.name, same=None, why=str(error), seconds=time.perf_counter() - started_at)
+    seconds = time.perf_counter() - started_at
     target = "slurm" if "#SBATCH" in script.read_text() else "megatron-lm"
     exported = folder / f"exported-{script.name}"
     exported.write_text(export(made.recipe, target).replace("#SBATCH", "# SBATCH" if target != "slurm" else "#SBATCH"))
-    # the export starts one rank's command: stubs record what stands behind its launcher
+    # the export starts one rank's command: stubs record what follows its launcher
     again = commands_of(exported, folder)
     if not own or not again:
         return Case(name=script.name, same=None, why=f"bash starts {len(own)} and {len(again)}", seconds=seconds)
@@ -136,14 +136,16 @@ def tried(script: Path, folder: Path) -> Case:
 
 
 def recorded(script: Path, folder: Path) -> Case:
-    """The same with recordings in isolation in place of bash with stubs. What a script asks for has a stand-in."""
-    begun = time.perf_counter()
+    """Compares the script and its export by recordings in isolation; arguments the script needs are made up."""
+    started_at = time.perf_counter()
     asked = Asked(file=str(script), gpu="h100", nodes=1, given={"vocab_size": "32000"})
     try:
         made, own = imported(asked), scripts.started(script.read_text(errors="replace"), asked)
     except BadInputError as error:
-        return Case(name=script.name, same=None, why=str(error).partition("\n")[0], seconds=time.perf_counter() - begun)
-    seconds = (time.perf_counter() - begun) / 2
+        return Case(
+            name=script.name, same=None, why=str(error).partition("\n")[0], seconds=time.perf_counter() - started_at
+        )
+    seconds = (time.perf_counter() - started_at) / 2
     exported = folder / "exported.sbatch"
     exported.write_text(export(made.recipe, "slurm"))
     again = scripts.started(exported.read_text(), Asked(file=str(exported), gpu="h100"))

@@ -1,9 +1,10 @@
-"""How often the verdict on simulated MoE steps is right, and how far the stated bounds are from what is there.
+"""Measures how often the verdict on simulated MoE steps is right, and how far the stated bounds are from the real
+gains.
 
     python -m benchmarks.labelled_steps [--cases N] [--seed FIRST] [--wrong]
 
-Every case is drawn with a seed of its own; the tests' seeds start at 0, these at a million, so that what was learnt on
-the one is tried on the other.
+Every case is drawn with a seed of its own; the tests' seeds start at 0, these at a million, so that thresholds
+chosen on the tests' cases are judged on others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.analyzers.moe_steps.scenarios import SCENARIOS, draw
 
 FIRST_SEED = 1_000_000
 WORTH_SAYING = 0.01  # of the step: bounds below are not compared
-TOO_LOW = 0.03  # of the step: a bound this far below what is really gained is no bound
+TOO_LOW = 0.03  # of the step: a bound this far below the real gain is wrong
 
 
 def main() -> None:

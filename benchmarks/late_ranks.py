@@ -1,9 +1,9 @@
-"""How often waiting is traced to its cause: on simulated MoE steps of which it is known which rank is late, and why.
+"""Measures how often waiting is traced to its cause, on simulated MoE steps with a known late rank and cause.
 
     python -m benchmarks.late_ranks [--cases N] [--seed FIRST] [--wrong]
 
-Right: the cause and the late ranks are named, and where the cause is the host, the wall is host on those ranks.
-Abstained: no cause is named, or only that the traces of other ranks would tell. All else is wrong.
+Right: the cause and the late ranks are named, and if the cause is the host, the wall is host on those ranks.
+Abstained: no cause is named, or only that the traces of other ranks are needed. All else is wrong.
 """
 
 from __future__ import annotations

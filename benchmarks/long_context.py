@@ -1,4 +1,4 @@
-"""docs/long-context.md: what `plan` proposes from 4K to 256K, and how many GPUs it takes at all.
+"""Writes docs/long-context.md: what `plan` proposes from 4K to 256K, and the fewest GPUs it needs.
 
 python -m benchmarks.long_context > docs/long-context.md
 """
@@ -77,7 +77,7 @@ COLUMNS = ("sequence", "batch", "layout", "share", "DP", "settings", "tokens/s/G
 
 
 def lines(case: Case) -> Iterator[str]:
-    """The section of one case."""
+    """Yields the section of one case."""
     yield f"\n## {case.title}\n"
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{'---|' * len(COLUMNS)}"
@@ -116,7 +116,7 @@ def _feasible(recipe: Recipe) -> str:
 
 
 def _seeds(plan: Plan) -> str:
-    """What became of the published starting points of this length."""
+    """Returns what became of the published starting points of this length."""
     names = [f"{seed.words} ({seed.source})" for seed in familiar_to(plan.recipe)]
     return "".join(f" {one.layout}: {one.because}." for one in plan.missing if one.layout in names)
 

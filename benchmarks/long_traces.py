@@ -1,6 +1,6 @@
-"""Large traces made of a real one: its events again and again, later each time, and the same trace of many ranks.
+"""Makes large traces of a real one: its events repeated at later times, and the same trace for many ranks.
 
-Times, correlation ids and step numbers go on from one copy to the next as they would in a longer recording.
+Times, correlation ids and step numbers continue from one copy to the next as they would in a longer recording.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAST = 1  # gzip level
 
 
 def repeated(source: Path, targets: dict[Path, int]) -> None:
-    """Write the trace to each of the targets until it has this many bytes uncompressed; .gz ones are compressed."""
+    """Writes the trace to each of the targets until it has this many bytes uncompressed; .gz ones are compressed."""
     text = gzip.decompress(source.read_bytes())
     opened = _EVENTS.search(text)
     closed = _END.search(text, text.rindex(b'"ph"'))
@@ -44,7 +44,7 @@ def repeated(source: Path, targets: dict[Path, int]) -> None:
 
 
 def ranks(source: Path, folder: Path, count: int) -> None:
-    """The trace once for each rank: a gzip member with its rank, and one with all that follows."""
+    """Writes the trace once for each rank: a gzip member with its rank, and one with all that follows."""
     text = gzip.decompress(source.read_bytes())
     found = _RANK.search(text)
     if found is None:
@@ -61,7 +61,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _copies(body: bytes) -> Iterator[bytes]:
-    """The events as they are, then the same later and later, without end."""
+    """Yields the events as they are, then the same at later and later times, without end."""
     found = list(_NUMBER.finditer(body))
     edges = [0, *(end for number in found for end in number.span(2)), len(body)]
     between = [body[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]

@@ -1,4 +1,4 @@
-"""docs/machines.md: every key of a machine file, the packaged machines, and the knobs that do nothing on them.
+"""Writes docs/machines.md: every key of a machine file, the packaged machines, and the knobs that do nothing on them.
 
 python -m benchmarks.machine_files > docs/machines.md
 """
@@ -39,7 +39,7 @@ def page() -> str:
 
 
 def _keys(section: type[Section], name: str) -> Iterator[str]:
-    """A table of a section's own keys, then those of its sections."""
+    """Yields a table of a section's own keys, then those of its sections."""
     inner = {key: kind for key, field in section.model_fields.items() if (kind := _section(field))}
     plain = {key: field for key, field in section.model_fields.items() if key not in inner}
     yield f"## {f'`{name}`' if name else 'Keys'}\n"

@@ -1,7 +1,7 @@
-"""How good the memory estimate is, on measured runs: errors by part, the bound, and which rank was measured.
+"""Measures the memory estimate on measured runs: errors by part, the bound, and which rank was measured.
 
-The constants that resting memory or peaks fixed are fitted again without each test case in turn, whatever its
-platforms; the others are counted from Megatron-Core's and Transformer Engine's tensors and fitted to nothing.
+The constants that resting memory or peaks determined are fitted again without each test case in turn, whatever its
+platforms; the others are counted from Megatron-Core's and Transformer Engine's tensors and not fitted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trainer.estimate.memory.state import step_bytes
 
 GIB = 2.0**30
 LARGE_GIB = 20.0
-COVERED = 0.98  # of the cases, whose worst run the bound is to hold for
-SMALL_GIB = 2.0  # below it buffers that no size of the recipe decides are what is missed
-SLACK = 0.95  # of the small runs, which it covers
+COVERED = 0.98  # share of the cases for whose worst run the bound should hold
+SMALL_GIB = 2.0  # below, the error is buffers that do not depend on the recipe's sizes
+SLACK = 0.95  # share of the small runs that it covers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,10 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The constants that these runs fixed, `memory.csv`'s names. `blas_workspace` and `slack` are GiB, `margin` is a
-    share of what moves, the others are loads over the mean."""
+    """The constants that these runs determined, with `memory.csv`'s names.
+
+    `blas_workspace` and `slack` are GiB, `margin` is a share of the moving part, the others are loads over the mean.
+    """
 
     blas_workspace: float
     slack: float = 0.0
@@ -62,9 +64,9 @@ class _Predicted:
 
     run: GoldenRun
     resting: float
-    after_step: float  # the optimizer's copy of its gradients, which stays until the next step begins
+    after_step: float  # the optimizer's copy of its gradients, which stays until the next step starts
     moving: float
-    routed: float  # where nothing forces an even load
+    routed: float  # 0 if an even load is forced
     widened: float  # share that the bound adds for what was never measured
 
     def at_rest(self, fit: Fit) -> float:
@@ -79,12 +81,12 @@ class _Predicted:
         return (resting + self.moves(fit) * (1 + fit.margin) + uneven) * (1 + self.widened)
 
     def load(self, fit: Fit) -> float:
-        """Of this rank's experts over the mean, were nothing else wrong."""
+        """Returns the load of this rank's experts over the mean that would explain the whole error."""
         even = replace(fit, expected_imbalance=1.0)
         return 1 + (self.run.peak_bytes / GIB - self.peak(even)) / self.routed
 
     def short(self, fit: Fit) -> float:
-        """GiB that the bound lacks."""
+        """Returns the GiB that the bound lacks."""
         return self.run.peak_bytes / GIB / (1 + self.widened) - self.upper(fit) / (1 + self.widened)
 
     def moves(self, fit: Fit) -> float:
@@ -92,7 +94,7 @@ class _Predicted:
 
 
 def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
-    """Every run that has a recipe, by leave-one-case-out."""
+    """Predicts every run that has a recipe, by leave-one-case-out."""
     predicted = [_predicted(run) for run in runs if run.recipe]
     found = []
     for case in sorted({each.run.case for each in predicted}):
@@ -106,13 +108,16 @@ def judge(runs: Iterable[GoldenRun]) -> list[Judged]:
 
 
 def fit_all(runs: Iterable[GoldenRun]) -> Fit:
-    """What `memory.csv` is to hold."""
+    """Returns the constants that `memory.csv` should hold."""
     return fitted([_predicted(run) for run in runs if run.recipe])
 
 
 def fitted(runs: Sequence[_Predicted]) -> Fit:
-    """Workspaces by resting memory, the usual load by peaks of runs with experts, slack by small runs; the worst load
-    and the margin by the worst run of each case, whose runs repeat each other."""
+    """Fits the constants to measured runs.
+
+    Workspaces by resting memory, the usual load by peaks of runs with experts, slack by small runs; the worst load
+    and the margin by the worst run of each case, whose runs repeat each other.
+    """
     workspaces = float(np.median([each.run.resting_bytes / GIB - each.resting - each.after_step for each in runs]))
     fit = Fit(blas_workspace=workspaces)
     uneven = [each for each in runs if each.routed]
@@ -124,7 +129,7 @@ def fitted(runs: Sequence[_Predicted]) -> Fit:
 
 
 def _worst(runs: Sequence[_Predicted], of: Callable[[_Predicted], float]) -> float:
-    """What covers the worst run of nearly every case."""
+    """Returns the value that covers the worst run of nearly every case."""
     cases: dict[str, float] = {}
     for each in runs:
         cases[each.run.case] = max(of(each), cases.get(each.run.case, -np.inf))
@@ -150,13 +155,15 @@ def _predicted(run: GoldenRun) -> _Predicted:
 
 
 def _moving(parts: dict[str, float]) -> float:
-    """What the allocator counts beside the resting parts: what a graph owns only while it is captured, and then
-    neither loss nor eager activations live."""
+    """Returns what the allocator counts in addition to the resting parts.
+
+    A CUDA graph owns its memory only while it is captured, and then neither loss nor eager activations are alive.
+    """
     return max(parts["cuda_graphs"], parts["activations"] + parts["logits"] + parts["workspace"])
 
 
 def calibration(judged: Sequence[Judged]) -> Calibration:
-    """Of a group of runs; zeros for none."""
+    """Returns the errors of a group of runs; zeros for none."""
     errors = 100 * np.abs([each.error for each in judged] or [0.0])
     return Calibration(
         rows=len(judged),
@@ -168,7 +175,7 @@ def calibration(judged: Sequence[Judged]) -> Calibration:
 
 
 def groups(judged: Sequence[Judged]) -> dict[str, Calibration]:
-    """MoE and dense apart, and every feature: the rows of `memory_calibration.csv`."""
+    """Returns the rows of `memory_calibration.csv`: MoE and dense separately, and every feature."""
     kinds: dict[str, Callable[[Judged], bool]] = {
         "MoE": lambda each: each.run.is_moe,
         "dense": lambda each: not each.run.is_moe,
@@ -183,14 +190,16 @@ def _has(each: Judged, feature: str) -> bool:
 
 
 def coverage(judged: Sequence[Judged]) -> tuple[float, float]:
-    """(share of runs that the bound holds for, how far above the measurement it is on average)."""
+    """Returns (share of runs that the bound holds for, how far above the measurement it is on average)."""
     ratios: Floats = np.array([each.upper / each.measured for each in judged])
     return float(np.mean(ratios >= 1)), float(np.mean(ratios) - 1)
 
 
 def error_by_rank(runs: Iterable[GoldenRun]) -> dict[str, float]:
-    """Median |error| of the peak of pipelined runs, in percent, if the first, the hottest or the last rank was
-    measured."""
+    """Returns the median |error| of the peak of pipelined runs, in percent, by the rank assumed to be measured.
+
+    That is the first, the hottest or the last one.
+    """
     pipelined = [run for run in runs if run.recipe and run.recipe.knob("pipeline_model_parallel_size") > 1]
     needs = [sum(_table(run).by_part.values(), np.zeros(1))[0] for run in pipelined]
     measured = np.array([run.peak_bytes / GIB for run in pipelined])

@@ -1,11 +1,12 @@
-"""How fast is a large Nsight export diagnosed? Prints wall and CPU seconds and peak memory, beside plain readers.
+"""Measures the diagnosis of a large Nsight export: wall-clock and CPU seconds and peak memory, and those of plain
+readers.
 
     python -m benchmarks.nsys_speed [--kernels 3000000] [--ranges 200000] [--folder DIR]
 
-The export is drawn by SQL: as many runtime calls as kernels, launched by two threads in turn (forward, backward), a
-collective on its own stream for every fiftieth kernel, nested NVTX ranges, the columns of schema 3.17. The peers read
-the columns that a diagnosis needs and no more, and do nothing with them; then other ways to bring the kernels' columns
-into NumPy. Each runs in a process of its own, imports not counted, the file in the page cache for all.
+The export is made by SQL: as many runtime calls as kernels, launched by two threads in turn (forward, backward), a
+collective on its own stream for every fiftieth kernel, nested NVTX ranges, the columns of schema 3.17. The peers
+read the columns that a diagnosis needs and no more, and do nothing with them; then other ways to bring the kernels'
+columns into NumPy. Each runs in a process of its own, imports not counted, the file in the page cache for all.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ _LIST = msgspec.json.Decoder(list[int])
 
 
 def write_export(path: Path, *, kernels: int, ranges: int) -> None:
-    """A synthetic export; the trace is as long as `kernels` launches."""
+    """Writes a synthetic export; the trace is as long as `kernels` launches."""
     names = {
         1: "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
         101: "nccl",
@@ -165,7 +166,8 @@ def _in_pages(path: Path, packed: str, parse: Callable[[str], npt.NDArray[np.int
 
 
 def measure(function: Callable[[Path], object], path: Path) -> tuple[float, float, float]:
-    """Wall seconds, CPU seconds and peak MB of one call in a process of its own (and of processes it starts)."""
+    """Returns wall seconds, CPU seconds and peak MB of one call in a process of its own (and of processes it
+    starts)."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_run, args=(function, path, sender))
     child.start()

@@ -1,5 +1,8 @@
-"""Where benchmarks and tests find their data: tables of measured and published figures in `data/` (see its README), and
-real traces, which are too large to travel along. What is not there is said in a sentence, with exit code 2."""
+"""Paths of the data that benchmarks and tests read: tables of measured and published figures in `data/` (see its
+README).
+
+Real traces are too large for the repository. A missing file is reported in a sentence, with exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
-TRACES = ROOT.parent / "shared" / "traces"  # beside the checkout, where they are there at all
+TRACES = ROOT.parent / "shared" / "traces"  # next to the checkout, if present
 TRAINER_LOGS = ROOT.parent / "shared" / "facts" / "trainer_logs"
 
 
 def data_file(name: str, *, folder: Path = DATA) -> Path:
-    """A table of the folder; ends the program where it is not there."""
+    """Returns a table of the folder; ends the program if it is missing."""
     return _there(folder / name, f"name a folder that holds {name}, or leave --facts out for {DATA}")
 
 
 def real_trace(name: str, *, folder: Path, source: str) -> Path:
-    """A real trace; ends the program where it is not there."""
+    """Returns a real trace; ends the program if it is missing."""
     return _there(folder / name, f"put {source} there, or name the folder that holds it with --traces")
 
 

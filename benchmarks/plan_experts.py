@@ -1,13 +1,12 @@
-"""Does `plan` agree with experts? NVIDIA's tuned layouts beside the first one planned for the same task.
+"""Compares `plan` with experts: NVIDIA's tuned layouts and the first one planned for the same task.
 
     python -m benchmarks.plan_experts [--limit N] [--every]
 
-A cell is a task of `data/tuned_recipes.json`: model, GPU, number of GPUs, precision, sequence, batch. The
-expert is the recipe of the cell that is predicted fastest, as it is run (`tuned_runs.py`); ours is planned from it, its
-other knobs kept. Judged is the expert's layout (TP, PP, VPP, CP, EP, ETP) with the best settings beside it; as written
-is judged too where a row says its graphs and overlap (of most nobody recorded them). Each exception says which parts of
-the time decide. Models and GPUs that stand in for others are left out, and rows of which nobody recorded what decides
-memory.
+A cell is a task of `data/tuned_recipes.json`: model, GPU, number of GPUs, precision, sequence, batch. The expert is
+the recipe of the cell that is predicted fastest, as it is run (`tuned_runs.py`); ours is planned from it, its other
+knobs kept. The expert's layout (TP, PP, VPP, CP, EP, ETP) is judged with the best settings for it; as written it is
+judged too if a row records its graphs and overlap (most do not). Each exception lists which parts of the time
+decide. Models and GPUs that represent others are left out, and rows that do not record what decides memory.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ class Judged:
     own: Recipe | None  # its layout with the best settings that fit
     ours: Choice
     rate: float  # predicted throughput of the expert's layout over ours; 0 where no setting makes it fit
-    as_written: float | None  # of the fastest recipe whose row says all of WRITTEN, whether it fits or not
+    as_written: float | None  # the same of the fastest recipe whose row has all of WRITTEN, even if it does not fit
     slower: dict[str, float]  # parts that take longer than ours, in shares of our step
 
 
 def cells() -> dict[str, list[Recipe]]:
-    """Distinct recipes of every task, by its name."""
+    """Returns distinct recipes of every task, by its name."""
     found: dict[str, dict[str, Recipe]] = defaultdict(dict)
     for task, recipe, _ in _recipes():
         found[task][recipe.digest()] = recipe
@@ -59,13 +58,13 @@ def cells() -> dict[str, list[Recipe]]:
 
 
 def recorded() -> set[str]:
-    """Digests of recipes of which somebody wrote down graphs and overlap."""
+    """Returns digests of recipes whose rows record graphs and overlap."""
     return {recipe.digest() for _, recipe, whole in _recipes() if whole}
 
 
 @cache
 def _recipes() -> list[tuple[str, Recipe, bool]]:
-    """(its task, a recipe, whether WRITTEN are all in its row)."""
+    """Returns (its task, a recipe, true if WRITTEN are all in its row)."""
     found: list[tuple[str, Recipe, bool]] = []
     for row in json.loads(data_file("tuned_recipes.json").read_text()):
         model = row["model"].lower().lstrip("_")
@@ -87,7 +86,7 @@ def _task(row: dict[str, Any], recipe: Recipe) -> str:
 
 
 def judged(cell: str, recipes: list[Recipe]) -> Judged | None:
-    """None where nothing fits by the upper bound."""
+    """Returns the judged cell; None if nothing fits by the upper bound."""
     expert = _fastest(recipes)
     found = search(expert)
     shown = choices(found, 1)
@@ -114,7 +113,7 @@ def _fastest(recipes: list[Recipe]) -> Recipe:
 
 
 def needed_gib(recipe: Recipe) -> float:
-    """By the upper bound, with what a GPU holds outside the allocator."""
+    """Returns the upper bound, with the memory a GPU holds outside the allocator."""
     memory = estimate_memory(recipe)
     return memory.upper_gib + memory.outside_gib
 
@@ -124,7 +123,7 @@ def fits(recipe: Recipe) -> bool:
 
 
 def _best_of_own(found: Search) -> Recipe | None:
-    """The fastest settings that fit beside the recipe's own layout."""
+    """Returns the recipe's own layout with the fastest settings that fit; None if none fit."""
     finals = found.finals
     rows = np.flatnonzero(of_sizes(finals.candidates, sizes_of(found.base)) & finals.fits)
     return finals.candidates.recipe(int(rows[finals.figures.tokens[rows].argmax()])) if len(rows) else None
@@ -147,9 +146,9 @@ def main() -> None:
     fit = sum(fits(expert) for expert in experts)
     print(f"{agree} of {len(results)} cells ({agree / len(results):.0%}, target {TARGET:.0%}): the expert's layout is "
           f"predicted within {WITHIN:.0%} of our first")  # fmt: skip
-    told = [result.as_written for result in results if result.as_written is not None]
-    alike = sum(rate >= 1 - WITHIN for rate in told)
-    print(f"{alike} of {len(told)} cells in which a row says graphs and overlap: so is the recipe as it is written")
+    written = [result.as_written for result in results if result.as_written is not None]
+    alike = sum(rate >= 1 - WITHIN for rate in written)
+    print(f"{alike} of {len(written)} cells in which a row says graphs and overlap: so is the recipe as it is written")
     print(f"{fit} of {len(experts)} expert recipes fit by our upper bound; {len(chosen) - len(results)} cells in which "
           "nothing does are not counted above")  # fmt: skip
     for expert in experts:

@@ -1,9 +1,9 @@
-"""How fast is `plan`? Estimates a second on one core, a whole plan of 1,024 and 16,384 GPUs, and the memory it takes.
+"""Measures `plan`: estimates per second on one core, a whole plan of 1,024 and 16,384 GPUs, and the memory it needs.
 
     python -m benchmarks.plan_speed [--markdown]
 
-Each figure in a process of its own, with one thread, so that its peak memory is its own. For scale: SimuMax, which
-simulates one layout at a time, says 1.0 to 1.6 s for one estimate.
+Each figure is measured in a process of its own, with one thread, so that its peak memory is its own. For scale:
+SimuMax, which simulates one layout at a time, reports 1.0 to 1.6 s for one estimate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONES = 200  # single estimates timed
 
 
 def recipe_of(gpus: int) -> Recipe:
-    """DeepSeek-V3 in FP8 with 8 sequences of 4K a GPU."""
+    """Returns DeepSeek-V3 in FP8 with 8 sequences of 4K per GPU."""
     data = {
         "name": f"{MODEL}-{gpus}x{GPU}",
         "model": MODEL,
@@ -40,7 +40,7 @@ def recipe_of(gpus: int) -> Recipe:
 
 
 def plan_of(gpus: int) -> dict[str, float]:
-    """A whole plan as the command makes it, its reasons included."""
+    """Measures a whole plan as the command makes it, its reasons included."""
     from autotune.plan.document import planned
 
     began = time.perf_counter()
@@ -50,7 +50,7 @@ def plan_of(gpus: int) -> dict[str, float]:
 
 
 def rate() -> dict[str, float]:
-    """Estimates a second of memory and time over a table of layouts, and one recipe at a time."""
+    """Measures estimates per second of memory and time over a table of layouts, and one recipe at a time."""
     from trainer.estimate.memory.estimate import estimate_memory
     from trainer.estimate.plan.search import estimated
     from trainer.estimate.plan.space import foundation, layouts
@@ -85,7 +85,7 @@ TASKS: dict[str, Callable[[], dict[str, float]]] = {
 
 
 def measured(task: str) -> dict[str, float]:
-    """The task's figures, from a process that does nothing else."""
+    """Returns the task's figures, from a process that does nothing else."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, "-m", "benchmarks.plan_speed", "--task", task]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **threads})
@@ -93,7 +93,7 @@ def measured(task: str) -> dict[str, float]:
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(figure, measured, target)."""
+    """Returns (figure, measured, target)."""
     over, small, large = (measured(task) for task in TASKS)
     rate_s = over["estimates"] / over["seconds"]
     peak_gb = max(over["peak_gb"], small["peak_gb"], large["peak_gb"])

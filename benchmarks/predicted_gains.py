@@ -1,11 +1,11 @@
-"""Was the gain that was predicted obtained? Recorded studies are gone through again, decision by decision.
+"""Compares predicted with obtained gains: recorded studies are replayed, decision by decision.
 
     python -m benchmarks.predicted_gains STUDY… [--accepted]
 
-For every trial that was made from the best of its time and gave figures, what is believed today from the trials before
-it (the same evidence, today's model) is held against what it gave: the expected gain with its 90 % interval, and the
-obtained one. Beside it what was predicted then, and what was obtained by the CPU time of the ranks, which neighbours
-on a busy machine move less. `--accepted` leaves out what was not accepted. Runs nothing.
+For every trial that was made from the incumbent of its time and gave figures, today's surrogate, fitted to the
+trials before it, predicts the expected gain with its 90 % interval; the obtained gain is compared with it. Also
+shown are the prediction of that time, and the gain by the CPU time of the ranks, which neighbours on a busy machine
+move less. `--accepted` leaves out what was not accepted. Runs nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from policies.tuner.tuner import Tuner
 from trainer.estimate.candidates import tabulate
 from trainer.recipe import Recipe
 
-SHOWN = 50  # characters of what was changed
+SHOWN = 50  # characters of the changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One trial. All gains are logs of throughput over its parent's; `then` is what was predicted when it ran, `work`
-    what was obtained by CPU time, where ranks compute on CPUs."""
+    """One trial. All gains are logs of throughput over its parent's.
+
+    `then` is the prediction when it ran, `work` the gain by CPU time, if ranks compute on CPUs.
+    """
 
     study: str
     number: int
@@ -57,12 +59,12 @@ class Held:
 
     @property
     def error(self) -> float:
-        """Above 0: too much was expected."""
+        """Returns predicted less obtained gain: above 0 if too much was expected."""
         return self.expected - self.obtained
 
 
 def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
-    """Every trial of a study that can be held against a prediction from the trials before it."""
+    """Yields every trial of a study that can be compared with a prediction from the trials before it."""
     history = History()
     before: dict[int, tuple[Trial, ...]] = {}
     for event in events:
@@ -76,9 +78,9 @@ def replay(study: str, events: Iterable[Event]) -> Iterator[Held]:
         parent = next((one for one in before[number] if one.number == trial.proposal.parent), None)
         if parent is None or trial.status is not Status.OK or trial.verdict is None:
             continue
-        beside = history.attempted[parent.number]
-        if throughput_ratio(trial, beside) is not None:
-            yield _held(study, trial, beside, tuner.surrogate(before[number]))
+        remeasured = history.attempted[parent.number]
+        if throughput_ratio(trial, remeasured) is not None:
+            yield _held(study, trial, remeasured, tuner.surrogate(before[number]))
 
 
 def _held(study: str, trial: Trial, parent: Trial, surrogate: Surrogate) -> Held:
@@ -120,7 +122,7 @@ def table(held: Sequence[Held]) -> Table:
 
 
 def summary(held: Sequence[Held]) -> str:
-    """How many lay inside, by how much too much or too little was expected, and how wide the intervals are."""
+    """Returns how many trials are inside their interval, the median error, and the width of the intervals."""
     if not held:
         return "no trial to hold against a prediction"
     inside = sum(one.inside for one in held)

@@ -1,8 +1,9 @@
-"""Which knobs a published run had: what its row says, and where it is silent what NVIDIA's recipe of today says.
+"""Finds the knobs of a published run: from its row, and where that is silent from NVIDIA's current recipe.
 
 The recipe is the one for the same model, GPU and precision that is nearest in layout (tuned_recipes.json), less what
-the run's release did not have yet: before NeMo 26.06 no recipe captured whole iterations or ran attention in FP8, and
-none hid dispatch on NVL72 (arXiv 2603.07685, app. B.2). The steps of NVIDIA's GB200 guide are told by their notes.
+the run's release did not have yet: before NeMo 26.06 no recipe captured whole iterations or ran attention in FP8,
+and none hid dispatch on NVL72 (arXiv 2603.07685, app. B.2). The steps of NVIDIA's GB200 guide are identified by
+their notes.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _tuned(facts: Path) -> list[dict[str, Any]]:
 
 
 def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: Path) -> dict[str, Any]:
-    """Knobs of NVIDIA's current recipe for this model, GPU and precision: the one nearest in layout."""
+    """Returns knobs of NVIDIA's current recipe for this model, GPU and precision: the one nearest in layout."""
     fp8 = "fp8_cs" if precision.startswith("fp8") else TUNED_PRECISIONS.get(precision, precision)
     key = row["model_key"].replace("qwen3-30b-a3b", "qwen3_30b_a3b").replace("qwen3_vl", "qwen3")
     same = [tuned for tuned in _tuned(facts) if (tuned["model"], tuned["gpu"]) == (key, row["gpu"])]
@@ -97,7 +98,7 @@ def _current(row: dict[str, str], precision: str, sizes: dict[str, int], facts: 
 def published_knobs(
     row: dict[str, str], name: str, model: Architecture, precision: str, sizes: dict[str, int], facts: Path
 ) -> dict[str, Any]:
-    """The knobs of a row of published_runs.csv. `name`: our preset; `sizes`: tp, pp, cp, vp, ep."""
+    """Returns the knobs of a row of published_runs.csv. `name`: our preset; `sizes`: tp, pp, cp, vp, ep."""
     if model.num_moe_experts is None:
         knobs: dict[str, Any] = {"cpu_affinity": "spread"}
     else:
@@ -119,7 +120,7 @@ def published_knobs(
             knobs["overlap_moe_expert_parallel_comm"] = False
     if not knobs.get("recompute_modules"):  # an empty list there; none at all would mean core attention's
         knobs["recompute_granularity"] = None
-    knobs |= _said(row)
+    knobs |= _recorded(row)
     if row["fsdp"] not in ("", "0"):
         knobs |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
     split_sizes = {"pp": sizes["pp"], "vp": sizes["vp"], "pp_layout": knobs.get("pipeline_model_parallel_layout")}
@@ -131,32 +132,32 @@ def published_knobs(
     return {name: value for name, value in knobs.items() if name in KNOBS and value is not None}
 
 
-def _said(row: dict[str, str]) -> dict[str, Any]:
-    """What the row itself says of its knobs."""
-    said: dict[str, Any] = {}
+def _recorded(row: dict[str, str]) -> dict[str, Any]:
+    """Returns the knobs that the row itself gives."""
+    found: dict[str, Any] = {}
     if row["release"] == "mcore-doc":
-        said |= _guide(row["notes"])
+        found |= _guide(row["notes"])
     if row["dispatcher"]:
         kind = "alltoall" if row["dispatcher"] == "alltoall" else "flex"
-        said["moe_token_dispatcher_type"] = kind
+        found["moe_token_dispatcher_type"] = kind
         if kind == "flex":
-            said["moe_flex_dispatcher_backend"] = row["dispatcher"]
+            found["moe_flex_dispatcher_backend"] = row["dispatcher"]
     if row["a2a_overlap"]:
-        said["overlap_moe_expert_parallel_comm"] = row["a2a_overlap"] != "0"
+        found["overlap_moe_expert_parallel_comm"] = row["a2a_overlap"] != "0"
     elif row["release"] == "zoo":
-        said["overlap_moe_expert_parallel_comm"] = "1f1b overlap" in row["notes"]
+        found["overlap_moe_expert_parallel_comm"] = "1f1b overlap" in row["notes"]
     if row["recompute"]:
-        said |= _recompute(row["recompute"])
+        found |= _recompute(row["recompute"])
     if "full_iteration" in row["cuda_graph"]:
-        said["cuda_graph_impl"] = "full_iteration"
+        found["cuda_graph_impl"] = "full_iteration"
     elif row["cuda_graph"]:
-        said |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}
+        found |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ("attn", "moe_router")}
     elif row["release"] == "zoo":
-        said["cuda_graph_impl"] = "none"
+        found["cuda_graph_impl"] = "none"
     if "token-drop" in row["routing"]:
-        said |= {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
-        said["moe_token_dispatcher_type"] = "alltoall"  # Megatron-Bridge drops tokens with no other
-    return said
+        found |= {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+        found["moe_token_dispatcher_type"] = "alltoall"  # Megatron-Bridge drops tokens with no other
+    return found
 
 
 def _recompute(text: str) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def _recompute(text: str) -> dict[str, Any]:
 
 
 def _guide(note: str) -> dict[str, Any]:
-    """The knobs after the step that the note names, all earlier ones included."""
+    """Returns the knobs after the step that the note names, all earlier ones included."""
     knobs = dict(GUIDE_START)
     word = note.partition("+")[2]
     if word.startswith("baseline"):

@@ -1,9 +1,9 @@
-"""Published memory beside the estimate: DeepSeek-V3's breakdown and savings, and peaks of other runs.
+"""Compares published memory with the estimate: DeepSeek-V3's breakdown and savings, and peaks of other runs.
 
 The breakdown is of one middle pipeline rank, in GiB, before BF16 moments and with expert outputs kept (arXiv
-2603.07685, table 3: 60 layers and micro batches in flight, which is rank 2 of PP 4 and VPP 4). Savings of
-recompute (its table 4) are of FP8 storage, as their sizes tell. Peaks of other runs leave settings unsaid; what was
-assumed stands beside them.
+2603.07685, table 3: 60 layers and micro batches in flight, which is rank 2 of PP 4 and VPP 4). Savings of recompute
+(its table 4) are of FP8 storage, as their sizes show. Some settings of other runs are not published; the assumed
+ones are listed with each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Published:
 
 
 def deepseek_v3(*, pp: int = 4, ep: int = 64, **knobs: Any) -> Recipe:
-    """TP 1 · VPP 4 on 256 GPUs, with forced balance as in all its measurements."""
+    """Returns DeepSeek-V3 with TP 1 · VPP 4 on 256 GPUs, with forced balance as in all its measurements."""
     precision = knobs.pop("precision", "bf16")
     layout = {4: "Et*4|(t*4|)*14tmL", 8: "Et|(tt|)*30mL"}[pp]
     return Recipe.model_validate(
@@ -70,12 +70,12 @@ def deepseek_v3(*, pp: int = 4, ep: int = 64, **knobs: Any) -> Recipe:
 
 
 def parts_of(recipe: Recipe) -> dict[str, float]:
-    """GiB of the middle rank by part."""
+    """Returns GiB of the middle rank by part."""
     return {name: float(sizes[0, MIDDLE]) for name, sizes in memory_of(one(recipe)).by_part.items()}
 
 
 def expert_outputs_gib(recipe: Recipe) -> float:
-    """What the experts' outputs would take on the middle rank, were they kept for a later weighing."""
+    """Returns GiB of the experts' outputs on the middle rank, if they were kept until they are weighted."""
     candidates = one(recipe)
     each = copies_of_a_token(candidates) * recipe.architecture.hidden_size * wide_bytes(candidates)
     held = layers_held(candidates)[0][True][0, MIDDLE]
@@ -83,7 +83,7 @@ def expert_outputs_gib(recipe: Recipe) -> float:
 
 
 def breakdown() -> list[Published]:
-    """Table 3."""
+    """Returns table 3."""
     recipe = deepseek_v3()
     parts, outputs = parts_of(recipe), expert_outputs_gib(recipe)
     weights = parts["weights"] + parts["gradients"]
@@ -100,7 +100,7 @@ def breakdown() -> list[Published]:
 
 
 def savings() -> list[Published]:
-    """Every published saving that a knob of ours makes."""
+    """Returns every published saving that a knob of ours makes."""
     bf16, fp8 = deepseek_v3(), deepseek_v3(precision="mxfp8")
     eight = deepseek_v3(pp=8, ep=32, precision="mxfp8")
     shared = _shared_copy_gib(fp8, LAYER_BATCHES[4])
@@ -145,7 +145,7 @@ def savings() -> list[Published]:
 
 
 def _saved(recipe: Recipe, knobs: dict[str, Any]) -> float:
-    """GiB of the middle rank, activations, graphs and states alone: what one layer rebuilds is no saving lost."""
+    """Returns GiB saved on the middle rank: activations, graphs and states only, not what one layer recomputes."""
     kept = ("weights", "gradients", "master_weights", "optimizer", "activations", "cuda_graphs")
     before, after = parts_of(recipe), parts_of(recipe.replace(knobs))
     return sum(before[name] - after[name] for name in kept)
@@ -166,14 +166,17 @@ def _shared_copy_gib(recipe: Recipe, layer_batches: float) -> float:
 
 
 def _attention_copy_gib(layer_batches: float) -> float:
-    """With delayed scaling the projection keeps its own quantized input; it did with every recipe then."""
+    """Returns GiB of the projection's own quantized input, which it keeps with delayed scaling.
+
+    At the time of the measurement it did with every recipe.
+    """
     delayed = one(deepseek_v3(pp=8, ep=32, precision="fp8_delayed"))
     each = saved_by_tensor(delayed, is_moe=True)["attention_quantized"]
     return float(each * delayed.tokens) * layer_batches / GIB
 
 
 def peaks() -> Iterator[Published]:
-    """Peaks of runs that were used for nothing else."""
+    """Yields peaks of runs that were used for nothing else."""
     for what, measured_gb, recipe, assumed in measured_runs():
         table = memory_of(one(recipe))
         yield Published(
@@ -185,7 +188,7 @@ def peaks() -> Iterator[Published]:
         )
 
 
-BRIDGE = {  # what Megatron-Bridge's recipes set for every model
+BRIDGE = {  # settings of Megatron-Bridge's recipes for every model
     "use_distributed_optimizer": True,
     "grad_reduce_in_fp32": False,
     "moe_grouped_gemm": True,

@@ -1,7 +1,7 @@
-"""Published training runs as recipes of ours: what the step time is calibrated on and judged by.
+"""Published training runs as recipes: the data that the step time is calibrated on and judged by.
 
-A row is used when it is a pre-training run whose model and layout are known; which knobs it had is worked out in
-`published_knobs.py`. Every row that is left out is counted with its reason. A cell is a model on a GPU.
+A row is used if it is a pre-training run whose model and layout are known; `published_knobs.py` finds its knobs.
+Every row that is left out is counted with its reason. A cell is a model on a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.recipe.hardware import known_hardware
 from trainer.recipe.models import presets
 from trainer.recipe.schema import Recipe
 
-# Dense models are no presets of a tool for mixtures of experts, but their GEMMs run on the same GPUs. Source: the
+# Dense models are not presets of a tool for mixtures of experts, but their GEMMs run on the same GPUs. Source: the
 # models' published configurations (layers, hidden, heads, groups, channels, ffn, vocabulary).
 DENSE = {
     "llama3_8b": (32, 4096, 32, 8, 128, 14336, 128256),
@@ -53,7 +53,7 @@ COUNTS_AGREE = 0.025  # integer-rounded tokens move TFLOP a token by up to 1.8 %
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One published measurement. `flops_per_token` is the row's own count where it gives tokens too."""
+    """One published measurement. `flops_per_token` is the row's own count if it gives tokens too."""
 
     row: str
     cell: str  # model × GPU
@@ -72,7 +72,7 @@ class LeftOut:
 
 
 def read_runs(*, facts: Path = DATA) -> tuple[list[Run], list[LeftOut]]:
-    """Every row of published_runs.csv, as a run or with the reason why it is none."""
+    """Returns every row of published_runs.csv, as a run or with the reason why it is left out."""
     with data_file("published_runs.csv", folder=facts).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     runs: list[Run] = []
@@ -102,8 +102,11 @@ PAIRS: tuple[tuple[str, dict[str, Any]], ...] = (("E001", _HYBRIDEP), ("E007", _
 
 
 def read_pairs(*, facts: Path = DATA) -> list[Run]:
-    """Qwen3-30B on 16 H100 (BF16, EP16, micro batch 1, global batch 1024, even load), without and with EP overlap; and
-    DeepSeek-V3 on 256 GB200, where overlap was "net negative" (E074): read as no gain over the guide's last step."""
+    """Returns both sides of matched measurements, without and with EP overlap.
+
+    Qwen3-30B on 16 H100 (BF16, EP16, micro batch 1, global batch 1024, even load); and DeepSeek-V3 on 256 GB200,
+    where overlap was "net negative" (E074): read as no gain over the guide's last step.
+    """
     with data_file("effects.csv", folder=facts).open(encoding="utf-8") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
     runs = []
@@ -168,7 +171,7 @@ def _unusable(row: dict[str, str]) -> str | None:
 
 
 def _repeated(row: dict[str, str], seen: set[tuple[Any, ...]]) -> str | None:
-    """One measurement printed in two tables of a release."""
+    """Returns why a row is left out that repeats a measurement in another table of its release; None else."""
     names = ("release", "model_key", "gpu", "num_gpus", "model_tflops_per_gpu", "tp", "pp", "ep", "gbs", "mbs")
     key = tuple(row[name] for name in names)
     if key in seen:
@@ -254,7 +257,10 @@ def _dense(sizes: tuple[int, ...]) -> Any:
 
 
 def _precision(row: dict[str, str]) -> str:
-    """Tables without a precision column print per-tensor FP8 first and the block-scaled format in parentheses."""
+    """Returns the row's precision.
+
+    Tables without a precision column print per-tensor FP8 first and the block-scaled format in parentheses.
+    """
     written = row["precision"].lower()
     if written:
         return PRECISIONS[written]
@@ -264,6 +270,6 @@ def _precision(row: dict[str, str]) -> str:
 
 
 def cells(runs: list[Run]) -> Iterator[tuple[str, list[Run]]]:
-    """Runs by cell, in the order of their first row."""
+    """Yields runs by cell, in the order of their first row."""
     for cell in dict.fromkeys(run.cell for run in runs):
         yield cell, [run for run in runs if run.cell == cell]

@@ -1,12 +1,13 @@
-"""Nights in small on several nodes, with random kills of all that takes part: what is lost, paid twice, left.
+"""Kills random processes of small tuning runs on several nodes, and counts bursts lost or paid twice and processes
+left.
 
     python -m benchmarks.random_kills [--kills 50] [--bursts 12] [--way WAY] [--minutes 60] [--seed 1]
 
-Ways: allocation (steps of one Slurm job), per-burst (a Slurm job each), hosts (over ssh). Two nodes of two CPU ranks on
-this machine: a real Slurm or real sshd (root). `moe-autotune run --resume` is started again after every kill that ends
-it, the allocation after every one that ends that, until all bursts are paid for; then another night begins, until there
-were as many kills as asked for. After each the journal is read: a burst is lost where the journal knew it as finished
-and no longer does, paid twice where ranks were handed it after that, left where a process or a job of the study is
+Ways: allocation (steps of one Slurm job), per-burst (a Slurm job each), hosts (over ssh). Two nodes of two CPU ranks
+on this machine: a real Slurm or real sshd (root). `moe-autotune run --resume` is started again after every kill that
+ends it, the allocation after every one that ends that, until all bursts are paid for; then another run starts, until
+there were as many kills as requested. After each the journal is read: a burst is lost if the journal had it as
+finished and no longer does, paid twice if ranks received it after that, left if a process or a job of the study is
 still there.
 """
 
@@ -45,16 +46,16 @@ VICTIMS = {
     "per-burst": ("tuner", "srun", "slurmd", "rank"),
     "hosts": ("tuner", "ssh", "keeper", "rank"),
 }
-WORDS = {"srun": "srun", "ssh": "ssh", "keeper": KEEPER, "rank": "trainer.worker"}  # of their commands
+WORDS = {"srun": "srun", "ssh": "ssh", "keeper": KEEPER, "rank": "trainer.worker"}  # found in their commands
 OVER = ("budget", "converged", "infeasible")
 PAUSE_S = (1.0, 75.0)  # between two kills: a cold start of ranks takes most of it on a busy machine
-DOWN_S = (1.0, 15.0)  # that a slurmd is gone: Slurm gives a node up after 10
-GONE_S = 90.0  # for what is left to see that it is: the lease, Slurm's own KillWait
+DOWN_S = (1.0, 15.0)  # downtime of a slurmd: Slurm marks a node down after 10
+GONE_S = 90.0  # for remaining processes to end by themselves: the lease, Slurm's own KillWait
 
 
 @dataclass(kw_only=True)
 class Night:
-    """`cluster`: None where there is no Slurm."""
+    """One tuning run under kills. `cluster`: None without Slurm."""
 
     cluster: Cluster | None
     folder: Path
@@ -69,31 +70,31 @@ class Night:
     _tuner: subprocess.Popen[bytes] | None = None
     _job: str | None = None
 
-    # ---- the night
+    # ---- the run
 
     def run(self, kills: int, until: float) -> None:
-        """Until all bursts are paid for: at most so many kills, none after `until`."""
+        """Runs until all bursts are paid for: at most so many kills, none after `until`."""
         try:
             while not self._over():
                 self._keep_running()
                 killing = self.kills.total() < kills and time.time() < until
-                self._rest(self.dice.uniform(*PAUSE_S) if killing else 1.0)
+                self._wait(self.dice.uniform(*PAUSE_S) if killing else 1.0)
                 if killing:
                     self._kill()
-                self._look()
+                self._check_journal()
         finally:
             if self._tuner is not None:
                 self._tuner.kill()
                 self._tuner.wait()
             if self._job is not None:
                 self._slurm.run("scancel", self._job)
-        self._look()
+        self._check_journal()
 
     def _over(self) -> bool:
-        """The tuner has ended by itself, and says that nothing is left to do."""
-        return self._tuner is not None and self._tuner.poll() is not None and self._said_end()
+        """Returns true if the tuner has ended by itself, and nothing is left to do."""
+        return self._tuner is not None and self._tuner.poll() is not None and self._has_ended()
 
-    def _said_end(self) -> bool:
+    def _has_ended(self) -> bool:
         events = self._events()
         return bool(events) and isinstance(events[-1], Ended) and events[-1].status in OVER
 
@@ -101,7 +102,7 @@ class Night:
         path = self.folder / "study" / JOURNAL
         return read_events(path)[0] if path.exists() else []
 
-    def _rest(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up and self._tuner is not None and self._tuner.poll() is None:
             time.sleep(0.1)
@@ -160,19 +161,19 @@ class Night:
 
     def _slurmd(self) -> bool:
         with self._slurm.without_slurmd(self.dice.choice(self._slurm.nodes)):
-            self._rest(self.dice.uniform(*DOWN_S))
+            self._wait(self.dice.uniform(*DOWN_S))
         return True
 
-    # ---- what came of it
+    # ---- the result
 
-    def _look(self) -> None:
-        """What the journal knew once it has to know for ever."""
+    def _check_journal(self) -> None:
+        """Records bursts that the journal had as finished and no longer has, and those it has now."""
         finished = {event.burst: event for event in self._events() if isinstance(event, BurstFinished)}
         self.lost += [number for number, event in self.known.items() if finished.get(number) != event]
         self.known = finished
 
     def paid_twice(self) -> list[int]:
-        """Bursts that ranks were handed after the journal had them as finished, or that it has twice."""
+        """Returns bursts that ranks received after the journal had them as finished, or that it has twice."""
         events = [event for event in self._events() if isinstance(event, BurstFinished)]
         twice = [number for number, times in Counter(event.burst for event in events).items() if times > 1]
         ended_at = {f"{event.burst:04d}": event.at for event in events}
@@ -183,13 +184,13 @@ class Night:
         return sorted(twice)
 
     def left(self) -> list[str]:
-        """Processes of the study, and jobs and steps of ours, when all had time to go."""
+        """Returns processes of the study, and our jobs and steps, that remain after GONE_S."""
         give_up = time.monotonic() + GONE_S
-        while (found := self._there()) and time.monotonic() < give_up:
+        while (found := self._remaining()) and time.monotonic() < give_up:
             time.sleep(0.5)
         return found
 
-    def _there(self) -> list[str]:
+    def _remaining(self) -> list[str]:
         listed = (("-o", "%A %j"), ("-s", "-o", "%i %j")) if self.cluster is not None else ()  # jobs, steps
         found = [line for words in listed for line in self._slurm.run("squeue", "-h", *words).splitlines()]
         processes = [f"{process.pid}" for process in _running(self.folder, "")]
@@ -202,7 +203,7 @@ def _alive(tuner: subprocess.Popen[bytes] | None) -> list[Process]:
 
 
 def _running(folder: Path, word: str) -> list[Process]:
-    """Live processes whose command names the study's engine and the word."""
+    """Returns live processes whose command names the study's engine and the word."""
     found: list[Process] = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
@@ -260,7 +261,7 @@ def main() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """What came of one night."""
+    """The result of one run under kills."""
 
     kills: Counter[str]
     starts: int
@@ -273,7 +274,7 @@ class Ledger:
 
 @contextlib.contextmanager
 def place(way: str, folder: Path) -> Iterator[tuple[Cluster | None, Any]]:
-    """Two nodes, and the recipe's launcher for them."""
+    """Starts two nodes; yields the cluster and the recipe's launcher for them."""
     own = folder / "nodes"
     own.mkdir()
     if way == "hosts":

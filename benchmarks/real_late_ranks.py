@@ -1,11 +1,11 @@
-"""Whether real late ranks are traced to their cause: two CPU ranks of real Megatron-Core, one of them disturbed.
+"""Checks that real late ranks are traced to their cause: two CPU ranks of real Megatron-Core, one of them disturbed.
 
     python -m benchmarks.real_late_ranks [SCENE…] [--repeats 1] [--keep FOLDER]
 
-Every scene is the same small mixture of experts, trained for a few steps by the engine itself; a rank's host sleeps or
-collects garbage in each layer, or the router sends most tokens to one rank's experts. `even` is disturbed by nothing.
-Printed are the verdict and its cause beside what was done, and right, wrong and abstained over all; where a fix cures
-the cause, what ranks wait for it before and after.
+Every scene is the same small mixture of experts, trained for a few steps by the engine itself; a rank's host sleeps
+or collects garbage in each layer, or the router sends most tokens to one rank's experts. `even` is not disturbed.
+Prints the verdict and its cause with what was done, and right, wrong and abstained over all; if a fix cures the
+cause, also how long ranks wait for it before and after.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RECIPE: dict[str, Any] = {
         "deadline_s": 300,
     },
 }
-# run by Python in every rank before anything else; RANKS_LATE are those that DISTURB is done on
+# run by Python in every rank before anything else; DISTURB applies to the ranks RANKS_LATE
 DISTURB = """
 import gc, importlib.util, os, sys, time
 from importlib.machinery import PathFinder
@@ -102,7 +102,7 @@ sys.meta_path.insert(0, Finder())
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is done on which ranks, and what a diagnosis should come to: a wall, a cause, the late ranks."""
+    """A disturbance of some ranks, and the expected diagnosis: a wall, a cause, the late ranks."""
 
     name: str
     disturb: str
@@ -122,7 +122,7 @@ class Scene:
         return self.recipe.replace(dict(self.cure))
 
     def judge(self, analysis: Analysis) -> str:
-        """right, wrong or abstained. Where nothing is disturbed it is only wrong to call a rank late."""
+        """Returns right, wrong or abstained. If nothing is disturbed it is only wrong to name a late rank."""
         diagnosis, cause = analysis.diagnosis, analysis.diagnosis.cause
         claimed = cause.name if cause is not None and cause.ranks else ""
         if claimed == self.cause and (self.wall is None or diagnosis.wall is self.wall):
@@ -149,7 +149,7 @@ SLEEP_S = 0.2
 
 @contextmanager
 def disturbed(scene: Scene, folder: Path) -> Iterator[None]:
-    """Processes started meanwhile find the scene's disturbance in their path."""
+    """Puts the scene's disturbance on the path of processes started meanwhile."""
     folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text(DISTURB)
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -172,8 +172,10 @@ def disturbed(scene: Scene, folder: Path) -> Iterator[None]:
 
 
 def play(scene: Scene, folder: Path, recipe: Recipe) -> Analysis:
-    """The traces of one burst of a recipe under a scene, diagnosed by themselves: what a CPU could attain, which a busy
-    machine never lets it, is not asked. RuntimeError where it does not run."""
+    """Diagnoses the traces of one burst of a recipe under a scene. RuntimeError if it does not run.
+
+    Without the burst's outcome: it has the rate a CPU could attain, which a busy machine never reaches.
+    """
     with disturbed(scene, folder / "path"):
         engine = open_engine("megatron", folder / "engine")
         try:

@@ -1,11 +1,11 @@
-"""Whether the tuner finds a wall that is really there, and cures it: four small clusters of a real Slurm.
+"""Checks that the tuner finds and cures a real wall: four small clusters of a real Slurm.
 
     python -m benchmarks.real_walls [WALL…] [--budget 8] [--keep FOLDER]
 
-Two nodes in network namespaces of this machine, joined by links as slow as the scene asks, with a processor each (root,
-Slurm, ip, tc and taskset). On each, one recipe of the same small mixture of experts with one mistake that a person
-would mend with one known move. `moe-autotune run` tunes it inside an allocation; printed are the wall of its first
-trace, the move that mended it with the gain that was predicted and obtained, and the speed-up of the whole study.
+Two nodes in network namespaces of this machine, joined by links as slow as the scene requires, with a processor each
+(root, Slurm, ip, tc and taskset). On each, one recipe of the same small mixture of experts with one mistake that a
+known change of one knob fixes. `moe-autotune run` tunes it inside an allocation; it prints the wall of the first
+trace, the change that fixed it with the predicted and obtained gain, and the speed-up of the whole study.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MODEL: dict[str, Any] = {
 BURST = {"engine": "megatron", "launcher": "slurm", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1}
 DEADLINE_S = 300
 STUDY_S = 3600
-LAST_WORDS = 4000  # characters of a log
+LOG_TAIL_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One mistake. `mends`: the knobs a person would move, any of them."""
+    """One mistake. `mends`: the knobs that fix it, any of them."""
 
     wall: Wall
     mistake: str
@@ -112,7 +112,7 @@ SCENES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What came of a scene. Gains are fractions of throughput; None where no trial mended the mistake."""
+    """The result of a scene. Gains are fractions of throughput; None if no trial fixed the mistake."""
 
     scene: Scene
     named: str
@@ -131,7 +131,7 @@ class Played:
 
 
 def play(scene: Scene, folder: Path, *, budget: int, quiet: bool = False) -> Played:
-    """Tunes the scene's recipe on a cluster of its own. RuntimeError, with its last words, where the tuner fails."""
+    """Tunes the scene's recipe on a cluster of its own. RuntimeError, with the logs' last lines, if the tuner fails."""
     recipe, study = folder / "recipe.yaml", folder / "study"
     recipe.write_text(yaml.safe_dump(scene.recipe()))
     (folder / "slurm").mkdir()
@@ -144,7 +144,7 @@ def play(scene: Scene, folder: Path, *, budget: int, quiet: bool = False) -> Pla
             env = {**os.environ, **variables}
             done = subprocess.run(tuner, env=env, stdout=shown, stderr=shown, timeout=STUDY_S)
         if done.returncode != 0:
-            raise RuntimeError(f"the tuner ended with {done.returncode}\n{_last_words(folder)}")
+            raise RuntimeError(f"the tuner ended with {done.returncode}\n{_log_tails(folder)}")
     finally:
         slurm.stop()
     return judged(
@@ -152,29 +152,29 @@ def play(scene: Scene, folder: Path, *, budget: int, quiet: bool = False) -> Pla
     )
 
 
-def _last_words(folder: Path) -> str:
-    """What the tuner and the ranks of its last burst said last."""
+def _log_tails(folder: Path) -> str:
+    """Returns the last lines of the logs of the tuner and of the ranks of its last burst."""
     bursts = sorted((folder / "study/bursts").glob("*"))
     logs = [folder / "tuner.log", *(sorted((bursts[-1] / "log").glob("*")) if bursts else ())]
-    said = (f"{log.name}:\n{log.read_text(errors='replace')[-LAST_WORDS:]}" for log in logs if log.is_file())
+    said = (f"{log.name}:\n{log.read_text(errors='replace')[-LOG_TAIL_CHARACTERS:]}" for log in logs if log.is_file())
     return "\n".join(said)
 
 
 def judged(scene: Scene, report: dict[str, Any], *, bursts: int) -> Played:
-    """The study's report beside what should have come of it."""
+    """Compares the study's report with the expected result of the scene."""
     trials = {trial["number"]: trial for trial in report["trials"]}
     first = next(trial["diagnosis"] for trial in trials.values() if trial["diagnosis"])
     wall = first["walls"][0] if first["walls"] else {"share": 0.0}
-    mended = next((trial for trial in trials.values() if _mends(scene, trial)), None)
+    fixing = next((trial for trial in trials.values() if _mends(scene, trial)), None)
     interval = report["speedup_ci"]
     return Played(
         scene=scene,
         named=first["wall"],
         share=wall["share"],
         because=first["because"],
-        mend=_words(scene, mended) if mended else "",
-        predicted=mended["predicted"]["gain"] if mended else None,
-        obtained=_rate(mended) / _rate(trials[mended["parent"]]) - 1 if mended else None,
+        mend=_words(scene, fixing) if fixing else "",
+        predicted=fixing["predicted"]["gain"] if fixing else None,
+        obtained=_rate(fixing) / _rate(trials[fixing["parent"]]) - 1 if fixing else None,
         speedup=report["speedup"],
         interval=(interval[0], interval[1]) if interval else None,
         bursts=bursts,
@@ -186,7 +186,7 @@ def _mends(scene: Scene, trial: dict[str, Any]) -> bool:
 
 
 def _words(scene: Scene, trial: dict[str, Any]) -> str:
-    """The fix and what it moved of what a person would move."""
+    """Returns the fix and its changes of the scene's `mends`."""
     moved = (f"{knob} {was} → {now}" for knob, (was, now) in trial["changes"].items() if knob in scene.mends)
     return f"{trial['fix']}: {', '.join(moved)}"
 

@@ -1,8 +1,8 @@
-"""How many rooms the packages have, and how many pairs of rooms import one another.
+"""Counts the modules and folders directly in each package, and the pairs of them that import one another.
 
     python -m benchmarks.rooms
 
-A room is a module or folder directly in a package. `lint-imports` holds that none stand in a circle.
+`lint-imports` checks that none of them form a cycle.
 """
 
 from __future__ import annotations

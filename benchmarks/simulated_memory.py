@@ -1,10 +1,10 @@
-"""How near the simulated cluster's memory is to what was measured: nothing of it is fitted to these runs.
+"""Compares the simulated cluster's memory with measurements, none of which it is fitted to.
 
     python -m benchmarks.simulated_memory [--facts ../shared/facts]
 
 Measured: peaks of Megatron-LM's functional tests on real GPUs (`golden_runs.csv`), of the last pipeline stage; the
-breakdown and savings of DeepSeek-V3 (arXiv 2603.07685 tables 3 and 4); peaks of other published runs. Beside them, as a
-check of sanity alone, the estimate's peaks of hand-tuned recipes (`tuned_recipes.json`).
+breakdown and savings of DeepSeek-V3 (arXiv 2603.07685 tables 3 and 4); peaks of other published runs. In addition,
+as a sanity check only, the estimate's peaks of hand-tuned recipes (`tuned_recipes.json`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from trainer.recipe.machine import Machine
 
 FACTS = Path("../shared/facts")
 GIB = 2.0**30
-MACHINE = Machine.model_validate({"memory": {"fragmentation": 0.0}})  # what torch reports knows of none
+MACHINE = Machine.model_validate({"memory": {"fragmentation": 0.0}})  # torch's figures do not include it
 EXPERT_OUTPUTS = 26.3  # GiB that table 3 counts and the memory-efficient permutation drops
-EVERY = 3  # of the tuned recipes, one in so many
+EVERY = 3  # one in EVERY of the tuned recipes
 WORST = 6
 
 
@@ -52,7 +52,7 @@ def _play(recipe: Recipe) -> MemoryPlay:
 
 
 def _measured(runs: Iterable[GoldenRun]) -> None:
-    """Errors of every run, and the table of cases with experts: allocated peak and allocated between steps."""
+    """Prints errors of every run, and the table of cases with experts: allocated peak and allocated between steps."""
     errors: dict[bool, list[float]] = defaultdict(list)
     cases: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for run in runs:
@@ -79,7 +79,7 @@ def _spread(errors: Sequence[float]) -> str:
 
 
 def _deepseek() -> None:
-    """The middle pipeline rank of PP 4, VPP 4, EP 64 on 256 GPUs."""
+    """Prints the middle pipeline rank of PP 4, VPP 4, EP 64 on 256 GPUs."""
     bf16, fp8 = deepseek_v3(), deepseek_v3(precision="mxfp8")
     rank = _middle(bf16)
     state = rank.state
@@ -126,7 +126,7 @@ def _table(rows: Iterable[tuple[str, float, float]]) -> None:
 
 
 def _estimated(rows: Sequence[dict[str, Any]]) -> None:
-    """Peaks beside the estimate's, which is no measurement."""
+    """Compares peaks with the estimate's, which is not a measurement."""
     found, took = [], []
     for row in rows:
         recipe = recipe_of_row(row)

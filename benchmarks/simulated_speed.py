@@ -1,8 +1,8 @@
-"""What a simulated burst costs here: CPU time without and with traces and their analysis, memory, size of the traces.
+"""Measures simulated bursts: CPU time without and with traces and their analysis, memory, size of the traces.
 
     python -m benchmarks.simulated_speed
 
-Each cluster is played in a process of its own, the second of two bursts counts; CPU time is of all processes.
+Each cluster is simulated in a process of its own, the second of two bursts counts; CPU time is of all processes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def recipe(name: str) -> Recipe:
 
 
 def measured(name: str) -> dict[str, float]:
-    """CPU seconds, MB."""
+    """Returns CPU seconds and MB of one cluster's bursts."""
     from analyzers import analyze
 
     traced, folder = recipe(name), Path(tempfile.mkdtemp())

@@ -1,8 +1,8 @@
-"""Whether `diagnose` names the wall that is there: on simulated clusters, against what taking a wall away gives.
+"""Checks that `diagnose` names the real wall: on simulated clusters, compared with the gain of removing each wall.
 
     python -m benchmarks.simulated_walls [--recipes 200] [--seed N]
 
-A wall is taken away in the simulation: links without time; a host without time; products and attention at the peak of
+A wall is removed in the simulation: links without time; a host without time; GEMMs and attention at the peak of
 their precision whatever their shape, and no other kernels; no recompute and no offload. The wall whose removal gives
 most is the true one; within 2 points of the step either of two is right.
 """
@@ -57,7 +57,7 @@ class Case:
 
 
 def removals(recipe: Recipe, machine: Machine) -> dict[str, float]:
-    """Share of the step that each wall's removal gives back."""
+    """Returns the share of the step that each wall's removal gives back."""
     step = Simulation(recipe, machine).step_us
     without = {
         Wall.COMMUNICATION: (recipe, machine.model_copy(update={"links": NO_LINKS})),
@@ -69,7 +69,7 @@ def removals(recipe: Recipe, machine: Machine) -> dict[str, float]:
 
 
 def ideal_compute(recipe: Recipe, machine: Machine) -> Compute:
-    """Products and attention at the peak, kernels bound by memory without time."""
+    """Returns rates with GEMMs and attention at the peak, and memory-bound kernels without time."""
     rates = Simulation(recipe, machine).rates
     faster = rates.attainable_tflops * machine.compute.dense_gemm / rates.dense_tflops
     return Compute(

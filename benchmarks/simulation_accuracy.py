@@ -1,4 +1,4 @@
-"""How far the simulated cluster lies from published runs, as a machine that is as published.
+"""Measures how far the simulated cluster, with the default machine, differs from published runs.
 
     python -m benchmarks.simulation_accuracy [--facts DIR] [--fit] [--write]
 
@@ -33,7 +33,7 @@ WANTED = "wanted: median 10 %, rank correlation 0.7"
 
 
 def simulated_log_rate(run: Run, rates: Mapping[str, float]) -> float:
-    """log tokens/s/GPU of one run on the machine as published."""
+    """Returns log tokens/s/GPU of one run on the default machine."""
     simulation = Simulation(run.recipe, Machine(), values=rates, release=run.release)
     return float(np.log(simulation.tokens_per_s_per_gpu))
 

@@ -1,6 +1,6 @@
-"""How good the step-time estimate is, on published runs of models and GPUs it was not fitted to.
+"""Measures the step-time estimate on published runs of models and GPUs it was not fitted to.
 
-Every cell (a model on a GPU) is predicted from constants fitted to the other cells. Beside it a baseline of one
+Every cell (a model on a GPU) is predicted from constants fitted to the other cells. For comparison a baseline of one
 parameter: a constant share of the peak per GPU family and precision, fitted without the cell too.
 """
 
@@ -34,7 +34,7 @@ class Accuracy:
 
 
 def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
-    """`errors`: log(predicted / measured), a run each."""
+    """Summarises errors of runs; `errors`: log(predicted / measured), one per run."""
     relative = np.expm1(errors)
     ranks = [rank for _, rank in rank_correlations(runs, errors)]
     return Accuracy(
@@ -47,7 +47,8 @@ def accuracy(runs: Sequence[Run], errors: Floats) -> Accuracy:
 
 
 def rank_correlations(runs: Sequence[Run], errors: Floats) -> list[tuple[str, float]]:
-    """Spearman's coefficient of predicted against measured throughput inside each cell with several configurations.
+    """Returns Spearman's coefficient of predicted against measured throughput inside each cell with several
+    configurations.
 
     Runs of one configuration on several releases are one point, their geometric mean.
     """
@@ -66,20 +67,20 @@ def rank_correlations(runs: Sequence[Run], errors: Floats) -> list[tuple[str, fl
 
 
 def spearman(a: Floats, b: Floats) -> float:
-    """Spearman's coefficient; 0 where one side has no order at all."""
+    """Returns Spearman's coefficient; 0 if all values of one side are equal."""
     ranks_a, ranks_b = (_ranks(values) - _ranks(values).mean() for values in (a, b))
     norm = np.sqrt((ranks_a**2).sum() * (ranks_b**2).sum())
     return float((ranks_a * ranks_b).sum() / norm) if norm else 0.0
 
 
 def _ranks(values: Floats) -> Floats:
-    """Ranks, ties sharing their mean."""
+    """Returns ranks, ties sharing their mean."""
     order = np.sort(values)
     return (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right") - 1) / 2
 
 
 def estimated_log_rates(runs: Sequence[Run], constants: Mapping[str, float]) -> Floats:
-    """log tokens/s/GPU of every run by estimates; runs of one model, cluster and release as one table."""
+    """Returns log tokens/s/GPU of every run by estimates; runs of one model, cluster and release as one table."""
     members: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         key = run.recipe.architecture.model_dump_json(), run.recipe.cluster.model_dump_json(), run.release
@@ -94,7 +95,7 @@ def estimated_log_rates(runs: Sequence[Run], constants: Mapping[str, float]) -> 
 
 
 def baseline(runs: Sequence[Run]) -> Floats:
-    """log(predicted / measured) of a constant share of the peak per GPU family and precision, cell left out."""
+    """Returns log(predicted / measured) of a constant share of the peak per GPU family and precision, cell left out."""
     share = np.array([_share_of_peak(run) for run in runs])
     errors = np.zeros(len(runs))
     kinds = [(run.recipe.hardware.architecture, run.recipe.training.precision) for run in runs]
@@ -111,7 +112,7 @@ def _share_of_peak(run: Run) -> float:
 
 
 def groups(runs: Sequence[Run], errors: Floats) -> dict[str, TimeCalibration]:
-    """Errors of every group of runs that an estimate quotes: MoE, dense, all, and those that have a feature."""
+    """Returns errors of every group of runs that an estimate quotes: MoE, dense, all, and those that have a feature."""
     tables = [one(run.recipe) for run in runs]
     members = {
         "all": [True] * len(runs),

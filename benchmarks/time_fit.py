@@ -1,7 +1,8 @@
-"""Fits the constants of a model of step time to published runs: least squares of log tokens/s, drawn to the priors.
+"""Fits the constants of a model of step time to published runs: least squares of log tokens/s, regularised to the
+priors.
 
-Gauss-Newton on the logarithms of the constants, with Huber weights (a few published rows contradict their neighbours)
-and bounds. `leave_one_cell_out` predicts every cell from the constants fitted without it.
+Gauss-Newton on the logarithms of the constants, with Huber weights (a few published rows contradict their
+neighbours) and bounds. `leave_one_cell_out` predicts every cell from the constants fitted without it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benchmarks.published_runs import Run
 from trainer.estimate.candidates import Floats
 from trainer.measured.constants import Constant
 
-HUBER = 0.10  # relative error beyond which a row pulls no harder
+HUBER = 0.10  # relative error from which on a row's weight falls
 PRIOR_SPREAD = 0.7  # of a constant's logarithm around its prior
 ROW_SPREAD = 0.08  # of a run around the model
 LOW_TRUST_WEIGHT = 0.25
@@ -47,11 +48,11 @@ class Fit:
         return fixed | {row.name: float(np.exp(t)) for row, t in zip(self.fitted, theta, strict=True)}
 
     def errors(self, theta: Floats) -> Floats:
-        """log(predicted / measured), a run each."""
+        """Returns log(predicted / measured), one per run."""
         return self.predict(self.runs, self.values(theta)) - self.measured
 
     def slopes(self, theta: Floats, at: Floats) -> Floats:
-        """[runs, constants]"""
+        """Returns derivatives of the errors by the constants' logarithms, [runs, constants]."""
         columns = []
         for index in range(len(theta)):
             moved = theta.copy()
@@ -60,7 +61,7 @@ class Fit:
         return np.stack(columns, axis=1)
 
     def solve(self, theta: Floats, keep: np.ndarray, *, steps: int, slopes: Floats | None = None) -> Floats:
-        """Constants that fit the runs of `keep`; `slopes` holds them fixed over all steps."""
+        """Returns the constants that fit the runs of `keep`; `slopes` keeps the derivatives fixed over all steps."""
         for _ in range(steps):
             errors = self.errors(theta)
             jacobian = self.slopes(theta, errors) if slopes is None else slopes
@@ -82,7 +83,7 @@ class Fit:
 
 
 class Straight(Fit):
-    """A fit whose errors are straight lines around a point: for a model that costs seconds."""
+    """A fit whose errors are linearised around a point: for a model that takes seconds per evaluation."""
 
     def __init__(self, fit: Fit, theta: Floats) -> None:
         super().__init__(fit.runs, rows=fit.rows, predict=fit.predict)
@@ -97,7 +98,8 @@ class Straight(Fit):
 
 
 def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> Floats:
-    """log(predicted / measured) of every run, from the constants fitted without its cell; `along`: what to fit."""
+    """Returns log(predicted / measured) of every run, from constants fitted without its cell; `along`: the fit to
+    solve."""
     along = along or fit
     errors = np.zeros(len(fit.runs))
     slopes = along.slopes(theta, along.errors(theta))
@@ -110,7 +112,7 @@ def leave_one_cell_out(fit: Fit, theta: Floats, *, along: Fit | None = None) -> 
 
 
 def write_constants(path: Path, fit: Fit, theta: Floats) -> None:
-    """The table of constants with the fitted values in place."""
+    """Writes the fitted values into the table of constants."""
     values = {row.name: float(np.exp(t)) for row, t in zip(fit.fitted, theta, strict=True)}
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -1,8 +1,9 @@
-"""One way of reading a trace, measured in a process of its own: CPU seconds and peak memory, imports not counted.
+"""Measures one way of reading a trace in a process of its own: CPU seconds and peak memory, imports not counted.
 
     python benchmarks/trace_readers.py ours|hta|json|typed TRACE...
 
-Stands alone, so that a peer can be run by the Python of another environment. Prints one JSON document.
+Imports nothing of the project at the top, so that a peer can be run by the Python of another environment. Prints one
+JSON document.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ Read = Callable[[list[Path]], Any]
 
 
 def ours() -> Read:
-    """The whole diagnosis and its JSON, as `diagnose --json` makes it."""
+    """Returns the whole diagnosis and its JSON, as `diagnose --json` makes it."""
     analysis, msgspec = importlib.import_module("analyzers.analysis"), importlib.import_module("msgspec")
     return lambda paths: msgspec.json.encode(analysis.analyze(paths))
 
 
 def hta() -> Read:
-    """HolisticTraceAnalysis: parse, temporal breakdown, overlap of communication and compute, kernel breakdown."""
+    """Returns HolisticTraceAnalysis: parse, temporal breakdown, overlap of communication and compute, kernel
+    breakdown."""
     trace_analysis = importlib.import_module("hta.trace_analysis")
 
     def read(paths: list[Path]) -> None:
@@ -50,7 +52,8 @@ def plain_json() -> Read:
 
 
 def typed() -> Read:
-    """The whole file at once as msgspec structs of the fields we read, and nothing done with them."""
+    """Returns a reader of the whole file at once as msgspec structs of the needed fields, with nothing done with
+    them."""
     json_events, msgspec = (importlib.import_module(name) for name in ("analyzers.readers.json_events", "msgspec"))
     decoder = msgspec.json.Decoder(json_events.Document)
     return lambda paths: decoder.decode(gzip.decompress(paths[0].read_bytes()))
@@ -60,13 +63,13 @@ WAYS: dict[str, Callable[[], Read]] = {"ours": ours, "hta": hta, "json": plain_j
 
 
 def cpu_s() -> float:
-    """User and system time of this process and of the children it waited for."""
+    """Returns user and system time of this process and of the children it waited for."""
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def peak_mb() -> float:
-    """Of this process alone: ru_maxrss would also remember the process that started it."""
+    """Returns the peak of this process alone: ru_maxrss would also include the process that started it."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 

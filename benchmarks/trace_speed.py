@@ -1,12 +1,12 @@
-"""How fast are traces read, and in how much memory? A whole diagnosis beside other readers, long traces, many ranks.
+"""Measures reading traces: a whole diagnosis compared with other readers, long traces, many ranks; time and memory.
 
     python -m benchmarks.trace_speed [readers] [long] [ranks] [--hta-python PYTHON] [--traces DIR]
 
-Each figure comes from a process of its own, the readers' interleaved, so that all meet the same noise; CPU seconds are
-user and system time of the process and its children after imports. HolisticTraceAnalysis is run from the environment
-given, or from one made for it (package registry). The trace is a public one that does not travel with the repository;
-where it is missing, what to put where is said. The long traces are that one again and again, in a temporary folder
-(4.3 GB).
+Each figure comes from a process of its own, the readers' interleaved, so that all have the same noise; CPU seconds
+are user and system time of the process and its children after imports. HolisticTraceAnalysis is run from the
+environment given, or from one made for it (package registry). The trace is a public one that is not in the
+repository; if it is missing, the command prints what to put where. The long traces are copies of that one, in a
+temporary folder (4.3 GB).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Figures = dict[str, float]
 
 
 def measured(way: str, paths: Sequence[Path], python: str = sys.executable) -> Figures:
-    """CPU and wall seconds, and peak memory in MB, of one way of reading in a fresh process."""
+    """Returns CPU and wall seconds, and peak memory in MB, of one way of reading in a fresh process."""
     root = str(SCRIPT.parents[1])
     environment = {**os.environ, "PYTHONPATH": root} if python == sys.executable else dict(os.environ)
     command = [python, str(SCRIPT), way, *map(str, paths)]
@@ -48,7 +48,7 @@ def measured(way: str, paths: Sequence[Path], python: str = sys.executable) -> F
 
 
 def readers(trace: Path, folder: Path, hta_python: str | None) -> Iterator[str]:
-    """CPU and memory of each reader on one file, and the ratios that are wanted."""
+    """Yields lines on CPU and memory of each reader on one file, and the ratios that have a target."""
     pythons = dict.fromkeys(("ours", "typed", "json"), sys.executable) | {"hta": hta_python or _made_for_hta(folder)}
     rounds = [{way: measured(way, [trace], python) for way, python in pythons.items()} for _ in range(ROUNDS)]
     cpu = {way: statistics.median(one[way]["cpu_s"] for one in rounds) for way in pythons}
@@ -62,7 +62,7 @@ def readers(trace: Path, folder: Path, hta_python: str | None) -> Iterator[str]:
 
 
 def long(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
-    """Whole diagnoses of long traces: memory in all, and time by size."""
+    """Yields lines on whole diagnoses of long traces: peak memory, and time by size."""
     sizes = {folder / f"{gb}.json": int(gb * 1e9) for gb in SIZES_GB}
     packed = folder / "long.json.gz"
     long_traces.repeated(trace, {**sizes, packed: int(SIZES_GB[-1] * 1e9)})
@@ -78,7 +78,7 @@ def long(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
 
 
 def ranks(trace: Path, folder: Path, _: str | None) -> Iterator[str]:
-    """Whole diagnoses of jobs: cores used, memory of the parent and of the largest worker."""
+    """Yields lines on whole diagnoses of jobs: cores used, memory of the parent and of the largest worker."""
     for count in RANKS:
         job = folder / f"{count}-ranks"
         long_traces.ranks(trace, job, count)

@@ -1,10 +1,10 @@
-"""NVIDIA's tuned recipes as they are run: what `data/tuned_recipes.json` has no column for, or no value in.
+"""NVIDIA's tuned recipes as they are run: adds settings that `data/tuned_recipes.json` has no column or no value for.
 
-Of all: routing is forced even, as in the tables of throughput that these recipes stand for (`published_runs.csv`,
-`routing`), the loss is Transformer Engine's (`rules.csv` R241), gradients are reduced in BF16 unless a row says
-otherwise, and FSDP shards all three. Rows of releases before 0.6 and of the model zoo have no columns of dispatcher,
-recompute, offload or optimizer, or not all of them: those come from the recipe of today for the same model, GPU and
-precision that is nearest in layout. Where there is none a row is not complete, and nothing is told of its memory.
+For all: routing is forced even, as in the tables of throughput that these recipes belong to (`published_runs.csv`,
+`routing`), the loss is Transformer Engine's (`rules.csv` R241), gradients are reduced in BF16 unless a row sets
+otherwise, and FSDP shards all three. Rows of releases before 0.6 and of the model zoo lack some or all columns of
+dispatcher, recompute, offload or optimizer: those come from the current recipe for the same model, GPU and precision
+that is nearest in layout. If there is none a row is not complete, and its memory is not known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAME = ("tp", "pp", "vp", "ep")  # sizes that a nearest row should have
 
 
 def as_run(row: dict[str, Any]) -> Recipe | None:
-    """None where what decides memory is recorded neither here nor in a recipe of today."""
+    """Returns the recipe as run; None if what decides memory is recorded neither here nor in a current recipe."""
     filled = _filled(row)
     if filled is None:
         return None

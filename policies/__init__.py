@@ -1,1 +1,1 @@
-"""Deciding what to try next: phases, one file a fix, the memory gate, and the search."""
+"""Decides what to try next: phases, one file per fix, the memory gate, and the search."""

@@ -1,7 +1,7 @@
-"""Every fitted or judged number of the policy, from `constants.csv`: value, unit, and where it came from.
+"""The fitted and judged numbers of the policy, from `constants.csv`: value, unit, and origin.
 
-`origin` is `fitted` (to the runs that `source` names), `measured` (read off a measurement), `numerical` (precision of a
-computation: no result depends on it) or `judged` (nobody measured it).
+`origin` is `fitted` (to the runs that `source` names), `measured` (read off a measurement), `numerical` (precision
+of a computation: no result depends on it) or `judged` (not measured).
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def constants() -> dict[str, Constant]:
 
 
 def constant(name: str) -> float:
-    """Returns a constant's value. KeyError where the table has no such row."""
+    """Returns a constant's value. Raises KeyError if the table has no such row."""
     return constants()[name].value

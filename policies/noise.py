@@ -1,9 +1,10 @@
-"""How far two bursts of one recipe lie apart on this machine: the one model of noise of a study.
+"""The one model of a study's noise: the difference between bursts of one recipe on this machine.
 
-A burst is summed up by the median cost of its measured steps: microseconds of one GPU for a token. What matters is
-how that median moves from burst to burst, not the spread of steps inside one: a busy neighbour slows whole bursts. The
-few repeats a study can pay for are pooled over all trials, with a weak prior from the steps themselves. The judge
-compares trials by it, the policy asks it what is worth a burst, and the interval of a speed-up is made of it.
+A burst is summarised by the median cost of its measured steps: microseconds of one GPU per token. Noise is how that
+median moves from burst to burst, not the spread of steps inside one: a busy neighbour slows whole bursts. The few
+repeats a study can pay for are pooled over all trials, with a weak prior from the steps themselves. The judge
+compares trials by it, the policy uses it to decide what is worth a burst, and the interval of a speed-up is computed
+from it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from statistics import fmean, median
 from policies.trial import Trial
 from trainer.burst import Outcome
 
-Cost = Callable[[Outcome], list[float]]  # per measured step, microseconds a token
+Cost = Callable[[Outcome], list[float]]  # per measured step, microseconds per token
 
 # Relative standard deviation between bursts on nodes that stay the same: Megatron-Bridge commit d2d9ad928 measured
 # 0.3 % for repeats on pinned nodes; less than this is not assumed of any machine (rounded up, judged).
@@ -28,33 +29,33 @@ MIN_HALF_SPREAD = 0.015
 HALF_SPREAD_WITHOUT_REPEATS = 0.03
 # Repeats that the prior counts for. With 2, a machine that drifts 3 % had 9 % of equal recipes accepted (simulated).
 PRIOR_REPEATS = 1
-# Degrees of freedom a comparison has at least; judged: with 1 no gain of a first burst would ever be accepted, and an
-# interval of a speed-up says nothing (0.2 to 18 times). With one burst a side it holds the true one in 86 to 92 %
-# where bursts lie 2 to 7 % apart, in 95 % over all cases (benchmarks.speedup_coverage).
+# Least degrees of freedom of a comparison; judged: with 1 no gain of a first burst would ever be accepted, and the
+# interval of a speed-up is useless (0.2 to 18 times). With one burst per side it holds the true one in 86 to 92 %
+# if bursts differ by 2 to 7 %, in 95 % over all cases (benchmarks.speedup_coverage).
 MIN_FREEDOM = 2
 # Confidence of a verdict, one-sided, of Student's t (judged): a drifting machine can fool a first look; interleaved
 # pairs all have to agree as well.
 FIRST_LOOK_CONFIDENCE = 0.995
 PAIRS_CONFIDENCE = 0.99
-# Variance of the median of so many normal values, in that of their mean (order statistics); more: the limit, pi / 2.
+# Variance of the median of n normal values over that of their mean (order statistics); larger n: the limit, pi / 2.
 MEDIAN_VARIANCE = {1: 1.0, 2: 1.0, 3: 1.346, 4: 1.193, 5: 1.434, 6: 1.288}
 
 
 def wall_cost(outcome: Outcome) -> list[float]:
-    """Microseconds of one GPU for each token, by step."""
+    """Returns microseconds of one GPU per token, by step."""
     scale = max(outcome.ranks, 1) / max(outcome.tokens_per_step, 1)
     return [us * scale for us in outcome.step_us]
 
 
 def cpu_cost(outcome: Outcome) -> list[float]:
-    """Microseconds of CPU time, all ranks together, for each token, by step; empty where it was not measured."""
+    """Returns microseconds of CPU time, all ranks together, per token, by step; empty if it was not measured."""
     scale = 1.0 / max(outcome.tokens_per_step, 1)
     return [us * scale for us in outcome.cpu_us] if any(outcome.cpu_us) else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Relative standard deviation of a burst's median, and the degrees of freedom behind it (prior included)."""
+    """Relative standard deviation of a burst's median, and its degrees of freedom (prior included)."""
 
     deviation: float
     freedom: int
@@ -62,11 +63,11 @@ class Spread:
 
     @property
     def measured_freedom(self) -> int:
-        """Degrees of freedom without the prior's: it holds up the deviation and measures nothing."""
+        """Returns degrees of freedom without the prior's, which is not a measurement."""
         return max(MIN_FREEDOM, self.repeats)
 
     def band(self, bursts: int, others: int, confidence: float) -> float:
-        """How far the medians of `bursts` and `others` bursts of one recipe may lie apart, as a log ratio."""
+        """Returns how far the medians of `bursts` and `others` bursts of one recipe may differ, as a log ratio."""
         quantile = student(max(self.freedom, MIN_FREEDOM), confidence)
         return quantile * self.deviation * math.sqrt(1 / bursts + 1 / others)
 
@@ -79,33 +80,39 @@ class Noise:
     cost: Cost = wall_cost
 
     def between_bursts(self) -> Spread:
-        """Pooled over every repeated trial, with the prior standing in while there are few."""
+        """Pools the deviation over every repeated trial, with the prior while there are few."""
         groups = [medians(trial, self.cost) for trial in self.trials]
         squares = sum((value - fmean(group)) ** 2 for group in groups if len(group) > 1 for value in group)
         return self._pooled(squares)
 
     def between_neighbours(self) -> Spread:
-        """Between bursts that follow each other, from successive differences of repeats (von Neumann): a slow drift of
-        the machine, which interleaving cancels, is left out."""
+        """Pools the deviation between consecutive bursts, from successive differences of repeats (von Neumann).
+
+        Leaves out a slow drift of the machine, which interleaving cancels.
+        """
         steps = [after - before for trial in self.trials for before, after in pairwise(medians(trial, self.cost))]
         return self._pooled(sum(step**2 for step in steps) / 2)
 
     def half_spread(self) -> float:
-        """Relative half-spread of the throughput of repeated bursts, the median over repeated trials: a fix whose bound
-        lies below it is not worth a burst. Narrower than a verdict's band, since a burst costs less than a missed
-        gain."""
+        """Returns the relative half-spread of the throughput of repeated bursts, the median over repeated trials.
+
+        A fix whose bound is below it is not worth a burst. Narrower than a verdict's band, since a burst costs less
+        than a missed gain.
+        """
         spreads = [
             (max(rates) - min(rates)) / 2 / median(rates) for trial in self.trials if len(rates := _rates(trial)) >= 2
         ]
         return max(MIN_HALF_SPREAD, median(spreads)) if spreads else HALF_SPREAD_WITHOUT_REPEATS
 
     def detectable_gain(self) -> float:
-        """The smallest gain (fraction of throughput) that two bursts per side could tell from noise."""
+        """Returns the smallest gain (fraction of throughput) that two bursts per side could distinguish from noise."""
         return math.expm1(self.between_bursts().band(2, 2, FIRST_LOOK_CONFIDENCE))
 
     def variance_of(self, trial: Trial) -> float:
-        """Variance of the log of a trial's median cost over its bursts: from the noise between bursts, or from the
-        steps' own where they scatter more."""
+        """Returns the variance of the log of a trial's median cost over its bursts.
+
+        From the noise between bursts, or from the steps' own scatter if that is larger.
+        """
         errors = [median_error(self.cost(outcome)) for outcome in trial.outcomes if outcome.ok]
         own = fmean(error**2 for error in errors)
         spread = max(self.between_bursts().deviation ** 2, own)
@@ -119,33 +126,37 @@ class Noise:
         return Spread(deviation=deviation, freedom=freedom, repeats=repeats)
 
     def _prior(self) -> float:
-        """What the steps inside the bursts say of a burst's median."""
+        """Returns the median relative error of a burst's median, estimated from its own steps."""
         errors = [median_error(self.cost(outcome)) for trial in self.trials for outcome in trial.outcomes if outcome.ok]
         return median(errors) if errors else 0.0
 
 
 def medians(trial: Trial, cost: Cost = wall_cost) -> list[float]:
-    """Log of the median cost of every burst of a trial that gave figures, in order."""
+    """Returns the log of the median cost of every burst of a trial that gave figures, in order."""
     costs = [cost(outcome) for outcome in trial.outcomes if outcome.ok]
     return [math.log(median(steps)) for steps in costs if steps and median(steps) > 0]
 
 
 def throughput(trial: Trial) -> float | None:
-    """Tokens/s/GPU: the median over the trial's bursts that gave figures; None without one."""
+    """Returns tokens/s/GPU: the median over the trial's bursts that gave figures; None without one."""
     figures = _rates(trial)
     return median(figures) if figures else None
 
 
 def cpu_throughput(trial: Trial) -> float | None:
-    """Tokens for a microsecond of the ranks' CPU time, the median over bursts: steadier on a busy machine. None
-    where CPU time was not measured."""
+    """Returns tokens per microsecond of the ranks' CPU time, the median over bursts.
+
+    Steadier on a busy machine. None if CPU time was not measured.
+    """
     figures = [o.tokens_per_step / median(o.cpu_us) for o in trial.outcomes if o.ok and any(o.cpu_us)]
     return median(figures) if figures else None
 
 
 def median_error(steps: Sequence[float]) -> float:
-    """Relative standard error of the median of steps that were independent (1.2533 σ/√n, σ from the median
-    absolute deviation)."""
+    """Returns the relative standard error of the median of independent steps.
+
+    1.2533 σ/√n, with σ from the median absolute deviation.
+    """
     if len(steps) < 3:
         return 0.0
     middle = median(steps)
@@ -154,7 +165,7 @@ def median_error(steps: Sequence[float]) -> float:
 
 
 def student(freedom: int, share: float) -> float:
-    """The quantile `share` of Student's t."""
+    """Returns the quantile `share` of Student's t."""
     from scipy.special import stdtrit  # here: commands that compare nothing start without SciPy
 
     return float(stdtrit(freedom, share))

@@ -1,6 +1,6 @@
-"""Why a recipe was proposed, a trial judged or a study ended: a kind and its figures.
+"""The reason why a recipe was proposed, a trial judged or a study ended: a kind and its figures.
 
-Data only: words are made of a reason where it is shown (`autotune.looks.reasons`), and no code reads them back. Gains
+Data only: words are made of a reason where it is shown (`autotune.looks.reasons`), and no code parses them. Gains
 are fractions of throughput, `lost_us` and `step_us` microseconds of an average traced step.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 
 class ReasonKind(StrEnum):
-    """What decided. The figures of each kind are listed beside it; all are optional.
+    """The kind of a reason. The comment on each kind lists its figures; all are optional.
 
-    COMPARISON = {against, wall: MEASURE, cpu: MEASURE | null}: `against` is the number of the trial compared with, and
-    MEASURE = {gain, band, pairs, bursts, against_bursts, pairs_agree}: the gain as a fraction of throughput, the
+    COMPARISON = {against, wall: MEASURE, cpu: MEASURE | null}: `against` is the number of the trial compared with,
+    and MEASURE = {gain, band, pairs, bursts, against_bursts, pairs_agree}: the gain as a fraction of throughput, the
     noise band of this comparison as one, the interleaved pairs of bursts that it is the mean of (0: medians of all
     bursts of both sides), and the bursts of each side.
     """
@@ -24,10 +24,10 @@ class ReasonKind(StrEnum):
     # Proposals. WALL: {wall | cause, headline, lost_us, step_us} of the incumbent; LEARNED: {trials, traced, lessons:
     # [{study, trials}]}; FAILED: {trial, kind, phase, rank, limit_gib} of the recipe that does not fit
     BASE = "base"  # the recipe as given; no figures
-    REFERENCE = "reference"  # what the speed-up is over; as FITS_CHEAPEST
+    REFERENCE = "reference"  # the trial the speed-up is relative to; as FITS_CHEAPEST
     FITS_CHEAPEST = "fits_cheapest"  # failed, fixes, fits_probability, peak_gib, limit_gib
     FITS_FASTEST = "fits_fastest"  # failed, step_s, spread, fits_probability, learned
-    FITS_LIKELIEST = "fits_likeliest"  # the same: none surely fits
+    FITS_LIKELIEST = "fits_likeliest"  # the same: none is confident to fit
     EXPECTED_IMPROVEMENT = "expected_improvement"  # wall, parts {part: [from_s, to_s]}, gain, gain_low, gain_high,
     # fits_probability, runner_up (expected improvement of the next candidate less, a fraction), learned
     SAMPLED = "sampled"  # the same, and sampler: the point of an Optuna sampler taken to the nearest candidate
@@ -47,7 +47,7 @@ class ReasonKind(StrEnum):
     DEADLINE_REACHED = "deadline_reached"
     INTERRUPTED = "interrupted"
 
-    # Why a considered fix is not proposed: gain, gain_low, gain_high, fits_probability where the surrogate has them
+    # Reasons against a considered fix: gain, gain_low, gain_high, fits_probability if the surrogate has them
     NOT_APPLICABLE = "not_applicable"  # because: the fix's own words
     ILLEGAL = "illegal"  # because: the rules' or the recipe's words
     ALREADY_TRIED = "already_tried"  # trial

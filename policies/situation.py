@@ -1,7 +1,7 @@
-"""What a fix looks at when it decides whether it applies: the recipe, what its burst gave, what its trace showed.
+"""The situation in which a fix decides whether it applies: the recipe, its burst's outcome, its trace's diagnosis.
 
-Made by the policy from a trial; fixes only read it. Times are microseconds of an average step on the slowest
-rank, memory is GiB a rank.
+Made by the policy from a trial; fixes only read it. Times are microseconds of an average step on the slowest rank,
+memory is GiB per rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.trial import Trial
 from trainer.burst import Failure, Outcome
 from trainer.recipe import Recipe
 
-# time that the analyzers name, and that is part of no wall
+# lost time that the analyzers name and that is not part of a wall
 BUBBLE_PART, LOAD_PART, STAGES_PART = "bubble", "experts_load", "uneven_stages"
 PIPELINE_CAUSES = (BUBBLE_PART, STAGES_PART)
 
@@ -40,7 +40,8 @@ class Situation:
         return self.recipe.hardware.is_cpu
 
     def oversubscribes(self, recipe: Recipe) -> bool:
-        """Its ranks would compute with more threads than they have cores; False where the cores are not known."""
+        """Returns true if a recipe's ranks would compute with more threads than they have cores; false if cores are
+        not known."""
         cores = self.outcome.cores_per_rank if self.outcome else None
         return cores is not None and recipe.knob("threads_per_rank") > max(cores, 1)
 
@@ -50,26 +51,30 @@ class Situation:
 
     @property
     def limit_gib(self) -> float | None:
-        """Memory of a rank: what the burst ran under, else what the recipe says."""
+        """Returns the memory of a rank: the limit of the burst, else the recipe's."""
         measured = self.outcome.limit_gib if self.outcome else None
         return measured if measured is not None else self.recipe.memory_limit_gib
 
     @property
     def peak_gib(self) -> float | None:
-        """Peak of the hottest rank, None when nothing was measured."""
+        """Returns the peak of the hottest rank, None if nothing was measured."""
         if self.outcome is None or not self.outcome.ok or not self.outcome.peak_gib:
             return None
         return max(self.outcome.peak_gib)
 
     @property
     def step_us(self) -> float:
-        """The traced step that the walls are shares of; 0 without a trace."""
+        """Returns the traced step that the walls are shares of; 0 without a trace."""
         findings = self.analysis.diagnosis.walls if self.analysis else []
-        told = next((wall.recoverable_us / wall.share for wall in findings if wall.share and wall.recoverable_us), None)
-        return told or max((_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0)
+        measured = next(
+            (wall.recoverable_us / wall.share for wall in findings if wall.share and wall.recoverable_us), None
+        )
+        return measured or max(
+            (_mean([step.duration_us for step in steps]) for steps in self.traced_steps), default=0.0
+        )
 
     def lost_us(self, cause: str) -> float:
-        """What an average step loses to a cause by its name, whatever the verdict is about; 0 where no trace shows
+        """Returns an average step's loss to a cause by its name, whatever the verdict is about; 0 if no trace shows
         it."""
         diagnosis = self.analysis.diagnosis if self.analysis else None
         if diagnosis is None:
@@ -79,18 +84,18 @@ class Situation:
 
     @property
     def of_no_wall(self) -> dict[str, float]:
-        """What fixes may act on beside the walls: the bubble, experts' load that is uneven, stages that are."""
+        """Returns losses outside the walls that fixes may act on: bubble, uneven experts' load, uneven stages."""
         bubble_us = max([self._idle_bubble_us, *map(self.lost_us, PIPELINE_CAUSES)])
         return {BUBBLE_PART: bubble_us, **{part: self.lost_us(part) for part in (LOAD_PART, STAGES_PART)}}
 
     @property
     def _idle_bubble_us(self) -> float:
-        """Idle time of an average step in which a pipeline receive was pending, on the rank with most of it."""
+        """Returns an average step's idle time with a pending pipeline receive, on the rank with most of it."""
         waits = ([step.idle_by_cause.bubble_us for step in steps] for steps in self.traced_steps)
         return max(map(_mean, waits), default=0.0)
 
     def recoverable_us(self, wall: Wall, parts: tuple[str, ...] = ()) -> float:
-        """What `parts` of a wall could give back at most; the whole wall when no part is named."""
+        """Returns the most that `parts` of a wall could give back; the whole wall if no part is named."""
         finding = self.analysis.diagnosis.finding(wall) if self.analysis else None
         if finding is None:
             return 0.0
@@ -101,14 +106,14 @@ class Situation:
 
     @property
     def traced_steps(self) -> list[list[Partition]]:
-        """Steps by trace (rank); the whole span where no step was marked."""
+        """Returns steps by trace (rank); the whole span where no step was marked."""
         if self.analysis is None:
             return []
         return [trace.steps or [trace.span] for trace in self.analysis.traces]
 
 
 def situation_of(trial: Trial) -> Situation:
-    """A trial as its fixes see it: the last burst that gave figures, else the last burst."""
+    """Returns a trial as its fixes see it: the last burst that gave figures, else the last burst."""
     measured = [outcome for outcome in trial.outcomes if outcome.ok]
     last = measured or list(trial.outcomes)
     return Situation(recipe=trial.recipe, analysis=trial.analysis, outcome=last[-1] if last else None)
@@ -125,12 +130,12 @@ class Measure:
     read: Callable[[Partition], float]
 
     def of(self, situation: Situation) -> float | None:
-        """The average over the traced steps of the rank where it is largest."""
+        """Returns the average over the traced steps of the rank where it is largest; None without a trace."""
         by_rank = [[self.read(step) for step in steps] for steps in situation.traced_steps]
         return max((sum(values) / len(values) for values in by_rank if values), default=None)
 
     def floor(self, situation: Situation) -> float:
-        """Below this the figure is too small to prove anything: 0.5 % of the step."""
+        """Returns the value below which the figure is too small to prove anything: 0.5 % of the step."""
         return 0.005 * situation.step_us
 
 

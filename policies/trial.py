@@ -1,7 +1,7 @@
-"""Proposals and trials: what is tried next and why, and what came of it.
+"""Proposals and trials: what is tried next and why, and its results.
 
-A `Proposal` goes from the policy to the loop; a `Trial` is a proposal with everything learned from it. The
-journal holds trials, the policy reads them back.
+A `Proposal` goes from the policy to the loop; a `Trial` is a proposal with everything learned from it. The journal
+holds trials, the policy reads them back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 
 def status_of(outcome: Outcome) -> Status:
-    """What one outcome says of its trial, before anything is known of its effect."""
+    """Returns the status of a trial from one outcome, before its effect is checked."""
     if outcome.failure is None:
         return Status.OK
     return Status.OOM if outcome.failure.kind is FailureKind.OOM else Status.FAILED
@@ -54,7 +54,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a proposal should give. Gains are fractions of throughput: 0.15 is 15 % more tokens a second."""
+    """The predicted effect of a proposal. Gains are fractions of throughput: 0.15 is 15 % more tokens per second."""
 
     gain: float | None = None
     gain_low: float | None = None  # of its 90 % interval
@@ -62,12 +62,14 @@ class Prediction:
     gain_bound: float | None = None  # T/(T-R)-1 of the wall the fix acts on; never exceeded by `gain`
     peak_gib: float | None = None
     fits_probability: float | None = None  # 0..1
-    published: bool = False  # by what others have published, not by the estimate
+    published: bool = False  # from published effects, not from the estimate
 
     @property
     def expected_improvement(self) -> float | None:
-        """Expected improvement of log throughput: a loss is not kept, and what does not fit brings nothing. None where
-        no gain was predicted."""
+        """Returns the expected improvement of log throughput; None if no gain was predicted.
+
+        A loss is not kept, and a recipe that does not fit brings nothing.
+        """
         if self.gain is None:
             return None
         mean, chance = math.log1p(self.gain), 1.0 if self.fits_probability is None else self.fits_probability
@@ -82,8 +84,9 @@ class Prediction:
 class FixShare:
     """One named part of a proposal: a file of `policies/fixes`, or a knob by itself, and the `knobs` that it moved.
 
-    `predicted_share` is the gain (a fraction of throughput) lost when it is taken out, None where that is illegal or
-    not known; `frees_gib` the memory of the hottest GPU that it frees, where the parent does not fit."""
+    `predicted_share` is the gain (a fraction of throughput) lost when it is taken out, None if that is illegal or
+    not known; `frees_gib` the memory of the hottest GPU that it frees, if the parent does not fit.
+    """
 
     fix: str
     wall: Wall | None
@@ -94,8 +97,11 @@ class FixShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The next recipe to try. `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain
-    that no fix has by itself. `because` is the sentence of journals that have no `reason`."""
+    """The next recipe to try.
+
+    `fix` is the name of the largest of `fixes`, or `base`; `interaction` the predicted gain that no fix has by
+    itself. `because` is the sentence of journals that have no `reason`.
+    """
 
     recipe: Recipe
     parent: int | None  # number of the trial it was made from; None for the base recipe
@@ -110,9 +116,11 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One proposal and what came of it. `outcomes` holds one outcome a burst: repeats are kept apart, in order.
-    `verdict_because` is the text of journals of versions before reasons; `provisional` that the verdict is one of the
-    bursts so far, not the loop's."""
+    """One proposal and its results.
+
+    `outcomes` holds one outcome per burst: repeats are kept separately, in order. `verdict_because` is the text of
+    journals of versions before reasons; `provisional`: the verdict is one on the bursts so far, not the loop's.
+    """
 
     number: int
     proposal: Proposal
@@ -128,7 +136,7 @@ class Trial:
 
     @property
     def ran_out(self) -> bool:
-        """Out of memory by itself, not in what the profiler or the check added after the steps."""
+        """Returns true if the recipe itself ran out of memory, not the profiler or the check after the steps."""
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure]
         return self.status is Status.OOM and not any(failure.phase in AFTER_THE_STEPS for failure in failures)
 

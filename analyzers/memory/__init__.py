@@ -1,1 +1,1 @@
-"""Memory of a rank over time: its peak, what holds it, what the allocator did; from traces and snapshots."""
+"""Memory of a rank over time: its peak, its holders, the allocator's retries; from traces and snapshots."""

@@ -1,4 +1,4 @@
-"""What is to be said of the ranks' memory, in words: the fullest rank, what it holds, what its allocator did."""
+"""Words the evidence on the ranks' memory: the fullest rank, its holders, its allocator's retries."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from analyzers.diagnosis import MemoryUse
 from analyzers.memory.phases import OUTSIDE
 from analyzers.wording import percent
 
-NEARLY_FULL = 0.95  # of the device: beyond, the allocator has no room to choose
-WORTH_SAYING = 0.05  # of the peak: a smaller part or loss is not worth a line
+NEARLY_FULL = 0.95  # of the device: above, the allocator has no room to choose
+WORTH_SAYING = 0.05  # of the peak: a smaller part or loss gets no line
 HOLDERS_SAID = 4
 
 RankMemory = tuple[int | None, MemoryUse]
 
 
 def fullest(memory: Sequence[RankMemory]) -> RankMemory | None:
-    """The rank that comes nearest to its limit; without limits the one with the highest peak."""
+    """Returns the rank nearest to its limit; without limits the one with the highest peak."""
     return max(memory, key=lambda one: (_filled(one[1]), one[1].peak_gib), default=None)
 
 
 def memory_evidence(memory: Sequence[RankMemory]) -> list[str]:
-    """Lines on the fullest rank, and on every rank whose device is nearly full or whose allocator had to retry."""
+    """Returns lines on the fullest rank, and on every rank whose device is nearly full or whose allocator had to
+    retry."""
     hottest = fullest(memory)
     if hottest is None:
         return []
@@ -30,7 +31,7 @@ def memory_evidence(memory: Sequence[RankMemory]) -> list[str]:
 
 
 def _filled(use: MemoryUse) -> float:
-    """The part of the device that is taken, 0..1; 0 where its size is not known."""
+    """Returns the used part of the device, 0..1; 0 if its size is not known."""
     return max(use.reserved_gib or 0.0, use.peak_gib) / use.limit_gib if use.limit_gib else 0.0
 
 
@@ -43,7 +44,7 @@ def _of_limit(gib: float, use: MemoryUse) -> str:
 
 
 def _pressed(rank: int | None, use: MemoryUse) -> list[str]:
-    """Retries and refusals; and how full the device is, if they show that it matters."""
+    """Returns lines on retries and refusals, with how full the device is if it is nearly full."""
     lines = []
     if use.out_of_memory:
         lines.append(f"{_who(rank)} ran out of memory {_times(use.out_of_memory)}")
@@ -70,7 +71,7 @@ def _peak(rank: int | None, use: MemoryUse) -> str:
 
 
 def _held(use: MemoryUse) -> list[str]:
-    """Who allocated what is alive at the peak."""
+    """Returns a line on the call sites of what is alive at the peak."""
     worth = [(what, gib) for what, gib in use.held_at_peak.items() if gib >= WORTH_SAYING * use.peak_gib]
     said = ", ".join(f"{gib:.2f} GiB {what}" for what, gib in worth[:HOLDERS_SAID])
     return [f"live at that peak, by call site: {said}"] if said else []

@@ -1,7 +1,7 @@
-"""Memory over time: its peak, what holds it, and what the allocator had to do about it.
+"""Computes memory over time: its peak, its holders at the peak, and the allocator's retries.
 
-A reader's MemoryEvents, or a snapshot's history, become levels; levels and phases become a MemoryUse. Levels that the
-trace does not tell are summed from the changes: what was allocated before the recording is not in them.
+A reader's MemoryEvents, or a snapshot's history, become levels; levels and phases become a MemoryUse. Levels that
+the trace does not record are summed from the changes: memory allocated before the recording is missing in them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ OF_THE_HOST = re.compile(r"Host|Register")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Levels:
-    """K changes in order of time. time_us, allocated_bytes: float64[K], the level after each; reserved_bytes: the same,
-    None where it is not told; at_least: memory from before the recording is not in them."""
+    """K changes in order of time.
+
+    time_us, allocated_bytes: float64[K], the level after each; reserved_bytes: the same, None if not recorded;
+    at_least:
+    true if memory from before the recording is missing.
+    """
 
     time_us: Floats
     change_bytes: Ints
@@ -44,11 +48,11 @@ class Levels:
 
     @property
     def peak(self) -> int:
-        """The first change after which most was allocated."""
+        """Returns the first change after which most was allocated."""
         return int(np.argmax(self.allocated_bytes))
 
     def held(self) -> Ints:
-        """Which allocations of the recording are alive at the peak; none where addresses are not told."""
+        """Returns the allocations of the recording that are alive at the peak; empty if addresses are not recorded."""
         until = np.arange(self.peak + 1)
         order = np.lexsort((until, self.address[: self.peak + 1]))
         address = self.address[order]
@@ -57,7 +61,8 @@ class Levels:
 
 
 def memory_use(timeline: Timeline, windows: Sequence[Step], driver: Spans) -> MemoryUse | None:
-    """The memory of one rank's device (of the host, for a rank that computes on CPUs); None if it was not recorded.
+    """Returns the memory of one rank's device (the host's, for a rank that computes on CPUs); None if it was not
+    recorded.
 
     windows: its steps; driver: its `driver_calls`.
     """
@@ -66,8 +71,8 @@ def memory_use(timeline: Timeline, windows: Sequence[Step], driver: Spans) -> Me
         return None
     levels = _levels(events, own=timeline.device_index is not None)
     held = levels.held()
-    asked = np.append(held, levels.peak)
-    names = phases(timeline, windows, events.lane[asked], events.time_us[asked])
+    rows = np.append(held, levels.peak)
+    names = phases(timeline, windows, events.lane[rows], events.time_us[rows])
     limit = timeline.memory_limit_bytes
     return describe(
         levels,
@@ -94,7 +99,7 @@ def describe(
     driver_allocations: int = 0,
     out_of_memory: int,
 ) -> MemoryUse:
-    """What the levels say; windows: the steps the peak may stand in."""
+    """Makes a MemoryUse of levels; windows: the steps among which the peak is located."""
     at_us = float(levels.time_us[levels.peak])
     step = next((w for w in windows if w.start_us <= at_us <= w.end_us), None)
     into = None if step is None else (at_us - step.start_us) / max(step.end_us - step.start_us, 1e-9)
@@ -121,17 +126,19 @@ def describe(
 def by_phase(
     levels: Levels, held: Ints, names: Sequence[str], *, before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """GiB alive at the peak by what allocated it, the most first; what the recording did not see allocated is apart,
-    but for the part of it that is told otherwise (before)."""
+    """Returns GiB alive at the peak by what allocated it, the most first.
+
+    Memory allocated before the recording is a part of its own, except for what `before` attributes.
+    """
     sums = dict(before or {})
     if not len(held) and not sums:
         return {}
-    told = sum(sums.values())
+    attributed = sum(sums.values())
     for name, size in zip(names, levels.change_bytes[held].tolist(), strict=True):
         sums[name] = sums.get(name, 0.0) + size / GIB
-    untold = float(levels.allocated_bytes[levels.peak] - levels.change_bytes[held].sum()) / GIB - told
-    if untold > 0 and not levels.at_least:
-        sums[BEFORE] = untold
+    from_before = float(levels.allocated_bytes[levels.peak] - levels.change_bytes[held].sum()) / GIB - attributed
+    if from_before > 0 and not levels.at_least:
+        sums[BEFORE] = from_before
     ranked = sorted(sums.items(), key=lambda item: (-item[1], item[0]))
     shown = [(name, gib) for name, gib in ranked[:PHASES_SHOWN] if gib >= WORTH_SHOWING * ranked[0][1]]
     rest = sum(gib for _, gib in ranked[len(shown) :])
@@ -139,7 +146,8 @@ def by_phase(
 
 
 def driver_calls(calls: Spans) -> Spans:
-    """The calls that get device memory from the driver or give it back; of nested ones (runtime, driver) the outer."""
+    """Returns the calls that allocate or free device memory in the driver; of nested ones (runtime, driver) the
+    outer."""
     return outermost(calls.take(calls.where(_of_device)))
 
 
@@ -148,18 +156,22 @@ def _of_device(name: str) -> bool:
 
 
 def _inside(calls: Spans, windows: Sequence[Step], repeats: Repeats) -> int:
-    """How many begin in a step."""
+    """Returns how many calls start in a step."""
     since, until = np.array([w.start_us for w in windows]), np.array([w.end_us for w in windows])
     return round(float(repeats.begun(np.sort(calls.start_us), since, until).sum()))
 
 
 def _levels(events: MemoryEvents, *, own: bool) -> Levels:
-    """own: the device's memory, whose totals count from the process's beginning; the host's from the recording's."""
-    told = bool((events.allocated_bytes != NO_TOTAL).all())
+    """Returns the levels of a trace's events.
+
+    own: true for the device's memory, whose totals count from the process's start; the host's count from the
+    recording's.
+    """
+    recorded = bool((events.allocated_bytes != NO_TOTAL).all())
     summed = np.cumsum(events.change_bytes, dtype=np.float64)
-    allocated = events.allocated_bytes.astype(np.float64) if told else summed - min(0.0, float(summed.min()))
+    allocated = events.allocated_bytes.astype(np.float64) if recorded else summed - min(0.0, float(summed.min()))
     reserved = events.reserved_bytes.astype(np.float64)
-    if not (told and own) or bool((reserved == NO_TOTAL).any()):
+    if not (recorded and own) or bool((reserved == NO_TOTAL).any()):
         reserved_or_none = allocated if events.source == "nsys" else None
     else:
         reserved_or_none = reserved
@@ -169,38 +181,39 @@ def _levels(events: MemoryEvents, *, own: bool) -> Levels:
         address=events.address,
         allocated_bytes=allocated,
         reserved_bytes=reserved_or_none,
-        at_least=not (told and own),
+        at_least=not (recorded and own),
     )
 
 
 def _unused(allocated: Floats, reserved: Floats) -> float:
-    """Reserved and never allocated while most was reserved: what the allocator could not use even then."""
+    """Returns the least reserved but unallocated memory at the highest reservation: what the allocator could not
+    use."""
     return float(np.min((reserved - allocated)[reserved == reserved.max()]))
 
 
 def _retries(events: MemoryEvents, driver: Spans) -> int | None:
-    """Allocations that found no memory, for which cached memory was given back to the driver before asking again.
+    """Counts allocations that found no memory, for which cached memory was freed to the driver before a second request.
 
-    Between two events of the allocator the driver is asked, then gives back, then is asked again; a cache that is
-    emptied is not asked for before. None where the trace tells too little.
+    Between two events of the allocator the driver is asked, then gets memory back, then is asked again; a cache
+    emptied on purpose has no request before. None if the trace does not record enough.
     """
     if events.retries is not None:
         return events.retries
     if bool((events.reserved_bytes == NO_TOTAL).any()):
         return None
     releases = driver.where(lambda name: RELEASES.search(name) is not None)
-    freed, asked = np.sort(driver.start_us[releases]), np.sort(driver.start_us[~releases])
+    freed, requested = np.sort(driver.start_us[releases]), np.sort(driver.start_us[~releases])
     after = np.searchsorted(events.time_us, freed)
     known = (after < len(events)) & (after > 0)
     freed, after = freed[known], after[known]
-    first = np.searchsorted(freed, events.time_us[after - 1])  # of the releases in the same stretch
-    before = np.searchsorted(asked, freed[first]) > np.searchsorted(asked, events.time_us[after - 1])
-    again = np.searchsorted(asked, events.time_us[after]) > np.searchsorted(asked, freed)
+    first = np.searchsorted(freed, events.time_us[after - 1])  # index of the first release in the same stretch
+    before = np.searchsorted(requested, freed[first]) > np.searchsorted(requested, events.time_us[after - 1])
+    again = np.searchsorted(requested, events.time_us[after]) > np.searchsorted(requested, freed)
     return len(np.unique(after[before & again & (events.change_bytes[after] > 0)]))
 
 
 def _curve(levels: Levels) -> list[tuple[float, float]]:
-    """The level over time, thinned to the lowest and the highest of each stretch: the peak stays."""
+    """Returns the level over time, thinned to the lowest and the highest of each stretch, so that the peak stays."""
     chosen = np.arange(len(levels.time_us))
     if len(chosen) > CURVE_POINTS:
         stretches = np.array_split(chosen, CURVE_POINTS // 2)

@@ -1,4 +1,4 @@
-"""What a rank was doing at a moment, in one name: used to say who allocated the memory that is alive at the peak."""
+"""Names what a rank was doing at a moment, to attribute the memory that is alive at the peak."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ NAME_LENGTH = 60
 
 
 def phases(timeline: Timeline, windows: Sequence[Step], lane: Ints, time_us: Floats) -> list[str]:
-    """For each moment on a thread (int64[Q], float64[Q]) the innermost annotation that is open, and whether autograd
-    runs it; where there is none, the outermost operator.
+    """Returns, for each moment on a thread (int64[Q], float64[Q]), the innermost open annotation; else the outermost
+    operator.
 
-    Autograd's threads have no annotations of their own: those of the thread that marks the steps hold for them.
+    Notes where autograd runs it. Autograd's threads have no annotations of their own: those of the thread that marks
+    the steps apply to them.
     """
     found = innermost_annotation(timeline.ranges, lane, time_us)
     main = _main_lane(timeline.ranges, windows)
@@ -39,7 +40,7 @@ def phases(timeline: Timeline, windows: Sequence[Step], lane: Ints, time_us: Flo
 
 
 def innermost_annotation(ranges: Spans, lane: Ints, time_us: Floats) -> Ints:
-    """int64[Q]: the name of the innermost range that is no step, open on a thread at a moment; NONE without any."""
+    """Returns int64[Q]: the innermost range that is not a step, open on a thread at a moment; NONE without any."""
     step = ranges.where(is_step)
     return innermost(ranges, np.where(step, NONE, ranges.name), lane, time_us)
 
@@ -51,12 +52,12 @@ def short(name: str) -> str:
 def _name(names: Sequence[str], annotation: int, operator: int, backward: bool) -> str:
     if annotation == NONE:
         return BACKWARD if backward else OUTSIDE if operator == NONE else short(names[operator])
-    said = short(names[annotation])
-    return f"{said} ({BACKWARD})" if backward and BACKWARD not in said.lower() else said
+    shown = short(names[annotation])
+    return f"{shown} ({BACKWARD})" if backward and BACKWARD not in shown.lower() else shown
 
 
 def _main_lane(ranges: Spans, windows: Sequence[Step]) -> int | None:
-    """The thread on which the steps are marked, if they are."""
+    """Returns the thread on which the steps are marked, None if they are not."""
     if not windows:
         return None
     marked = ranges.lane[ranges.where(is_step)]
@@ -73,12 +74,12 @@ def _in_autograd(ops: Spans, lane: Ints, time_us: Floats) -> Bools:
 
 
 def _outermost_open(ops: Spans, lane: Ints, time_us: Floats) -> Ints:
-    """int64[Q]: the name of the operator that encloses all others open on a thread at a moment; NONE without any."""
+    """Returns int64[Q]: the name of the outermost operator open on a thread at a moment; NONE without any."""
     found = np.full(len(lane), NONE, dtype=np.int64)
     for one in np.unique(lane).tolist():
-        asked = np.flatnonzero(lane == one)
-        asked = asked[np.argsort(time_us[asked], kind="stable")]
-        moments = time_us[asked]
+        rows = np.flatnonzero(lane == one)
+        rows = rows[np.argsort(time_us[rows], kind="stable")]
+        moments = time_us[rows]
         some = (ops.lane == one) & (
             np.searchsorted(moments, ops.end_us, side="left") > np.searchsorted(moments, ops.start_us, side="left")
         )
@@ -87,5 +88,5 @@ def _outermost_open(ops: Spans, lane: Ints, time_us: Floats) -> Ints:
         at_or_first = np.maximum(at, 0)
         if len(here):
             inside = (at >= 0) & (moments < here.end_us[at_or_first])
-            found[asked] = np.where(inside, here.name[at_or_first], NONE)
+            found[rows] = np.where(inside, here.name[at_or_first], NONE)
     return found

@@ -1,6 +1,6 @@
-"""A snapshot's history as a MemoryUse: levels counted back from what the allocator holds at the end.
+"""Makes a MemoryUse of a snapshot's history, with levels counted back from what the allocator holds at the end.
 
-The history is a ring of the last entries, so it begins with memory that it never saw allocated.
+The history is a ring of the last entries, so it starts with memory whose allocation it does not hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALLOCATED, RELEASED, RESERVED, GIVEN_BACK, REFUSED = range(5)
 ACTIONS = {
     "alloc": ALLOCATED,
     "free": RELEASED,  # torch 2.0 and before
-    "free_requested": RELEASED,  # from here on torch counts it as free
+    "free_requested": RELEASED,  # torch counts it as free from then on
     "segment_alloc": RESERVED,
     "segment_map": RESERVED,
     "segment_free": GIVEN_BACK,
@@ -39,7 +39,7 @@ FRAMEWORK = ("/torch/", "<frozen", "<string>")
 
 
 def snapshot_use(history: DeviceHistory) -> MemoryUse:
-    """The memory of a snapshot's device; times are Unix microseconds."""
+    """Returns the memory of a snapshot's device; times are Unix microseconds."""
     entries = [entry for entry in history.entries if entry.get("action") in ACTIONS]
     action = np.array([ACTIONS[entry["action"]] for entry in entries], dtype=np.int64)
     levels = _levels(history, entries, action)
@@ -53,11 +53,11 @@ def snapshot_use(history: DeviceHistory) -> MemoryUse:
         )
     ranges = _ranges(history.annotations, float(levels.time_us[-1]))
     held_rows = levels.held()
-    asked = np.append(held_rows, levels.peak)
-    annotation = innermost_annotation(ranges, np.zeros(len(asked), dtype=np.int64), levels.time_us[asked])
+    rows = np.append(held_rows, levels.peak)
+    annotation = innermost_annotation(ranges, np.zeros(len(rows), dtype=np.int64), levels.time_us[rows])
     names = [
         short(ranges.names[code]) if code != NONE else _allocated_by(entries[row])
-        for code, row in zip(annotation.tolist(), asked.tolist(), strict=True)
+        for code, row in zip(annotation.tolist(), rows.tolist(), strict=True)
     ]
     seen = frozenset(entry.get("addr") for entry in entries if entry["action"] == "alloc")
     return describe(
@@ -95,14 +95,14 @@ def _levels(history: DeviceHistory, entries: Sequence[Mapping[str, Any]], action
 
 
 def _counted_back(change: Ints, at_the_end: int) -> Floats:
-    """float64[K]: the level after each change; levels below nothing show that memory is missing at the end."""
+    """Returns float64[K]: the level after each change; raised where negative, as memory is missing at the end then."""
     summed = np.cumsum(change, dtype=np.float64)
     level = at_the_end + summed - summed[-1]
     return np.asarray(level - min(0.0, float(level.min()), float(level[0] - change[0])))
 
 
 def _released_as_allocated(size: Ints, address: Ints, action: Ints) -> Ints:
-    """A release gives back what its allocation took: versions differ in whether they tell the rounded size."""
+    """Gives each release the size of its allocation: versions differ in whether they record the rounded size."""
     rows = np.flatnonzero((action == ALLOCATED) | (action == RELEASED))
     order = rows[np.argsort(address[rows], kind="stable")]
     before, after = order[:-1], order[1:]
@@ -113,9 +113,9 @@ def _released_as_allocated(size: Ints, address: Ints, action: Ints) -> Ints:
 
 
 def _times(entries: Sequence[Mapping[str, Any]]) -> Floats:
-    """float64[K]: torch 2.0 wrote none, the order of entries stands for them then."""
-    told = [number(entry.get("time_us")) for entry in entries]
-    return np.maximum.accumulate(np.array(told if any(told) else range(len(entries)), dtype=np.float64))
+    """Returns float64[K]; torch 2.0 wrote no times, the order of entries is used then."""
+    times = [number(entry.get("time_us")) for entry in entries]
+    return np.maximum.accumulate(np.array(times if any(times) else range(len(entries)), dtype=np.float64))
 
 
 def _blocks(segment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -128,7 +128,7 @@ def _requested(block: Mapping[str, Any]) -> int:
 
 
 def _still_held(history: DeviceHistory, seen: frozenset[Any]) -> dict[str, float]:
-    """GiB alive at the end by what allocated it, of blocks whose allocation is not in the history."""
+    """Returns GiB alive at the end by what allocated it, for blocks whose allocation is not in the history."""
     sums: dict[str, float] = defaultdict(float)
     for segment in history.segments:
         address = number(segment.get("address"))
@@ -141,7 +141,7 @@ def _still_held(history: DeviceHistory, seen: frozenset[Any]) -> dict[str, float
 
 
 def _allocated_by(entry: Mapping[str, Any]) -> str:
-    """What the user wrote beside the allocation, or the innermost function of the stack that is not the framework's."""
+    """Returns the user's note on the allocation, or the innermost function of the stack outside the framework."""
     if isinstance(entry.get("user_metadata"), str) and entry["user_metadata"]:
         return short(entry["user_metadata"])
     frames = [frame for frame in entry.get("frames") or [] if isinstance(frame, dict)]
@@ -155,7 +155,7 @@ def _allocated_by(entry: Mapping[str, Any]) -> str:
 
 
 def _retries(entries: Sequence[Mapping[str, Any]], action: Ints) -> int:
-    """Segments given back and another one got directly after, unless somebody emptied the cache."""
+    """Counts segments freed with another one allocated directly after, unless the cache was emptied on purpose."""
     again = np.flatnonzero((action[1:] == RESERVED) & (action[:-1] == GIVEN_BACK))
     return sum(not _emptied(entries[row]) for row in again.tolist())
 
@@ -165,7 +165,8 @@ def _emptied(entry: Mapping[str, Any]) -> bool:
 
 
 def _ranges(annotations: Sequence[Mapping[str, Any]], end_us: float) -> Spans:
-    """Annotations are told by their starts and ends; an end belongs to the last start of its name."""
+    """Makes ranges of annotations, which are recorded as starts and ends; an end belongs to the last start of its
+    name."""
     names: dict[str, int] = {}
     rows: list[list[float]] = []
     still_open: dict[str, list[int]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""What names mean: kernels, operators, process groups, ranges, host calls. Tables, each row with its source."""
+"""Meanings of names: kernels, operators, process groups, ranges, host calls. Tables, each row with its source."""

@@ -1,6 +1,6 @@
-"""What a kernel is where it is launched: a plain product inside the experts is the grouped GEMM's work.
+"""Reclassifies kernels by where they are launched: a plain GEMM inside the experts is the grouped GEMM's work.
 
-The knowledge is in contexts.csv: inside such an innermost range or operator, a kernel of one class is of another.
+The table is contexts.csv: inside such an innermost range or operator, a kernel of one class is of another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from analyzers.timeline import Ints, Timeline
 
 
 def in_context(label: Ints, *, launch_lane: Ints, launch_us: Floats, timeline: Timeline) -> Ints:
-    """int64[N]: the classes of kernels (label: int64[N], indices into COMPUTE_CLASSES) where they were launched."""
+    """Returns int64[N]: the classes of kernels given where they were launched; label: int64[N], indices into
+    COMPUTE_CLASSES."""
     found = label.copy()
     for where, spans in (("range", timeline.ranges), ("operator", timeline.ops)):
         around = innermost(spans, spans.code(partial(_context, where)), launch_lane, launch_us)
@@ -34,7 +35,7 @@ def _context(where: str, name: str) -> int:
 
 @cache
 def _contexts(where: str) -> tuple[tuple[re.Pattern[str], tuple[tuple[int, int], ...]], ...]:
-    """The patterns of ranges or operators, each with the classes that change inside and what they become."""
+    """Returns the patterns of ranges or operators, each with the classes that change inside and their new class."""
     changes: dict[str, list[tuple[int, int]]] = {}
     for row in tables.rows("contexts.csv"):
         if row["where"] == where:

@@ -1,4 +1,4 @@
-"""What a host is doing by the name of a call, range or operator: the rows of host_activities.csv."""
+"""Classifies host activity by the name of a call, range or operator: the rows of host_activities.csv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYNCHRONISING = "synchronising_call"
 LAUNCHING = "launching"
 OPERATORS = "operators"
 PYTHON = "python"
-OUTSIDE_CALLS = "outside_calls"  # the same, where operators were not recorded
+OUTSIDE_CALLS = "outside_calls"  # as PYTHON, if operators were not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class HostActivity:
 
 @cache
 def activities() -> tuple[HostActivity, ...]:
-    """The rows, the first that covers a moment decides."""
+    """Returns the rows; the first that covers a moment decides."""
     return tuple(
         HostActivity(
             activity=row["activity"],
@@ -43,5 +43,5 @@ def activities() -> tuple[HostActivity, ...]:
 
 
 def is_call(name: str, activity: str) -> bool:
-    """Whether a runtime call of this name is such an activity."""
+    """Returns true if a runtime call of this name is such an activity."""
     return any(row.pattern.search(name) for row in activities() if row.activity == activity and row.events == "calls")

@@ -1,7 +1,7 @@
-"""A kernel's own name: what is left of a profiler's text without return type, template arguments and parameters.
+"""Extracts a kernel's own name from a profiler's text: without return type, template arguments and parameters.
 
-`void cutlass::Kernel2<flash_...>(Params)` is `cutlass::Kernel2`. What a kernel is called says what it is; what it is
-a template of, or takes, mentions much else. Mangled names (profilers give up on long ones) are read as well.
+`void cutlass::Kernel2<flash_...>(Params)` is `cutlass::Kernel2`. The name identifies the kernel; its template
+arguments and parameters mention much else. Mangled names (profilers give up on long ones) are read as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTH = re.compile(r"L?(\d+)")
 
 
 def own_name(text: str) -> str:
-    """`namespace::kernel` of a kernel as profilers write it, demangled or not."""
+    """Returns `namespace::kernel` of a kernel as profilers write it, demangled or not."""
     mangled = _MANGLED.match(text)
     if mangled:
         return _of_mangled(text, mangled.end(), nested=mangled[1] is not None)
@@ -34,7 +34,7 @@ def own_name(text: str) -> str:
 
 
 def _of_mangled(text: str, at: int, *, nested: bool) -> str:
-    """The names at the front: a number is the length of the name behind it."""
+    """Returns the names at the front of a mangled name: a number is the length of the name after it."""
     parts: list[str] = []
     while (nested or not parts) and (length := _LENGTH.match(text, at)):
         at = length.end() + int(length[1])

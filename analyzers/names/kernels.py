@@ -1,9 +1,9 @@
-"""What a name means: a device kernel's class, its kind (communication) or precision (products); an operator's class.
+"""Classifies names: a device kernel's class and its kind (communication) or precision (GEMM); an operator's class.
 
-The knowledge is in kernels.csv, precision.csv and operators.csv, one row a pattern with its source; the first row
-that matches decides. Most rows of kernels.csv look at the kernel's own name only (`in` is `name`): its parameters
-and template arguments mention much that it is not. Rows for generic kernels look at the whole text. A name no row
-matches is `other` and shows up in the coverage.
+The tables are kernels.csv, precision.csv and operators.csv, one row per pattern with its source; the first row that
+matches decides. Most rows of kernels.csv look at the kernel's own name only (`in` is `name`): its parameters and
+template arguments mention much that it is not. Rows for generic kernels look at the whole text. A name that no row
+matches is `other` and is listed in the coverage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHER = "other"
 RECOMPUTE = "recompute"
 GEMM = "gemm"
 GROUPED_GEMM = "grouped_gemm"
-# the order decides whose time it is when two classes run at once: the rarer and heavier first
+# time in which two classes run at once counts for the first of them: the rarer and heavier first
 COMPUTE_CLASSES = (
     RECOMPUTE,
     "attention",
@@ -36,20 +36,23 @@ COMPUTE_CLASSES = (
     OTHER,
 )
 PRODUCTS = (GEMM, GROUPED_GEMM)  # the classes whose kernels have a precision
-ARITHMETIC = (*PRODUCTS, "attention", "convolution")  # the classes that do what is counted as the model's FLOPs
+ARITHMETIC = (*PRODUCTS, "attention", "convolution")  # the classes whose work is counted as the model's FLOPs
 UNKNOWN_PRECISION = "unknown"
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8", "mxfp8", "mxfp4", "nvfp4", UNKNOWN_PRECISION)
-# bound by memory traffic, not by arithmetic: fusing them into others is what could give their time back
+# bound by memory traffic, not by arithmetic: fusing them into other kernels could save their time
 MEMORY_BOUND = ("elementwise", "indexing", "quantise", "router")
-# likewise for communication exposed at the same time
+# the same for communication exposed at the same time
 PIPELINE = "pp"
 KINDS = ("ep_dispatch", "ep_combine", "ep_notify", "tp", "cp", "pp", "dp", "all_to_all", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """compute_class: one of COMPUTE_CLASSES, or COMMUNICATION; kind: one of KINDS, None if the name does not say;
-    precision: of PRODUCTS the format that is multiplied in, UNKNOWN_PRECISION if the name does not say."""
+    """The meaning of a name.
+
+    compute_class: one of COMPUTE_CLASSES, or COMMUNICATION; kind: one of KINDS, None if the name does not give it;
+    precision: for PRODUCTS the format that is multiplied in, UNKNOWN_PRECISION if the name does not give it.
+    """
 
     compute_class: str
     kind: str | None = None
@@ -62,7 +65,7 @@ UNKNOWN = Meaning(compute_class=OTHER, known=False)
 
 @cache
 def kernel(text: str) -> Meaning:
-    """The meaning of a device kernel (or of a gloo range), named as profilers write it."""
+    """Returns the meaning of a device kernel (or of a gloo range), named as profilers write it."""
     looked_in = {"name": own_name(text), "text": text}
     for pattern, where, found in _kernel_rows():
         if pattern.search(looked_in[where]):
@@ -72,7 +75,7 @@ def kernel(text: str) -> Meaning:
 
 @cache
 def operator(name: str) -> Meaning:
-    """The meaning of a CPU operator's name; one that is unknown only encloses others (a Python function)."""
+    """Returns the meaning of a CPU operator's name; UNKNOWN if it only encloses others (a Python function)."""
     return next((meaning for pattern, meaning in _operator_rows() if pattern.search(name)), UNKNOWN)
 
 

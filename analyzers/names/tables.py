@@ -1,4 +1,4 @@
-"""The tables of this folder as rows: one a pattern, each with its source."""
+"""Reads the tables of this folder: one row per pattern, each with its source."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from importlib import resources
 
 
 def rows(file: str) -> list[dict[str, str]]:
-    """The rows of a table, from top to bottom, by column."""
+    """Returns the rows of a table, from top to bottom, by column."""
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

@@ -1,6 +1,6 @@
-"""The partition of each step of one rank: compute + exposed communication + exposed copies + idle, without rest.
+"""Divides each step of one rank exactly into compute, exposed communication, exposed copies and idle time.
 
-Compute comes first, then communication not under compute, then copies under neither; idle is what is left, so the
+Compute comes first, then communication not under compute, then copies under neither; idle is the remainder, so the
 parts add up by construction, in any window.
 """
 
@@ -41,7 +41,7 @@ from analyzers.stretches import bounds, cut
 from analyzers.timeline import Spans, Timeline
 from analyzers.wording import ms, recorded
 
-EP_NOTIFY = "ep_notify"  # the host reads what it says how many tokens come, before it launches the dispatch
+EP_NOTIFY = "ep_notify"  # the host reads the token counts it sends before it launches the dispatch
 NO_STEPS = "no step markers (ProfilerStep#n, step): the whole trace counts as one step"
 PROFILER_DELAYS = "the profiler delayed the host"
 UNSEEN_WORK = "launched kernels or graphs are missing from the trace (nsys: --cuda-graph-trace=node)"
@@ -50,24 +50,24 @@ WORTH_A_WARNING = 0.01  # of the span
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Breakdown:
-    """One rank, sorted: its sets of time, its windows, and their partitions. steps[k] is of windows[k]."""
+    """One rank's sets of time, its windows, and their partitions; steps[k] is the partition of windows[k]."""
 
     timeline: Timeline
     work: Work
     idle: Idle
     host: Mapping[str, Intervals]  # host idle by what the host was doing
-    recompute_issue: Intervals  # the host issuing forward work again
+    recompute_issue: Intervals  # the host issuing recomputed forward work
     allocator: Intervals  # the host in cudaMalloc or cudaFree while the device was idle
-    allocating: Intervals  # the host in them, whatever the device did
+    allocating: Intervals  # the host in them, busy device time included
     pace: Pace
     replay: Replay | None  # None on CPUs, where nothing is launched ahead, and where the host's waits are not known
-    launch_rate: Intervals  # of the host's idle time: between launches that follow each other at its usual pace
+    launch_rate: Intervals  # part of host idle time: between launches that follow each other at the usual pace
     after_sync: (
-        Intervals  # of the host's idle time without a stall of its own: in gaps that began in a synchronising call
+        Intervals  # part of host idle time without a stall of its own: gaps that started in a synchronising call
     )
     ranges: tuple[RangeTime, ...]
     memory: MemoryUse | None
-    driver_calls: Spans  # that get device memory from the driver or give it back
+    driver_calls: Spans  # calls that allocate or free device memory in the driver
     windows: tuple[Step, ...]
     taken: bool  # the windows are ranges that repeat: nothing marks them as steps
     stretch: Stretch
@@ -75,14 +75,14 @@ class Breakdown:
     steps: tuple[Partition, ...]
 
     def measure(self, part: Intervals) -> list[float]:
-        """The time of a set in each step; in the whole span if the trace has no steps."""
+        """Returns the time of a set in each step, µs; in the whole span if the trace has no steps."""
         at = self.windows or (Step(name="", start_us=self.span.start_us, end_us=self.span.end_us),)
         start = np.array([s.start_us for s in at])
         end = np.array([s.end_us for s in at])
         return [float(us) for us in self.timeline.repeats.within(part, start, end)]
 
     def _doubts(self) -> list[str]:
-        """Why idle time is unattributed, where the trace shows it."""
+        """Returns warnings of idle time that is unattributed for a reason the trace shows."""
         total_us = self.timeline.repeats.total_us
         idle_us = {PROFILER_DELAYS: total_us(self.idle.profiler), UNSEEN_WORK: total_us(self.idle.unseen)}
         least = WORTH_A_WARNING * self.span.duration_us
@@ -115,7 +115,7 @@ class Breakdown:
         )
 
     def _marks(self) -> list[str]:
-        """What the steps are, where they are not marked as such."""
+        """Returns warnings of steps that no marker delimits."""
         if self.taken:
             name = bare(self.windows[0].name)
             return [f"no step markers: the {len(self.windows)} ranges {name!r} are used as steps (--step-marker)"]
@@ -123,7 +123,7 @@ class Breakdown:
 
 
 def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
-    """Partition the whole trace, or a stretch of it, and every step in that.
+    """Divides the whole trace, or a stretch of it, and every step within.
 
     Raises:
         TraceError: the trace has no such stretch.
@@ -175,7 +175,7 @@ def break_down(timeline: Timeline, stretch: Stretch = WHOLE) -> Breakdown:
 
 
 def _windows(timeline: Timeline, stretch: Stretch) -> tuple[Step, ...]:
-    """The marked steps, of a stretch those that lie whole in it; else the ranges of the name that was asked for."""
+    """Returns the marked steps, for a stretch those entirely inside it; else the ranges of the requested name."""
     found = steps(timeline, stretch.step_marker)
     if stretch.whole:
         return tuple(found)
@@ -185,7 +185,7 @@ def _windows(timeline: Timeline, stretch: Stretch) -> tuple[Step, ...]:
 
 
 def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, windows: Sequence[Step]) -> Replay | None:
-    """None where it is not known when the host waited."""
+    """Returns the replay; None if it is not known when the host waited."""
     waits = host.waits()
     if waits is None:
         return None
@@ -198,7 +198,7 @@ def _replay(timeline: Timeline, launch: Launches, causes: Idle, host: Host, wind
 
 
 def _span(work: Work, windows: tuple[Step, ...]) -> Step:
-    """From the first device event's start to the last one's end."""
+    """Returns the time from the first device event's start to the last one's end."""
     busy = work.busy
     if not len(busy):
         if not windows:
@@ -210,9 +210,10 @@ def _span(work: Work, windows: tuple[Step, ...]) -> Step:
 def partition(
     work: Work, causes: Idle, host: Mapping[str, Intervals], launch_rate: Intervals, repeats: Repeats, window: Step
 ) -> Partition:
-    """Divide one window: duration = compute + exposed communication + exposed copies + idle.
+    """Divides one window: duration = compute + exposed communication + exposed copies + idle.
 
-    host: the idle time the host caused, by what it was doing; launch_rate: the part of it that launching faster saves.
+    host: the idle time the host caused, by what it was doing; launch_rate: the part of it that launching faster
+    saves.
     """
     start, end = np.array(window.start_us), np.array(window.end_us)
 

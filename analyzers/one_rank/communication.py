@@ -1,9 +1,10 @@
-"""The kind of a communication: what its name says, else the ranges, process group and operators around it.
+"""Finds the kind of a communication: from its name, else from the ranges, process group and operators around it.
 
 The order is fixed: the kernel's own name (kernels.csv), then communication.csv by `where`: the innermost enclosing
 range, the process group in NCCL's arguments, the innermost enclosing operator, ranges and operators that mean
-something for one `collective` only, the collective. Of what the experts' group exchanges, whole numbers are counts,
-and the place among the grouped GEMMs tells dispatch from combine. What nothing explains is `other`: never a guess.
+something for one `collective` only, the collective. In the experts' group, whole numbers are counts, and the
+position among the grouped GEMMs distinguishes dispatch from combine. What nothing explains is `other`, never a
+guess.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ EXPERT = "expert"  # in communication.csv: the experts' group, dispatch or combi
 MEANINGS = (*KINDS, EXPERT)
 ALL_TO_ALL, NOTIFY, OTHER, PIPELINE = (KINDS.index(name) for name in ("all_to_all", "ep_notify", "other", "pp"))
 # kernels that may be an all-to-all or a point-to-point exchange
-UNSAID = re.compile(r"SendRecv|AllToAll|AlltoAll")
-WHOLE_NUMBERS = ("Int", "Long")  # of tokens or of their places, never tokens
+AMBIGUOUS = re.compile(r"SendRecv|AllToAll|AlltoAll")
+WHOLE_NUMBERS = ("Int", "Long")  # counts or positions of tokens, never tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class _Row:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collectives:
-    """N communications and what is known of each. group, message: int64[N] as in DeviceEvents; launched: by whom."""
+    """N communications and what is known of each. group, message: int64[N] as in DeviceEvents; launched: the
+    launches."""
 
     events: Spans
     group: Ints
@@ -63,13 +65,13 @@ def _rows() -> tuple[_Row, ...]:
 
 @cache
 def _meaning(where: str, collective: str, name: str) -> int:
-    """What a name means there, an index into MEANINGS; rows of a certain collective apart from the others."""
+    """Returns the meaning of a name there, an index into MEANINGS; considers only rows of exactly this `collective`."""
     rows = (row for row in _rows() if row.where == where and row.collective == collective)
     return next((row.meaning for row in rows if row.pattern.search(name)), NONE)
 
 
 def is_pipeline_range(name: str) -> bool:
-    """Whether a range of this name encloses exchanges with a pipeline peer."""
+    """Returns true if a range of this name encloses exchanges with a pipeline peer."""
     return _meaning("range", "", name) == PIPELINE
 
 
@@ -79,7 +81,7 @@ def _own_kind(name: str) -> int:
 
 
 def _kinds_of_one_rank(timeline: Timeline) -> list[int]:
-    """Kinds whose every process group is a single rank: Megatron's SP functions also gather token counts."""
+    """Returns kinds whose every process group is a single rank: Megatron's SP functions also gather token counts."""
     sizes: dict[int, int] = {}
     for description, size in timeline.group_sizes.items():
         kind = _meaning("group", "", description)
@@ -88,9 +90,9 @@ def _kinds_of_one_rank(timeline: Timeline) -> list[int]:
 
 
 def kinds(found: Collectives, timeline: Timeline, computing: Launched, label: Ints) -> Ints:
-    """int64[N]: the kind of each communication, an index into KINDS.
+    """Returns int64[N]: the kind of each communication, an index into KINDS.
 
-    computing, label (int64[M]): the kernels that compute, by class; none where ranges tell all.
+    computing, label (int64[M]): the kernels that compute, by class; empty if ranges give all kinds.
     """
     clues = _Clues(found, timeline)
     impossible = _kinds_of_one_rank(timeline)
@@ -104,9 +106,10 @@ def kinds(found: Collectives, timeline: Timeline, computing: Launched, label: In
 
 
 def _of_experts(kind: Ints, found: Collectives, timeline: Timeline, computing: Launched, label: Ints) -> Ints:
-    """What is still between dispatch and combine: by what it carries, then by its place among the grouped GEMMs."""
+    """Resolves kinds still ambiguous between dispatch and combine: by dtype, then by position among the grouped
+    GEMMs."""
     expert = kind == MEANINGS.index(EXPERT)
-    may_exchange = found.events.where(lambda name: UNSAID.search(name) is not None)
+    may_exchange = found.events.where(lambda name: AMBIGUOUS.search(name) is not None)
     open_ones = expert | (kind == ALL_TO_ALL) | ((kind == NONE) & may_exchange)
     exchanged = np.full(len(kind), NONE, dtype=np.int64)
     exchanged[open_ones] = exchanges(found.launched.take(open_ones), found.events.lane[open_ones], computing, label)
@@ -118,14 +121,14 @@ def _of_experts(kind: Ints, found: Collectives, timeline: Timeline, computing: L
 
 
 def _carries(found: Collectives, timeline: Timeline, dtypes: tuple[str, ...]) -> Bools:
-    """bool[N]: the communications whose elements are said to be of such a type."""
+    """Returns bool[N]: the communications whose recorded dtype is one of these."""
     says = np.array([message.dtype in dtypes for message in timeline.messages] + [False], dtype=np.bool_)
     carries: Bools = np.take(says, found.message)  # -1, no message, is the last
     return carries
 
 
 class _Clues:
-    """What stands around some communications: for each clue int64[N], an index into MEANINGS or NONE."""
+    """The context of some communications: for each clue int64[N], an index into MEANINGS or NONE."""
 
     def __init__(self, found: Collectives, timeline: Timeline) -> None:
         self._found = found
@@ -141,7 +144,7 @@ class _Clues:
         yield self._between_peers
 
     def collective(self) -> Ints:
-        """The collective's own meaning: from NCCL's arguments, the kernel's name, annotations and operators."""
+        """Returns the collective's own meaning: from NCCL's arguments, the kernel's name, annotations and operators."""
         places = (
             self._grouped("collective"),
             self._found.events.code(partial(_meaning, "collective", "")),
@@ -150,10 +153,10 @@ class _Clues:
         return _first(places)
 
     def _between_peers(self) -> Ints:
-        """A message from one rank to another, as NCCL's arguments say; a broadcast's source is no peer."""
+        """Returns PIPELINE where NCCL's arguments name two peers; a broadcast's source is not a peer."""
         peers = [message.peers is not None for message in self._timeline.messages]
         has_peers = np.array([*peers, False], dtype=np.bool_)[self._found.message]  # -1, no message, is the last
-        exchanges_some = self._found.events.where(lambda name: UNSAID.search(name) is not None)
+        exchanges_some = self._found.events.where(lambda name: AMBIGUOUS.search(name) is not None)
         return np.where(has_peers & exchanges_some, PIPELINE, NONE)
 
     def _conditional(self, where: str, collective: str) -> Ints:
@@ -161,7 +164,7 @@ class _Clues:
         return np.where(is_such, self._enclosing(where, collective), NONE) if is_such.any() else is_such - 1
 
     def _is(self, collective: re.Pattern[str]) -> Bools:
-        """bool[N]: whether NCCL's arguments, the name or an annotation say that it is such a collective."""
+        """Returns bool[N]: true where NCCL's arguments, the name or an annotation name such a collective."""
 
         def says(name: str) -> int:
             return 0 if collective.search(name.lower()) else NONE
@@ -195,7 +198,7 @@ class _Clues:
 
 
 def _first(places: tuple[Ints, ...]) -> Ints:
-    """The first of several columns that says something, event by event."""
+    """Returns the first of several columns that is not NONE, event by event."""
     found = places[0]
     for place in places[1:]:
         found = np.where(found == NONE, place, found)

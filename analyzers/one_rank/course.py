@@ -1,7 +1,7 @@
-"""How far each part of a rank's time had come when a collective began and when it ended.
+"""Computes how much time each part of a rank's work had taken when a collective started and when it ended.
 
-Between two such moments the differences are what the rank did there, without rest: why it came later to the second
-than another rank that left the first together with it.
+Differences between two such moments are exactly what the rank did between them: why it entered the second collective
+later than another rank that left the first together with it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from analyzers.timeline import Ints, Spans
 
 EXPERTS = "experts"
 DENSE = "dense"  # compute that does not depend on the routing
-ROUTED = "routed"  # the rest of compute: kernels around the experts, and what is done again
+ROUTED = "routed"  # the rest of compute: kernels around the experts, and recompute
 COPIES, SYNC, UNATTRIBUTED = "copies", "sync", "unattributed"
 UNROUTED = ("attention", GEMM, "convolution", "optimizer", "embedding")
 
 
 def unrouted(*, on_cpu: bool) -> tuple[str, ...]:
-    """Classes of work that do not depend on the routing. On CPUs no range tells experts' products in backward from
-    others."""
+    """Returns classes of work that do not depend on the routing.
+
+    On CPUs no range distinguishes the experts' GEMMs in backward from others.
+    """
     return tuple(name for name in UNROUTED if not (on_cpu and name == GEMM))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Course:
-    """Of a rank's N collectives and W steps. parts: names of P parts; since_us, until_us: float64[N, P], the time of
-    each part before the collective's start and before its end; begun_us: float64[W, P], before each step; alone:
-    bool[N], nothing is computed and no other collective runs when it ends, so that it was waited for."""
+    """Progress of one rank at its N collectives and W steps.
+
+    parts: names of P parts; since_us, until_us: float64[N, P], the time of each part before the collective's start
+    and before its end; begun_us: float64[W, P], before each step; alone: bool[N], true if nothing is computed and no
+    other collective runs when it ends, so that the rank waited for it.
+    """
 
     parts: tuple[str, ...]
     since_us: Floats
@@ -44,7 +49,7 @@ class Course:
 
 
 def course(breakdown: Breakdown) -> Course:
-    """Of the collectives as they stand in the digest."""
+    """Computes the course at the collectives, in the digest's order."""
     sets = _parts(breakdown)
     spans = breakdown.work.collectives
     return Course(
@@ -57,34 +62,34 @@ def course(breakdown: Breakdown) -> Course:
 
 
 def _running(spans: Spans) -> Ints:
-    """int64[N]: how many collectives run when each ends, itself counted."""
-    begun = np.searchsorted(np.sort(spans.start_us), spans.end_us, side="left")
-    running: Ints = begun - np.searchsorted(np.sort(spans.end_us), spans.end_us, side="left")
+    """Returns int64[N]: how many collectives run when each ends, itself included."""
+    started = np.searchsorted(np.sort(spans.start_us), spans.end_us, side="left")
+    running: Ints = started - np.searchsorted(np.sort(spans.end_us), spans.end_us, side="left")
     return running
 
 
 def _before(sets: Mapping[str, Intervals], time: Floats, breakdown: Breakdown) -> Floats:
-    """float64[N, P], with what is in no set in the last column."""
-    begin = min((float(when.start[0]) for when in sets.values() if len(when)), default=breakdown.span.start_us)
+    """Returns float64[N, P]: each part's time before each moment; the last column is the time in no set."""
+    first_us = min((float(when.start[0]) for when in sets.values() if len(when)), default=breakdown.span.start_us)
     known = np.array([when.covered_until(time) for when in sets.values()]).reshape(len(sets), len(time)).T
-    rest = np.maximum(0.0, time - begin) - known.sum(axis=1)
+    rest = np.maximum(0.0, time - first_us) - known.sum(axis=1)
     return np.column_stack([known, rest])
 
 
 def _parts(breakdown: Breakdown) -> dict[str, Intervals]:
-    """Disjoint sets of time by part."""
+    """Returns disjoint sets of time by part."""
     work, idle = breakdown.work, breakdown.idle
     by_class, dense = work.compute_by_class, unrouted(on_cpu=breakdown.timeline.device_index is None)
     routed = [name for name in by_class if name not in (GROUPED_GEMM, *dense)]
     of = {EXPERTS: (GROUPED_GEMM,), DENSE: dense, ROUTED: routed}
     computed = {part: merge(by_class[name] for name in names if name in by_class) for part, names in of.items()}
     exposed = {kind: work.exposed_by_kind[kind] for kind in KINDS if kind in work.exposed_by_kind and kind != PIPELINE}
-    held = [work.exposed_by_kind[PIPELINE]] if PIPELINE in work.exposed_by_kind else []
+    pipeline = [work.exposed_by_kind[PIPELINE]] if PIPELINE in work.exposed_by_kind else []
     return {
         **{part: when for part, when in computed.items() if len(when)},
         **exposed,
         COPIES: work.exposed_copies,
         **{f"{HOST_PART}{what}": when for what, when in breakdown.host.items()},
         SYNC: idle.sync,
-        BUBBLE_PART: merge([idle.bubble, *held]),
+        BUBBLE_PART: merge([idle.bubble, *pipeline]),
     }

@@ -1,8 +1,8 @@
-"""The work of a rank that computes on CPUs, from its host threads: the form gpu.work gives for a device.
+"""Sorts the host threads' work of a rank that computes on CPUs into the form that gpu.work gives for a device.
 
 The calculating lanes are the main thread and autograd's; their operators are compute. Collectives run on gloo's
-threads (`gloo:` ranges): what of them no operator covers is exposed. A pending `gloo:recv` is a wait for a
-pipeline peer. The rest is Python and everything else under no operator: host.
+threads (`gloo:` ranges): their time under no operator is exposed. A pending `gloo:recv` is a wait for a pipeline
+peer. The rest is Python and everything else under no operator: host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from analyzers.timeline import Ints, Spans, Timeline
 GLOO = "gloo:"
 GLOO_SEND = "gloo:send"
 AUTOGRAD = "autograd::engine::"
-# what a range makes of the operators inside it; a matrix product in `experts` is the grouped GEMM's work
+# range -> class of the operators inside it; a GEMM in `experts` is the grouped GEMM's work
 CLASS_OF_RANGE = {
     "attention": "attention",
     "router": "router",
@@ -53,12 +53,12 @@ LAUNCHED_BY = {
     "send": ("send",),
     "recv": ("recv",),
 }
-# gloo has no reduce-scatter of its own: torch has it reduce all and keeps a part (ProcessGroupGloo.cpp)
+# gloo has no reduce-scatter of its own: torch all-reduces and keeps a part (ProcessGroupGloo.cpp)
 INSTEAD = {"reduce_scatter": "all_reduce"}
 
 
 def work(timeline: Timeline) -> Work:
-    """Sort the host threads' events into the sets the breakdown measures."""
+    """Sorts the host threads' events into the sets the breakdown measures."""
     ranges, ops = timeline.ranges, timeline.ops
     is_gloo = ranges.where(lambda name: name.startswith(GLOO))
     receives = ranges.where(is_receive)
@@ -74,8 +74,8 @@ def work(timeline: Timeline) -> Work:
     again = recompute_by_lane(timeline)
     label = _classes(computing, ranges)
     for lane, stretches in again.items():
-        redone = (computing.lane == lane) & stretches.contains(computing.start_us)
-        label[redone] = COMPUTE_CLASSES.index(RECOMPUTE)
+        recomputed = (computing.lane == lane) & stretches.contains(computing.start_us)
+        label[recomputed] = COMPUTE_CLASSES.index(RECOMPUTE)
     by_class = grouped(computing, label, COMPUTE_CLASSES)
     by_class[RECOMPUTE] = merge((by_class.get(RECOMPUTE, EMPTY), _within_nodes(computing, again)))
     return Work(
@@ -93,19 +93,19 @@ def work(timeline: Timeline) -> Work:
 
 
 def _within_nodes(computing: Spans, again: Mapping[int, Intervals]) -> Intervals:
-    """Forward work done again in the middle of a backward node, whose own work stands before and after it."""
+    """Returns time of recompute inside a backward node that has work of its own before and after it."""
     return merge(intersect(computing.covered(computing.lane == lane), when) for lane, when in again.items())
 
 
 def idle(timeline: Timeline, work: Work, *, start_us: float, end_us: float) -> Idle:
-    """Time without compute or communication: waiting for a pipeline peer, else the host's."""
+    """Returns time without compute or communication: waiting for a pipeline peer, else the host's."""
     gaps = subtract(window(start_us, end_us), work.busy)
     bubble = waits_for_receives(timeline.ranges, gaps)
     return Idle(host=subtract(gaps, bubble), bubble=bubble)
 
 
 def calculating_lanes(timeline: Timeline) -> Ints:
-    """The main thread (most operator time) and every thread that runs backward nodes."""
+    """Returns the main thread (most operator time) and every thread that runs backward nodes."""
     ops = timeline.ops
     if not len(ops):
         return np.empty(0, dtype=np.int64)
@@ -116,7 +116,7 @@ def calculating_lanes(timeline: Timeline) -> Ints:
 
 
 def _computing(ops: Spans, lanes: Ints) -> Spans:
-    """The outermost operators that compute; Python functions and the engine only enclose them."""
+    """Returns the outermost operators that compute; Python functions and the engine only enclose them."""
     computes = ops.where(lambda name: kernels.operator(name).known)
     return outermost(ops.take(computes & np.isin(ops.lane, lanes)))
 
@@ -133,10 +133,10 @@ def _classes(computing: Spans, ranges: Spans) -> Ints:
 
 def _kinds(timeline: Timeline, collectives: Spans) -> Ints:
     lane, start = _launches(timeline.ops, collectives)
-    unsaid = np.full(len(collectives), -1, dtype=np.int64)
+    unknown = np.full(len(collectives), -1, dtype=np.int64)
     nothing = np.empty(0, dtype=np.int64)
     return communication.kinds(
-        Collectives(events=collectives, group=unsaid, message=unsaid, launched=Launched(lane=lane, start_us=start)),
+        Collectives(events=collectives, group=unknown, message=unknown, launched=Launched(lane=lane, start_us=start)),
         timeline,
         Launched(lane=nothing, start_us=np.empty(0)),
         nothing,
@@ -144,17 +144,17 @@ def _kinds(timeline: Timeline, collectives: Spans) -> Ints:
 
 
 def _launches(ops: Spans, collectives: Spans) -> tuple[Ints, Floats]:
-    """The thread and moment each collective was launched from: gloo's threads keep no link to their callers.
+    """Returns the thread and moment each collective was launched from: gloo's threads keep no link to their callers.
 
-    Of each collective the k-th launch is the k-th range where there are as many of both, else the latest launch
-    before the range began.
+    For each collective the k-th launch is the k-th range if there are as many of both, else the latest launch before
+    the range started.
     """
     lane = np.full(len(collectives), -1, dtype=np.int64)
     moment = np.full(len(collectives), np.inf)
     launched_by = dict(LAUNCHED_BY)
-    for asked, done in INSTEAD.items():
-        if not collectives.where(partial(eq, GLOO + asked)).any():
-            launched_by[done] = (*launched_by[done], *launched_by.pop(asked))
+    for requested, done in INSTEAD.items():
+        if not collectives.where(partial(eq, GLOO + requested)).any():
+            launched_by[done] = (*launched_by[done], *launched_by.pop(requested))
     for collective, prefixes in launched_by.items():
         ranges = np.flatnonzero(collectives.where(partial(eq, GLOO + collective)))
         calls = np.flatnonzero(ops.where(partial(_launches_one_of, prefixes)))

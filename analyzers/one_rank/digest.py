@@ -1,6 +1,6 @@
-"""What is kept of one rank once its timeline is let go: its report, its steps, its collectives.
+"""Keeps what the job needs of one rank after its timeline is released: its report, its steps, its collectives.
 
-A digest is small and travels between processes, so that many ranks' traces are read one a core, and memory holds
+A digest is small and is passed between processes, so that many ranks' traces are read one per core, and memory holds
 no more timelines than cores.
 """
 
@@ -38,7 +38,7 @@ _SENDS = re.compile(r"send|recv", re.IGNORECASE)  # in names of kernels and of g
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What the ranks in one collective have in common."""
+    """The description that the ranks in one collective share."""
 
     kind: str  # one of KINDS
     what: str  # NCCL's name of it, the peers of a send or receive, else the kernel's name
@@ -55,8 +55,11 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collectives:
-    """N collectives of one rank, to be matched with other ranks'. start_us, end_us: float64[N], on the rank's own
-    clock; call: int64[N], an index into calls; thread: int64[N], the lane that launched it, -1 if not known."""
+    """N collectives of one rank, to be matched with other ranks'.
+
+    start_us, end_us: float64[N], on the rank's own clock; call: int64[N], an index into calls; thread: int64[N], the
+    lane that launched it, -1 if not known.
+    """
 
     start_us: Floats
     end_us: Floats
@@ -67,12 +70,15 @@ class Collectives:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Digest:
-    """One rank. windows: its marked steps, none if the trace has no steps; steps: one for each window, or one for
-    the whole trace; times are microseconds from `origin_us`."""
+    """One rank. windows: its marked steps, none if the trace has no steps; steps: one per window, or one for the whole
+    trace.
+
+    Times are microseconds from `origin_us`.
+    """
 
     report: TraceReport
     windows: tuple[Step, ...]
-    steps: tuple[RankStep, ...]  # waiting is not told: other ranks know it
+    steps: tuple[RankStep, ...]  # without waiting: it needs the other ranks' traces
     origin_us: float
     collectives: Collectives
     course: Course
@@ -90,12 +96,12 @@ class Digest:
 
     @property
     def cut_short(self) -> str:
-        """`cut short at 48.4 MB` where the end of the trace is missing: the device's last events are, or all of its
-        events."""
+        """Returns `cut short at 48.4 MB` if the end of the trace, which has the last or all device events, is
+        missing; else empty."""
         return cut_words(self.report.coverage.dropped)
 
     def steps_waiting(self, waiting: Mapping[str, Intervals], maybe: Mapping[str, Intervals]) -> list[RankStep]:
-        """The steps, with exposed communication told as waiting for other ranks, or as possibly that, by kind."""
+        """Returns the steps with the exposed communication that waits for other ranks, and that may wait, by kind."""
         spans = np.array([self.span_of(k) for k in range(len(self.steps))])
 
         def by_step(sets: Mapping[str, Intervals]) -> list[dict[str, float]]:
@@ -109,7 +115,7 @@ class Digest:
         ]
 
     def step_of(self, time: Floats, steps: Sequence[int]) -> Ints:
-        """int64[N]: in which of these steps (a place in `steps`) each moment lies, -1 if in none."""
+        """Returns int64[N]: the step (a place in `steps`) that each moment is in, -1 if in none."""
         found = np.full(len(time), -1, dtype=np.int64)
         for place, k in enumerate(steps):
             start, end = self.span_of(k)
@@ -117,7 +123,7 @@ class Digest:
         return found
 
     def span_of(self, k: int) -> tuple[float, float]:
-        """Start and end of step k, or of the whole trace where none is marked."""
+        """Returns start and end of step k, or of the whole trace if none is marked."""
         if self.windows:
             return self.windows[k].start_us, self.windows[k].end_us
         span = self.report.span
@@ -125,7 +131,7 @@ class Digest:
 
 
 def digest(breakdown: Breakdown) -> Digest:
-    """What the job needs to know of a rank."""
+    """Returns what the job needs to know of a rank."""
     return Digest(
         report=breakdown.report(),
         windows=breakdown.windows,
@@ -176,7 +182,7 @@ def _call(kind: str, name: str, message: Message, rank: int | None) -> Call:
 
 
 def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
-    """Each step of a rank; the whole trace as one if it has none."""
+    """Returns each step of a rank; the whole trace as one if it has none."""
     work, idle = breakdown.work, breakdown.idle
     computing = merge(when for name, when in work.compute_by_class.items() if name != RECOMPUTE)
     short = intersect(work.short_kernels, computing)
@@ -214,7 +220,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
             {
                 **measured.at(k),
                 **_launching(breakdown.pace, partition, repeats),
-                "driver_calls": _begun(driver_calls_us, partition, repeats),
+                "driver_calls": _count_within(driver_calls_us, partition, repeats),
                 **_grouped_gemms(experts, partition, repeats),
                 "gain_us": {w: us[k] for w, us in gained.items()},
                 "gain_by_compute_us": {share: us[k] for share, us in by_compute.items()},
@@ -225,7 +231,7 @@ def _rank_steps(breakdown: Breakdown) -> list[RankStep]:
 
 
 def _passes(breakdown: Breakdown) -> Intervals:
-    """In each step the time from the first arithmetic to the last."""
+    """Returns the time from the first arithmetic to the last in each step."""
     by_class = breakdown.work.compute_by_class
     arithmetic = merge(by_class[name] for name in ARITHMETIC if name in by_class)
     parts = breakdown.steps or (breakdown.span,)
@@ -234,24 +240,24 @@ def _passes(breakdown: Breakdown) -> Intervals:
 
 
 def _grouped_gemms(experts: Spans, partition: Partition, repeats: Repeats) -> dict[str, float]:
-    """How many kernels multiply experts in a step, and how long one takes."""
-    begun = (experts.start_us >= partition.start_us) & (experts.start_us < partition.end_us)
-    took = (experts.end_us - experts.start_us)[begun]
+    """Returns the number of grouped GEMM kernels in a step, and their median duration, µs."""
+    started = (experts.start_us >= partition.start_us) & (experts.start_us < partition.end_us)
+    took = (experts.end_us - experts.start_us)[started]
     return {
-        "grouped_gemms": repeats.number(experts.start_us[begun]),
+        "grouped_gemms": repeats.number(experts.start_us[started]),
         "grouped_gemm_us": float(np.median(took)) if len(took) else 0.0,
     }
 
 
-def _begun(at_us: Floats, partition: Partition, repeats: Repeats) -> float:
-    """How many of the moments (float64[N], sorted) are in a step."""
+def _count_within(at_us: Floats, partition: Partition, repeats: Repeats) -> float:
+    """Returns how many of the moments (float64[N], sorted) are in a step."""
     return float(repeats.begun(at_us, np.array(partition.start_us), np.array(partition.end_us)))
 
 
 def _launching(pace: Pace, partition: Partition, repeats: Repeats) -> dict[str, float]:
-    """How fast the host launched in a step, beside its kernels."""
+    """Returns launch figures of a step: count, launch interval, kernel duration, time lost to the launch rate."""
     return {
-        "launches": _begun(pace.at_us, partition, repeats),
+        "launches": _count_within(pace.at_us, partition, repeats),
         "launch_interval_us": pace.interval_us,
         "kernel_us": pace.kernel_us,
         "launch_rate_us": partition.launch_rate_us,
@@ -270,7 +276,7 @@ class _Measured:
         self._sets = {name: breakdown.measure(when) for name, when in sets.items()}
 
     def at(self, k: int) -> dict[str, Any]:
-        """The fields of step k."""
+        """Returns the fields of step k."""
         maps = {
             name: {key: values[k] for key, values in parts.items() if values[k] > 0}
             for name, parts in self._maps.items()

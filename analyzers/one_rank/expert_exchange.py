@@ -1,8 +1,8 @@
-"""Dispatch and combine told apart by what is launched between them: the grouped GEMM of the experts.
+"""Distinguishes dispatch from combine by the grouped GEMMs of the experts, which are launched between them.
 
-Tokens go to their experts before it and come back after it. A communication is labelled only if, on its own stream,
-there is one directly before and one directly after a run of grouped GEMMs: a dense product or attention in between
-(the router, the next layer) ends the pair. Everything else is left as it is: never a guess.
+Tokens go to their experts before it and return after it. A communication is labelled only if, on its own stream,
+there is one directly before and one directly after a run of grouped GEMMs: a dense GEMM or attention in between (the
+router, the next layer) ends the pair. Everything else stays unlabelled, never guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DISPATCH, COMBINE = KINDS.index("ep_dispatch"), KINDS.index("ep_combine")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Launched:
-    """N kernels as they were launched. lane: int64[N], the host thread, -1 where unknown; start_us: float64[N]."""
+    """N kernels as they were launched. lane: int64[N], the host thread, -1 if unknown; start_us: float64[N]."""
 
     lane: Ints
     start_us: Floats
@@ -33,7 +33,7 @@ class Launched:
 
 
 def exchanges(launched: Launched, stream: Ints, computing: Launched, label: Ints) -> Ints:
-    """int64[N]: dispatch, combine or NONE for each of N communications.
+    """Returns int64[N]: dispatch, combine or NONE for each of N communications.
 
     stream: int64[N], the stream each runs on; computing, label (int64[M]): the kernels that compute, by class.
     """
@@ -52,10 +52,10 @@ def exchanges(launched: Launched, stream: Ints, computing: Launched, label: Ints
 
 
 def _around(exchanged_us: Floats, marked_us: Floats, is_grouped: Bools) -> Ints:
-    """Of the communications of one stream and thread: those directly before and after the same run of grouped GEMMs."""
+    """Labels the communications of one stream and thread directly before and after the same run of grouped GEMMs."""
     order = np.lexsort((is_grouped, marked_us))
     marked_us, is_grouped = marked_us[order], np.append(is_grouped[order], False)
-    following = np.searchsorted(marked_us, exchanged_us)  # the mark after each communication; the last is none
+    following = np.searchsorted(marked_us, exchanged_us)  # the mark after each communication; beyond the last: false
     before = is_grouped[following]
     after = is_grouped[following - 1] & (following > 0)
     # a run of grouped GEMMs ends at any other mark and at any of these communications

@@ -1,4 +1,4 @@
-"""What a step would be shorter by without the work that each wall counts, as the rank's replay says."""
+"""Computes how much shorter each step would be without the work each wall counts, by replaying the rank."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from analyzers.one_rank.breakdown import Breakdown
 from analyzers.one_rank.rank_step import OFFLOAD
 from analyzers.timeline import Spans
 
-# what a step is played without: shares of its compute that is no arithmetic, and then, all that gone, of the rest
+# shares of compute removed in a replay: of compute that is not arithmetic, and then, all that removed, of the rest
 SHARES_OF_OTHERS = (0.5, 1.0)
 SHARES_OF_ARITHMETIC = (0.25, 0.5, 0.75, 1.0)
 
 
 def gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
-    """By wall, what each step would be shorter by without the work it counts; short: kernels that are."""
+    """Returns, by wall, by how many µs each step would be shorter without the work it counts; short: the short
+    kernels."""
     work, replayed = breakdown.work, breakdown.replay
     if replayed is None:
         return {}
@@ -36,9 +37,11 @@ def gains(breakdown: Breakdown, short: Intervals) -> dict[str, list[float]]:
 
 
 def gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, list[float]]:
-    """How much shorter each step would be if every kernel that is no arithmetic were shorter by a share, and (1 + a
-    share) without all those, if every kernel of arithmetic were. Where compute hides communication or copies, nothing
-    comes back."""
+    """Returns by how many µs each step would be shorter with shorter compute kernels, by share.
+
+    Key s up to 1: every kernel that is not arithmetic takes a share s less; 1 + s: none of those, and every
+    arithmetic kernel a share s less. Compute that hides communication or copies gives nothing back.
+    """
     replayed = breakdown.replay
     if replayed is None or not len(computing):
         return {}
@@ -56,13 +59,13 @@ def gains_by_compute(breakdown: Breakdown, computing: Intervals) -> dict[float, 
 
 
 def _last(events: Spans | Intervals, share: float) -> Intervals:
-    """The last part of each."""
+    """Returns the last `share` of each event."""
     start, end = (events.start_us, events.end_us) if isinstance(events, Spans) else (events.start, events.end)
     return union(end - share * (end - start), end)
 
 
 def kernels_of(breakdown: Breakdown, compute_classes: Sequence[str]) -> Spans:
-    """The kernels of some classes; none on CPUs."""
+    """Returns the kernels of some classes; empty on CPUs."""
     label, events = breakdown.work.label, breakdown.timeline.device.spans
     codes = [COMPUTE_CLASSES.index(name) for name in compute_classes]
     return events.take(np.zeros(0, dtype=np.int64) if label is None else np.isin(label, codes))

@@ -1,10 +1,10 @@
-"""Why a device was idle, gap by gap: host, sync, bubble or unattributed.
+"""Attributes each idle gap of a device to a cause: host, sync, bubble or unattributed.
 
-A gap is a stretch in which no stream of the device had anything running. What ends it tells its cause. Up to the
-moment the launch of that work came back (and reached the device, a few microseconds later) the host was late; after
-it the work was queued and waited for another stream, a copy or an event. Work of a launch that had already begun
-(kernels inside a CUDA graph) and work without a recorded launch accuse nobody; idle time in which work may have run
-that the trace does not hold, or the profiler held up the host, is unattributed.
+A gap is a stretch in which no stream of the device had anything running. Its cause follows from the work that ends
+it. Until the launch of that work returned (and reached the device, a few microseconds later) the host was late;
+after that the work was queued and waited for another stream, a copy or an event. Work of a launch that had already
+started (kernels inside a CUDA graph) and work without a recorded launch give no cause; idle time in which the device
+may have run work that the trace does not hold, or the profiler delayed the host, is unattributed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from analyzers.one_rank.launches import Launches, unseen
 from analyzers.one_rank.work import Work
 from analyzers.timeline import Spans, Timeline
 
-# from the return of a launch to the start of its kernel on an idle device: 99 of 100 take 8 us at most in the real
-# traces recorded on Linux, half of them 2 us
+# from the return of a launch to the start of its kernel on an idle device: at most 8 us for 99 of 100 in the real
+# traces recorded on Linux, 2 us for half of them
 LAUNCH_LATENCY_US = 10.0
-# a device takes 1 to 3 us from one kernel to the next that is queued behind it: nearly all waits of queued work in
+# a device takes 1 to 3 us from one kernel to the next one in its queue: nearly all waits of queued work in
 # the real traces are as short (94 to 100 % of that time in 15 of 19), what waits for something waits longer
 TURNAROUND_US = 5.0
 GLOO_RECEIVE = "gloo:recv"
@@ -38,8 +38,8 @@ class Idle:
     sync: Intervals = EMPTY
     bubble: Intervals = EMPTY
     turnaround: Intervals = EMPTY  # the part of `sync` too short to be a wait: from one queued kernel to the next
-    after_sync: Intervals = EMPTY  # the part of `host` in gaps that began while the host was in a synchronising call
-    profiler: Intervals = EMPTY  # unattributed: the host was late because the profiler kept it
+    after_sync: Intervals = EMPTY  # the part of `host` in gaps that started while the host was in a synchronising call
+    profiler: Intervals = EMPTY  # unattributed: the host was late because of the profiler
     unseen: Intervals = EMPTY  # unattributed: work may have run that the trace does not hold
 
 
@@ -52,37 +52,40 @@ def idle(
     start_us: float,
     end_us: float,
 ) -> Idle:
-    """Sort the device's gaps within [start_us, end_us] by cause."""
+    """Sorts the device's gaps within [start_us, end_us] by cause."""
     gaps = subtract(window(start_us, end_us), work.busy)
     blocked = host.doing(SYNCHRONISING)
     bubble = intersect(gaps, merge((_exchanges(timeline.ranges, blocked), waits_for_receives(timeline.ranges, gaps))))
     ready = _ready(timeline, launch, gaps)
-    # nothing is launched until the end of the window: the host had nothing to give, if its launches are recorded
+    # nothing is launched until the end of the window: the host caused the gap, if its launches are recorded
     never = np.isposinf(ready)
     nothing_came = never & (gaps.end >= end_us) & launch.known.any()
     late = (ready > gaps.start) & (~never | nothing_came)
     until = np.where(late, np.minimum(ready + LAUNCH_LATENCY_US, gaps.end), gaps.start)
-    seen_until = np.minimum(gaps.end, _unseen_from(timeline, launch, gaps, ready))
-    waited = union(until[~never], seen_until[~never])
+    recorded_until = np.minimum(gaps.end, _unseen_from(timeline, launch, gaps, ready))
+    waited = union(until[~never], recorded_until[~never])
     short = waited.end - waited.start <= TURNAROUND_US
-    held_up = union(gaps.start, np.minimum(until, seen_until))
-    late_host = subtract(held_up, bubble)
+    host_late = union(gaps.start, np.minimum(until, recorded_until))
+    late_host = subtract(host_late, bubble)
     profiler = intersect(late_host, host.doing(PROFILER))
     late_host = subtract(late_host, profiler)
-    ran_dry = blocked.contains(gaps.start)
+    was_blocked = blocked.contains(gaps.start)
     return Idle(
         host=late_host,
         sync=subtract(waited, bubble),
         turnaround=subtract(Intervals(waited.start[short], waited.end[short]), bubble),
         bubble=bubble,
-        after_sync=intersect(late_host, union(gaps.start[ran_dry], gaps.end[ran_dry])),
+        after_sync=intersect(late_host, union(gaps.start[was_blocked], gaps.end[was_blocked])),
         profiler=profiler,
-        unseen=subtract(union(seen_until, gaps.end), bubble),
+        unseen=subtract(union(recorded_until, gaps.end), bubble),
     )
 
 
 def waits_for_receives(ranges: Spans, gaps: Intervals) -> Intervals:
-    """Of each gap the part up to the end of the last gloo receive in it; one that only overlaps was not waited for."""
+    """Returns of each gap the part up to the end of the last gloo receive in it.
+
+    A receive that ends after the gap was not waited for.
+    """
     receives = ranges.take(ranges.where(is_receive))
     if not len(receives):
         return EMPTY
@@ -97,15 +100,15 @@ def is_receive(name: str) -> bool:
 
 
 def _exchanges(ranges: Spans, blocked: Intervals) -> Intervals:
-    """The host blocked in a synchronising call while it exchanges with a pipeline peer."""
+    """Returns time in which the host is blocked in a synchronising call while it exchanges with a pipeline peer."""
     return intersect(ranges.covered(ranges.where(communication.is_pipeline_range)), blocked)
 
 
 def _ready(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
-    """float64[K]: when the work that ends each gap had been launched: its call came back; infinite if unknown.
+    """Returns float64[K]: when the launch of the work that ends each gap had returned; infinite if unknown.
 
-    Minus infinity for work of a call of which other work had run before, as in a graph. Of several that start at
-    once the one ready first, so that the order of events cannot matter.
+    Minus infinity if other work of the same call had run before, as in a graph. If several events start at once, the
+    one ready first, so that the order of events does not matter.
     """
     events = timeline.device.spans
     at = np.searchsorted(gaps.end, events.start_us)
@@ -117,9 +120,9 @@ def _ready(timeline: Timeline, launch: Launches, gaps: Intervals) -> Floats:
 
 
 def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals, ready: Floats) -> Floats:
-    """float64[K]: from when in each gap work may have run that the trace does not hold; infinite if nowhere.
+    """Returns float64[K]: from when in each gap work may have run that the trace does not hold; infinite if never.
 
-    That is work launched after what ran last, and before what runs next.
+    That is work launched after the last that ran, and before the next that runs.
     """
     lost = unseen(timeline, launch)
     if not len(lost):
@@ -127,7 +130,7 @@ def _unseen_from(timeline: Timeline, launch: Launches, gaps: Intervals, ready: F
     launched, ended = launch.start_us[launch.known], timeline.device.spans.end_us[launch.known]
     order = np.lexsort((launched, ended))
     before = np.searchsorted(ended[order], gaps.start, side="right")
-    # what ran last was launched before it ran, whatever the clocks say
+    # the last that ran was launched before it ran, even if the clocks contradict
     last = np.minimum(np.append(-np.inf, launched[order])[before], gaps.start)
     at = np.searchsorted(lost, last, side="right")
     pending = np.append(lost, np.inf)[at]

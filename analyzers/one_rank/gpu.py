@@ -1,4 +1,4 @@
-"""The work of a GPU from its device events: compute by class, communication by kind, copies, graphs."""
+"""Sorts a GPU's device events into sets of time: compute by class, communication by kind, copies, graphs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GRAPH_CLASS = "graph"
 
 
 def work(timeline: Timeline, launch: Launches) -> Work:
-    """Sort every device event into the sets the breakdown measures."""
+    """Sorts every device event into the sets the breakdown measures."""
     events, activity = timeline.device.spans, timeline.device.activity
     is_kernel = activity == Activity.KERNEL
     is_communication = is_kernel & events.where(lambda name: kernels.kernel(name).compute_class == COMMUNICATION)
@@ -89,13 +89,13 @@ def work(timeline: Timeline, launch: Launches) -> Work:
 
 
 def _classes(timeline: Timeline, computing: Spans, launched: Launched) -> Ints:
-    """int64[N]: the class of each computing kernel, by its name and by what it was launched in."""
+    """Returns int64[N]: the class of each computing kernel, from its name and from the context of its launch."""
     own = computing.code(lambda name: COMPUTE_CLASSES.index(kernels.kernel(name).compute_class))
     return in_context(own, launch_lane=launched.lane, launch_us=launched.start_us, timeline=timeline)
 
 
 def _by_precision(computing: Spans, label: Ints, compute: Mapping[str, Intervals]) -> Mapping[str, Intervals]:
-    """The time of the class gemm, divided without rest by the format that is multiplied in."""
+    """Divides the time of the class gemm exactly by the format of the multiplied numbers."""
     products = computing.take(label == COMPUTE_CLASSES.index(GEMM))
     precision = products.code(lambda name: PRECISIONS.index(kernels.kernel(name).precision or UNKNOWN_PRECISION))
     found = grouped(products, precision, PRECISIONS)
@@ -106,7 +106,7 @@ def _by_precision(computing: Spans, label: Ints, compute: Mapping[str, Intervals
 
 
 def _launched_in(by_lane: Mapping[int, Intervals], launch: Launches) -> Bools:
-    """bool[M]: the device events launched from one of these stretches of host time."""
+    """Returns bool[M]: the device events launched from one of these stretches of host time."""
     inside = np.zeros(len(launch.lane), dtype=bool)
     for lane, stretches in by_lane.items():
         here = launch.lane == lane
@@ -115,7 +115,7 @@ def _launched_in(by_lane: Mapping[int, Intervals], launch: Launches) -> Bools:
 
 
 def _coverage(timeline: Timeline, is_kernel: Bools) -> Coverage:
-    """How much of the device's time a row of the kernel table explains; graphs hide theirs."""
+    """Computes how much of the device's time the kernel table explains; a graph's time is unexplained."""
     events = timeline.device.spans
     unknown = is_kernel & ~events.where(lambda name: kernels.kernel(name).known)
     hidden = timeline.device.activity == Activity.GRAPH

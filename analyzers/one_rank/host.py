@@ -1,8 +1,8 @@
-"""What the host was doing, as sets of time: used to say why a device was idle.
+"""Computes what the host was doing, as sets of time, to explain why a device was idle.
 
-The rows of host_activities.csv are looked through in order; a moment belongs to the first activity that covers it,
-then to the framework's operators, and what none covers is Python. Only threads that issue work are asked where the
-row says so: a watchdog that synchronises or a loader that reads ahead holds up nobody.
+The rows of host_activities.csv are applied in order; a moment belongs to the first activity that covers it, then to
+the framework's operators; the rest is Python. Rows apply to threads that issue work only, unless they say otherwise:
+a watchdog that synchronises or a loader that reads ahead delays nothing.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from analyzers.names.host_activities import (
 from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Ints, Spans, Timeline
 
-# from this long on a call may have waited for the device: shorter waits move nothing, and are many
+# a call at least this long may have waited for the device: shorter waits change nothing, and are many
 SHORTEST_WAIT_US = 10.0  # of calls that wait by their nature
 SLOWEST_CALL_US = 100.0  # of others: a launch into a full queue, a copy of pageable memory
-# what the host does between two launches at its usual pace; the rest are stalls of their own
+# host activities between two launches at the usual pace; all others are stalls of their own
 ISSUING = (LAUNCHING, OPERATORS, PYTHON, OUTSIDE_CALLS)
 
-LAUNCH_OPERATOR = "c10d::"  # starts a collective and comes back
+LAUNCH_OPERATOR = "c10d::"  # starts a collective and returns
 # the first launch of a kernel that takes so long loads its module; others take 2 to 140 us in the real traces
 SLOW_LAUNCH_US = 200.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Host:
-    """The host of one rank. lanes: int64[L], the threads that issue work; launch: on a device, what launched its
-    events."""
+    """The host of one rank. lanes: int64[L], the threads that issue work; launch: the launches of device events, on
+    a GPU."""
 
     timeline: Timeline
     lanes: Ints
     launch: Launches | None = None
 
     def doing(self, activity: str) -> Intervals:
-        """The time of one activity, whatever else went on meanwhile."""
+        """Returns the time of one activity, including time that overlaps other activities."""
         sets = [self._named(row) for row in activities() if row.activity == activity]
         if activity == OPERATORS:
             ops = self.timeline.ops
@@ -59,7 +59,7 @@ class Host:
         return merge(sets)
 
     def share_out(self, idle: Intervals) -> dict[str, Intervals]:
-        """Divide idle time by what the host was doing; one activity's set is alive at a time, traces are long."""
+        """Divides idle time by what the host was doing; keeps one activity's set at a time, as traces are long."""
         found = {}
         for activity in dict.fromkeys((*(row.activity for row in activities()), OPERATORS)):
             found[activity] = intersect(idle, self.doing(activity))
@@ -68,8 +68,10 @@ class Host:
         return {activity: when for activity, when in found.items() if len(when)}
 
     def waits(self) -> Spans | None:
-        """The calls that may have waited for the device; None where the trace holds none that does nothing else but
-        wait, as traces of old profilers: the host may have waited anywhere."""
+        """Returns the calls that may have waited for the device.
+
+        None if the trace has no call that only waits, as traces of old profilers: the host may have waited anywhere.
+        """
         calls = self.timeline.calls
         if not calls.where(lambda name: "Memcpy" not in name and is_call(name, SYNCHRONISING)).any():
             return None
@@ -87,7 +89,7 @@ class Host:
 
 
 def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:
-    """The threads that launched the device's work; all, where calls and operators number threads in two ways."""
+    """Returns the threads that launched the device's work; all, if calls and operators number threads differently."""
     lanes = launch.lanes
     ops = timeline.ops
     if len(ops) and not np.isin(ops.lane, lanes).any():
@@ -96,12 +98,12 @@ def issuing_lanes(timeline: Timeline, launch: Launches) -> Ints:
 
 
 def _is_operator(name: str) -> bool:
-    """Native code, not a Python function or the autograd engine that only encloses some."""
+    """Returns true for native code, not a Python function or the autograd engine that only encloses some."""
     return kernels.operator(name).known or name.startswith(LAUNCH_OPERATOR)
 
 
 def _first_launches(timeline: Timeline, launch: Launches) -> Intervals:
-    """Calls that took very long to launch a kernel for the first time: the driver loads its module there."""
+    """Returns calls that took very long to launch a kernel for the first time: the driver loads its module there."""
     known = np.flatnonzero(launch.known & (timeline.device.activity == Activity.KERNEL))
     name = timeline.device.spans.name
     first_us = np.full(len(timeline.device.spans.names), np.inf)
@@ -112,7 +114,7 @@ def _first_launches(timeline: Timeline, launch: Launches) -> Intervals:
 
 
 def _blocking_copies(timeline: Timeline, launch: Launches) -> Intervals:
-    """Calls that came back only when their copy was done: to and from pageable memory they synchronise."""
+    """Returns calls that returned only when their copy was done: copies of pageable memory synchronise."""
     copied = launch.known & (timeline.device.activity == Activity.COPY)
     copied &= launch.end_us >= timeline.device.spans.end_us
     return union(launch.start_us[copied], launch.end_us[copied])

@@ -1,4 +1,4 @@
-"""The kernels that take longest, by what they are: of every class some, and of all together the longest."""
+"""Selects the kernels that take longest: some of every class, and the longest of all."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from analyzers.timeline import Ints, Labels, Spans, in_use
 
 SHOWN_OF_A_CLASS = 5
 SHOWN = 40
-CLASSES = (*COMPUTE_CLASSES, *KINDS)  # what `label` numbers: behind the classes, communication of each kind
+CLASSES = (*COMPUTE_CLASSES, *KINDS)  # indexed by `label`: compute classes, then kinds of communication
 
 
 def kernel_times(events: Spans, label: Labels, repeats: Repeats) -> tuple[KernelTime, ...]:
-    """The longest kernels first, one for each name and class. label: int8[N], indices into CLASSES."""
+    """Returns the longest kernels first, one per name and class. label: int8[N], indices into CLASSES."""
     used = in_use(len(events.names), events.name)
     place = np.zeros(len(events.names), dtype=np.int64)
     place[used] = np.arange(len(used))
@@ -41,9 +41,9 @@ def _is_shown(place: int, one: KernelTime, shown_of: Counter[str]) -> bool:
 
 
 def summed_us(events: Spans, key: Ints, keys: int, repeats: Repeats) -> Floats:
-    """float64[keys]: the durations added by key (whole numbers[N], from 0 on).
+    """Returns float64[keys]: the durations added by key (whole numbers[N], from 0).
 
-    As whole nanoseconds, so that the rounding of the sums does not depend on the order of events in the file.
+    Adds whole nanoseconds, so that the rounding of the sums does not depend on the order of events in the file.
     """
     nanoseconds = np.rint(repeats.lasting(events.start_us, events.end_us) * 1000)
     return np.bincount(key, weights=nanoseconds, minlength=keys) / 1000

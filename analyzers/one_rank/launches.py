@@ -1,4 +1,4 @@
-"""Which host call launched a device event: from which thread, and when it began and came back."""
+"""Finds the host call that launched each device event: its thread, start and return."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ SHARED_CORRELATION = 0  # some profilers give it to every call that launches not
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Launches:
-    """For each of M device events: known: bool[M]; start_us, end_us: float64[M], of the call (infinite if unknown);
-    lane: int64[M], its thread (-1); first_us: float64[M], when the first work of the same call started (a graph's
-    kernels share one call; infinite if unknown); call: int64[M], its place among the timeline's calls (-1)."""
+    """The launches of M device events.
+
+    known: bool[M]; start_us, end_us: float64[M], of the call (infinite if unknown); lane: int64[M], its thread (-1);
+    first_us: float64[M], when the first work of the same call started (a graph's kernels share one call; infinite if
+    unknown); call: int64[M], its place among the timeline's calls (-1).
+    """
 
     known: Bools
     start_us: Floats
@@ -29,12 +32,12 @@ class Launches:
 
     @property
     def lanes(self) -> Ints:
-        """The threads that launched any of the events, in order."""
+        """Returns the threads that launched any of the events, in order."""
         return np.unique(self.lane[self.known])
 
 
 def launches(timeline: Timeline) -> Launches:
-    """Join device events to calls by correlation; of nested calls with one id (runtime, driver) the outer."""
+    """Joins device events to calls by correlation; of nested calls with one id (runtime, driver) takes the outer."""
     events = timeline.device.spans
     own = _own_correlation(timeline.calls)
     calls = timeline.calls.take(own)
@@ -61,10 +64,10 @@ def launches(timeline: Timeline) -> Launches:
 
 
 def unseen(timeline: Timeline, launch: Launches) -> Floats:
-    """float64[N], sorted: when kernels or graphs were launched of which the trace holds no device event.
+    """Returns float64[N], sorted: launch times of kernels or graphs without a device event in the trace.
 
-    Their work may have run where the device looks idle: graphs that were not recorded, events the profiler lost.
-    A driver's call inside a runtime call that is known, or around it, is the same launch.
+    Their work may have run where the device looks idle: graphs that were not recorded, events the profiler lost. A
+    driver's call inside a runtime call that is known, or around it, is the same launch.
     """
     calls = timeline.calls
     launching = calls.where(lambda name: LAUNCHING_CALL.search(name) is not None)
@@ -80,15 +83,17 @@ def unseen(timeline: Timeline, launch: Launches) -> Floats:
 
 
 def _by_correlation(calls: Spans) -> Ints:
-    """int64[N]: the calls in order of correlation, of equal ones the outer first. Recorded in order, as they mostly
-    are, they need no sort."""
+    """Returns int64[N]: the calls in order of correlation, the outer first among equal ones.
+
+    Calls are mostly recorded in that order; they need no sort then.
+    """
     if np.all(np.diff(calls.correlation) > 0):
         return np.arange(len(calls))
     return np.lexsort((-calls.end_us, calls.start_us, calls.correlation))
 
 
 def _own_correlation(calls: Spans) -> Bools:
-    """bool[N]: the calls with a correlation of their own."""
+    """Returns bool[N]: the calls with a correlation of their own."""
     shared = np.count_nonzero(calls.correlation == SHARED_CORRELATION) > 1
     own: Bools = (calls.correlation != NO_CORRELATION) & ~(shared & (calls.correlation == SHARED_CORRELATION))
     return own

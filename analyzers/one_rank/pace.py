@@ -1,7 +1,7 @@
-"""How fast the host launches work, beside how long the device takes for it.
+"""Measures how fast the host launches work, to compare it with how long the device takes for it.
 
-Where kernels are shorter than the time from one launch to the next, the device waits at every launch: the host's
-launch rate is the limit, whatever it does between launches.
+If kernels are shorter than the time from one launch to the next, the device waits at every launch: the host's launch
+rate is the limit, whatever it does between launches.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from analyzers.intervals import EMPTY, Floats, Intervals, union
 from analyzers.one_rank.launches import Launches
 from analyzers.timeline import Activity, Timeline
 
-USUAL_PACE = 4.0  # times the median interval between launches: beyond it something else held the host up
+USUAL_PACE = 4.0  # times the median interval between launches: beyond it something else delayed the host
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pace:
-    """at_us: float64[N], when the N launches began, sorted; medians of the time from one launch to the thread's next
-    and of a kernel's duration, 0 where nothing is known. usual: the time between two launches of a thread that
-    follow each other at its usual pace."""
+    """The launch rate of a rank.
+
+    at_us: float64[N], when the N launches started, sorted; interval_us, kernel_us: medians of the time from one
+    launch to the thread's next and of a kernel's duration, 0 if unknown. usual: the time between two launches of a
+    thread that follow each other at its usual pace.
+    """
 
     at_us: Floats
     interval_us: float = 0.0
@@ -30,7 +33,7 @@ class Pace:
 
 
 def pace(timeline: Timeline, launch: Launches) -> Pace:
-    """The pace of the threads that launched the device's work; a graph is one launch."""
+    """Returns the pace of the threads that launched the device's work; a graph is one launch."""
     begins, ends, intervals, at = [], [], [np.empty(0)], [np.empty(0)]
     for lane in launch.lanes.tolist():
         launched = np.unique(launch.start_us[launch.lane == lane])

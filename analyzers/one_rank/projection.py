@@ -1,8 +1,8 @@
-"""Annotated ranges (NVTX, record_function) projected onto the device: the work that was launched while each was open.
+"""Projects annotated ranges (NVTX, record_function) onto the device: the work launched while each was open.
 
-A range owns what its own thread launched. What other threads launched meanwhile is its work too where they work for
-it: autograd runs backward on threads of its own while the thread that called it waits. Such threads take turns with
-it, and that is how they are told from threads that go their own way (data loading, another pipeline stage).
+A range owns what its own thread launched, and what other threads launched for it meanwhile: autograd runs backward
+on its own threads while the calling thread waits. Such threads take turns with it, which distinguishes them from
+independent threads (data loading, another pipeline stage).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from analyzers.repeats import Repeats
 from analyzers.timeline import Activity, Spans, Timeline
 
 RANGES_SHOWN = 40
-# the share of launches that may meet one of the other thread's: threads that take turns meet by a rounded clock
-# only, two that both issue work are in a launch call for a tenth of their time and more
+# share of launches that may overlap one of the other thread's: threads that take turns overlap only by clock rounding,
+# two that both issue work are in a launch call for a tenth of their time or more
 MEETINGS_OF_TURNS = 0.01
 
 
 def project(timeline: Timeline, launch: Launches) -> list[RangeTime]:
-    """The ranges longest on the host, by name; a moment and a launch count once a name, however its ranges nest."""
+    """Returns the ranges longest on the host, by name; nested ranges of one name count a moment and a launch once."""
     ranges = timeline.ranges
     launched = _launched_by_lane(timeline, launch)
     names = _longest(ranges, timeline.repeats)
@@ -38,7 +38,7 @@ def project(timeline: Timeline, launch: Launches) -> list[RangeTime]:
 
 
 def _longest(ranges: Spans, repeats: Repeats) -> list[int]:
-    """The names with most time on the host, the longest first."""
+    """Returns the names with most time on the host, the longest first."""
     used, position = np.unique(ranges.name, return_inverse=True)
     took = np.bincount(position, weights=repeats.lasting(ranges.start_us, ranges.end_us), minlength=len(used))
     by_time = sorted(range(len(used)), key=lambda k: (-took[k], ranges.names[used[k]]))
@@ -47,9 +47,11 @@ def _longest(ranges: Spans, repeats: Repeats) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Launched:
-    """The device work that one host thread launched, by time of launch. at_us: float64[K]; before_us: float64[K + 1],
-    the device time of all launched earlier; before: float64[K + 1], their number, None where it is their place;
-    issuing: the thread in the calls that launched it."""
+    """The device work that one host thread launched, by time of launch.
+
+    at_us: float64[K]; before_us: float64[K + 1], the device time of all launched earlier; before: float64[K + 1],
+    their number, None if it equals their position; issuing: the thread's time inside the launching calls.
+    """
 
     at_us: Floats
     before_us: Floats
@@ -57,7 +59,7 @@ class _Launched:
     issuing: Intervals
 
     def within(self, when: Intervals) -> tuple[float, float]:
-        """How many were launched in these stretches of time, and their device time."""
+        """Returns how many were launched in these stretches of time, and their device time."""
         first = np.searchsorted(self.at_us, when.start)
         last = np.searchsorted(self.at_us, when.end)
         number = last - first if self.before is None else self.before[last] - self.before[first]
@@ -65,7 +67,7 @@ class _Launched:
 
 
 def _launched_by_lane(timeline: Timeline, launch: Launches) -> dict[int, _Launched]:
-    """Kernels, and graphs of which only the launch is known; copies are no work of a range."""
+    """Returns each thread's kernels, and graphs known only by their launch; copies do not count as work of a range."""
     known = np.flatnonzero(launch.known & (timeline.device.activity != Activity.COPY))
     spans, repeats = timeline.device.spans, timeline.repeats
     found = {}
@@ -83,12 +85,12 @@ def _launched_by_lane(timeline: Timeline, launch: Launches) -> dict[int, _Launch
 
 
 def _sums(values: Floats) -> Floats:
-    """float64[K + 1]: of all before each place."""
+    """Returns float64[K + 1]: the sum of all before each place."""
     return np.concatenate(([0.0], np.cumsum(values)))
 
 
 def _take_turns(one: _Launched | None, other: _Launched) -> bool:
-    """Whether two threads never launch at the same moment; one that launches nothing only waits."""
+    """Returns true if two threads never launch at the same moment, or `one` launches nothing and only waits."""
     if one is None:
         return True
     meetings = one.issuing.contains(other.at_us).sum() + other.issuing.contains(one.at_us).sum()
@@ -98,7 +100,7 @@ def _take_turns(one: _Launched | None, other: _Launched) -> bool:
 def _projected(
     ranges: Spans, launched: Mapping[int, _Launched], threads: Mapping[int, Iterable[int]], repeats: Repeats
 ) -> RangeTime:
-    """All ranges of one name. threads: by the lane of a range, its own and those that work for it."""
+    """Projects all ranges of one name. threads: by a range's lane, its own and those that work for it."""
     open_on = {lane: ranges.covered(ranges.lane == lane) for lane in np.unique(ranges.lane).tolist()}
     own = [launched[lane].within(when) for lane, when in open_on.items() if lane in launched]
     helped: dict[int, list[Intervals]] = {}

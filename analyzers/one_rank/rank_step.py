@@ -1,4 +1,4 @@
-"""One step of one rank as the walls see it: its time by part, and the average of some."""
+"""One step of one rank in the form the walls use: its time by part; and the average of several steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from analyzers.names.kernels import ARITHMETIC, PIPELINE, RECOMPUTE
 BUBBLE_PART = "bubble"  # of waiting_by_cause: a late rank waits for its pipeline
 HOST_PART = "host:"  # of waiting_by_cause: what a late rank's host was doing
 OFFLOAD = "offload"  # what memory counts, and exposed copies
-# of the copies one way to the other way: weights and input only come, what is offloaded goes and comes back
+# copies of the smaller direction / of the larger: weights and input only come, offloaded data goes and returns
 OFFLOAD_BALANCE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankStep:
-    """One step of one rank, or an average of some. All microseconds."""
+    """One step of one rank, or an average of several. All fields are microseconds unless noted."""
 
     duration_us: float
     compute_us: float = 0.0
@@ -31,15 +31,15 @@ class RankStep:
     communication_by_kind: Mapping[str, float] = field(default_factory=dict)  # as it ran
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
     waiting_by_kind: Mapping[str, float] = field(default_factory=dict)  # of exposed: for a slower rank
-    may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)  # of the rest of exposed: perhaps likewise
-    waiting_by_cause: Mapping[str, float] = field(default_factory=dict)  # of waiting but for pp: what the late rank did
+    may_wait_by_kind: Mapping[str, float] = field(default_factory=dict)  # of the rest of exposed: possibly waiting
+    waiting_by_cause: Mapping[str, float] = field(default_factory=dict)  # of waiting except pp: what the late rank did
     to_host_us: float = 0.0  # of exposed copies: from the device to host memory
     from_host_us: float = 0.0
     copied_to_host_us: float = 0.0  # as they ran, exposed or not
     copied_from_host_us: float = 0.0
     host_us: float = 0.0
     host_by_activity: Mapping[str, float] = field(default_factory=dict)
-    after_sync_us: float = 0.0  # of host: began while the host was in a synchronising call
+    after_sync_us: float = 0.0  # of host: started while the host was in a synchronising call
     launch_rate_us: float = 0.0  # of host: between launches that follow each other at the usual pace
     launches: float = 0.0  # calls that launched device work
     launch_interval_us: float = 0.0  # medians over the trace: from one launch to the next, and of a kernel
@@ -48,19 +48,19 @@ class RankStep:
     turnaround_us: float = 0.0  # of sync: from one queued kernel to the next
     bubble_us: float = 0.0
     unattributed_us: float = 0.0
-    passes_us: float = 0.0  # from the first arithmetic to the last, without what a pipeline's peers are waited for
+    passes_us: float = 0.0  # from the first arithmetic to the last, without waiting for pipeline peers
     host_in_passes_us: float = 0.0  # of host
-    imbalance_us: float = 0.0  # what an even load of the ranks would give back of the step
+    imbalance_us: float = 0.0  # what evenly loaded ranks would save of the step
     recompute_us: float = 0.0
     recompute_host_us: float = 0.0  # of host: while forward work was issued again
     allocator_us: float = 0.0  # device idle while the host was in cudaMalloc or cudaFree
-    driver_calls: float = 0.0  # of device memory: cudaMalloc, cudaFree and their like, and their time
+    driver_calls: float = 0.0  # number of cudaMalloc, cudaFree and similar calls; driver_us: their time
     driver_us: float = 0.0
-    # by wall: how much shorter the step would be without what it counts, launches and waiting calls being what they
-    # are; absent where the trace has no launches. offload: without what memory counts and exposed copies
+    # by wall: how much shorter the step would be without what it counts, with the same launches and waiting calls;
+    # empty if the trace has no launches. offload: without what memory counts and exposed copies
     gain_us: Mapping[str, float] = field(default_factory=dict)
-    # how much shorter without a share of each kernel that is no arithmetic, and (1 + a share) without all of those and
-    # a share of each kernel of arithmetic, recompute apart; absent likewise
+    # how much shorter without a share of each kernel that is not arithmetic, and (1 + a share) without all of those and
+    # a share of each arithmetic kernel, without recompute; empty without launches, too
     gain_by_compute_us: Mapping[float, float] = field(default_factory=dict)
     short_kernels_by_class: Mapping[str, float] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class RankStep:
 
     @property
     def waiting_for_hosts(self) -> dict[str, float]:
-        """By what the hosts of late ranks were doing."""
+        """Returns the time spent waiting for late ranks, by their hosts' activity, without the allocator's part."""
         hosts = {
             part.removeprefix(HOST_PART): us for part, us in self.waiting_by_cause.items() if part.startswith(HOST_PART)
         }
@@ -78,24 +78,26 @@ class RankStep:
 
     @property
     def offloads(self) -> bool:
-        """Copies go out and come home; one way may be hidden, and the other exposed."""
+        """Returns true if copies go out and return in similar amounts; one way may be hidden and the other exposed."""
         out = max(self.to_host_us, self.copied_to_host_us)
-        home = max(self.from_host_us, self.copied_from_host_us)
-        return min(out, home) > OFFLOAD_BALANCE * max(out, home)
+        back = max(self.from_host_us, self.copied_from_host_us)
+        return min(out, back) > OFFLOAD_BALANCE * max(out, back)
 
     @property
     def may_wait_us(self) -> float:
         return sum(self.may_wait_by_kind.values())
 
     def coming_back(self, wall: str, counted_us: float) -> float:
-        """What the step gains by each microsecond a wall counts: less than 1 where the host would be late next."""
+        """Returns how much the step gains per microsecond a wall counts: below 1 if the host would be late next."""
         if wall not in self.gain_us or counted_us <= 0:
             return 1.0
         return max(0.0, self.gain_us[wall]) / counted_us
 
     def gained_by_compute_us(self, counted_us: float) -> float | None:
-        """How much shorter the step is without so much of its compute, first of what is no arithmetic; None where the
-        trace has no launches."""
+        """Returns how much shorter the step is without `counted_us` of compute, non-arithmetic first.
+
+        None if the trace has no launches.
+        """
         if not self.gain_by_compute_us:
             return None
         arithmetic = sum(self.compute_by_class.get(name, 0.0) for name in ARITHMETIC)
@@ -107,33 +109,36 @@ class RankStep:
 
     @property
     def may_wait_share(self) -> float:
-        """Of the exposed communication that is not known to wait, 0..1."""
+        """Returns the share of possible waiting in the exposed communication that is not known to wait, 0..1."""
         own = sum(self.exposed_by_kind.values()) - self.waiting_us
         return min(1.0, self.may_wait_us / own) if own > 0 else 0.0
 
     @property
     def pipeline_wait_us(self) -> float:
-        """The bubble: the device idle, or held by a send or receive, until a pipeline peer is there; or in another
-        collective until a rank is there that waits for its pipeline."""
+        """Returns the bubble.
+
+        The device is idle, or occupied by a send or receive, until a pipeline peer is ready; or in another
+        collective until a rank arrives that waits for its pipeline.
+        """
         return self.bubble_us + self.waiting_by_kind.get(PIPELINE, 0.0) + self.waiting_by_cause.get(BUBBLE_PART, 0.0)
 
     def bubble_with_us(self, gained_us: float) -> float:
-        """What of the pipeline's bubble goes with a gain in the passes: it is other stages' passes."""
+        """Returns the part of the pipeline's bubble that a gain in the passes saves: it is other stages' passes."""
         return self.pipeline_wait_us * min(1.0, gained_us / self.passes_us) if self.passes_us > 0 else 0.0
 
     @property
     def own_us(self) -> float:
-        """The step without waiting for other ranks."""
+        """Returns the step without waiting for other ranks."""
         return self.duration_us - self.waiting_us - self.bubble_us
 
     @property
     def surely_own_us(self) -> float:
-        """Its own time without what may be waiting."""
+        """Returns the step without waiting and without possible waiting for other ranks."""
         return self.own_us - self.may_wait_us
 
 
 def average(steps: Sequence[RankStep]) -> RankStep:
-    """The mean of every field; a key that a step lacks counts as 0."""
+    """Returns the mean of every field; a key that a step lacks counts as 0."""
     means: dict[str, Any] = {}
     for one in fields(RankStep):
         values = [getattr(step, one.name) for step in steps]

@@ -1,9 +1,9 @@
-"""Forward work done again during backward: the host time in which it was issued.
+"""Finds the host time in which forward work was issued again during backward (recompute).
 
 Four things show it, each where it is recorded: a `recompute` range; a checkpoint's backward node, up to the nested
 backward pass; forward operators that autograd recorded while it evaluated a backward node (plain backward records
-nothing: this finds saved-tensor hooks as well, where no node says checkpoint); ranges of a forward inside ranges of
-a backward.
+nothing: this finds saved-tensor hooks as well, where no node is named checkpoint); ranges of a forward inside ranges
+of a backward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECOMPUTE_RANGE = re.compile(r"^recompute($|[ _:(])")
 # torch.utils.checkpoint (reentrant), megatron.core.tensor_parallel.random, DeepSpeed; Transformer Engine's with _
 CHECKPOINT_BACKWARD = re.compile(r"^_?Checkpoint\w*FunctionBackward$")
 NODE = "autograd::engine::evaluate_function"
-# backward nodes carry the sequence number of their forward operator
+# backward nodes have the sequence number of their forward operator
 BACKWARD_NODE = re.compile(r"^(torch::)?autograd::|Backward\d*(,|$)")
 # torch.autograd.profiler.emit_nvtx writes operators as ranges
 NVTX_SEQUENCE = re.compile(r", seq = (\d+)")
@@ -33,7 +33,7 @@ BACKWARD_RANGE = re.compile(
 
 
 def recompute_by_lane(timeline: Timeline) -> dict[int, Intervals]:
-    """For each host thread the time in which it ran forward work again."""
+    """Returns for each host thread the time in which it ran forward work again."""
     ranges, ops = timeline.ranges, timeline.ops
     annotated = ranges.take(ranges.where(lambda name: RECOMPUTE_RANGE.match(name) is not None))
     inside = ranges.take(_forward_in_backward(ranges))
@@ -54,7 +54,7 @@ def _by_lane(spans: Spans) -> dict[int, Intervals]:
 
 
 def _before_nested(ops: Spans) -> dict[int, Intervals]:
-    """From the start of each checkpoint's backward to the first backward node within it."""
+    """Returns the time from the start of each checkpoint's backward to the first backward node within it."""
     checkpoints = ops.take(ops.where(lambda name: CHECKPOINT_BACKWARD.match(name) is not None))
     if not len(checkpoints):
         return {}
@@ -69,7 +69,7 @@ def _before_nested(ops: Spans) -> dict[int, Intervals]:
 
 
 def _recorded_in_backward(ops: Spans) -> dict[int, Intervals]:
-    """Operators that autograd recorded on a thread while it evaluated a backward node there."""
+    """Returns operators that autograd recorded on a thread while it evaluated a backward node there."""
     is_node = ops.where(lambda name: name.startswith(NODE))
     is_operator = ~ops.where(lambda name: BACKWARD_NODE.search(name) is not None)
     recorded = is_operator & (ops.correlation != NO_CORRELATION)
@@ -78,16 +78,18 @@ def _recorded_in_backward(ops: Spans) -> dict[int, Intervals]:
     for lane in np.unique(ops.lane[recorded]).tolist():
         here = ops.lane == lane
         nodes = ops.take(is_node & here)
-        again = _beside_gradients(ops.take(recorded & here), ops.take(is_operator & ~recorded & here), nodes.covered())
+        again = _with_plain_gradients(
+            ops.take(recorded & here), ops.take(is_operator & ~recorded & here), nodes.covered()
+        )
         if len(again):
             found[lane] = _joined_within(again, nodes)
     return found
 
 
-def _beside_gradients(recorded: Spans, unrecorded: Spans, nodes: Intervals) -> Intervals:
-    """What was recorded in nodes that also compute gradients without recording them.
+def _with_plain_gradients(recorded: Spans, unrecorded: Spans, nodes: Intervals) -> Intervals:
+    """Returns what was recorded in nodes that also compute gradients without recording them.
 
-    Where gradients of gradients are wanted, autograd records backward itself: there nothing shows what is done again.
+    If gradients of gradients are wanted, autograd records backward itself: nothing shows the recompute then.
     """
     recorded = recorded.take(nodes.contains(recorded.start_us))
     again = recorded.covered()
@@ -97,7 +99,7 @@ def _beside_gradients(recorded: Spans, unrecorded: Spans, nodes: Intervals) -> I
 
 
 def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
-    """The parts with the gaps between them in which no node begins or ends: there Python prepares the next operator."""
+    """Joins parts across gaps in which no node starts or ends: there Python prepares the next operator."""
     edges = np.sort(np.concatenate((nodes.start_us, nodes.end_us)))
     gap_start, gap_end = parts.end[:-1], parts.start[1:]
     same = np.searchsorted(edges, gap_start, side="right") == np.searchsorted(edges, gap_end, side="right")
@@ -105,7 +107,7 @@ def _joined_within(parts: Intervals, nodes: Spans) -> Intervals:
 
 
 def _forward_in_backward(ranges: Spans) -> Bools:
-    """bool[N]: ranges of a forward that lie in a range of a backward, on its thread or one that works for it."""
+    """Returns bool[N]: forward ranges inside a backward range of their thread or of one that works for it."""
     forward = ranges.where(lambda name: FORWARD_RANGE.search(name) is not None)
     if not forward.any():
         return forward
@@ -116,7 +118,7 @@ def _forward_in_backward(ranges: Spans) -> Bools:
 
 
 def _operators_written_as_ranges(ranges: Spans) -> Spans:
-    """The ranges that are operators, with their sequence numbers."""
+    """Returns the ranges that are operators, with their sequence numbers."""
     written = ranges.where(lambda name: name.startswith(NODE) or NVTX_OPERATOR.search(name) is not None)
     operators = ranges.take(written)
     sequence: Ints = operators.code(_sequence)

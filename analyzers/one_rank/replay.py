@@ -1,11 +1,11 @@
-"""How much shorter steps would be without some of their work, the host being what it was.
+"""Computes how much shorter steps would be without some of their work, with an unchanged host.
 
-Time taken off the device comes back only as far as the next work had been launched by then; where it had not, hidden
-communication turns into waiting for the host. So the device is run again as one queue: each event starts when it has
-been launched and what ran before it is over, and the host launches sooner by what it waits less in its
-synchronising calls. Time in which the device waited for the host is not kept, it comes out anew; all other idle time
-is. What of the trace stands for more of itself is run as often as it was, pass after pass; the host takes as long for
-each as the device where it waits in it, and as long as its launches take where it runs ahead.
+Time removed from the device is gained only until the next work has been launched; beyond that, hidden communication
+turns into waiting for the host. So the device is replayed as one queue: each event starts when it has been launched
+and the event before it is over, and the host launches sooner by what it waits less in its synchronising calls. Time
+in which the device waited for the host is computed again; all other idle time is kept. Parts of the trace that repeat
+are replayed as often as they ran, pass after pass; the host takes as long for a pass as the device if it waits in
+it, and as long as its launches take if it runs ahead.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ from analyzers.repeats import ONCE, Repeats
 from analyzers.steps import Step
 from analyzers.timeline import Ints, Spans
 
-# clocks that count from 1970 in float64 are a quarter of a microsecond out: a wait that ends a step ends before the
-# edge of the step, and what is launched next is launched after it, whatever the digits say
+# clocks that count from 1970 in float64 are off by a quarter of a microsecond: a wait that ends a step ends before the
+# step's edge, and the next launch comes after it, despite rounding
 ROUNDING_US = 0.5
-MOST_POINTS = 100_000  # of all passes; beyond it each is taken to gain what the one after it gains
+MOST_POINTS = 100_000  # of all passes; each further pass is assumed to gain what one more pass gains
 NONE = -1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Passes:
-    """The order in which P points are passed when W stretches of them are run again and again: at: int64[Q], the point;
-    again: int64[Q], the stretch of which a further pass begins there, else NONE."""
+    """The order in which P points are passed when W stretches of them are repeated.
+
+    at: int64[Q], the point; again: int64[Q], the stretch of which a further pass starts there, else NONE.
+    """
 
     at: Ints
     again: Ints
 
     def laid_out(self, column: Floats, a_pass: Floats) -> Floats:
-        """float64[Q] of float64[P]; a_pass: float64[W], by how much the values grow with each pass."""
+        """Returns float64[Q] of float64[P]; a_pass: float64[W], by how much the values grow with each pass."""
         laid_out: Floats = column[self.at] + np.cumsum(np.append(a_pass, 0.0)[self.again])
         return laid_out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replay:
-    """One rank's device and host, ready to be run without some of their time.
+    """One rank's device and host, ready to be replayed without some of their time.
 
     start_us, launch_us, ready_us: float64[N], of device events with a launch of their own, in the order of launches:
-    when the device had come to each, when its launch began, and when that let it begin. wait_start_us, wait_end_us:
-    where the host was blocked until the device had come so far; never merged, as a launch may begin when a wait ends.
-    late: idle time the host caused. windows: the steps. once_more: which of `repeats` is run a pass more than it is
-    otherwise, NONE for none.
+    when the device reached each, when its launch started, and when that allowed it to start. wait_start_us,
+    wait_end_us: when the host was blocked until the device had reached that point; never merged, as a launch may
+    start when a wait ends. late: idle time the host caused. windows: the steps. once_more: which of `repeats` is run
+    one extra pass, NONE for none.
     """
 
     start_us: Floats
@@ -67,7 +69,7 @@ class Replay:
     once_more: int = NONE
 
     def saved_us(self, device: Intervals, host: Intervals = EMPTY) -> list[float]:
-        """By how much each window is shorter if the device does without `device` and the host without `host`."""
+        """Returns by how much each window is shorter without `device` of the device's time and `host` of the host's."""
         saved = found = self._saved_us(device, host)
         for left, a_pass_more in self._left:
             more = a_pass_more._saved_us(device, host)
@@ -82,8 +84,11 @@ class Replay:
 
     @cached_property
     def _left(self) -> list[tuple[float, Replay]]:
-        """For each of `repeats` that is not run as often as it was (a part of a pass is left, or very many), how many
-        passes are left, and the same with one more of them."""
+        """Returns, for each of `repeats` that is not run in full, the number of passes left and a Replay with one more
+        of them.
+
+        A fraction of a pass is left, or the passes beyond MOST_POINTS.
+        """
         left = self.repeats.times - self._number_of_passes
         return [(us, replace(self, once_more=w)) for w, us in enumerate(left.tolist()) if us > 0]
 
@@ -94,8 +99,10 @@ class Replay:
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats, Bools]:
-        """float64[P] twice, bool[P]: begin and end of the waits and, as waits of no length, the edges of windows and of
-        what repeats; in the order of their ends, an edge after the wait that ends there."""
+        """Returns float64[P] twice, bool[P]: start and end of the waits and of marks, which are waits of no length.
+
+        Marks are the edges of windows and of what repeats. Sorted by end, a mark after the wait that ends there.
+        """
         begin = np.concatenate((self.wait_start_us, self._marks))
         end = np.concatenate((self.wait_end_us, self._marks))
         mark = np.arange(len(end)) >= len(end) - len(self._marks)
@@ -108,14 +115,14 @@ class Replay:
 
     @cached_property
     def _blocks(self) -> tuple[Ints, Ints]:
-        """int64[W] twice: the first point of what repeats, and the one behind its last, which is its end."""
+        """Returns int64[W] twice: the first point of what repeats, and the one after its last, which is its end."""
         place = np.flatnonzero(self._is_mark)
         first, last = (place[np.searchsorted(self._marks, us)] for us in (self.repeats.start_us, self.repeats.end_us))
         return first + 1, last + 1
 
     @cached_property
     def _number_of_passes(self) -> Ints:
-        """int64[W]: whole passes only."""
+        """Returns int64[W]: the number of passes of each repeated stretch; whole passes only."""
         first, behind = self._blocks
         most = max(1, MOST_POINTS // max(1, int((behind - first).sum())))
         passes: Ints = np.minimum(self.repeats.times, most).astype(np.int64)
@@ -123,7 +130,7 @@ class Replay:
 
     @cached_property
     def _passes(self) -> Passes | None:
-        """None where every point is passed once, in order."""
+        """Returns the order of points; None if every point is passed once, in order."""
         if not self.repeats:
             return None
         at, again, done = [], [], 0
@@ -138,20 +145,24 @@ class Replay:
         return Passes(at=np.concatenate((*at, rest)), again=np.concatenate((*again, np.full(len(rest), NONE))))
 
     def _once(self, column: Any) -> Any:
-        """[Q] of [P]: the same in every pass."""
+        """Returns [Q] of [P]: the same in every pass."""
         return column if self._passes is None else column[self._passes.at]
 
     def _in_passes(self, column: Floats, grows: Callable[[Floats], Floats]) -> Floats:
-        """float64[Q] of float64[P]; grows: what of time makes the values larger, from pass to pass by as much as from
-        the start of what repeats to its end."""
+        """Returns float64[Q] of float64[P], growing from pass to pass.
+
+        Each pass adds `grows` at the end of what repeats less `grows` at its start.
+        """
         if self._passes is None:
             return column
         return self._passes.laid_out(column, grows(self.repeats.end_us) - grows(self.repeats.start_us))
 
     @cached_property
     def _ahead(self) -> list[tuple[float, float] | None]:
-        """For each of `repeats`, from when to when a host that runs ahead launches a pass; None where it keeps pace
-        with the device: it waits before the pass is over, or the device waits for it."""
+        """Returns, for each of `repeats`, from when to when a host that runs ahead launches a pass.
+
+        None if the host keeps pace with the device: it waits before the pass is over, or the device waits for it.
+        """
         found: list[tuple[float, float] | None] = []
         for since, until, _ in self.repeats.windows():
             inside = np.flatnonzero((self.start_us >= since) & (self.start_us < until))
@@ -159,24 +170,26 @@ class Replay:
             behind = first + len(inside)  # events are in the order of launches
             begins, ends = (float(self.launch_us[at]) if at < len(self.launch_us) else until for at in (first, behind))
             waits = (self.wait_end_us > begins) & (self.wait_end_us <= until)
-            held = bool(waits.any()) or self.late.within(np.array(since), np.array(until)) > ROUNDING_US
-            found.append(None if held or not len(inside) or ends - begins > until - since else (begins, ends))
+            keeps_pace = bool(waits.any()) or self.late.within(np.array(since), np.array(until)) > ROUNDING_US
+            found.append(None if keeps_pace or not len(inside) or ends - begins > until - since else (begins, ends))
         return found
 
     @cached_property
     def _segment(self) -> Ints:
-        """int64[N]: how many points had passed when each event was launched, or when what repeats began that it is in
-        or behind, if the host ran ahead."""
+        """Returns int64[N]: how many points had passed when each event was launched.
+
+        If the host ran ahead, at least those before the repeated stretch that the event is in, or up to the end of
+        one before it.
+        """
         at = self.launch_us + 2 * ROUNDING_US
         for (since, until, _), ahead in zip(self.repeats.windows(), self._ahead, strict=True):
             if ahead is not None:
-                begun = np.where(self.start_us >= until, until, np.where(self.start_us >= since, since, -np.inf))
-                at = np.maximum(at, begun + 2 * ROUNDING_US)
+                started = np.where(self.start_us >= until, until, np.where(self.start_us >= since, since, -np.inf))
+                at = np.maximum(at, started + 2 * ROUNDING_US)
         return np.searchsorted(self._passed, at, side="right")
 
     def _sooner_by_pass(self, host: Intervals) -> Floats:
-        """float64[Q]: by how much sooner than after the device's passes the host has come, as it ran ahead; not from
-        the next wait on."""
+        """Returns float64[Q]: how far the host, running ahead, is before the device's passes, until the next wait."""
         if self._passes is None:
             return np.zeros(len(self._is_mark))
 
@@ -195,13 +208,14 @@ class Replay:
 
     @cached_property
     def _passed(self) -> Floats:
-        """float64[P], sorted: when each point is behind the host."""
+        """Returns float64[P], sorted: when the host has passed each point."""
         _, end, mark = self._points
         return end + ROUNDING_US * mark
 
     @cached_property
     def _waiting(self) -> Bools:
-        """bool[P]: at this edge the host had launched nothing since it waited last: it is done when the host is."""
+        """Returns bool[P]: the host had launched nothing since its last wait at this mark: the mark is done when the
+        host is."""
         _, _, mark = self._points
         launched = np.bincount(self._segment, minlength=len(mark) + 1)[: len(mark)] > 0
         waiting, now = np.zeros(len(mark), dtype=bool), False
@@ -212,13 +226,13 @@ class Replay:
 
     @cached_property
     def _overhead(self) -> Floats:
-        """float64[Q]: what each wait takes beyond the device's being done: its own return."""
+        """Returns float64[Q]: what each wait takes after the device is done: its own return."""
         begin, end = (self._in_passes(column, _itself) for column in self._points[:2])
         return end - np.maximum(begin - self._sooner_by_pass(EMPTY), self._device_at_points)
 
     @cached_property
     def _device_at_points(self) -> Floats:
-        """float64[Q]: how far the device was at each point, idle time for the host left out."""
+        """Returns float64[Q]: the device's progress at each point, without idle time for the host."""
         held, work = self._device(EMPTY, EMPTY)
         return work + np.maximum.accumulate(held)
 
@@ -231,8 +245,10 @@ class Replay:
         return time - self.late.covered_until(time) - without.covered_until(time)
 
     def _latest(self, device: Intervals, host: Intervals) -> Floats:
-        """float64[P]: for each stretch up to a point, the launch that held up the device most: when its event could
-        begin, less the work before it."""
+        """Returns float64[P]: up to each point, the launch that delayed the device most.
+
+        That is when its event could start, less the work before it.
+        """
         latest = np.full(len(self._points[1]) + 1, -np.inf)
         held = self.ready_us - host.covered_until(self.launch_us) - self._work_until(self.start_us, device)
         np.maximum.at(latest, self._segment, held)
@@ -240,7 +256,7 @@ class Replay:
         return latest[:-1]
 
     def _device(self, device: Intervals, host: Intervals) -> tuple[Floats, Floats]:
-        """float64[Q] twice: what holds up the device before each point, and its work until then."""
+        """Returns float64[Q] twice: the device's delay before each point, and its work until then."""
 
         def work(time: Floats) -> Floats:
             return self._work_until(time, device)
@@ -254,7 +270,7 @@ class Replay:
         )
 
     def _run(self, device: Intervals, host: Intervals, overhead: Floats) -> Floats:
-        """float64[Q]: when each point is passed."""
+        """Returns float64[Q]: when each point is passed."""
 
         def issued(time: Floats) -> Floats:
             return time - host.covered_until(time)
@@ -274,7 +290,7 @@ class Replay:
             zip(*(column.tolist() for column in columns), strict=True)
         ):
             held = max(held, latest - sooner)
-            if not is_mark and leaves > arrives:  # a wait that the host does without keeps it from nothing
+            if not is_mark and leaves > arrives:  # a wait of no length delays nothing
                 sooner = leaves - max(arrives - sooner, work + held) - min(returns, leaves - arrives)
             passed[i] = leaves - sooner if waiting else work + held
         return passed
@@ -285,7 +301,8 @@ def _itself(time: Floats) -> Floats:
 
 
 def polls(events: Spans, launch: Launches, polled: Bools) -> Intervals:
-    """Where the host waits for a kernel without a call: it looks for what the kernel writes to its memory.
+    """Returns the time in which the host waits for a kernel without a call: it polls what the kernel writes to its
+    memory.
 
     polled: bool[len(events)], kernels that are waited for so, if their thread launches nothing before they are done.
     """
@@ -309,10 +326,13 @@ def replay(
     windows: Sequence[Step],
     repeats: Repeats = ONCE,
 ) -> Replay:
-    """events: all on the device; late: idle time the host caused; waits: calls that wait; polled: waits without one."""
+    """Builds the replay of a rank.
+
+    events: all on the device; late: idle time the host caused; waits: calls that wait; polled: waits without a call.
+    """
     first = np.flatnonzero(launch.known & (launch.first_us >= events.start_us) & (events.end_us > events.start_us))
     first = first[np.lexsort((events.start_us[first], launch.start_us[first]))]
-    # what starts on a stream of its own ahead of work that was launched before it holds up none of that
+    # an event that overtakes earlier launched work on another stream does not delay that work
     before = np.maximum.accumulate(np.concatenate(([0.0], events.end_us[first][:-1])))
     start = np.maximum(events.start_us[first], before)
     return Replay(

@@ -1,6 +1,6 @@
-"""What a rank's device was doing, as sets of time: the same form for a GPU and for a rank that computes on CPUs.
+"""The activity of a rank's device as sets of time: the same form for a GPU and for a rank that computes on CPUs.
 
-A Timeline goes in (`gpu.work`, `cpu.work`), the breakdown measures these sets within any window.
+`gpu.work` and `cpu.work` make it of a Timeline; the breakdown measures these sets within any window.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ class Work:
     """Sets of time of one rank.
 
     compute_by_class and exposed_by_kind are disjoint sets that add up to compute and to exposed communication, and
-    gemm_by_precision to the class gemm;
-    communication_by_kind is as it ran and may overlap. `recompute` is the time in which forward work was being
-    done again, whatever the device did meanwhile.
+    gemm_by_precision to the class gemm; communication_by_kind is as it ran and may overlap. `recompute` is the time
+    in which forward work was recomputed, whatever else the device did.
     """
 
     compute_by_class: Mapping[str, Intervals]
@@ -35,7 +34,7 @@ class Work:
     from_host: Intervals = EMPTY
     graphs: Intervals = EMPTY
     recompute: Intervals = EMPTY
-    recompute_issue: Intervals = EMPTY  # the host issuing forward work again
+    recompute_issue: Intervals = EMPTY  # the host issuing recomputed forward work
     short_kernels: Intervals = EMPTY  # compute in kernels too short to fill a device
     collectives: Spans  # each communication, to match it with other ranks'
     collective_kind: Ints  # int64[len(collectives)], an index into KINDS
@@ -43,7 +42,9 @@ class Work:
     collective_message: Ints  # int64[len(collectives)], an index into the timeline's messages or -1
     coverage: Coverage
     kernels: tuple[KernelTime, ...] = ()
-    label: Labels | None = None  # int8[M]: what each device event is, of kernel_times.CLASSES; -1 for copies and graphs
+    label: Labels | None = (
+        None  # int8[M]: class of each device event, an index into kernel_times.CLASSES; -1: copies, graphs
+    )
 
     @cached_property
     def compute(self) -> Intervals:
@@ -71,12 +72,12 @@ class Work:
 
     @cached_property
     def recomputing(self) -> Intervals:
-        """Compute and exposed communication that was done again."""
+        """Returns the compute and exposed communication that were recomputed."""
         return intersect(self.recompute, merge((self.compute, self.exposed_communication)))
 
 
 def disjoint(sets: Iterable[tuple[str, Intervals]], besides: Intervals = EMPTY) -> dict[str, Intervals]:
-    """The sets without what an earlier one (or `besides`) has; empty ones are left out."""
+    """Returns each set without what an earlier one (or `besides`) has; empty ones are left out."""
     taken = besides
     parts: dict[str, Intervals] = {}
     for name, members in sets:
@@ -88,5 +89,5 @@ def disjoint(sets: Iterable[tuple[str, Intervals]], besides: Intervals = EMPTY) 
 
 
 def grouped(spans: Spans, label: Ints, names: tuple[str, ...]) -> dict[str, Intervals]:
-    """The time covered by the events of each label: label is int64[N], an index into `names`."""
+    """Returns the time covered by the events of each label: label is int64[N], an index into `names`."""
     return {names[code]: spans.covered(label == code) for code in np.unique(label).tolist()}

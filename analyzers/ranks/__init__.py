@@ -1,1 +1,1 @@
-"""Several ranks of one job: clocks aligned, collectives matched, who waits for whom, and the average step."""
+"""Several ranks of one job: clocks aligned, collectives matched, waiting and its causes, and the average step."""

@@ -1,8 +1,8 @@
-"""Why ranks were waited for: what the last rank of a collective did since all of it left one together.
+"""Attributes waiting for a rank to what that rank did since all ranks of the collective left an earlier one together.
 
-Ranks that leave a collective together come to the next one at different moments by what each does in between, part by
-part without rest. Where the last one did more is why the others wait for it. If that is waiting in another group's
-collective, the cause is that one's: it is looked up there.
+Ranks that leave a collective together enter the next one at different moments, and what each did in between explains
+the difference exactly, part by part. The parts that took the last rank longer are why the others wait for it. If
+such a part is waiting in another group's collective, that wait's own cause takes its place.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from analyzers.ranks.matching import NONE, Match
 from analyzers.ranks.waiting import aligned
 from analyzers.timeline import Ints
 
-UNKNOWN = "unknown"  # nothing before the collective that all ranks left together, or the last rank did no more
-PASSES = 3  # a rank that waits for one that waits for one: longer chains end as unknown
+UNKNOWN = "unknown"  # the ranks left no earlier collective together, or the last rank did no more than the others
+PASSES = 3  # longest chain of ranks waiting for each other: longer ones end as unknown
 TINY_US = 1e-3
-FOUND = 0.5  # of a rank's lateness: what is done more must explain as much
+MIN_EXPLAINED = 0.5  # share of a rank's lateness that its additional work must explain
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Caused:
-    """What one rank waited for another, all shared steps together. us: float64[P], by what the late one did itself;
-    late_did_us, did_us: float64[P], what the late one and the one that waited did before."""
+    """The waiting of one rank for another, all shared steps together.
+
+    us: float64[P], by what the late rank did itself; late_did_us, did_us: float64[P], what the late rank and the
+    waiting rank did before.
+    """
 
     us: Floats
     late_did_us: Floats
@@ -45,10 +48,10 @@ class Caused:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Causes:
-    """Why one rank waited and why it was waited for. parts: names of P parts, UNKNOWN the last.
+    """The causes of one rank's waiting, and of others' waiting for it.
 
-    waited_us: float64[S, P], in each shared step what it waited for what other ranks did; caused: by the place of each
-    rank that waited for this one, for what it did itself.
+    parts: names of P parts, UNKNOWN the last. waited_us: float64[S, P], its waiting in each shared step by what
+    other ranks did; caused: by the place of each rank that waited for this one, for what this one did itself.
     """
 
     parts: tuple[str, ...]
@@ -61,11 +64,13 @@ class Causes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Wait:
-    """N collectives of a group in which one rank waited. rank, event: its place and the collectives' numbers there;
-    last, last_event: int64[N], the rank that came last and its numbers; since, last_since: int64[N], the collective
-    that both left together before, else the step that both were in (its number after those of all collectives), NONE
-    where there is none; us: float64[N], what was waited on the device for nothing
-    else; late_us: float64[N], how much later the last one came."""
+    """N collectives of a group in which one rank waited.
+
+    rank, event: its place and the collectives' numbers there; last, last_event: int64[N], the rank that entered last
+    and its numbers; since, last_since: int64[N], the collective that both left together before, else the step that
+    both were in (its number after those of all collectives), NONE without either; us: float64[N], waiting exposed on
+    the device; late_us: float64[N], how much later the last one entered.
+    """
 
     rank: int
     event: Ints
@@ -80,7 +85,10 @@ class _Wait:
 def causes(
     ranks: Sequence[Digest], shared: Sequence[Sequence[int]], matches: Sequence[Match], clocks: Sequence[Clock]
 ) -> list[Causes]:
-    """For each rank, why it waited and was waited for. Pipelines' sends and receives are not asked: that is bubble."""
+    """Returns, for each rank, why it waited and why it was waited for.
+
+    Leaves out pipelines' sends and receives: they are bubble.
+    """
     parts = (*dict.fromkeys(part for rank in ranks for part in rank.course.parts), UNKNOWN)
     waits = list(_waits(ranks, shared, matches, clocks))
     progress = [_Progress(rank, steps, parts) for rank, steps in zip(ranks, shared, strict=True)]
@@ -100,8 +108,11 @@ def causes(
 
 
 class _Progress:
-    """What one rank had done by each of its collectives. Waiting for others is no communication: it is told by its
-    cause, or, where it is not passed on, left out."""
+    """The work one rank had done by each of its collectives.
+
+    Time spent waiting is not counted as communication: it is replaced by its cause, or, without `passed_on`, left
+    out.
+    """
 
     def __init__(self, rank: Digest, steps: Sequence[int], parts: Sequence[str]) -> None:
         column = [parts.index(part) for part in rank.course.parts]
@@ -126,13 +137,14 @@ class _Progress:
         self._waits.append((wait.event, taken, taken + why))
 
     def between(self, since: Ints, event: Ints, *, passed_on: bool) -> Floats:
-        """float64[N, P]: done from the end of the collectives `since` to the start of the collectives `event`."""
+        """Returns float64[N, P]: work from the end of the collectives `since` to the start of the collectives
+        `event`."""
         moved = self._moved(self._start_us[event], passed_on) - self._moved(self._left_us[since], passed_on)
         done: Floats = self._since[event] - self._until[since] + moved
         return done
 
     def _moved(self, time: Floats, passed_on: bool) -> Floats:
-        """float64[N, P]: by what waiting changes what was done before each moment."""
+        """Returns float64[N, P]: the change that waiting makes to the work done before each moment."""
         if self._ends is None:
             ends = self._end_us[np.concatenate([event for event, *_ in self._waits])]
             order = np.argsort(ends, kind="stable")
@@ -146,8 +158,8 @@ class _Progress:
 
 
 def _done(wait: _Wait, progress: Sequence[_Progress], *, passed_on: bool) -> tuple[Floats, Floats]:
-    """float64[N, P] each: what the last rank and the one that waited did since they left together; 0 where they did
-    not."""
+    """Returns float64[N, P] twice: the work of the last rank and of the waiting one since they left together, else
+    0."""
     own = np.zeros((len(wait.us), progress[wait.rank].parts))
     last = np.zeros_like(own)
     known = wait.since != NONE
@@ -159,12 +171,12 @@ def _done(wait: _Wait, progress: Sequence[_Progress], *, passed_on: bool) -> tup
 
 
 def _why(wait: _Wait, last: Floats, own: Floats) -> Floats:
-    """float64[N, P]: the waiting by what the last rank did more; what that does not explain is unknown."""
+    """Returns float64[N, P]: the waiting by what the last rank did more; what that does not explain is unknown."""
     more = np.maximum(last - own, 0.0)
     more[:, -1] = 0.0
     total, late = more.sum(axis=1), np.maximum(wait.late_us, TINY_US)
     share = more / np.maximum(total, late)[:, None]
-    share[total < FOUND * late] = 0.0
+    share[total < MIN_EXPLAINED * late] = 0.0
     why: Floats = share * wait.us[:, None]
     why[:, -1] = wait.us - why.sum(axis=1)
     return why
@@ -203,8 +215,10 @@ def _waits(
 
 
 def _steps(ranks: Sequence[Digest], shared: Sequence[Sequence[int]], group: Match) -> Ints:
-    """int64[R, N]: the step in which all ranks of a group were in each collective, numbered after a rank's collectives;
-    NONE where they were not in one."""
+    """Returns int64[R, N]: the step in which all ranks of a group were in each collective, NONE if not in one step.
+
+    Numbers of steps come after those of a rank's collectives.
+    """
     step = np.full(group.event.shape, NONE, dtype=np.int64)
     for k, place in enumerate(group.rank.tolist()):
         known = group.event[k] != NONE
@@ -217,8 +231,10 @@ def _steps(ranks: Sequence[Digest], shared: Sequence[Sequence[int]], group: Matc
 def _left_together(
     ranks: Sequence[Digest], matches: Sequence[Match], times: Sequence[tuple[Floats, Floats]], members: Ints
 ) -> tuple[Floats, Ints]:
-    """Of collectives in which all of these ranks (places, int64[R]) were, and which all of them waited for: the ends
-    on one clock, float64[K], in order, and the events, int64[R, K]."""
+    """Returns ends and events of the collectives that all of these ranks (places, int64[R]) were in and waited for.
+
+    Ends: on one clock, float64[K], sorted; events: int64[R, K].
+    """
     ends: list[Floats] = [np.empty(0)]
     events: list[Ints] = [np.empty((len(members), 0), dtype=np.int64)]
     for group, (_, end) in zip(matches, times, strict=True):
@@ -236,7 +252,7 @@ def _left_together(
 
 
 def _exposed(rank: Digest, event: Ints, waited_us: Floats) -> Floats:
-    """float64[N]: of the first so many microseconds of its collectives what nothing hides."""
+    """Returns float64[N]: the exposed part of the first `waited_us` of the rank's collectives."""
     found = rank.collectives
     start = found.start_us[event]
     kind = np.array([KINDS.index(call.kind) for call in found.calls], dtype=np.int64)[found.call[event]]
@@ -248,7 +264,7 @@ def _exposed(rank: Digest, event: Ints, waited_us: Floats) -> Floats:
 
 
 def _counted(ranks: Sequence[Digest], shared: Sequence[Sequence[int]], wait: _Wait) -> tuple[Ints, Floats]:
-    """int64[N], in which shared step each wait is, NONE in none; float64[N], how often it counts."""
+    """Returns int64[N], the shared step of each wait, NONE outside; float64[N], how often it counts."""
     rank, start = ranks[wait.rank], ranks[wait.rank].collectives.start_us[wait.event]
     step, weights = rank.step_of(start, shared[wait.rank]), rank.repeats.weights(start)
     return step, np.where(step == NONE, 0.0, 1.0 if weights is None else weights)
@@ -286,6 +302,6 @@ def _caused(
 
 
 def even(us: Mapping[str, float], whole_us: float) -> dict[str, float]:
-    """Scaled down to what was waited in all, where collectives that overlap were counted twice."""
+    """Scales parts down to the total waiting, if overlapping collectives were counted twice."""
     total = sum(us.values())
     return {part: value * min(1.0, whole_us / total) for part, value in us.items()} if total > 0 else {}

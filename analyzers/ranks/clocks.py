@@ -1,9 +1,9 @@
-"""Clocks of ranks, aligned on what they do together: a collective ends at nearly the same moment on all its ranks.
+"""Aligns the clocks of ranks on their collectives: a collective ends at nearly the same moment on all its ranks.
 
 Ranks on other machines, or read from other files, count from other zeros and at slightly other rates. Two ranks'
-clocks differ by a constant, or by a line where a drift shows; collectives that end unevenly, on threads that woke up
-late, do not move them. From rank to rank the alignment spreads over the collectives they share, by the edges that
-fit best; ranks that share none, directly or through others, stay unaligned.
+clocks differ by a constant, or by a line if a drift shows; collectives that end unevenly, on threads that woke up
+late, do not change the fit. From rank to rank the alignment spreads over the collectives they share, by the edges
+that fit best; ranks that share none, directly or through others, stay unaligned.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ import numpy as np
 
 from analyzers.intervals import Floats
 
-DRIFT_MAX = 1e-3  # clocks of computers stay within 1e-4 of each other; a steeper line is no drift
+DRIFT_MAX = 1e-3  # clocks of computers stay within 1e-4 of each other; a steeper line is not a drift
 DRIFT_NEEDS = 9  # events: three in each third
-DENSE = 0.3  # share of the moments that two ranks must share closely for their difference to be taken from them
-FAR_LESS = 0.5  # what a line must leave of the distances a constant leaves
+DENSE = 0.3  # share of the moments that must agree closely for the clocks' difference to be taken from them
+FAR_LESS = 0.5  # largest residual of a line over that of a constant for the line to be used
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """A rank's clock in terms of the clock of `root` (a place in the list of ranks): root's time =
-    time * (1 + rate) + shift_us, both from the ranks' own origins."""
+    """A rank's clock relative to the clock of `root` (a place in the list of ranks).
+
+    root's time = time * (1 + rate) + shift_us, both from the ranks' own origins.
+    """
 
     root: int
     shift_us: float = 0.0
@@ -39,8 +41,11 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """R clocks against one reference: reference = time * (1 + rate) + shift_us. shift_us, rate, spread_us: float64[R];
-    spread_us is the median distance that is left; residual_us: float64[R, N]. NaN where nothing can be compared."""
+    """R clocks fitted to one reference: reference = time * (1 + rate) + shift_us.
+
+    shift_us, rate, spread_us: float64[R]; spread_us is the median absolute residual; residual_us: float64[R, N]. NaN
+    where nothing can be compared.
+    """
 
     shift_us: Floats
     rate: Floats
@@ -59,7 +64,7 @@ class Pair:
 
 
 def median(values: Floats) -> Floats:
-    """float64[R]: the lower median of each row of float64[R, N], NaN left out; NaN for a row of nothing else."""
+    """Returns float64[R]: the lower median of each row of float64[R, N], NaN left out; NaN for a row of NaN only."""
     return _quantile(values, 0.5)
 
 
@@ -74,10 +79,10 @@ def _quantile(values: Floats, share: float) -> Floats:
 
 
 def fit(own: Floats, reference: Floats) -> Fit:
-    """Fit each row of own (float64[R, N]) to reference (float64[N]): moments in order, NaN where one is missing.
+    """Fits each row of own (float64[R, N]) to reference (float64[N]): moments in order, NaN where one is missing.
 
-    By a constant, the median difference; by a line, or by the difference that most moments have, where these leave
-    far less.
+    By a constant, the median difference; by a line, or by the most frequent difference, if these leave far smaller
+    residuals.
     """
     gap = reference - own
     none = np.zeros(len(own))
@@ -107,12 +112,12 @@ def _left_by(gap: Floats, own: Floats, rate: Floats, shift: Floats) -> Fit:
 
 
 def _closeness(fitted: Fit) -> Floats:
-    """float64[R]: how far off the fit is where it is good."""
+    """Returns float64[R]: the residual within which the best DENSE of the moments fit."""
     return _quantile(np.abs(fitted.residual_us), DENSE)
 
 
 def _densest(values: Floats) -> Floats:
-    """float64[R]: the middle of the narrowest range that holds DENSE of each row."""
+    """Returns float64[R]: the middle of the narrowest range that holds DENSE of each row."""
     ordered = np.sort(values, axis=1)
     known = np.count_nonzero(~np.isnan(ordered), axis=1)
     found = np.full(len(values), np.nan)
@@ -125,7 +130,7 @@ def _densest(values: Floats) -> Floats:
 
 
 def _slope(time: Floats, gap: Floats) -> Floats:
-    """float64[R]: of the line through the medians of the first and the last third (Tukey's resistant line)."""
+    """Returns float64[R]: the slope through the medians of the first and the last third (Tukey's resistant line)."""
     third = time.shape[1] // 3
     rise = median(gap[:, -third:]) - median(gap[:, :third])
     run = median(time[:, -third:]) - median(time[:, :third])
@@ -134,7 +139,7 @@ def _slope(time: Floats, gap: Floats) -> Floats:
 
 
 def align(count: int, pairs: Iterable[Pair], same: Iterable[Sequence[tuple[int, float]]] = ()) -> list[Clock]:
-    """One clock for each of `count` ranks; ranks with one root are aligned with each other.
+    """Returns one clock for each of `count` ranks; ranks with one root are aligned with each other.
 
     same: ranks that have one clock already (devices in one file), with their origins on it.
     """
@@ -169,13 +174,13 @@ def _edges(pairs: Iterable[Pair]) -> _Edges:
 
 
 def _connect(edges: _Edges, a: int, b: int, spread: float, shift: float, rate: float) -> None:
-    """b's clock against a's, and the other way round."""
+    """Adds b's clock relative to a's, and the inverse."""
     edges[a].append((spread, b, shift, rate))
     edges[b].append((spread, a, -shift / (1 + rate), 1 / (1 + rate) - 1))
 
 
 def _spread(root: int, edges: _Edges, clocks: list[Clock | None]) -> None:
-    """Set the clocks of all ranks that can be reached from the root, always by the edge that fits best."""
+    """Sets the clocks of all ranks that can be reached from the root, always by the edge that fits best."""
     waiting = [(0.0, root, 0.0, 0.0)]
     while waiting:
         _, rank, shift, rate = heapq.heappop(waiting)
@@ -184,5 +189,5 @@ def _spread(root: int, edges: _Edges, clocks: list[Clock | None]) -> None:
         clocks[rank] = Clock(root=root, shift_us=shift, rate=rate)
         for spread, other, by, faster in edges.get(rank, ()):
             if clocks[other] is None:
-                # own -> neighbour's -> root's
+                # own clock -> neighbour's -> root's
                 heapq.heappush(waiting, (spread, other, by * (1 + rate) + shift, faster + rate + faster * rate))

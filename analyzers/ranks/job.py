@@ -1,7 +1,7 @@
-"""The job as the walls see it: an average step as its slowest rank lived it, and what the run folder adds.
+"""The job in the form the walls use: an average step, measured on its slowest rank, and what the run folder adds.
 
-In each step the slowest rank is the one with most time that is surely its own, that is without waiting for others and
-without what may be that; averages are over steps.
+In each step the slowest rank is the one with most time that is surely its own: without waiting for others, known or
+possible. Averages are over steps.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ from analyzers.ranks.waiting import waiting
 from analyzers.steps import warm_up
 from analyzers.wording import ms, percent
 
-SAID_SHARE = 0.005  # of the step: less is not worth a line
+SAID_SHARE = 0.005  # of the step: less gets no line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """step is None if the run left no traces. slowest: the rank that was slowest most often, None if not known."""
+    """The job's average step and figures of its ranks.
+
+    step is None if the run left no traces. slowest: the rank that was slowest most often, None if not known.
+    """
 
     step: RankStep | None = None
     steps: int = 0  # averaged over; 0 if none were marked and the whole trace was taken as one
     each: Sequence[Sequence[RankStep]] = ()  # every step of every rank
     shared: Sequence[Sequence[int]] = ()  # for each rank the numbers of the steps averaged over, in one order
     counted: Sequence[tuple[int, int]] = ()  # the steps averaged: the slowest rank's place and its step's number
-    warm_up_us: tuple[float, ...] = ()  # the steps at the start that were left out: how long each took
+    warm_up_us: tuple[float, ...] = ()  # duration of each step at the start that was left out
     warm_up: Sequence[Sequence[int]] = ()  # and their numbers on each rank
     slowest: int | None = None
     slowest_place: Place = field(default_factory=Place)  # the same with its device, if one process has several
-    imbalance_us: float = 0.0  # what an even load of the ranks would give back: the step less the mean rank's own time
+    imbalance_us: float = 0.0  # what evenly loaded ranks would save: the step less the mean rank's own time
     by_rank: Mapping[int, RankStep] = field(default_factory=dict)  # the average step of each rank
     ranks: Sequence[RankTime] = ()  # each among the others, if several were traced
     late: Late | None = None  # the rank that comes latest to collectives
@@ -52,7 +55,7 @@ class Job:
     memory: Sequence[tuple[int | None, MemoryUse]] = ()  # of each rank that recorded it
     world_size: int | None = None  # ranks of the job, traced or not
     untraced: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by kind: ranks of its groups without a trace
-    unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: who waits there is not known
+    unaligned: tuple[str, ...] = ()  # ranks that share no collective with the first: their waiting is not known
     classified: float = 1.0  # share of device time explained, the worst rank's
     cut_short: tuple[str, ...] = ()  # the traces whose end is missing: `cut short at 48.4 MB: PATH`
     on_cpu: bool = False
@@ -60,16 +63,18 @@ class Job:
 
     @property
     def even_experts_us(self) -> float:
-        """What experts of even load would give back, of what even ranks would."""
+        """Returns µs that evenly loaded experts would save, as a part of what evenly loaded ranks would."""
         return min(self.expert_load.beyond_mean_us, self.imbalance_us)
 
     def share(self, us: float) -> float:
-        """Part of the average step, 0..1."""
+        """Returns the part of the average step, 0..1."""
         return us / self.step.duration_us if self.step and self.step.duration_us > 0 else 0.0
 
     def gained_us(self, recoverable: Callable[[RankStep], float]) -> float:
-        """What the step gains where each rank gains `recoverable`: until one that gains less is the slowest. What may
-        be waiting on the others is taken to be."""
+        """Returns the step's gain if each rank gains `recoverable`: until one that gains less is the slowest.
+
+        Possible waiting on the other ranks is counted as waiting.
+        """
         if self.step is None:
             return 0.0
         own_us = self.step.own_us
@@ -77,8 +82,11 @@ class Job:
         return max(0.0, min([recoverable(self.step), *(us + max(0.0, own_us - own) for us, own in others)]))
 
     def least_us(self, recoverable: Callable[[RankStep], float]) -> float | None:
-        """`gained_us` if a pipeline stage that is not traced is as slow as the slowest rank and made like another that
-        waits for it; None where there is none."""
+        """Returns `gained_us` if an untraced pipeline stage is as slow as the slowest rank and like another that waits
+        for it.
+
+        None if there is no such stage.
+        """
         if self.step is None or self.world_size is None or self.world_size <= len(self.by_rank):
             return None
         if self.late is not None and self.late.place == self.slowest_place and self.late.kind != PIPELINE:
@@ -90,7 +98,7 @@ class Job:
         return min([self.gained_us(recoverable), *(recoverable(one) * own_us / one.own_us for one in waiting)])
 
     def until_another_is_slowest(self, alone_us: float, gained_us: float) -> list[str]:
-        """What keeps the slowest rank's gain from being the job's, where it is worth a line."""
+        """Returns a line on why the slowest rank's gain is not the job's, if the difference is worth one."""
         if self.share(alone_us - gained_us) < SAID_SHARE:
             return []
         return [
@@ -99,17 +107,20 @@ class Job:
         ]
 
     def only(self, place: int, k: int) -> Job:
-        """The job as if it were step k of one rank: of the others that they were waited for, what their uneven load
-        costs, and, if it is the slowest, their same step."""
+        """Returns the job as if it were step k of one rank.
+
+        Of the other ranks it keeps how long they waited, what their uneven load costs, and, if this rank is the
+        slowest, their same step.
+        """
         step = self.each[place][k]
-        beside = self._beside(place, k)
-        slowest = all(one.surely_own_us <= step.surely_own_us for one in beside)
+        same_steps = self._same_step_of_all(place, k)
+        slowest = all(one.surely_own_us <= step.surely_own_us for one in same_steps)
         return Job(
             step=step,
             steps=1,
-            by_rank=dict(enumerate(beside)) if slowest else {},
+            by_rank=dict(enumerate(same_steps)) if slowest else {},
             world_size=self.world_size,
-            lateness=self.lateness.over(beside or [step]),
+            lateness=self.lateness.over(same_steps or [step]),
             imbalance_us=step.imbalance_us,
             classified=self.classified,
             cut_short=self.cut_short,
@@ -117,15 +128,15 @@ class Job:
             outcome=self._outcome_of(step),
         )
 
-    def _beside(self, place: int, k: int) -> list[RankStep]:
-        """The step of each rank that is step k of one; none where not all have it."""
+    def _same_step_of_all(self, place: int, k: int) -> list[RankStep]:
+        """Returns every rank's step that is the same as step k of one; empty if not all ranks have it."""
         if not self.shared or k not in self.shared[place]:
             return []
         at = self.shared[place].index(k)
         return [steps[numbers[at]] for steps, numbers in zip(self.each, self.shared, strict=True)]
 
     def _outcome_of(self, step: RankStep) -> RunOutcome:
-        """The run's rate as this step reached it: every step does the same arithmetic, longer ones more slowly."""
+        """Returns the outcome with this step's rate: every step does the same arithmetic, longer ones more slowly."""
         outcome = msgspec.structs.replace(self.outcome, failure=None)
         if not outcome.model_tflops_per_gpu or self.step is None or step.duration_us <= 0:
             return outcome
@@ -133,13 +144,13 @@ class Job:
         return msgspec.structs.replace(outcome, model_tflops_per_gpu=rate)
 
     def of_step(self, us: float) -> str:
-        """`21 of 140 ms a step (15 %)`."""
+        """Returns `21 of 140 ms per step (15 %)`."""
         whole = self.step.duration_us if self.step else 0.0
         return f"{ms(us)} of {ms(whole)} ms{' per step' if self.steps else ''} ({percent(self.share(us))})"
 
 
 def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
-    """The average step of the slowest rank; digests of the ranks of one job, in any order."""
+    """Returns the average step of the slowest rank; digests of the ranks of one job, in any order."""
     outcome = outcome or RunOutcome()
     if not digests:
         return Job(outcome=outcome)
@@ -151,8 +162,8 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     waits = waiting(digests, shared, matches, clocks)
     each = [d.steps_waiting(w.waiting, w.maybe) for d, w in zip(digests, waits, strict=True)]
     why = causes(digests, shared, matches, clocks)
-    _say_why_they_waited(each, shared, why)
-    _say_what_imbalance_lost(each, shared)
+    _set_waiting_by_cause(each, shared, why)
+    _set_imbalance(each, shared)
     table = [[steps[k] for k in chosen] for steps, chosen in zip(each, shared, strict=True)]
     slowest = [int(np.argmax([row[k].surely_own_us for row in table])) for k in range(len(shared[0]))]
     often = Counter(slowest).most_common(1)[0][0]
@@ -186,14 +197,14 @@ def summarise(digests: Sequence[Digest], outcome: RunOutcome | None) -> Job:
     )
 
 
-def _say_why_they_waited(each: list[list[RankStep]], shared: Sequence[Sequence[int]], why: Sequence[Causes]) -> None:
+def _set_waiting_by_cause(each: list[list[RankStep]], shared: Sequence[Sequence[int]], why: Sequence[Causes]) -> None:
     for steps, of, kept in zip(each, why, shared, strict=True):
         for at, k in enumerate(kept):
             waited_us = steps[k].waiting_us - steps[k].waiting_by_kind.get(PIPELINE, 0.0)
             steps[k] = replace(steps[k], waiting_by_cause=even(of.of_step(at), waited_us))
 
 
-def _say_what_imbalance_lost(each: list[list[RankStep]], shared: Sequence[Sequence[int]]) -> None:
+def _set_imbalance(each: list[list[RankStep]], shared: Sequence[Sequence[int]]) -> None:
     for ks in zip(*shared, strict=True):
         lost = imbalance_us([steps[k] for steps, k in zip(each, ks, strict=True)])
         for steps, k in zip(each, ks, strict=True):
@@ -201,8 +212,8 @@ def _say_what_imbalance_lost(each: list[list[RankStep]], shared: Sequence[Sequen
 
 
 def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
-    """By kind of communication the ranks of its process groups of which there is no trace, as far as NCCL's arguments
-    name them."""
+    """Returns, by kind of communication, the untraced ranks of its process groups, as far as NCCL's arguments name
+    them."""
     traced = {d.rank for d in digests}
     found: dict[str, set[int]] = defaultdict(set)
     for d in digests:
@@ -212,13 +223,13 @@ def _untraced(digests: Sequence[Digest]) -> dict[str, list[int]]:
 
 
 def with_memory(job: Job, reports: Sequence[TraceReport]) -> Job:
-    """The job with the memory of ranks that were not traced."""
+    """Returns the job with the memory of ranks that were not traced added."""
     more = [(report.rank, report.memory) for report in reports if report.memory is not None]
     return replace(job, memory=[*job.memory, *more])
 
 
 def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
-    """The places and origins of ranks that are in one file."""
+    """Returns the places and origins of ranks that are in one file."""
     files: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for place, d in enumerate(digests):
         files[d.report.path].append((place, d.origin_us))
@@ -226,13 +237,13 @@ def _one_clock(digests: Sequence[Digest]) -> list[list[tuple[int, float]]]:
 
 
 def _warm_up(digests: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[float]:
-    """How long the shared steps took that are warm-up."""
+    """Returns how long each of the shared steps that are warm-up took."""
     took = [max(d.steps[k].duration_us for d, k in zip(digests, ks, strict=True)) for ks in zip(*shared, strict=True)]
     return took[: warm_up(took)]
 
 
 def _shared_steps(digests: Sequence[Digest]) -> list[list[int]]:
-    """For each rank the numbers of the steps that all have: by name, or by order if no name is shared."""
+    """Returns for each rank the numbers of the steps that all have: by name, or by order if no name is shared."""
     names = [[window.name for window in d.windows] for d in digests]
     shared = [name for name in names[0] if all(name in others for others in names)]
     if shared:

@@ -1,8 +1,8 @@
-"""The ranks that others wait for, each with the cause of its being late: its host, its experts' load, a slower device.
+"""The ranks that others wait for, each with the cause of its lateness: its host, its experts' load, a slower device.
 
-What a late rank does more is compared with the ranks that waited for it, since they left a collective together. Longer
-experts are load only if the work that routing does not change is no longer there too, and, where NCCL's arguments say
-how much was exchanged, if the rank got more.
+A late rank's work is compared with that of the ranks that waited for it, since they left a collective together.
+Longer experts are load only if the compute that does not depend on routing is not slower as well, and, if NCCL's
+arguments give the exchanged sizes, if the rank received more.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from analyzers.ranks.causes import UNKNOWN, Caused, Causes
 from analyzers.ranks.stragglers import AS_MUCH, ENOUGH_TO_COMPARE, Place
 from analyzers.wording import ms, part_name
 
-EXCHANGES = ("ep_dispatch", "all_to_all")  # whose sizes say how many tokens a rank gets
-SLOWER = 0.02  # than the others' at work that routing does not change: less is no slower device
-MORE_TOKENS = 0.05  # than the others get: less explains no longer experts
-MAIN_CAUSE = 0.5  # of what a rank is waited for: as much makes a cause its cause
-NEARLY_ALL = 0.95  # of what a rank is waited for: as much is said to be all
-AS_LONG = 1.1  # less is not worth a word
-MANY_TIMES = 10.0  # as long: the others hardly do it at all
-WAITED_FOR = 0.25  # of what the most waited for rank is: less is not worth naming
-NAMED_FOR = 0.6  # of what a rank is waited for: less does not name it for a cause
+EXCHANGES = ("ep_dispatch", "all_to_all")  # their sizes give the number of tokens a rank receives
+SLOWER = 0.02  # than the others at work that does not depend on routing: less is not a slower device
+MORE_TOKENS = 0.05  # than the others receive: less does not explain longer experts
+MAIN_CAUSE = 0.5  # least share of the waiting for a rank that makes a cause its main cause
+NEARLY_ALL = 0.95  # least share of the waiting for a rank that is shown as all
+AS_LONG = 1.1  # ratio of times: less is not shown
+MANY_TIMES = 10.0  # ratio of times: more is not shown, the others hardly do it at all
+WAITED_FOR = 0.25  # of the waiting for the most waited for rank: less is not named
+NAMED_FOR = 0.6  # least share of the waiting for a rank for which it is named under a cause
 
 
 class LateBy(StrEnum):
-    """Why a rank comes late."""
+    """The cause of a rank's lateness."""
 
     HOST = "late_host"
     EXPERTS = "experts_load"
@@ -50,9 +50,12 @@ class LateBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LateRank:
-    """A rank of the job that is waited for. us: in a step, how long the rank that waits most for it does, by cause;
-    part: of its main cause the part that is longest beyond the others'; times_as_long: over theirs; more_tokens: what
-    it gets over what they get, None where no size is known."""
+    """A rank of the job that is waited for.
+
+    us: per step, the waiting of the rank that waits most for it, by cause; part: the part of its main cause that
+    exceeds the others' most; times_as_long: over theirs; more_tokens: what it receives over what they receive, None
+    if no size is known.
+    """
 
     place: Place
     us: Mapping[LateBy, float]
@@ -66,7 +69,7 @@ class LateRank:
 
     @property
     def cause(self) -> LateBy:
-        """What makes up most of it, UNKNOWN where nothing is half of it."""
+        """Returns the cause of most of the waiting; UNKNOWN if none causes half of it."""
         most = max(self.us, key=lambda cause: self.us[cause])
         return most if self.us[most] >= MAIN_CAUSE * self.waited_us else LateBy.UNKNOWN
 
@@ -93,8 +96,10 @@ COMPUTING = (LateBy.EXPERTS, LateBy.DEVICE, LateBy.UNEVEN_WORK)
 
 @dataclass(frozen=True, kw_only=True)
 class Lateness:
-    """What ranks wait for others, pipelines' bubble apart, in a step of the mean rank by cause, and the late ranks,
-    the most waited for first."""
+    """Waiting of ranks for others, without pipelines' bubble, in a step of the mean rank by cause, and the late ranks.
+
+    The most waited for rank comes first.
+    """
 
     us: Mapping[LateBy, float] = field(default_factory=dict)
     ranks: Sequence[LateRank] = ()
@@ -104,19 +109,21 @@ class Lateness:
         return sum(self.us.values())
 
     def share(self, cause: LateBy) -> float:
-        """Of all waiting, 0..1."""
+        """Returns the cause's share of all waiting, 0..1."""
         return self.us.get(cause, 0.0) / self.total_us if self.total_us > 0 else 0.0
 
     def late_by(self, cause: LateBy) -> list[LateRank]:
-        """The ranks worth naming for it, the most waited for first."""
+        """Returns the ranks worth naming for a cause, the most waited for first."""
         found = [one for one in self.ranks if one.us.get(cause, 0.0) > 0]
         most = max((one.us[cause] for one in found), default=0.0)
         named = [one for one in found if one.us[cause] >= max(WAITED_FOR * most, NAMED_FOR * one.waited_us)]
         return sorted(named, key=lambda one: -one.us[cause])
 
     def over(self, steps: Sequence[RankStep]) -> Lateness:
-        """The same late ranks, with what these steps waited: of longer compute in proportion to what the late ranks
-        say it is."""
+        """Returns the same late ranks with the waiting of these steps.
+
+        Waiting for longer compute is divided among causes in the late ranks' proportions.
+        """
         computing = {cause: sum(one.us.get(cause, 0.0) for one in self.ranks) for cause in COMPUTING}
         whole = sum(computing.values())
         of_compute = {cause: us / whole for cause, us in computing.items()} if whole > 0 else {}
@@ -133,7 +140,7 @@ class Lateness:
 def lateness(
     ranks: Sequence[Digest], named: Sequence[Place], table: Sequence[Sequence[RankStep]], found: Sequence[Causes]
 ) -> Lateness:
-    """table: R ranks' S steps, with what each waited by part."""
+    """Computes why ranks wait for others. table: R ranks' S steps, with what each waited by part."""
     if len(ranks) < 2:
         return Lateness()
     tokens, dense = [_received(rank) for rank in ranks], unrouted_classes(on_cpu=any(rank.on_cpu for rank in ranks))
@@ -143,7 +150,7 @@ def lateness(
 
 
 def _cause_of(part: str) -> LateBy:
-    """Of a part that is no compute."""
+    """Returns the cause for a part that is not compute."""
     named = {COPIES: LateBy.COPIES, BUBBLE_PART: LateBy.BUBBLE, f"{HOST_PART}{ALLOCATOR}": LateBy.ALLOCATOR}
     named |= dict.fromkeys(KINDS, LateBy.TRANSFERS)
     return named.get(part) or (LateBy.HOST if part.startswith(HOST_PART) else LateBy.UNKNOWN)
@@ -161,9 +168,9 @@ def _late_rank(
     caused = {other: one for other, one in causes.caused.items() if one.us[:-1].sum() > 0}
     if not caused:
         return None
-    patient = max(caused, key=lambda other: float(caused[other].us[:-1].sum()))
+    longest_waiter = max(caused, key=lambda other: float(caused[other].us[:-1].sum()))
     everyone = sum(caused.values(), start=_nothing(len(causes.parts)))
-    most = dict(zip(causes.parts, (caused[patient].us / steps).tolist(), strict=True))
+    most = dict(zip(causes.parts, (caused[longest_waiter].us / steps).tolist(), strict=True))
     more = _more_tokens(tokens[place], [tokens[other] for other in caused])
     computing = _longer_compute(
         causes.parts, everyone, table[place], [table[other] for other in caused], more, unrouted
@@ -179,7 +186,7 @@ def _late_rank(
     ]
     part = max(of_main, key=lambda name: most[name])
     at = causes.parts.index(part)
-    pair = caused[patient]
+    pair = caused[longest_waiter]
     return LateRank(
         place=named,
         us=us,
@@ -201,9 +208,12 @@ def _longer_compute(
     more_tokens: float | None,
     unrouted: Sequence[str],
 ) -> LateBy:
-    """What makes a late rank compute longer: its experts' load, unless all it computes takes longer or it got no more
-    tokens; where experts are not what is longer, the device, or if only attention is, uneven sequences; UNKNOWN where
-    what is longer now is shorter then."""
+    """Returns why a late rank computes longer.
+
+    Its experts' load, unless all its compute takes longer or it received no more tokens. If the experts are not what
+    is longer: the device, or uneven sequences if only attention is longer. UNKNOWN if the compute that is longer in
+    these collectives is not longer in the whole step.
+    """
     at = {part: parts.index(part) for part in COMPUTE_PARTS if part in parts}
     us = {part: float(caused.us[k]) for part, k in at.items()}
     dense, own_dense = _growth(late, others, unrouted)
@@ -226,7 +236,7 @@ def _longer_compute(
 def _growth(
     late: Sequence[RankStep], others: Sequence[Sequence[RankStep]], classes: Sequence[str]
 ) -> tuple[float, float]:
-    """How much longer the late rank takes for some classes in a step, over the middle one of the others; and its
+    """Returns by what fraction the late rank takes longer for some classes in a step than the median other; and its
     time."""
 
     def takes(steps: Sequence[RankStep]) -> float:
@@ -237,7 +247,7 @@ def _growth(
 
 
 def _received(rank: Digest) -> float | None:
-    """Bytes of the exchanges that bring a rank its tokens; None where a size is not known."""
+    """Returns bytes of the exchanges that bring a rank its tokens; None if a size is not known."""
     found = rank.collectives
     sizes = [call.size_bytes if call.kind in EXCHANGES else 0 for call in found.calls]
     if not len(found.call) or None in sizes or not any(sizes):

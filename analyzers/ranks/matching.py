@@ -1,8 +1,8 @@
-"""Which collectives of several ranks are the same one.
+"""Matches the collectives of several ranks: finds which are the same one.
 
-Ranks that issue a collective of one name (in one process group, where NCCL's arguments say it) issue it in the same
-order. Where the group is not said, or ranks recorded different numbers, the ends decide: on two ranks that were in
-the same collectives they differ by a constant. Those that do not agree are other groups, or not matched at all.
+Ranks that issue a collective of one name (in one process group, if NCCL's arguments give it) issue it in the same
+order. If the group is not known, or ranks recorded different numbers, the ends decide: on two ranks that were in the
+same collectives they differ by a constant. Those that do not agree are other groups, or not matched at all.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from analyzers.one_rank.digest import Call, Digest
 from analyzers.ranks.clocks import DENSE, Fit, Pair, fit, median
 from analyzers.timeline import Ints
 
-SAMPLE = 64  # collectives that are enough to tell groups apart
+SAMPLE = 64  # collectives that suffice to distinguish groups
 ENOUGH = 3  # collectives whose ends agree by more than chance
 AGREEING = 0.8  # share of collectives whose ends must agree on ranks that were in them together
-# or so many must agree exactly: a rank's thread that woke up late ends some collectives late, by any time
+# or EXACT of them, at least MANY, must agree exactly: a thread that woke up late ends some collectives late
 EXACT, MANY = DENSE, 6
-NEARLY_ALL = 0.9  # of the collectives: ranks of one clock were in them at once
+NEARLY_ALL = 0.9  # share of the collectives that ranks of one clock must have been in at once
 # how far ends may differ on ranks of one collective: kernels end a few µs apart, uneven exchanges by more
 UNEVEN_US = 40.0
 UNEVEN_SHARE = 0.1  # of its time, waiting included
@@ -32,22 +32,26 @@ NONE = -1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Match:
-    """N collectives that R ranks were in. rank: int64[R], places in the list of digests; event: int64[R, N], indices
-    into each rank's collectives, NONE where that rank's is not known."""
+    """N collectives that R ranks were in.
+
+    rank: int64[R], places in the list of digests; event: int64[R, N], indices into each rank's collectives, NONE
+    where a rank's is not known.
+    """
 
     call: Call
     rank: Ints
     event: Ints
-    one_clock: Bools  # bool[R]: the rank's clock is the first one's, whatever their ends say
+    one_clock: Bools  # bool[R]: the rank's clock is the first one's, even if their ends differ
 
     def times(self, ranks: Sequence[Digest]) -> tuple[Floats, Floats]:
-        """Start and end, float64[R, N], each on its rank's own clock; NaN where not known."""
+        """Returns start and end, float64[R, N], each on its rank's own clock; NaN where not known."""
         return _times(ranks, self.rank, self.event)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Issued:
-    """What one rank issued of one call. event: int64[K], in order; step: int64[K], which of the shared steps."""
+    """The collectives one rank issued of one call. event: int64[K], in order; step: int64[K], which of the shared
+    steps."""
 
     rank: int
     event: Ints
@@ -55,7 +59,8 @@ class _Issued:
 
 
 def match(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Match]:
-    """shared: for each rank the numbers of the steps that all ranks have, in one order."""
+    """Matches the collectives of all ranks; shared: for each rank the numbers of the steps that all ranks have, in
+    one order."""
     issued: dict[Call, list[_Issued]] = defaultdict(list)
     for place, (rank, steps) in enumerate(zip(ranks, shared, strict=True)):
         for call, found in _issued(place, rank, steps):
@@ -69,7 +74,7 @@ def match(ranks: Sequence[Digest], shared: Sequence[Sequence[int]]) -> list[Matc
 
 
 def pairs(ranks: Sequence[Digest], matches: Sequence[Match]) -> Iterator[Pair]:
-    """The ends that each rank has in common with the first of its group."""
+    """Yields the ends that each rank has in common with the first of its group."""
     for found in matches:
         _, end = found.times(ranks)
         for k in range(1, len(found.rank)):
@@ -81,15 +86,16 @@ def pairs(ranks: Sequence[Digest], matches: Sequence[Match]) -> Iterator[Pair]:
 
 
 def tolerance(start: Floats, end: Floats) -> Floats:
-    """float64[N]: how far the ends of each collective may differ; start, end: float64[R, N]."""
+    """Returns float64[N]: how far the ends of each collective may differ; start, end: float64[R, N]."""
     longest: Floats = np.fmax.reduce(end - start, axis=0)
     return np.maximum(UNEVEN_US, UNEVEN_SHARE * longest)
 
 
 def met(start: Floats, end: Floats) -> Bools:
-    """bool[R, N]: the ranks that were in the collective with the others; start, end: float64[R, N] on one clock.
+    """Returns bool[R, N]: the ranks that were in the collective with the others; start, end: float64[R, N] on one
+    clock.
 
-    None comes after the middle rank is done, and none is done before the last has come.
+    No rank enters after the median rank is done, and none is done before the last has entered.
     """
     late = tolerance(start, end)
     came = start <= median(end.T) + late
@@ -100,7 +106,7 @@ def met(start: Floats, end: Floats) -> Bools:
 
 
 def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Call, _Issued]]:
-    """By call, without its size: an uneven exchange has another one on each rank."""
+    """Yields a rank's collectives by call, without its size: an uneven exchange has another one on each rank."""
     found = rank.collectives
     labels: dict[Call, list[int]] = defaultdict(list)
     for code, call in enumerate(found.calls):
@@ -115,12 +121,13 @@ def _issued(place: int, rank: Digest, steps: Sequence[int]) -> Iterator[tuple[Ca
 
 
 def _best(ranks: Sequence[Digest], call: Call, members: Sequence[_Issued]) -> list[Match]:
-    """Under the order that matches most: within each step, from the first recorded, or back from the last."""
+    """Returns the matches of the alignment that matches most: within each step, from the first recorded, or from the
+    last."""
     best: list[Match] = []
     most = 0
     whole = sum(len(member.event) for member in members)
-    for lay_out in (_by_step, _from_first, _from_last):
-        found = list(_groups(ranks, call, np.array([m.rank for m in members]), lay_out(members)))
+    for alignment in (_by_step, _from_first, _from_last):
+        found = list(_groups(ranks, call, np.array([m.rank for m in members]), alignment(members)))
         matched = sum(int((group.event != NONE).sum()) for group in found)
         if matched > most:
             best, most = found, matched
@@ -130,8 +137,11 @@ def _best(ranks: Sequence[Digest], call: Call, members: Sequence[_Issued]) -> li
 
 
 def _by_step(members: Sequence[_Issued]) -> Ints:
-    """int64[R, N]: a column is the k-th of a step in which the rank has so many, so that ranks with other numbers of
-    collectives in a step never meet there; collectives outside the shared steps are left out."""
+    """Returns int64[R, N]: column k is the k-th in a step with as many collectives of the rank.
+
+    So ranks with different numbers of collectives in a step are not matched there; collectives outside the shared
+    steps are left out.
+    """
     steps = 1 + max(int(member.step.max(initial=NONE)) for member in members)
     counts = np.stack([np.bincount(m.step[m.step >= 0], minlength=steps) for m in members])
     blocks = np.unique(np.stack([np.broadcast_to(np.arange(steps), counts.shape).ravel(), counts.ravel()]), axis=1)
@@ -161,7 +171,8 @@ def _from_last(members: Sequence[_Issued]) -> Ints:
 
 
 def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
-    """Ranks whose ends agree with the first one's, then those of the rest that agree with its first, and so on."""
+    """Yields groups of ranks whose ends agree with the first one's, then of the rest those that agree with its
+    first, and so on."""
     if not event.shape[1]:
         return
     sample = np.unique(np.linspace(0, event.shape[1] - 1, SAMPLE).astype(np.int64))
@@ -176,8 +187,11 @@ def _groups(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Ite
 
 
 def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: Floats) -> Bools:
-    """bool[R]: the ranks that were in the collectives with the first one: their ends differ by a constant, and they
-    were in most at one time; few can only be told on one clock, unless their process group is said."""
+    """Returns bool[R]: the ranks that were in the collectives with the first one.
+
+    Their ends differ by a constant, and they were in most at one time; a few collectives suffice only on one clock,
+    or if the process group is known.
+    """
     fitted, one_clock = _fitted(ranks, rank, start, end)
     known = np.count_nonzero(~np.isnan(fitted.residual_us), axis=1)
     longest = median(np.fmax(end - start, (end - start)[0]))
@@ -190,8 +204,11 @@ def _agree(ranks: Sequence[Digest], call: Call, rank: Ints, start: Floats, end: 
 
 
 def _fitted(ranks: Sequence[Digest], rank: Ints, start: Floats, end: Floats) -> tuple[Fit, Bools]:
-    """The fit to the first rank, and whether instead of their ends its clock is taken as it is: that of ranks on CPUs,
-    whose threads wake up late all the time, if by it they were in nearly all collectives at once."""
+    """Returns the fit to the first rank, and the ranks whose clock is used unchanged instead.
+
+    That is for ranks on CPUs, whose threads often wake up late, if by their clocks they were in nearly all
+    collectives at once.
+    """
     fitted = fit(end, end[0])
     on_cpu = np.array([ranks[r].on_cpu for r in rank.tolist()])
     if not on_cpu.any():
@@ -222,14 +239,14 @@ def _ends_agree(start: Floats, end: Floats, fitted: Fit) -> Bools:
 
 
 def _shift_of_origins(ranks: Sequence[Digest], rank: Ints) -> Floats:
-    """float64[R]: what their clocks say themselves of how far their origins are after the first one's."""
+    """Returns float64[R]: by their own clocks, how far the ranks' origins are after the first one's."""
     origin = np.array([ranks[r].origin_us for r in rank.tolist()])
     shift: Floats = origin - origin[0]
     return shift
 
 
 def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Iterator[Match]:
-    """The match without the single events that do not fit."""
+    """Yields the match without the single events that do not fit."""
     start, end = _times(ranks, rank, event)
     fitted, one_clock = _fitted(ranks, rank, start, end)
     fits = _met_first(start, end, fitted)
@@ -240,7 +257,7 @@ def _agreed(ranks: Sequence[Digest], call: Call, rank: Ints, event: Ints) -> Ite
 
 
 def _met_first(start: Floats, end: Floats, fitted: Fit) -> Bools:
-    """bool[R, N]: where each rank was in the collective at the same time as the first one."""
+    """Returns bool[R, N]: where each rank was in the collective at the same time as the first one."""
     rate, shift = fitted.rate[:, None], fitted.shift_us[:, None]
     begins, ends = start * (1 + rate) + shift, end * (1 + rate) + shift
     late = tolerance(start, end)

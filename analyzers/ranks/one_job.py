@@ -1,7 +1,7 @@
-"""Whether traces are of one job: those of two must not be averaged, and no rank waits for one of another job.
+"""Refuses traces of different jobs: those must not be averaged, and no rank waits for one of another job.
 
-Told apart are traces of one rank, of jobs of different size, traces recorded at other times, and processes that have
-no rank and exchange nothing. One file is one job.
+Distinguished are traces of one rank, of jobs of different size, traces recorded at other times, and processes that
+have no rank and exchange nothing. One file is one job.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from analyzers.errors import TraceError
 from analyzers.one_rank.digest import Digest
 
-SINCE_1970_US = 1e15  # a clock beyond (2001) tells the date; others start with the capture
+SINCE_1970_US = 1e15  # a larger value (after 2001) is Unix time; other clocks start with the capture
 APART_US = 60e6  # more than the clocks of a cluster's nodes differ by
 HINT = "name the traces of one job, one for each rank; of a study, one burst: STUDY/bursts/0001"
 APART_HINT = f"{HINT}. `moe-autotune compare` compares two"
 
 
 def refuse_several_jobs(digests: Sequence[Digest]) -> None:
-    """Raises TraceError, with both names, where two files are of two jobs."""
+    """Raises TraceError, with both names, if two files are of two jobs."""
     for k, one in enumerate(digests):
         for other in digests[:k]:
             if one.report.path == other.report.path:
@@ -43,7 +43,7 @@ def _other_size(one: Digest, other: Digest) -> str:
 
 
 def _other_time(one: Digest, other: Digest) -> str:
-    """Ranks of a job are recorded in the same steps."""
+    """Returns why the traces are of two jobs: ranks of a job are recorded in the same steps."""
     if min(one.origin_us, other.origin_us) < SINCE_1970_US:
         return ""
     earlier, later = sorted((one, other), key=lambda digest: digest.origin_us)
@@ -53,7 +53,7 @@ def _other_time(one: Digest, other: Digest) -> str:
     return f"is from another job than {other.report.path}: they were recorded {_apart(gap_us / 1e6)} apart"
 
 
-def _strangers(one: Digest, other: Digest) -> str:
+def _unrelated(one: Digest, other: Digest) -> str:
     for digest in (one, other):
         if digest.rank is not None or len(digest.collectives.start_us):
             return ""
@@ -63,7 +63,7 @@ def _strangers(one: Digest, other: Digest) -> str:
     )
 
 
-DIFFERENCES: tuple[Callable[[Digest, Digest], str], ...] = (_same_rank, _other_size, _other_time, _strangers)
+DIFFERENCES: tuple[Callable[[Digest, Digest], str], ...] = (_same_rank, _other_size, _other_time, _unrelated)
 
 
 def _apart(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What snapshots add to a job: the memory of the ranks that were traced, and reports of those that were not."""
+"""Adds snapshots to a job: the memory of the ranks that were traced, and reports of those that were not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SnapshotReport:
     warnings: tuple[str, ...] = ()
 
     def alone(self) -> TraceReport:
-        """The report of a rank of which there is no trace."""
+        """Returns the report of a rank without a trace."""
         return TraceReport(
             path=self.path,
             format="snapshot",
@@ -55,7 +55,7 @@ class SnapshotReport:
 
 
 def snapshot_report(path: Path) -> SnapshotReport:
-    """What one snapshot tells.
+    """Reads one snapshot.
 
     Raises:
         TraceError: it cannot be read, or asks for code.
@@ -75,25 +75,26 @@ def snapshot_report(path: Path) -> SnapshotReport:
 
 
 def attach(digests: Sequence[Digest], snapshots: Sequence[SnapshotReport]) -> tuple[list[Digest], list[TraceReport]]:
-    """The ranks with their snapshots' memory, and the reports of snapshots whose ranks were not traced.
+    """Returns the ranks with their snapshots' memory, and the reports of snapshots whose ranks were not traced.
 
-    A rank of one trace and one snapshot of which either does not tell its rank belong together.
+    One trace and one snapshot belong together if either does not record its rank.
     """
     if len(digests) == len(snapshots) == 1 and None in (digests[0].rank, snapshots[0].rank):
         return [_with(digests[0], snapshots[0])], []
-    told = list(digests)
+    merged = list(digests)
     apart = []
     for one in snapshots:
-        place = next((k for k, d in enumerate(told) if one.rank is not None and d.rank == one.rank), None)
+        place = next((k for k, d in enumerate(merged) if one.rank is not None and d.rank == one.rank), None)
         if place is None:
             apart.append(one.alone())
         else:
-            told[place] = _with(told[place], one)
-    return told, apart
+            merged[place] = _with(merged[place], one)
+    return merged, apart
 
 
 def _with(digest: Digest, snapshot: SnapshotReport) -> Digest:
-    """The snapshot knows what its history began with, the trace the device's size and its own steps."""
+    """Combines both sources: a snapshot knows the memory at its history's start, a trace the device's size and its
+    steps."""
     report, memory = digest.report, snapshot.memory
     traced = report.memory
     warnings = [*report.warnings, *snapshot.warnings]
@@ -109,7 +110,7 @@ def _with(digest: Digest, snapshot: SnapshotReport) -> Digest:
 
 
 def _on_clock(memory: MemoryUse, digest: Digest) -> MemoryUse:
-    """Unix times on the trace's clock, and the traced step that the peak stands in."""
+    """Returns the snapshot's Unix times on the trace's clock, and the traced step of the peak."""
     if memory.peak_at_us is None:
         return memory
     at_us = memory.peak_at_us - digest.origin_us

@@ -1,7 +1,8 @@
-"""Which rank the others wait for, how late it comes to what, and in which part of its step it falls behind.
+"""Finds the rank the others wait for, how late it enters which communication, and in which part of its step it falls
+behind.
 
-Waiting is left out of every part, so the parts of one rank compare with the middle rank's: the part that is longest
-beyond it is where the rank loses its time. With experts that is load imbalance.
+Waiting is left out of every part, so the parts of one rank compare with the median rank's: the part that exceeds it
+most is where the rank loses its time. With experts that is load imbalance.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from analyzers.ranks.waiting import Waits
 from analyzers.wording import KIND_NAMES, ms, part_name
 
 COMPUTE = "compute"
-ENOUGH_TO_COMPARE = 0.1  # of the part's time: with less other work a slower device cannot be told
-AS_MUCH = 0.5  # of the part's growth: other work that grows so much says that the device is slower
+ENOUGH_TO_COMPARE = 0.1  # of the part's time: with less other work a slower device cannot be recognised
+AS_MUCH = 0.5  # of the part's growth: other work that grows as much shows that the device is slower
 LATE_SHARE = 0.005  # of the step: ranks less late than this are on time
 EXPLAINS = 0.3  # of the lateness: a part that is longer by less does not explain it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A rank of the job as it is called: `rank 5`, or `rank 0 device 3` where one process has several devices."""
+    """A rank of the job as it is shown: `rank 5`, or `rank 0 device 3` if one process has several devices."""
 
     rank: int | None = None
     device: int | None = None
@@ -42,8 +43,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """The rank that comes latest. in_every_step: to `kind` it comes late in each step; in_part_us: what it takes for
-    the part in which it falls behind (None: no part explains it), and middle_us the middle rank for the same."""
+    """The rank that comes latest.
+
+    in_every_step: to `kind` it comes late in each step; in_part_us: its time for the part in which it falls behind,
+    None if no part explains it, and middle_us the median rank's for the same.
+    """
 
     place: Place
     kind: str
@@ -66,15 +70,17 @@ class Late:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertLoad:
-    """How unevenly experts are loaded in an average step: what the busiest rank's experts compute beyond the mean
-    rank's, and the busiest over the mean."""
+    """The imbalance of the experts in an average step.
+
+    beyond_mean_us: the busiest rank's expert compute less the mean rank's; ratio: the busiest over the mean.
+    """
 
     beyond_mean_us: float = 0.0
     ratio: float = 1.0
 
 
 def places(ranks: Sequence[Digest]) -> list[Place]:
-    """The device is named where the rank alone would not tell."""
+    """Returns the ranks' places; with the device if the rank alone is ambiguous."""
     numbers = [rank.rank for rank in ranks]
     return [
         Place(
@@ -88,18 +94,17 @@ def places(ranks: Sequence[Digest]) -> list[Place]:
 
 
 def imbalance_us(ranks: Sequence[RankStep]) -> float:
-    """What an even load of the ranks would give back of a step: the step, but for the pipeline's bubble, less the mean
-    rank's own time. Ranks that wait by turns, each for another in another layer, lose as much as if one made all
-    others wait.
+    """Returns what evenly loaded ranks would save of a step: its duration without bubble, less the mean own time.
 
-    ranks: each one's time of the same step.
+    Ranks that wait by turns, each for another in another layer, lose as much as if one made all others wait. ranks:
+    each one's time of the same step.
     """
     longest = max(one.duration_us - one.pipeline_wait_us for one in ranks)
     return max(0.0, longest - float(np.mean([one.own_us for one in ranks])))
 
 
 def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
-    """table: R ranks' S steps."""
+    """Computes the experts' load. table: R ranks' S steps."""
     experts = np.array([[step.compute_by_class.get(GROUPED_GEMM, 0.0) for step in row] for row in table])
     busiest, mean = experts.max(axis=0), experts.mean(axis=0)
     ratio = np.divide(busiest, mean, out=np.ones(len(mean)), where=mean > 0)
@@ -109,7 +114,7 @@ def expert_load(table: Sequence[Sequence[RankStep]]) -> ExpertLoad:
 def rank_times(
     ranks: Sequence[Digest], clocks: Sequence[Clock], waits: Sequence[Waits], table: Sequence[Sequence[RankStep]]
 ) -> tuple[list[RankTime], Late | None]:
-    """The average step of each rank that has a number, and the rank that comes latest, if one does."""
+    """Returns the average step of each rank that has a number, and the rank that comes latest, if one does."""
     if len(ranks) < 2:
         return [], None
     steps = [average(row) for row in table]
@@ -143,7 +148,7 @@ def rank_times(
 
 
 def _offset_us(ranks: Sequence[Digest], clocks: Sequence[Clock], k: int) -> float | None:
-    """At the beginning of the rank's trace; None if it is not aligned with the first rank's."""
+    """Returns the clock's offset at the start of the rank's trace; None if it is not aligned with the first rank's."""
     if clocks[k].root != clocks[0].root:
         return None
     return clocks[k].shift_us + (ranks[0].origin_us - ranks[k].origin_us)
@@ -157,7 +162,7 @@ def _late(
     middle: dict[str, float],
     waited_in: set[str],
 ) -> Late | None:
-    """How late a rank comes to the kind of communication it is latest for, of those in which ranks wait."""
+    """Returns how late a rank enters the kind of communication it is latest for, of those in which ranks wait."""
     late: dict[str, Floats] = {kind: us for kind, us in waits.late_us.items() if kind in waited_in}
     if not late:
         return None
@@ -178,8 +183,11 @@ def _late(
 
 
 def _behind(parts: Mapping[str, float], middle: Mapping[str, float]) -> tuple[str, float, float]:
-    """The part that is longest beyond the middle rank's, and both ranks' time for it: all compute, where the work that
-    routing does not change is longer as well (a slower device is no load imbalance)."""
+    """Returns the part that exceeds the median rank's most, and both ranks' time for it.
+
+    That is all compute, if the work that does not depend on routing is longer as well: a slower device is not load
+    imbalance.
+    """
     part = max(sorted(parts), key=lambda name: parts[name] - middle.get(name, 0.0))
     own_us, middle_us = parts[part], middle.get(part, 0.0)
     rest = [name for name in (EXPERTS, *UNROUTED) if name != part]
@@ -198,7 +206,7 @@ def _middle(parts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _parts(step: RankStep) -> dict[str, float]:
-    """A rank's own time by part, waiting left out: what late_in names."""
+    """Returns a rank's own time by part, waiting left out; its keys are the values of late_in."""
     hosted = {f"{HOST_PART}{what}": us for what, us in step.host_by_activity.items()}
     return {
         **{EXPERTS if name == GROUPED_GEMM else name: us for name, us in step.compute_by_class.items()},

@@ -1,8 +1,9 @@
-"""Who waited for whom: in a collective the last rank to arrive transfers, the others wait for it.
+"""Computes which rank waited for which: in a collective the last rank to arrive transfers, the others wait for it.
 
-On aligned clocks the wait of each rank ends when the last one arrives. Without the other ranks' traces waiting can
-only be bounded: the shortest of like collectives transfers at most that long, and what others take beyond may be
-waiting. A pipeline's send or receive that holds the device beyond its shortest like waits for its peer: the bubble.
+On aligned clocks the wait of each rank ends when the last one arrives. Without the other ranks' traces waiting can only
+be bounded: the shortest of similar collectives transfers at most that long, and what others take longer may be waiting.
+A pipeline's send or receive that holds the device longer than its shortest similar one waits for its peer:
+the bubble.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from analyzers.ranks.clocks import Clock, median
 from analyzers.ranks.matching import NONE, Match, met
 from analyzers.timeline import Ints
 
-# sizes within a quarter of a power of two are like: uneven exchanges repeat no size exactly
+# sizes within a quarter of an octave are similar: uneven exchanges repeat no size exactly
 SIZES_AN_OCTAVE = 4
 EXCHANGES = ("ep_dispatch", "ep_combine")
-# there in a byte an element, back in two, and by a slower kernel: what takes longer than the other way by more waits
-THERE_AND_BACK = 4.0
+# dispatch in one byte per element, combine in two, and by a slower kernel: a larger ratio of their times is waiting
+MAX_ROUND_TRIP_RATIO = 4.0
 ALIKE_IN_ALL_LAYERS = ("ep_dispatch", "ep_combine", PIPELINE)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Waits:
-    """One rank's time in communication, by kind, on its own clock. waiting: for another rank; maybe: perhaps that,
-    as not all the ranks that took part are known; late_us: how much later than the middle one of its ranks it came,
-    float64[S] in each of the shared steps."""
+    """One rank's time in communication, by kind, on its own clock.
+
+    waiting: for another rank; maybe: possibly waiting, as not all participating ranks are known; late_us:
+    float64[S], how much later than the median of its ranks it arrived in each of the shared steps.
+    """
 
     waiting: Mapping[str, Intervals]
     maybe: Mapping[str, Intervals]
@@ -40,8 +43,11 @@ class Waits:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Arrivals:
-    """Of one rank's N collectives. last_us: float64[N], when the last rank came, on its own clock; its own start
-    where not matched. matched, complete (all that took part are known): bool[N]; late_us: float64[N]."""
+    """Arrivals at one rank's N collectives.
+
+    last_us: float64[N], when the last rank arrived, on its own clock; its own start where not matched. matched,
+    complete (all participating ranks are known): bool[N]; late_us: float64[N].
+    """
 
     last_us: Floats
     matched: Bools
@@ -52,7 +58,7 @@ class _Arrivals:
 def waiting(
     ranks: Sequence[Digest], shared: Sequence[Sequence[int]], matches: Sequence[Match], clocks: Sequence[Clock]
 ) -> list[Waits]:
-    """For each rank where it waited.
+    """Returns for each rank where it waited.
 
     shared: for each rank the numbers of the steps that all ranks have, in one order.
     """
@@ -89,7 +95,7 @@ def _arrivals(ranks: Sequence[Digest], matches: Sequence[Match], clocks: Sequenc
 
 
 def aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> tuple[Floats, Floats]:
-    """Start and end on one clock, float64[R, N]; NaN where a rank was not there with the others."""
+    """Returns start and end on one clock, float64[R, N]; NaN where a rank was not in the collective with the others."""
     start, end = group.times(ranks)
     for k, place in enumerate(group.rank.tolist()):
         start[k], end[k] = clocks[place].common(start[k]), clocks[place].common(end[k])
@@ -101,14 +107,14 @@ def aligned(ranks: Sequence[Digest], group: Match, clocks: Sequence[Clock]) -> t
 def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
     found = rank.collectives
     kind = np.array([KINDS.index(call.kind) for call in found.calls], dtype=np.int64)[found.call]
-    if rank.on_cpu:  # a pending receive is a bubble there already, and a send is over when its receive is
+    if rank.on_cpu:  # a pending receive is already bubble there, and a send ends with its receive
         arrivals.complete[kind == KINDS.index(PIPELINE)] = True
     last, end = arrivals.last_us, found.end_us
     transfer = end - last
     shortest = _shortest_like(rank, transfer)
     held = (kind == KINDS.index(PIPELINE)) & ~arrivals.complete & ~arrivals.matched
     until = np.where(held, end - shortest, last)
-    # of a pipeline's transfer of which no peer is known even the shortest may be waiting
+    # even the shortest pipeline transfer without a known peer may be waiting
     maybe = np.where(arrivals.complete, until, np.where(held, end, end - shortest))
     in_step = rank.step_of(found.start_us, steps)
     weights = rank.repeats.weights(found.start_us)
@@ -130,9 +136,12 @@ def _waits(rank: Digest, arrivals: _Arrivals, steps: Sequence[int]) -> Waits:
 
 
 def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
-    """float64[N]: the shortest time of collectives that move as much. Of one name in one process group these are those
-    of like size. Where sizes are not known, they are those at the same place of each step; what layers exchange is
-    alike in all of them if the same thread launched it (backward has one of its own)."""
+    """Returns float64[N]: the shortest time of similar collectives, which move as much.
+
+    Similar are those of one name in one process group and of similar size. If sizes are not known, those at the same
+    place of each step; of kinds that all layers exchange alike, those that the same thread launched (backward has
+    its own).
+    """
     if not len(transfer):
         return transfer
     found = rank.collectives
@@ -148,17 +157,19 @@ def _shortest_like(rank: Digest, transfer: Floats) -> Floats:
     shortest = np.full(len(transfer), np.inf)
     np.minimum.at(shortest, like.ravel(), transfer)
     unlike = unsized & ~by_layer & (apart == NONE)
-    return _there_and_back(rank, np.where(unlike, transfer, shortest[like.ravel()]))
+    return _within_round_trip(rank, np.where(unlike, transfer, shortest[like.ravel()]))
 
 
-def _there_and_back(rank: Digest, shortest: Floats) -> Floats:
-    """float64[N]: of exchanges with experts no more than what the shortest of all of a rank could take: the same tokens
-    go there and come back, forward and backward."""
+def _within_round_trip(rank: Digest, shortest: Floats) -> Floats:
+    """Caps exchanges with experts by the shortest one of the rank: the same tokens go and return, forward and backward.
+
+    Returns float64[N].
+    """
     kinds = [call.kind in EXCHANGES for call in rank.collectives.calls]
     exchanged: Bools = np.array(kinds, dtype=bool)[rank.collectives.call]
     if not exchanged.any():
         return shortest
-    return np.where(exchanged, np.minimum(shortest, THERE_AND_BACK * shortest[exchanged].min()), shortest)
+    return np.where(exchanged, np.minimum(shortest, MAX_ROUND_TRIP_RATIO * shortest[exchanged].min()), shortest)
 
 
 def _size_class(size_bytes: int | None) -> int:
@@ -166,7 +177,7 @@ def _size_class(size_bytes: int | None) -> int:
 
 
 def _place_in_step(rank: Digest, label: Ints) -> Ints:
-    """int64[N]: the how many-th of its label in its step each collective is, NONE outside steps."""
+    """Returns int64[N]: each collective's position among those of its label in its step, NONE outside steps."""
     found = rank.collectives
     step = rank.step_of(found.start_us, range(len(rank.steps)))
     order = np.lexsort((found.end_us, found.start_us, step, label))

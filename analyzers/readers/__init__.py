@@ -1,4 +1,4 @@
-"""Readers of trace files, one module a format: timelines of the ranks, whatever recorded them."""
+"""Readers of trace files, one module per format; each turns a file into the timelines of its ranks."""
 
 from analyzers.readers.formats import format_of, read
 

@@ -1,4 +1,4 @@
-"""The bytes of a file, plain or gzipped, a chunk at a time: a file of any size in the memory of one chunk."""
+"""Reads a file's bytes, plain or gzipped, one chunk at a time: memory does not grow with the file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import IO
 
 from analyzers.readers.losses import CUT_GZIP, DAMAGED_GZIP, Losses
 
-CHUNK_BYTES = 1 << 18  # stays in a core's cache: with 1 MB reading takes an eighth more CPU
-COMPRESSED_BYTES = 1 << 14  # what makes about a chunk: traces shrink to a tenth and less
-STEP_BYTES = 1 << 8  # how near to damaged data what precedes it is still read
+CHUNK_BYTES = 1 << 18  # fits in a core's cache: 1 MB chunks take an eighth more CPU
+COMPRESSED_BYTES = 1 << 14  # decompresses to about one chunk: traces shrink to a tenth or less
+STEP_BYTES = 1 << 8  # at most this many compressed bytes before the damage are lost
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's code for gzip with the largest window
 PADDING = b"\0"  # may follow a gzip member
@@ -20,21 +20,22 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def beginning(head: bytes) -> bytes:
-    """The first bytes of a file's text, from the first bytes of the file; empty if they cannot be decompressed."""
+    """Returns the first bytes of a file's text, given the first bytes of the file; empty if they cannot be
+    decompressed."""
     if head.startswith(GZIP_MAGIC):
         head = b"".join(_whole_part(zlib.decompressobj(wbits=GZIP_WINDOW), head))[:CHUNK_BYTES]
     return head.removeprefix(BYTE_ORDER_MARK)
 
 
 def chunks(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
-    """The file's text; what cannot be decompressed is told to `losses`."""
+    """Yields the file's text in chunks; adds to `losses` what cannot be decompressed."""
     gzipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
     yield from _gunzip(file, losses) if gzipped else iter(partial(file.read, CHUNK_BYTES), b"")
 
 
 def _gunzip(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
-    """What can be decompressed; gzip.GzipFile gives nothing of a read that meets the end."""
+    """Yields what can be decompressed. Not gzip.GzipFile: a read of it that reaches a cut end returns nothing."""
     decoder = zlib.decompressobj(wbits=GZIP_WINDOW)
     while data := file.read(COMPRESSED_BYTES):
         while data:
@@ -53,7 +54,7 @@ def _gunzip(file: IO[bytes], losses: Losses) -> Iterator[bytes]:
 
 
 def _whole_part(decoder: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """The text up to where the data cannot be decompressed."""
+    """Yields the text up to the first data that cannot be decompressed."""
     with suppress(zlib.error):
         for at in range(0, len(data), STEP_BYTES):
             yield decoder.decompress(data[at : at + STEP_BYTES])

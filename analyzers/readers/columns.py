@@ -1,7 +1,7 @@
-"""Columns that grow while a trace is read: how readers build a Timeline without an object an event.
+"""Growing columns, from which readers build a Timeline without one object per event.
 
-A column grows in place and NumPy looks at its memory without a copy, so the peak of reading is the columns alone.
-Names and lanes take four bytes: traces of gigabytes have millions of events.
+A column grows in place and NumPy views its memory without a copy, so the peak memory of reading is that of the
+columns. Names and lanes take four bytes: traces of gigabytes have millions of events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT64_LIMIT = 1 << 63
 
 
 class Codes(dict[Hashable, int]):
-    """Numbers values as they come: the first is 0. `codes[value]` gives its number, new or old."""
+    """Numbers distinct values in order of first use, from 0: `codes[value]` returns the value's number, old or new."""
 
     def __missing__(self, value: Hashable) -> int:
         code = self[value] = len(self)
@@ -28,7 +28,7 @@ class Codes(dict[Hashable, int]):
 
 
 class Column:
-    """Numbers in the order they are read; typecode as of array.array: d, q, i or b."""
+    """Numbers in the order they are read; typecode as in array.array: d, q, i or b."""
 
     def __init__(self, typecode: str) -> None:
         self._values: array[Any] = array(typecode)
@@ -40,8 +40,10 @@ class Column:
         self._values.frombytes(np.ascontiguousarray(values, dtype=self._values.typecode).data.cast("B"))
 
     def extend_whole(self, values: Sequence[int | None], *, missing: int) -> None:
-        """Add whole numbers, `missing` for None and for what 64 bits cannot hold; a list is taken as it is, which is
-        three times as fast as making an array of it first."""
+        """Adds whole numbers; None, and what 64 bits cannot hold, becomes `missing`.
+
+        A list is taken as it is: three times as fast as making an array of it first.
+        """
         try:
             self._values.fromlist(list(values))
         except (TypeError, OverflowError):
@@ -49,12 +51,12 @@ class Column:
             self._values.extend(value if fit else missing for value, fit in zip(values, fits, strict=True))
 
     def array(self) -> npt.NDArray[Any]:
-        """The column itself, not a copy: it can grow no more once this is held."""
+        """Returns a view of the column, not a copy: the column cannot grow while the view exists."""
         return np.frombuffer(self._values, dtype=self._values.typecode)
 
 
 class SpanColumns:
-    """Start, end, name and lane of events in the order they are read; correlation where one is ever given."""
+    """Start, end, name and lane of events in the order they are read; correlation ids once an event has one."""
 
     def __init__(self) -> None:
         self._start, self._end = Column("d"), Column("d")
@@ -73,7 +75,7 @@ class SpanColumns:
         lane: list[int],
         correlation: list[int | None] | None,
     ) -> None:
-        """Add N events; correlation is None for kinds of events that have none, always or never."""
+        """Adds N events; correlation is None for kinds of events that always, or never, lack it."""
         self._start.extend(start_us)
         self._end.extend(end_us)
         self._name.extend_whole(name, missing=0)
@@ -85,7 +87,8 @@ class SpanColumns:
         return float(self._start.array().min()) if len(self) else None
 
     def spans(self, *, origin_us: float, names: tuple[str, ...]) -> Spans:
-        """The columns as a Timeline's, with times from `origin_us` on; they are given away, so ask once."""
+        """Returns the columns as Spans, times relative to `origin_us`; changes the columns in place, so call it
+        once."""
         start, end = self._start.array(), self._end.array()
         for column in (start, end):
             column -= origin_us

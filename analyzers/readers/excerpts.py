@@ -1,7 +1,7 @@
-"""What a trace says of itself as an excerpt: it holds some of a step's micro batches, and a part of it stands for more.
+"""Reads the header of a trace that is an excerpt: it holds some of a step's micro batches, some of them repeated.
 
 Keys of the trace's header, all optional: `microbatches` and `microbatches_traced`, how many micro batches a step has
-and how many of them the trace holds; `repeated`, windows on the clock of `ts` that stand for `times` of themselves.
+and how many of them the trace holds; `repeated`, windows on the clock of `ts` that each count `times` times.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from analyzers.repeats import ONCE, Repeats
 
 MOST_TIMES = 1e6  # no step has as many micro batches
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Moment = Annotated[float, msgspec.Meta(gt=-1e18, lt=1e18)]  # as of events: beyond, no digit would be left
+Moment = Annotated[float, msgspec.Meta(gt=-1e18, lt=1e18)]  # as for events: beyond, a double has no precision left
 
 
 class Window(msgspec.Struct, frozen=True):
-    """`times` is a whole number only where what stands for N micro batches holds a divisor of N."""
+    """A part of the trace that counts `times` times; a whole number only if the traced micro batches divide those of
+    the step."""
 
     start_us: Moment
     end_us: Moment
@@ -34,7 +35,7 @@ KINDS: Mapping[str, Any] = {"microbatches": Count, "microbatches_traced": Count,
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """windows: in order and apart; warnings: what of the header is ignored, and why."""
+    """The excerpt fields of a header. windows: sorted, disjoint; warnings: ignored fields of the header, and why."""
 
     microbatches: int | None = None
     traced: int | None = None
@@ -42,7 +43,7 @@ class Excerpt:
     warnings: tuple[str, ...] = ()
 
     def repeats(self, origin_us: float) -> Repeats:
-        """The windows on the clock of a timeline."""
+        """Returns the windows on a timeline's clock, which starts at `origin_us`."""
         if not self.windows:
             return ONCE
         start, end, times = np.array([(w.start_us, w.end_us, w.times) for w in self.windows]).T
@@ -50,7 +51,10 @@ class Excerpt:
 
 
 def excerpt(header: Mapping[str, bytes]) -> Excerpt:
-    """header: the text of those of KINDS that the trace has. What is malformed is ignored, of `repeated` all of it."""
+    """Decodes the excerpt fields of a header; ignores malformed ones, and all of `repeated` if one window is malformed.
+
+    header: the text of those of KINDS that the trace has.
+    """
     found: dict[str, Any] = {}
     ignored: list[str] = []
     for key, text in header.items():
@@ -70,7 +74,7 @@ def excerpt(header: Mapping[str, bytes]) -> Excerpt:
 
 
 def _wrong(windows: Sequence[Window]) -> str:
-    """What windows, sorted by their starts, cannot be; empty if nothing is."""
+    """Returns what is wrong with windows sorted by start; empty if nothing is."""
     for window in windows:
         if not window.start_us < window.end_us:
             return f"a window from {window.start_us} to {window.end_us} us does not end after its start"

@@ -1,4 +1,4 @@
-"""The formats of traces: one row each, chosen by what a file holds and not by what it is called."""
+"""The trace formats, one row each; chosen by a file's content, not by its name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from analyzers.readers import kineto, nsys
 from analyzers.timeline import Timeline
 
 HEAD_BYTES = 1 << 16
-# how a file begins that must be unpacked first: gzip alone is read as it is
+# first bytes of files that must be unpacked first, and the command; gzip is read as it is
 PACKED = {b"PK\x03\x04": "unzip", b"\x28\xb5\x2f\xfd": "zstd -d", b"BZh": "bunzip2", b"\xfd7zXZ\x00": "unxz"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """sniff: whether the first bytes of a file are of this format; read: all timelines of such a file."""
+    """One trace format. sniff: true if a file's first bytes are of this format; read: returns all timelines of a
+    file."""
 
     name: str
     sniff: Callable[[bytes], bool]
@@ -32,7 +33,7 @@ FORMATS = (
 
 
 def format_of(path: Path) -> Format | None:
-    """The format of a file, None if it is no trace.
+    """Returns the format of a file, None if it is not a trace.
 
     Raises:
         TraceError: the file cannot be opened, is empty, or is compressed otherwise than with gzip.
@@ -55,10 +56,10 @@ def format_of(path: Path) -> Format | None:
 
 
 def read(path: Path) -> list[Timeline]:
-    """Every timeline of a trace file: one for each device of each process in it.
+    """Reads every timeline of a trace file: one per device of each process in it.
 
     Raises:
-        TraceError: the file is no trace, or holds no work we could analyse.
+        TraceError: the file is not a trace, or holds no work to analyse.
     """
     found = format_of(path)
     if found is None:

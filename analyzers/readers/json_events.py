@@ -1,7 +1,7 @@
-"""Chrome-trace JSON in pieces: typed events batch by batch, from plain or gzipped files of any size.
+"""Decodes Chrome-trace JSON batch by batch into typed events, from plain or gzipped files of any size.
 
 A trace is cut between two events every few hundred kilobytes and each piece is decoded as a small trace of its own,
-so memory does not grow with the file, and a file that ends in the middle gives everything up to its last whole event.
+so memory does not grow with the file, and a truncated file gives everything up to its last whole event.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from analyzers.readers.mending import mended
 from analyzers.timeline import NO_CORRELATION
 
 TAIL_BYTES = 1 << 14
-UNDECODABLE_BYTES = 16 << 20  # a piece that will not decode even with its successors is damaged inside
+UNDECODABLE_BYTES = 16 << 20  # a larger piece that does not decode is damaged inside
 HEADER_BYTES = 256 << 20  # a file without events up to here has none
 EVENTS_OPENING = b'{"traceEvents":['
 EVENTS_ENDING = b"]}"
 BETWEEN = b" \t\r\n,"
 PADDING = b"\0 \t\r\n"  # may follow the end
-ZEROS = b"\0" * 16  # more than a name holds by mistake
+ZEROS = b"\0" * 16  # longer than any run of zeros inside a name
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-KEY_SPAN = 64  # bytes that such a key may be written in
+KEY_SPAN = 64  # most bytes of the key with its colon, bracket and spaces
 _BARE_LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """The arguments that mean something to us; everything else is skipped while decoding."""
+    """The arguments of an event that the analysis reads; all others are skipped while decoding."""
 
     correlation: int | None = None
     sequence: int | None = msgspec.field(default=NO_CORRELATION, name="Sequence number")
@@ -90,8 +90,11 @@ class DistributedInfo(msgspec.Struct):
 
 
 class Document(msgspec.Struct):
-    """A trace, or a piece of one. The header's fields may stand before or after the events, and are decoded one by
-    one: whatever is wrong with one of them, the events can be read."""
+    """A trace, or a piece of one.
+
+    The header's fields may come before or after the events, and are decoded one by one: a malformed field does not
+    prevent reading the events.
+    """
 
     traceEvents: list[Event] = []
     distributedInfo: msgspec.Raw = NOTHING
@@ -111,7 +114,7 @@ REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Decoder(msgspec.Struct, frozen=True):
-    """Decodes strictly, which is fastest; what is refused is mended, and may have its numbers written as text."""
+    """Decodes strictly, which is fastest; retries refused text repaired, and with numbers written as text allowed."""
 
     strict: msgspec.json.Decoder[Any]
     loose: msgspec.json.Decoder[Any]
@@ -121,7 +124,7 @@ class _Decoder(msgspec.Struct, frozen=True):
         return _Decoder(msgspec.json.Decoder(kind), msgspec.json.Decoder(kind, strict=False))
 
     def __call__(self, text: bytes | memoryview) -> Any:
-        """The decoded value, None if the text is none."""
+        """Returns the decoded value, None if the text cannot be decoded."""
         with suppress(*REFUSED):
             return self.strict.decode(text)
         with suppress(*REFUSED):
@@ -136,19 +139,19 @@ _PROPERTIES, _WHOLE_NUMBER = _Decoder.of(list[Any] | None), _Decoder.of(Number |
 
 @dataclass
 class JsonTrace:
-    """One file, and what was read of it beside the events: complete once `batches` is exhausted."""
+    """One trace file and what was read of its header: complete once `batches` is exhausted."""
 
     path: Path
     rank: int | None = None
     world_size: int | None = None
     group_sizes: dict[str, int] = field(default_factory=dict)  # ranks by process group's description
-    device_properties: list[Any] | None = None  # empty where the profiler found no device; None where none are told
+    device_properties: list[Any] | None = None  # empty: the profiler found no device; None: not recorded
     base_ns: int = 0
-    excerpt: dict[str, bytes] = field(default_factory=dict)  # what it says of itself as an excerpt, as it is written
+    excerpt: dict[str, bytes] = field(default_factory=dict)  # undecoded text of the header's excerpt fields
     losses: Losses = field(default_factory=Losses)
 
     def batches(self) -> Iterator[list[Event]]:
-        """All events that can be read, in the file's order.
+        """Yields all events that can be read, in the file's order.
 
         Raises:
             OSError: the file cannot be read.
@@ -160,18 +163,18 @@ class JsonTrace:
                 self.losses.add("events", 1, NO_EVENTS)
                 return
             rest[:0] = EVENTS_OPENING
-            wait_for = 0.0  # bytes: what would not decode is not tried again until there is twice as much of it
+            min_bytes = 0.0  # bytes: text that did not decode is tried again once there is twice as much
             for text in chain((b"",), texts):
                 rest += text
-                if len(rest) < wait_for:
+                if len(rest) < min_bytes:
                     continue
                 end, following = _last_boundary(rest)
                 events, with_header = _piece(rest, end) if end else (None, False)
-                if with_header:  # the cut is behind the events, in a list of the header: the rest belongs to it
-                    wait_for = float("inf")
+                if with_header:  # the cut is after the events, in a list of the header: the rest belongs to it
+                    min_bytes = float("inf")
                     continue
                 if events is None and len(rest) < UNDECODABLE_BYTES:
-                    wait_for = 2 * len(rest)
+                    min_bytes = 2 * len(rest)
                     continue
                 if events is None:
                     end, following = (end, following) if end else (len(rest), len(rest))
@@ -179,12 +182,15 @@ class JsonTrace:
                 self._look_for_holes(rest, end)
                 yield events
                 rest[:following] = EVENTS_OPENING
-                wait_for = 0.0
+                min_bytes = 0.0
             yield self._last_piece(bytes(rest[len(EVENTS_OPENING) :]), bare=bare)
 
     def _header(self, texts: Iterator[bytes]) -> tuple[bytearray | None, bool]:
-        """Read up to where the events begin: what was read of them (None without any), and whether they are a bare
-        list, which is a Chrome trace too."""
+        """Reads up to the first event.
+
+        Returns what was read of the events (None if the file has none), and whether they are a bare list, which is a
+        Chrome trace too.
+        """
         rest = bytearray()
         for text in texts:
             searched = max(0, len(rest) - KEY_SPAN)
@@ -202,7 +208,7 @@ class JsonTrace:
         return None, False
 
     def _note(self, document: Document | None) -> None:
-        """Keep the header's fields that this piece has."""
+        """Keeps the header's fields that this piece has."""
         if document is None:
             return
         info = _INFO(bytes(document.distributedInfo))
@@ -222,7 +228,7 @@ class JsonTrace:
         return None if document is None else document.traceEvents
 
     def _last_piece(self, text: bytes, *, bare: bool) -> list[Event]:
-        """The end of the file, with the header's fields that follow the events; or what is whole of it."""
+        """Returns the file's last events and keeps header fields after them; of a cut file, the whole events."""
         text = text.rstrip(PADDING)
         self._look_for_holes(text, len(text))
         events = self._ended(text)
@@ -232,12 +238,12 @@ class JsonTrace:
         return events
 
     def _ended(self, text: bytes) -> list[Event] | None:
-        """The events of a list that is ended as it should be; a bare one has no brace after it."""
+        """Returns the events of a correctly ended list, else None; a bare list has no brace after it."""
         events = self._events(EVENTS_OPENING + text)
         return self._events(EVENTS_OPENING + text + b"}") if events is None else events
 
     def _last_events(self, text: bytes, *, bare: bool) -> list[Event]:
-        """Of a text that is one event at most, and the end of the file: where that is missing, the file is cut."""
+        """Returns the event, if any, in the file's last text; records a loss if the end of the file is missing."""
         ended = self._ended(text)
         if ended is not None:
             return ended
@@ -248,13 +254,14 @@ class JsonTrace:
         return [] if event is None else [event]
 
     def _look_for_holes(self, text: bytes | bytearray, end: int) -> None:
-        """A file system that lost pages gives zeros; between two of them any number of events may have been."""
+        """Records a loss where a file system lost pages and gives zeros: any number of events may be missing there."""
         first = text.find(0, 0, end)  # one byte is looked for much faster
         if first >= 0 and text.find(ZEROS, first, end) >= 0:
             self.losses.add("a stretch of events", 1, HOLE)
 
     def _whole_ones(self, texts: Sequence[bytes]) -> list[Event]:
-        """Every event that is whole, one by one; the texts lack the brace that ends them."""
+        """Decodes texts of one event each, which lack the closing brace; counts those that cannot be decoded as
+        lost."""
         found = [_EVENT(text + b"}") for text in texts]
         events = [event for event in found if event is not None]
         self.losses.add("events", len(found) - len(events), DAMAGED)
@@ -262,8 +269,10 @@ class JsonTrace:
 
 
 def _piece(text: bytearray, end: int) -> tuple[list[Event] | None, bool]:
-    """The events up to `end`, None if they will not decode, and whether fields of the header follow them. For a moment
-    they are ended in place: no copy."""
+    """Returns the events up to `end`, None if they do not decode, and whether header fields follow them.
+
+    Writes the closing brackets into `text` for the time of decoding, which saves a copy.
+    """
     ending = slice(end, end + len(EVENTS_ENDING))
     following, text[ending] = text[ending], EVENTS_ENDING
     with memoryview(text) as whole, whole[: ending.stop] as events:
@@ -278,7 +287,7 @@ def _events_only(text: memoryview) -> tuple[list[Event] | None, bool]:
 
 
 def _last_boundary(text: bytearray) -> tuple[int, int]:
-    """Where the last event that is surely followed by another one ends, and where that begins; 0, 0 without any."""
+    """Returns where the last event that another one follows ends, and where that other one starts; 0, 0 without any."""
     for tail in (TAIL_BYTES, len(text)):
         boundaries = [found.span() for found in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - tail))]
         if boundaries:

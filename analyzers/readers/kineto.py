@@ -1,6 +1,6 @@
-"""Reads torch.profiler (Kineto) traces of every age: old and new categories, micro- and nanosecond clocks.
+"""Reads torch.profiler (Kineto) traces of all torch versions: old and new categories, micro- and nanosecond clocks.
 
-The columns a trace fills are chosen by an event's category alone; what an event means is decided later, by name.
+An event's category alone decides which columns it fills; what an event means is decided later, by name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from analyzers.readers.naming import rank_in_name
 from analyzers.readers.pairs import HALVES, whole_events
 from analyzers.timeline import NO_CORRELATION, Activity, DeviceEvents, Spans, Timeline, in_use, joined
 
-# category -> what it is; capitalised names were written until torch 1.10. The rest (python_function, flows,
-# gpu_user_annotation, instants) says nothing that these do not.
+# category -> activity; capitalised names were written until torch 1.10. Other categories (python_function, flows,
+# gpu_user_annotation, instants) add no information to these.
 DEVICE_CATEGORIES = {
     "kernel": Activity.KERNEL,
     "Kernel": Activity.KERNEL,
@@ -60,13 +60,13 @@ EARLIEST_US, LATEST_US = -1e18, 1e18  # times outside are garbage: subtracting t
 
 
 def sniff(head: bytes) -> bool:
-    """JSON, plain or gzipped, with one of the keys that a Chrome trace starts with."""
+    """Returns true for JSON, plain or gzipped, with one of the keys that a Chrome trace starts with."""
     text = beginning(head)
     return text.lstrip()[:1] in (b"{", b"[") and any(mark in text for mark in KINETO_MARKS)
 
 
 def read(path: Path) -> list[Timeline]:
-    """One timeline for each device that ran kernels, or one for a rank that worked on CPUs.
+    """Returns one timeline per device that ran kernels, or one for a rank that worked on CPUs.
 
     Raises:
         TraceError: no event could be read, or none of them is work.
@@ -116,7 +116,7 @@ class _Columns:
                 self._add_host(events, HOST_CATEGORIES[category])
 
     def finish(self, trace: JsonTrace) -> None:
-        """Add what could not be before everything was read, and say what is missing."""
+        """Adds the events that needed the whole file to be read, and counts the missing ones."""
         events, missing = whole_events(self.halves)
         self.halves = []
         self.add(events)
@@ -124,7 +124,8 @@ class _Columns:
         trace.losses.add("events", self.malformed, NO_TIMES)
 
     def _timed(self, events: list[Event]) -> tuple[list[Event], Floats, Floats]:
-        """Those with a start and a duration, and both (float64[N])."""
+        """Returns the events that have a start and a duration, with both, float64[N]; counts the others as
+        malformed."""
         start = np.array([e.ts for e in events], dtype=np.float64)  # None becomes NaN
         took = np.array([e.dur for e in events], dtype=np.float64)
         with np.errstate(invalid="ignore"):
@@ -165,7 +166,7 @@ class _Columns:
         )
 
     def _group(self, arguments: Arguments) -> int:
-        """The code of "<process group's description>:<collective>"."""
+        """Returns the code of "<process group's description>:<collective>"."""
         return self.names[":".join(part for part in (arguments.group, arguments.collective) if part)]
 
     def _message(self, arguments: Arguments | None) -> int:
@@ -246,7 +247,7 @@ def _no_device_events(trace: JsonTrace) -> TraceError:
 
 
 def _refuse_unknown_device(trace: JsonTrace) -> None:
-    """Raises where the end of the file is missing, which may have told of a device."""
+    """Raises TraceError if the end of the file, where a GPU's events would be, is missing."""
     if cut := cut_words(trace.losses.dropped()):
         said = (
             f"is {cut}, and nothing before that tells whether the rank computed on a GPU: its events are written last"
@@ -281,7 +282,7 @@ def _timeline(
 
 
 def _memory_of(properties: Sequence[Any], index: int | None) -> int | None:
-    """All memory of a device, as the trace's header tells it."""
+    """Returns a device's total memory in bytes as the trace's header gives it, None if it does not."""
     found = (p.get("totalGlobalMem") for p in properties if isinstance(p, dict) and p.get("id") == index)
     size = next(found, None)
     return size if isinstance(size, int) and size > 0 else None
@@ -292,7 +293,7 @@ def _is_training_on_cpu(ranges: Spans) -> bool:
 
 
 def _is_of_gloo(ranges: Spans) -> bool:
-    """Whether its ranks talked over gloo alone: those of GPUs have NCCL beside it."""
+    """Returns true if the ranks communicated over gloo alone: GPU ranks use NCCL as well."""
     names = _used_names(ranges)
     return any(name.startswith("gloo:") for name in names) and not any(name.startswith("nccl:") for name in names)
 
@@ -313,7 +314,7 @@ CORRELATIONS = {"calls": _correlations, "ops": _sequence_numbers}
 
 
 def _device(event: Event) -> int | None:
-    """The device's number in the arguments; until torch 1.10 devices were written as processes."""
+    """Returns the device's number in the arguments; until torch 1.10 devices were written as processes."""
     if event.args is not None and event.args.device is not None:
         return event.args.device
     return event.pid if isinstance(event.pid, int) else None

@@ -1,4 +1,4 @@
-"""What of a trace could not be read, by what it was and why; some of it means that its end is missing."""
+"""Counts what could not be read of a trace, by kind and reason; some reasons mean that its end is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOLE = "zeros in its place; how much was lost is unknown"
 NO_EVENTS = "no list of events could be found"
 NO_TIMES = "no start time, no duration, or a negative one"
 NEVER_ENDED = "started and never ended, or ended and never started"
-# after these a part of the trace is missing, and nobody knows how large a one: what is said of the file
+# reasons after which a part of unknown size is missing -> how the file is described
 CUT_SHORT = {
     CUT_FILE: "cut short",
     CUT_GZIP: "cut short",
@@ -25,7 +25,7 @@ CUT_SHORT = {
 
 
 class Losses:
-    """Counts of what was lost, one for each thing and reason however many places it was lost in."""
+    """Counts of lost items, one count per kind and reason; keeps the first position of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -45,7 +45,7 @@ class Losses:
 
 
 def cut_words(dropped: Sequence[Dropped]) -> str:
-    """`cut short at 48.4 MB`: the first reason why the end of a trace is missing; empty where it is not."""
+    """Returns the first reason why the end of a trace is missing, as `cut short at 48.4 MB`; empty if it is not."""
     for lost in dropped:
         if lost.why in CUT_SHORT:
             return CUT_SHORT[lost.why] + ("" if lost.at_bytes is None else f" at {_size(lost.at_bytes)}")
@@ -53,5 +53,5 @@ def cut_words(dropped: Sequence[Dropped]) -> str:
 
 
 def _size(number: int) -> str:
-    """Of bytes, as `ls --si` says it: `48.4 MB`, and in full where that is short."""
+    """Returns a number of bytes as `ls --si` writes it, `48.4 MB`, and in full below 100,000."""
     return f"{number / 1e6:,.1f} MB" if number >= 1e5 else f"{number:,} bytes"

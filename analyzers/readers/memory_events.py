@@ -1,6 +1,6 @@
-"""The allocator's events in a Kineto trace: instants named [memory], recorded with profile_memory.
+"""Reads the allocator's events in a Kineto trace: instants named [memory], recorded with profile_memory.
 
-Each tells one allocation or release; since torch 1.11 also its address and the allocator's totals afterwards.
+Each is one allocation or release; since torch 1.11 with its address and the allocator's totals afterwards.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class MemoryColumns:
         self._refused: list[int] = []  # the device of each
 
     def add(self, events: Sequence[Event]) -> None:
-        """Add instants; those that are not the allocator's, or lack a time or a size, say nothing."""
+        """Adds instants; skips those that are not the allocator's, or lack a time or a size."""
         self._refused += [_device(e.args) for e in events if e.name == REFUSED and e.args is not None]
-        told = [
+        changes = [
             e for e in events if e.name == CHANGE and e.args is not None and e.args.change_bytes and e.ts is not None
         ]
-        if not told:
+        if not changes:
             return
         lanes = self._lanes
-        self._time.extend(np.array([e.ts for e in told], dtype=np.float64))
-        self._lane.extend_whole([lanes[e.pid, e.tid] for e in told], missing=0)
-        arguments = zip(*[_figures(e.args) for e in told], strict=True)
+        self._time.extend(np.array([e.ts for e in changes], dtype=np.float64))
+        self._lane.extend_whole([lanes[e.pid, e.tid] for e in changes], missing=0)
+        arguments = zip(*[_figures(e.args) for e in changes], strict=True)
         for column, values in zip(self._figures, arguments, strict=True):
             column.extend_whole(values, missing=NO_TOTAL)
 
     def of_device(self, index: int | None, origin_us: float) -> MemoryEvents | None:
-        """The events of a device, of the host's memory if None; None without any."""
+        """Returns the events of a device, or of the host's memory if `index` is None; None if there are none."""
         device = ON_CPU if index is None else index
         address, change, allocated, reserved, kind, number = (column.array() for column in self._figures)
         mine = np.where(kind == CPU_TYPE, ON_CPU, number) == device
@@ -57,7 +57,7 @@ class MemoryColumns:
             return None
         time, lane = self._time.array()[mine] - origin_us, self._lane.array()[mine]
         address, change, allocated, reserved = (c[mine] for c in (address, change, allocated, reserved))
-        # of equal times releases come first: the order of the file must not matter
+        # at equal times releases come first: the result must not depend on the file's order
         order = np.lexsort((allocated, address, change, time))
         return MemoryEvents(
             source="memory_events",

@@ -1,6 +1,7 @@
-"""NCCL's arguments of a Kineto event as a Message: which process group, which collective, how many bytes.
+"""Decodes the NCCL arguments of a Kineto event into a Message: process group, collective, bytes.
 
-Written by torch 2.3 and later; a trace repeats few different ones, so events keep a code and each is made once.
+Written by torch 2.3 and later. A trace repeats few different ones: events keep a code, and each Message is made
+once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from analyzers.readers.json_events import Arguments
 from analyzers.timeline import Message
 
 _INTEGER = re.compile(r"\d+")
-# torch's names of scalar types that do not say their bits; the others do: BFloat16, Float8_e4m3fn, ...
+# torch's names of scalar types without their bits; the others contain them: BFloat16, Float8_e4m3fn, ...
 BITS_BY_DTYPE = {
     "Byte": 8,
     "Char": 8,
@@ -27,7 +28,7 @@ BITS_BY_DTYPE = {
 
 
 def message_key(arguments: Arguments) -> Hashable:
-    """What tells one message from another."""
+    """Returns the arguments that distinguish one message from another."""
     ranks = arguments.group_ranks
     return (
         arguments.group_name,
@@ -60,8 +61,8 @@ def message_of(key: Hashable) -> Message:
 
 
 def _bits(dtype: str) -> int | None:
-    said = _INTEGER.search(dtype)
-    return BITS_BY_DTYPE.get(dtype, int(said[0]) if said else None)
+    found = _INTEGER.search(dtype)
+    return BITS_BY_DTYPE.get(dtype, int(found[0]) if found else None)
 
 
 def _number(value: int | str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The rank a trace belongs to, when only its file's name tells."""
+"""Finds the rank of a trace in its file name, for traces that do not record it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads Nsight Systems exports (SQLite, 2020 to 2026) and, where nsys is installed, .nsys-rep reports.
 
-Tables and columns differ between versions and appear only when something was recorded, so each is asked for by
-name and used where it is. Rows come in any order; a correlation id is unique within one process only.
+Tables and columns differ between versions and exist only if something was recorded, so each is looked up by name.
+Rows come in any order; a correlation id is unique within one process only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from analyzers.timeline import Activity, DeviceEvents, Spans, Timeline, no_spans
 # the first is written before any event, the last after all of them: with one alone the export was interrupted
 FIRST_TABLE, LAST_TABLE = "ANALYSIS_FILE", "META_DATA_EXPORT"
 SQLITE_MAGIC = b"SQLite format 3\x00"
-REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"  # stands within the first bytes of .qdrep and .nsys-rep alike
+REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"  # among the first bytes of both .qdrep and .nsys-rep
 
 
 def sniff_sqlite(head: bytes) -> bool:
@@ -43,7 +43,7 @@ def sniff_report(head: bytes) -> bool:
 
 
 def read_report(path: Path) -> list[Timeline]:
-    """A .nsys-rep, exported to a temporary folder.
+    """Reads a .nsys-rep by exporting it to a temporary folder.
 
     Raises:
         TraceError: nsys is not installed, or it could not export the report.
@@ -56,7 +56,7 @@ def read_report(path: Path) -> list[Timeline]:
         target = Path(folder) / f"{path.stem}.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(target), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        # a report newer than nsys leaves a partial file behind: only the exit status tells
+        # a report newer than nsys leaves a partial file: only the exit status shows that
         if done.returncode != 0 or not target.exists():
             what = f"nsys could not export it: {(done.stderr or done.stdout).strip()[-300:]}"
             raise TraceError(path, what, hint=f"use an nsys at least as new as the recording; {hint}")
@@ -64,7 +64,7 @@ def read_report(path: Path) -> list[Timeline]:
 
 
 def read_sqlite(path: Path, named: Path | None = None) -> list[Timeline]:
-    """One timeline for each device of each process in the file; `named` is what to call the file.
+    """Returns one timeline per device of each process in the file; `named` is the path that errors show.
 
     Raises:
         TraceError: the file is damaged, a partial export, something else, or holds no device work.
@@ -75,7 +75,7 @@ def read_sqlite(path: Path, named: Path | None = None) -> list[Timeline]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Recording:
-    """What an export holds, of all its processes. origin_ns: its earliest event."""
+    """The contents of an export, all processes together. origin_ns: the start of its earliest event."""
 
     export: Export
     device: DeviceRows
@@ -92,7 +92,7 @@ class _Recording:
         return min(int(rows.start.min()) for rows in (self.device.rows, self.calls, self.ranges) if len(rows))
 
     def timelines(self, process: int, rank: int | None) -> Iterator[Timeline]:
-        """One for each device that a process (globalPid >> 24) ran kernels on."""
+        """Yields one timeline per device that a process (globalPid >> 24) ran kernels on."""
         origin_ns, gpu_of, size_of = self.origin_ns, gpus(self.export), memory_sizes(self.export)
         calls, ranges, overhead = (
             rows.spans(rows.process == process, self.names, origin_ns)
@@ -145,7 +145,7 @@ def _timelines(export: Export) -> list[Timeline]:
 
 
 def _working_processes(device: DeviceRows, losses: Losses) -> list[int]:
-    """Those that ran kernels; others (a data loader's) only if there are none."""
+    """Returns the processes that ran kernels, or all if none did; counts copies of others (data loaders) as lost."""
     process = device.rows.process
     every = np.unique(process)
     working = np.unique(process[device.activity != Activity.COPY])
@@ -156,7 +156,7 @@ def _working_processes(device: DeviceRows, losses: Losses) -> list[int]:
 
 
 def _devices(device: DeviceRows, process: int) -> Iterator[tuple[int, Bools]]:
-    """The number of each device that a process ran kernels on, and its rows, bool[N]."""
+    """Yields the number of each device that a process ran kernels on, and a mask of its rows, bool[N]."""
     mine = device.rows.process == process
     for number, here in by_device(device.activity[mine], device.number[mine]):
         chosen = mine.copy()
@@ -171,13 +171,14 @@ def _events(device: DeviceRows, chosen: Bools, names: tuple[str, ...], origin_ns
 
 
 def _of_device(calls: Spans, rows: Rows, process: int, chosen: Bools) -> Spans:
-    """The calls of a process, as one of its devices, whose rows are `chosen`, sees them."""
+    """Returns a process's calls without the correlations of its other devices; `chosen` is the mask of this device's
+    rows."""
     elsewhere = (rows.process == process) & ~chosen
     return calls.unlinked(of=rows.correlation[elsewhere], but=rows.correlation[chosen])
 
 
 def _session_start_us(export: Export) -> float:
-    """What turns the file's times into Unix time; nsys export --ts-normalize has done so already."""
+    """Returns the offset from the file's times to Unix time; 0 if nsys export --ts-normalize has added it already."""
     normalised = export.texts(LAST_TABLE, "value", "name = 'EXPORT_PARAM_TIME_NORMALIZE'")
     (epoch_ns,) = export.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
     return max(0.0, float(epoch_ns[0]) / 1000) if len(epoch_ns) and normalised != ["true"] else 0.0

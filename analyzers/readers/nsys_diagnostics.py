@@ -1,7 +1,7 @@
-"""What nsys itself says went wrong in a capture: above all, that events were lost.
+"""Reads the warnings and errors that nsys recorded about a capture, above all lost events.
 
-It warns of every process of the tree (a shell runs no CUDA) and of every interface it can trace. Shown is what
-concerns the processes that are analysed and what is read of them; the rest is counted.
+nsys warns of every process of the tree (a shell runs no CUDA) and of every interface it can trace. Only what
+concerns the analysed processes and the tables that are read is shown; the rest is counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN_CHARACTERS = 240
 
 
 def diagnostics(export: Export, processes: Collection[int]) -> list[str]:
-    """The warnings and errors about these processes (globalPid >> 24), or about no process, each once."""
+    """Returns the warnings and errors about these processes (globalPid >> 24), or about no process, each once."""
     if not export.has(TABLE, "severity", "text", "globalPid"):
         return []
     where = f"severity >= {WARNING}"

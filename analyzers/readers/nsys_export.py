@@ -1,8 +1,8 @@
-"""One Nsight export, opened: which tables and columns it has, its columns as arrays, its strings as names.
+"""Opens one Nsight export: its tables and columns, its columns as arrays, its strings as names.
 
-SQLite hands Python a tuple a row; that, and no disk, is what reading millions of rows costs. Here SQLite prints each
-column of a page of rows as one text (`group_concat`) and NumPy parses it: half the time of fetching tuples, and a
-thirtieth of their memory. SQLite works outside Python's lock, so that two threads read two pages at once.
+Reading millions of rows costs CPU, not disk: SQLite gives Python one tuple per row. Here SQLite prints each column
+of a page of rows as one text (`group_concat`) and NumPy parses it: half the time of fetching tuples, and a thirtieth
+of their memory. SQLite releases Python's lock, so that two threads read two pages at once.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from analyzers.readers.columns import Codes
 from analyzers.timeline import Ints
 
 READERS = 2
-MISSING = -1  # what stands for NULL and for columns that a version lacks
+MISSING = -1  # for NULL and for columns that a version lacks
 ROWS_AT_ONCE = 50_000
 IDS_AT_ONCE = 1_000
 HEADER_BYTES = 100
-WAL_FORMAT = 2  # of a database that keeps a write-ahead log
+WAL_FORMAT = 2  # file format of a database with a write-ahead log
 OWN_TABLES = ("StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS")
 
 
 class Export:
-    """An open export. columns: the columns of each table it has. threads: as many as there are connections."""
+    """An open export. columns: the columns of each table it has. threads: one per connection."""
 
     def __init__(self, *, path: Path, connections: Sequence[sqlite3.Connection], threads: Executor) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Export:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name a code was given for, by code."""
+        """Returns every name that has a code, by code."""
         return tuple(str(name) for name in self._codes)
 
     def code(self, name: str) -> int:
@@ -68,7 +68,7 @@ class Export:
         return set(columns) <= self.columns.get(table, set()) and table in self.columns
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> list[Ints]:
-        """An int64[N] for each column, in the order of rows: columns that this version lacks, and NULLs, are -1.
+        """Returns an int64[N] per column, in the order of rows: columns that this version lacks, and NULLs, are -1.
 
         Raises:
             sqlite3.Error: the file is damaged.
@@ -84,7 +84,7 @@ class Export:
         return [found.get(c, missing) for c in columns]
 
     def _first_rows(self, table: str) -> Iterator[int]:
-        """The number of the first row of each page; numbers may have gaps."""
+        """Yields the number of the first row of each page; row numbers may have gaps."""
         if table not in self.columns:
             return
         following = f'SELECT min(rowid) FROM "{table}" WHERE rowid >= ?'
@@ -94,7 +94,7 @@ class Export:
             (first,) = self.connection.execute(following, (first + ROWS_AT_ONCE,)).fetchone()
 
     def _page(self, query: str, first: int) -> tuple[int, list[Ints]]:
-        """How many rows a page has, and their columns; none, if there is no row."""
+        """Returns the number of rows of a page and their columns; 0 and none if the page is empty."""
         connection = self._idle.get()
         try:
             rows, *texts = connection.execute(query, (first, first + ROWS_AT_ONCE)).fetchone()
@@ -103,21 +103,21 @@ class Export:
         return rows, [_numbers(text, rows) for text in texts] if rows else []
 
     def texts(self, table: str, column: str, where: str = "1") -> list[str | None]:
-        """A column of text, in the order of rows; empty if this version lacks it."""
+        """Returns a column of text, in the order of rows; empty if this version lacks it."""
         if not self.has(table, column):
             return []
         rows = self.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where} ORDER BY rowid')
         return [None if text is None else str(text) for (text,) in rows]
 
     def codes_of_ids(self, ids: Ints) -> Ints:
-        """The names' codes for StringIds ids, int64[N] to int32[N]; an id without a string is the empty name."""
+        """Returns the names' codes of StringIds ids, int64[N] to int32[N]; an id without a string is the empty name."""
         used = np.unique(ids)
         strings = self._strings(used.tolist())
         codes: npt.NDArray[Any] = np.array([self.code(strings.get(i, "")) for i in used.tolist()], dtype=np.int32)
         return codes[np.searchsorted(used, ids)]
 
     def _strings(self, ids: Sequence[int]) -> dict[int, str]:
-        """Of the strings in use only: an export of a long run has millions of others."""
+        """Returns the strings of these ids only: an export of a long run has millions of others."""
         found: dict[int, str] = {}
         for at in range(0, len(ids) if self.has("StringIds", "id", "value") else 0, IDS_AT_ONCE):
             asked = ", ".join(map(str, ids[at : at + IDS_AT_ONCE]))
@@ -137,7 +137,7 @@ def _numbers(text: str, count: int) -> Ints:
 
 @contextmanager
 def opened(path: Path, named: Path) -> Iterator[Export]:
-    """The export, read without a write to it or beside it; `named` is what to call the file.
+    """Opens the export read-only, without writing next to it; `named` is the path that errors show.
 
     Raises:
         TraceError: it is damaged, still being written, or something else.
@@ -154,10 +154,11 @@ def opened(path: Path, named: Path) -> Iterator[Export]:
 
 
 def _connect(path: Path, named: Path) -> sqlite3.Connection:
-    """Locks are heeded where the file system has them; without them, and without a log, the file stands still."""
-    path = path.resolve()  # what belongs to it lies beside the file, not beside a link to it
+    """Connects read-only; respects locks where the file system has them, else opens a file without a log as
+    immutable."""
+    path = path.resolve()  # SQLite's companion files are next to the file, not next to a link to it
     uri = path.as_uri()
-    logged = _lies_beside(path, "-wal")
+    logged = _has_companion(path, "-wal")
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
     _refuse_cut(header, path.stat().st_size, named)
@@ -172,7 +173,7 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
             raise TraceError(
                 named, "is being written by another program", hint="wait until nsys has finished the export"
             ) from None
-        if logged or _lies_beside(path, "-journal"):
+        if logged or _has_companion(path, "-journal"):
             raise TraceError(
                 named,
                 f"has unread changes in files next to it ({error})",
@@ -183,10 +184,10 @@ def _connect(path: Path, named: Path) -> sqlite3.Connection:
 
 
 def _refuse_cut(header: bytes, size: int, named: Path) -> None:
-    """SQLite itself would notice only where a page that is missing is asked for."""
+    """Raises TraceError if the file is truncated: SQLite itself would notice only when a missing page is read."""
     page_bytes = {1: 1 << 16}.get(said := int.from_bytes(header[16:18]), said)
     if page_bytes.bit_count() != 1 or header[24:28] != header[92:96]:
-        return  # damaged, which SQLite will say, or of a version that does not keep the count of pages
+        return  # damaged, which SQLite reports, or of a version that does not store the count of pages
     whole = page_bytes * int.from_bytes(header[28:32])
     if size < whole:
         raise TraceError(
@@ -196,6 +197,6 @@ def _refuse_cut(header: bytes, size: int, named: Path) -> None:
         )
 
 
-def _lies_beside(path: Path, suffix: str) -> bool:
-    beside = path.with_name(path.name + suffix)
-    return beside.exists() and beside.stat().st_size > 0
+def _has_companion(path: Path, suffix: str) -> bool:
+    companion = path.with_name(path.name + suffix)
+    return companion.exists() and companion.stat().st_size > 0

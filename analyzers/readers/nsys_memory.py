@@ -1,6 +1,6 @@
-"""What the driver gave and took back, in an Nsight export recorded with --cuda-memory-usage=true.
+"""Reads the driver's allocations and releases from an Nsight export recorded with --cuda-memory-usage=true.
 
-These are cudaMalloc's and cudaFree's own sizes: of a framework that caches memory they tell what it reserved.
+These are the sizes of cudaMalloc and cudaFree: for a framework with a caching allocator, what it reserved.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ class DriverMemory:
     failed: Ints
 
     def of_device(self, process: int, number: int, calls: Spans, origin_ns: int) -> MemoryEvents | None:
-        """The events of one device of a process, whose calls tell the threads; None without any."""
+        """Returns the events of one device of a process; `calls` give their threads. None if there are none."""
         mine = (self.process == process) & (self.device == number)
         if not mine.any():
             return None
         order = np.flatnonzero(mine)
         order = order[np.lexsort((self.address[order], self.change_bytes[order], self.start[order]))]
-        untold = np.broadcast_to(np.int64(NO_TOTAL), len(order))
+        unknown = np.broadcast_to(np.int64(NO_TOTAL), len(order))
         return MemoryEvents(
             source="nsys",
             time_us=(self.start[order] - origin_ns) / 1000,
             lane=_lanes(self.correlation[order], calls),
             address=self.address[order],
             change_bytes=self.change_bytes[order],
-            allocated_bytes=untold,
-            reserved_bytes=untold,
+            allocated_bytes=unknown,
+            reserved_bytes=unknown,
             retries=int(np.count_nonzero(self.failed == process)),
         )
 
 
 def driver_memory(export: Export) -> DriverMemory:
-    """Every allocation and release on devices; none where they were not recorded."""
+    """Returns every allocation and release on devices; empty if they were not recorded."""
     start, pid, device, address, size, kind, operation, correlation = export.integers(TABLE, COLUMNS)
     good: Bools = np.ones(len(start), dtype=bool)
     if export.has(TABLE, "memKind"):
@@ -79,7 +79,7 @@ def _failing(export: Export) -> str:
 
 
 def _lanes(correlation: Ints, calls: Spans) -> Ints:
-    """int64[K]: the thread of the call with each correlation, NO_LANE if it is not known."""
+    """Returns int64[K]: the thread of the call with each correlation, NO_LANE if it is not known."""
     order = np.argsort(calls.correlation, kind="stable")
     if not len(order):
         return np.full(len(correlation), NO_LANE, dtype=np.int64)
@@ -89,6 +89,6 @@ def _lanes(correlation: Ints, calls: Spans) -> Ints:
 
 
 def memory_sizes(export: Export) -> dict[int, int]:
-    """GPU's number in its machine -> bytes of its memory."""
+    """Returns {GPU's number in its machine: bytes of its memory}."""
     number, size = export.integers(GPUS, GPU_COLUMNS)
     return {gpu: total for gpu, total in zip(number.tolist(), size.tolist(), strict=True) if total > 0}

@@ -1,4 +1,4 @@
-"""Whose work an Nsight export holds: the rank of each process, and the GPU behind a process's device number.
+"""Finds the rank of each process in an Nsight export, and the GPU behind a process's device number.
 
 A process counts the devices it may see (CUDA_VISIBLE_DEVICES), so each of eight ranks may call its own device 0.
 """
@@ -13,24 +13,24 @@ from analyzers.readers.nsys_export import MISSING, Export
 
 PROCESS_SHIFT = 24  # globalTid and globalPid: hardware 8 bits, VM 8, process 24, thread 24
 PROCESS_BITS = (1 << 24) - 1
-# what launchers tell a process of its rank, the surest first: torchrun, Open MPI, PMIx, MPICH and Slurm's PMI
+# set by launchers, the most reliable first: torchrun, Open MPI, PMIx, MPICH and Slurm's PMI
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 ENVIRONMENT = "META_DATA_CAPTURE"  # rows PROCESS_0:ENVIRONMENT_VARIABLE of value RANK="3"
 
 
 def ranks(export: Export, processes: Sequence[int]) -> dict[int, int | None]:
-    """The rank of each process (globalPid >> 24), None where nothing tells.
+    """Returns the rank of each process (globalPid >> 24), None if nothing in the export gives it.
 
-    MPI's own table comes first. The environment is the profiled command's and the file's name is the file's: they
-    speak of a process only where there is no other, not where the command was a launcher.
+    MPI's own table comes first. The profiled command's environment and the file's name apply to a process only if
+    there is no other: else the command was a launcher.
     """
     if export.has("MPI_RANKS", "globalTid", "rank"):
         thread, rank = export.integers("MPI_RANKS", ("globalTid", "rank"))
-        told = dict(zip((thread >> PROCESS_SHIFT).tolist(), rank.tolist(), strict=True))
+        from_mpi = dict(zip((thread >> PROCESS_SHIFT).tolist(), rank.tolist(), strict=True))
     else:
-        told = {}
+        from_mpi = {}
     alone = len(processes) == 1
-    return {one: told.get(one, _rank_of_file(export) if alone else None) for one in processes}
+    return {one: from_mpi.get(one, _rank_of_file(export) if alone else None) for one in processes}
 
 
 def _rank_of_file(export: Export) -> int | None:
@@ -39,7 +39,7 @@ def _rank_of_file(export: Export) -> int | None:
 
 
 def _environment(export: Export) -> dict[str, int]:
-    """The variables among RANK_VARIABLES that the profiled command was started with."""
+    """Returns those of RANK_VARIABLES that were set in the profiled command's environment."""
     any_of = " OR ".join(f"value LIKE '{name}=%'" for name in RANK_VARIABLES)
     rows = export.texts(ENVIRONMENT, "value", f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({any_of})")
     found = (re.fullmatch(r'(\w+)="?(\d+)"?', row or "") for row in rows)
@@ -47,6 +47,6 @@ def _environment(export: Export) -> dict[str, int]:
 
 
 def gpus(export: Export) -> dict[tuple[int, int], int]:
-    """(process id, its own number of the device) -> the number of the GPU in its machine; empty before 2025."""
+    """Returns {(process id, its own number of the device): GPU's number in its machine}; empty before 2025."""
     columns = export.integers("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
     return {(pid, own): gpu for pid, own, gpu in zip(*(c.tolist() for c in columns), strict=True) if gpu != MISSING}

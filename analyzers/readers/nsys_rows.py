@@ -1,6 +1,6 @@
-"""The rows of an Nsight export that say what happened, of all its processes: device work, calls, ranges, overhead.
+"""Reads the event rows of an Nsight export, all processes together: device work, calls, ranges, overhead.
 
-Times are nanoseconds as recorded. What a row lacks to be an event, and what is held twice, is left out and counted.
+Times are nanoseconds as recorded. Rows that lack what an event needs, and duplicates, are left out and counted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from analyzers.timeline import NO_CORRELATION, Activity, Ints, Spans
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's
 RANGES = "NVTX_EVENTS"
-OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")  # nsys's own, and what CUPTI tells of the driver's
-# table -> (what its rows are, the name of rows that have none)
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")  # of nsys, and of the driver as CUPTI reports it
+# table -> (activity of its rows, name for rows without one)
 DEVICE_TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (Activity.KERNEL, ""),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (Activity.COPY, "Memcpy"),
@@ -67,7 +67,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceRows:
-    """rows, and of each the device's number as its process counts, int64[N], and its Activity, int8[N]."""
+    """Rows of device work, with the device's number as its process counts, int64[N], and its Activity, int8[N]."""
 
     rows: Rows
     number: Ints
@@ -75,7 +75,7 @@ class DeviceRows:
 
 
 def device_rows(export: Export, losses: Losses) -> DeviceRows:
-    """Kernels, copies, sets and graph launches."""
+    """Returns kernels, copies, sets and graph launches."""
     parts = []
     for table, (activity, nameless) in DEVICE_TABLES.items():
         columns = (*DEVICE_COLUMNS, "copyKind" if nameless else "demangledName")
@@ -108,7 +108,7 @@ def _copy_names(export: Export, kind: Ints, nameless: str) -> Ints:
 
 
 def calls(export: Export, losses: Losses) -> Rows:
-    """The runtime's and the driver's calls, each once."""
+    """Returns the runtime's and the driver's calls, each once."""
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     start, end, thread, correlation, name = export.integers(CALLS, columns)
     once = _first_of_equals(start, end, thread, correlation, name)
@@ -118,7 +118,7 @@ def calls(export: Export, losses: Losses) -> Rows:
 
 
 def overhead(export: Export) -> Rows:
-    """What nsys and the driver did beside the program's work."""
+    """Returns the overhead of nsys and of the driver, which is not the program's work."""
     columns = ("start", "end", "globalTid", "nameId")
     tables = zip(*(export.integers(table, columns) for table in OVERHEADS), strict=True)
     start, end, thread, name = (np.concatenate(column) for column in tables)
@@ -126,8 +126,11 @@ def overhead(export: Export) -> Rows:
 
 
 def _first_of_equals(start: Ints, *others: Ints) -> Bools:
-    """bool[N]: all but the later ones of rows that differ in the last column only. Some exports were post-processed
-    and hold each call under two names; in most no two calls begin in one nanosecond, and little is compared."""
+    """Returns bool[N]: false for the later ones of rows that differ in the last column only.
+
+    Some exports were post-processed and hold each call under two names; in most no two calls start in one
+    nanosecond, and little is compared.
+    """
     order = np.argsort(start, kind="stable")
     tie = np.diff(start[order]) == 0
     tied = order[np.append(tie, False) | np.append(False, tie)] if len(order) else order
@@ -141,7 +144,7 @@ def _first_of_equals(start: Ints, *others: Ints) -> Bools:
 
 
 def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list[str]]:
-    """The ranges, and what is to be said of those that nothing ended: they are clipped to the capture."""
+    """Returns the ranges, and warnings of those that nothing ended: they are clipped to the capture."""
     where = f"eventType IN ({', '.join(map(str, NVTX_RANGE_TYPES))})"
     start, end, thread, text_id = export.integers(RANGES, ("start", "end", "globalTid", "textId"), where)
     name = export.codes_of_ids(text_id)
@@ -153,13 +156,13 @@ def ranges(export: Export, losses: Losses, capture_end: int) -> tuple[Rows, list
     rows = _host_rows(start, np.where(still_open, max(capture_end, int(end.max(initial=0))), end), thread, None, name)
     good = rows.end >= start
     losses.add("ranges", int((~good).sum()), "they end before they start")
-    begun = _begun_steps(rows, still_open, export.names)
-    losses.add("steps", int(begun.sum()), "the capture ended inside them: incomplete steps")
-    return _chosen(rows, good & ~begun), _open_ranges(export.names, name[still_open & ~begun])
+    unfinished = _unfinished_steps(rows, still_open, export.names)
+    losses.add("steps", int(unfinished.sum()), "the capture ended inside them: incomplete steps")
+    return _chosen(rows, good & ~unfinished), _open_ranges(export.names, name[still_open & ~unfinished])
 
 
-def _begun_steps(rows: Rows, still_open: Bools, names: Sequence[str]) -> Bools:
-    """bool[N]: steps that nothing ended, where there are whole ones to judge."""
+def _unfinished_steps(rows: Rows, still_open: Bools, names: Sequence[str]) -> Bools:
+    """Returns bool[N]: steps that nothing ended, if there are whole steps to judge instead."""
     codes = [code for code in np.unique(rows.name).tolist() if is_step(names[code])]
     step = np.isin(rows.name, codes)
     return step & still_open & bool((step & ~still_open).any())
@@ -189,5 +192,5 @@ def _chosen(rows: Rows, good: Bools) -> Rows:
 
 
 def _known(correlation: Ints) -> Ints:
-    """0 and NULL are no correlation."""
+    """Replaces 0 and NULL, which are not correlation ids, by NO_CORRELATION."""
     return np.where(correlation > 0, correlation, NO_CORRELATION)

@@ -1,4 +1,4 @@
-"""Events written in halves, begin (ph B) and end (ph E): other profilers' form of the Chrome trace."""
+"""Joins events written as begin (ph B) and end (ph E), other profilers' form of the Chrome trace."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ HALVES = ("B", "E")
 
 
 def whole_events(halves: Sequence[Event]) -> tuple[list[Event], int]:
-    """Events with durations, and how many halves have no other half.
+    """Returns events with durations, and the number of halves without their other half.
 
-    An end belongs to the last begin of its thread that is still open. Of equal times the file's order decides.
+    An end belongs to the last begin of its thread that is still open. At equal times the file's order decides.
     """
     timed = [(half.ts, half) for half in halves if half.ts is not None]
     open_now: dict[object, list[tuple[float, Event]]] = defaultdict(list)
     whole = []
     for time, half in sorted(timed, key=itemgetter(0)):
-        begun = open_now[half.pid, half.tid]
+        opened = open_now[half.pid, half.tid]
         if half.ph == "B":
-            begun.append((time, half))
-        elif begun:
-            began, event = begun.pop()
-            event.ph, event.dur = "X", time - began
+            opened.append((time, half))
+        elif opened:
+            start, event = opened.pop()
+            event.ph, event.dur = "X", time - start
             whole.append(event)
     return whole, len(halves) - 2 * len(whole)

@@ -1,4 +1,4 @@
-"""Reads torch's memory snapshots: the pickle that torch.cuda.memory._dump_snapshot writes, one a rank.
+"""Reads torch's memory snapshots: the pickle that torch.cuda.memory._dump_snapshot writes, one per rank.
 
 A snapshot holds plain containers, numbers and text; the unpickler makes nothing else, so that none can run code.
 """
@@ -27,7 +27,7 @@ _LAST_NUMBER = re.compile(r"[_\-.](\d{1,6})\.(?:pickle|pkl)$")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceHistory:
-    """One device: what the allocator did, in order, what it holds at the end, and the annotations meanwhile."""
+    """One device: the allocator's actions in order, its segments at the end, and the annotations during them."""
 
     device: int
     entries: Sequence[Mapping[str, Any]]
@@ -37,16 +37,16 @@ class DeviceHistory:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """A file; history: of the device with most memory, None if the file holds nothing."""
+    """A snapshot file; history: of the device with most memory, None if the file holds nothing."""
 
     path: Path
     rank: int | None
     history: DeviceHistory | None
-    devices: int  # that hold something
+    devices: int  # number of devices that hold something
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Whatever a pickle wants to import, to call or to fetch is refused."""
+    """Refuses everything that a pickle asks to import, call or fetch."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a snapshot has data only")
@@ -70,7 +70,7 @@ def is_snapshot(path: Path) -> bool:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """The history in a snapshot.
+    """Returns the history in a snapshot.
 
     Raises:
         TraceError: the file is damaged, asks for code, or holds something else.
@@ -91,7 +91,7 @@ def _load(path: Path) -> object:
         raise TraceError(path, f"cannot be read: {error.strerror}", hint="check the path and its rights") from None
     except MemoryError:
         raise _no_snapshot(path, "does not fit in memory") from None
-    except Exception as error:  # a damaged pickle raises anything: what it is made of decides what goes wrong
+    except Exception as error:  # a damaged pickle can raise any exception
         raise _no_snapshot(path, f"is not a complete memory snapshot: {error}") from None
 
 
@@ -101,7 +101,7 @@ def _no_snapshot(path: Path, what: str) -> TraceError:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Millions of dictionaries are made and none is garbage: looking for it takes longer than making them."""
+    """Disables garbage collection: with millions of new dictionaries it takes longer than making them."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -128,7 +128,7 @@ def _dicts(values: object) -> list[Mapping[str, Any]]:
 
 
 def number(value: object) -> int:
-    """A count or size, 0 for what is none."""
+    """Returns a count or size; 0 if the value is not one."""
     return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
 
 
@@ -137,8 +137,8 @@ def _reserved(history: DeviceHistory) -> int:
 
 
 def _rank(path: Path) -> int | None:
-    told = rank_in_name(path)
-    if told is not None:
-        return told
+    named = rank_in_name(path)
+    if named is not None:
+        return named
     last = _LAST_NUMBER.search(path.name)
     return int(last[1]) if last else None

@@ -1,7 +1,7 @@
 """The walls: one file each, found by being in this folder.
 
-A wall's module has `KIND`, its name and how it is shown, and `find(job)`, which gives its finding or None if the job
-says nothing of it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs /
+A wall's module has `KIND`, its name and how it is shown, and `find(job)`, which returns its finding or None if the job
+shows nothing of it. Its docstring is also its page in the documentation: what it is / how it shows / what it costs /
 when it does not apply / source.
 """
 
@@ -22,14 +22,14 @@ from analyzers.wall_kind import WallKind
 
 @cache
 def walls() -> tuple[ModuleType, ...]:
-    """The module of every wall, in the order of their kinds."""
+    """Returns the module of every wall, in the order of their kinds."""
     modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
     return tuple(sorted(modules, key=lambda module: (module.KIND.order, module.KIND.wall)))
 
 
 @cache
 def wall_kinds() -> dict[Wall, WallKind]:
-    """How every wall is shown, in order. ValueError where two walls colour one segment."""
+    """Returns how every wall is shown, in order. Raises ValueError if two walls colour one segment."""
     kinds = [module.KIND for module in walls()]
     claimed = Counter(segment for kind in kinds for segment in kind.segments)
     if twice := [segment for segment, count in claimed.items() if count > 1]:
@@ -38,12 +38,12 @@ def wall_kinds() -> dict[Wall, WallKind]:
 
 
 def find_walls(job: Job) -> list[WallFinding]:
-    """What each wall has to say of the job, the one that could give back most first."""
+    """Returns each wall's finding in the job, the one that could give back most first."""
     found = (module.find(job) for module in walls())
     bounded = [replace(f, speedup_bound=_speedup(f.share)) for f in found if f is not None]
     return sorted(bounded, key=lambda f: (-f.recoverable_us, f.wall))
 
 
 def _speedup(share: float) -> float | None:
-    """T / (T - R) - 1, from R / T."""
+    """Returns T / (T - R) - 1, given R / T."""
     return 1 / (1 - share) - 1 if share < 1 else None

@@ -29,12 +29,12 @@ KIND = WallKind(
     style="black on yellow",
     segments=("ep_dispatch", "ep_combine", "ep_notify", "all_to_all", "tp", "cp", "pp", "dp", "other"),
 )
-SAID_SHARE = 0.005  # kinds that take less than this part of the step are not worth a line
+SAID_SHARE = 0.005  # of the step: kinds that take less get no line
 RANKS_NAMED = 8
 
 
 def find(job: Job) -> WallFinding | None:
-    """R is the exposed communication that is no waiting for a slower rank."""
+    """Finds R: the exposed communication that is not waiting for a slower rank."""
     step = job.step
     if step is None:
         return None
@@ -60,7 +60,7 @@ def find(job: Job) -> WallFinding | None:
 
 
 def _parts(step: RankStep) -> dict[str, float]:
-    """Exposed communication by kind, without waiting for a slower rank."""
+    """Returns exposed communication by kind, without waiting for a slower rank."""
     return {
         kind: own
         for kind, exposed in step.exposed_by_kind.items()
@@ -73,7 +73,8 @@ def _recoverable(step: RankStep) -> float:
 
 
 def _limits(job: Job, step: RankStep, exposed: float, alone: float) -> list[str]:
-    """What keeps hidden communication from coming back whole on a rank; alone: what does come back."""
+    """Returns lines on why hidden communication gives back less than its time on a rank; alone: the µs it gives
+    back."""
     lines = []
     if job.share(exposed - alone) >= SAID_SHARE:
         lines.append(
@@ -104,7 +105,7 @@ def _by_kind(job: Job, step: RankStep, parts: dict[str, float], back: float) -> 
 
 
 def _not_counted(job: Job, step: RankStep) -> list[str]:
-    """Exposed communication that is no transfer, or perhaps none."""
+    """Returns lines on exposed communication that is not transfer, or possibly not."""
     held = step.waiting_by_kind.get(PIPELINE, 0.0)
     unsure = {kind: us for kind, us in step.may_wait_by_kind.items() if job.share(us) >= SAID_SHARE}
     lines = []
@@ -124,7 +125,7 @@ def _not_counted(job: Job, step: RankStep) -> list[str]:
 
 
 def _late_ranks(job: Job, step: RankStep) -> list[str]:
-    """Ranks that the others wait for, and what an even load could give back."""
+    """Returns lines on ranks that the others wait for, and on what an even load could give back."""
     lines = []
     if job.late is not None:
         lines.append(str(job.late))
@@ -139,10 +140,10 @@ def _late_ranks(job: Job, step: RankStep) -> list[str]:
         for one in job.ranks
     }
     slowest = str(job.slowest_place)
-    patient, longest = max(waits.items(), key=lambda item: item[1], default=("", 0.0))
-    if patient != slowest and slowest in waits and job.share(longest) >= SAID_SHARE:
+    longest_waiter, longest = max(waits.items(), key=lambda item: item[1], default=("", 0.0))
+    if longest_waiter != slowest and slowest in waits and job.share(longest) >= SAID_SHARE:
         lines.append(
-            f"{patient} waits {job.of_step(longest)} in collectives for late ranks, "
+            f"{longest_waiter} waits {job.of_step(longest)} in collectives for late ranks, "
             f"{slowest} only {ms(waits[slowest])} ms: imbalance, not counted here"
         )
     if job.unaligned and step.exposed_by_kind:

@@ -36,8 +36,10 @@ RANKS_NAMED = 4
 
 
 def find(job: Job) -> WallFinding | None:
-    """R is the idle time the host caused, by what the host was doing, and waiting for ranks whose hosts are late; the
-    allocator's part of it is memory's."""
+    """Finds R: idle time the host caused, by what it was doing, and waiting for ranks whose hosts are late.
+
+    The allocator's part belongs to the memory wall.
+    """
     step = job.step
     if step is None:
         return None
@@ -63,7 +65,7 @@ def find(job: Job) -> WallFinding | None:
 
 
 def _late_hosts(job: Job, waited_us: float) -> list[str]:
-    """Ranks that come late through their hosts: what this rank waits for them is the host's as well."""
+    """Returns lines on ranks that are late because of their hosts; waited_us: how long this rank waits for them."""
     late = [str(one) for one in job.lateness.late_by(LateBy.HOST)[:RANKS_NAMED] if one.cause is LateBy.HOST]
     if job.share(waited_us) < SAID_SHARE:
         return late
@@ -71,7 +73,7 @@ def _late_hosts(job: Job, waited_us: float) -> list[str]:
 
 
 def own_us(step: RankStep) -> float:
-    """What the host of one rank holds up its own device for."""
+    """Returns the time for which the host of one rank delays its own device."""
     return step.host_us - step.host_by_activity.get(ALLOCATOR, 0.0)
 
 
@@ -97,7 +99,7 @@ def _evidence(job: Job, step: RankStep) -> list[str]:
 
 
 def _mostly(step: RankStep) -> str:
-    """The sub-cause that is more than half of it."""
+    """Returns the sub-cause of more than half of the host's time, in words; empty if there is none."""
     if step.launch_rate_us > step.host_us / 2:
         often = short(step.launch_interval_us)
         return f", mostly launching one after the other, every {often} ({ms(step.launch_rate_us)} ms)"
@@ -106,7 +108,8 @@ def _mostly(step: RankStep) -> str:
 
 
 def _mostly_in(step: RankStep) -> str | None:
-    """What the host does in more than half of it, where that is what the first line names: it is said once."""
+    """Returns the activity that takes more than half of the host's time, if the first line names it, to name it
+    once."""
     if step.launch_rate_us > step.host_us / 2:
         return None
     activity, us = max(step.host_by_activity.items(), key=lambda item: item[1], default=("", 0.0))
@@ -124,7 +127,7 @@ def _launch_rate(job: Job, step: RankStep) -> str:
 
 
 def _no_wall(job: Job, step: RankStep) -> list[str]:
-    """Idle time that has other names."""
+    """Returns lines on idle time that has other causes than the host."""
     others = {
         "the pipeline's bubble (a receive is pending)": step.bubble_us,
         "work that was launched but waits for another stream, a copy or an event": step.sync_us - step.turnaround_us,

@@ -35,9 +35,9 @@ SAID_SHARE = 0.005
 
 
 def find(job: Job) -> WallFinding | None:
-    """R is recompute (with the host's part of it), exposed copies of offload, and allocator stalls.
+    """Finds R: recompute (with the host's part of it), exposed copies of offload, and allocator stalls.
 
-    A run that ended out of memory is all wall: it has no step time, so R is 0 and the share 1.
+    A run that ended out of memory has no step time: R is 0 and the share 1.
     """
     if job.outcome.failure is not None and job.outcome.failure.kind == OUT_OF_MEMORY:
         return WallFinding(wall=KIND.wall, recoverable_us=0.0, share=1.0, evidence=_failure(job.outcome))
@@ -64,7 +64,7 @@ def find(job: Job) -> WallFinding | None:
 
 
 def _without_time(job: Job) -> WallFinding | None:
-    """Snapshots alone: memory is the wall where allocations failed or had to be tried again, else nobody knows."""
+    """Returns the finding from snapshots alone: memory is the wall if allocations failed or were retried, else None."""
     if not any(use.out_of_memory or use.allocator_retries for _, use in job.memory):
         return None
     return WallFinding(wall=KIND.wall, recoverable_us=0.0, share=1.0, evidence=memory_evidence(job.memory))
@@ -84,7 +84,7 @@ def _parts(step: RankStep) -> dict[str, float]:
 def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
     lines = []
     if (us := parts.get("recompute", 0.0)) > 0:
-        lines.append(f"recompute takes {job.of_step(us)}{_beside_compute(job, step)}")
+        lines.append(f"recompute takes {job.of_step(us)}{_outside_compute(job, step)}")
     if (us := parts.get("offload_copies", 0.0)) > 0:
         lines.append(f"copies between device and host, both ways, are exposed for {job.of_step(us)}")
     elif job.share(step.to_host_us + step.from_host_us) >= SAID_SHARE:
@@ -98,8 +98,8 @@ def _evidence(job: Job, step: RankStep, parts: dict[str, float]) -> list[str]:
     return lines or ["no recompute, no offload and no allocator stall shows in the trace"]
 
 
-def _beside_compute(job: Job, step: RankStep) -> str:
-    """What of recompute the step's table does not show as such."""
+def _outside_compute(job: Job, step: RankStep) -> str:
+    """Returns the parts of recompute that compute_by_class does not contain, in words."""
     repeated = step.recompute_us - step.compute_by_class.get(RECOMPUTE, 0.0)
     counted = {"in communication that it repeats": repeated, "on the host": step.recompute_host_us}
     said = [f"{ms(us)} ms of it {where}" for where, us in counted.items() if job.share(us) >= SAID_SHARE]

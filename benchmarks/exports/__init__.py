@@ -1,1 +1,1 @@
-"""Exports held against Megatron-LM's real parser, by version: `python -m benchmarks.exports megatron-lm`."""
+"""Checks exports with Megatron-LM's real parser, by version: `python -m benchmarks.exports megatron-lm`."""

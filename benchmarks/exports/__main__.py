@@ -1,8 +1,8 @@
-"""How many exports the real trainer starts with.
+"""Counts the exports that the real trainer starts with.
 
     MEGATRON_LM=../Megatron-LM python -m benchmarks.exports megatron-lm [--for VERSION …] [--facts FOLDER]
 
-Needs a checkout of NVIDIA/Megatron-LM and this project's environment; no GPU. Exit code 1 where check and the parser
+Needs a checkout of NVIDIA/Megatron-LM and this project's environment; no GPU. Exit code 1 if check and the parser
 disagree about a recipe, or a knob did not stay as the recipe has it.
 """
 

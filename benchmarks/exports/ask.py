@@ -1,4 +1,4 @@
-"""Asks Megatron-LM's own parser, in a process of its own: one request a recipe, one answer each."""
+"""Asks Megatron-LM's own parser, in a process of its own: one request and one answer per recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
 
 PARSER = Path(__file__).with_name("real_parser.py")
-# what every job needs that no recipe decides
+# flags that every job needs and no recipe decides
 JOB = ("--train-iters", "50", "--lr", "3e-4", "--eval-iters", "0", "--log-interval", "1", "--log-throughput")
 CPU_CAPABILITY = 9.0  # what the parser is told where there is no GPU
 
@@ -29,7 +29,7 @@ def capability(recipe: Recipe) -> tuple[int, int]:
 
 
 def argv_of(recipe: Recipe, version: str) -> list[str]:
-    """The exported command line; words that the version lacks are written all the same, for the parser to say so."""
+    """Returns the exported command line; flags that the version lacks are included, for the parser to refuse."""
     spellings = (*model_spellings(recipe, version), *knob_spellings(recipe, version))
     groups = [spelling.words or spelling.wanted for spelling in spellings]
     groups += [beside.words for beside in words_beside(recipe, version)]
@@ -48,7 +48,10 @@ def request_of(number: int, recipe: Recipe, version: str) -> dict[str, Any]:
 
 
 def answers(tree: Path, requests: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """In the order of the requests. RuntimeError with what the process said where it ended before the last."""
+    """Returns the parser's answers in the order of the requests.
+
+    RuntimeError with the process's stderr if it ended before the last.
+    """
     lines = [json.dumps(request) for request in requests]
     done = subprocess.run(
         [sys.executable, str(PARSER), str(tree)],
@@ -65,6 +68,6 @@ def answers(tree: Path, requests: Iterable[dict[str, Any]]) -> list[dict[str, An
 
 
 def options(tree: Path) -> dict[str, dict[str, Any]]:
-    """Every option of the parser by its flag: dest, action, default, choices."""
+    """Returns every option of the parser by its flag: dest, action, default, choices."""
     (answer,) = answers(tree, [{"id": 0, "flags": True}])
     return {flag: row for row in answer["flags"] for flag in row["flags"]}

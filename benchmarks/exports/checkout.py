@@ -1,4 +1,4 @@
-"""Megatron-LM as a checkout that the user names: one version of it, laid out as files."""
+"""Megatron-LM as a checkout that the user names: one version of it, unpacked as files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NEEDED = ("megatron",)
 
 
 def checkout() -> Path | None:
-    """The folder that MEGATRON_LM names: a git repository, bare or not, or an unpacked tree. None where it is unset."""
+    """Returns the folder that MEGATRON_LM names: a git repository, bare or not, or an unpacked tree; None if it is
+    unset."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else None
 
@@ -33,7 +34,7 @@ def checkout_or_exit() -> Path:
 
 @contextmanager
 def tree_of(folder: Path, version: str) -> Iterator[Path]:
-    """A folder with that version's package; of an unpacked tree it has to be the version there is (ValueError)."""
+    """Yields a folder with that version's package; ValueError if an unpacked tree is of another version."""
     if not _is_repository(folder):
         found = _version_of_tree(folder)
         if found != version:
@@ -52,14 +53,14 @@ def tree_of(folder: Path, version: str) -> Iterator[Path]:
 
 
 def revision(version: str) -> str:
-    """ "0.16.1" -> "core_v0.16.1", "0.17" -> "core_v0.17.0"."""
+    """Returns the tag: "0.16.1" -> "core_v0.16.1", "0.17" -> "core_v0.17.0"."""
     if version == "head":
         return "HEAD"
     return f"core_v{version}" if version.count(".") == 2 else f"core_v{version}.0"
 
 
 def versions_there(folder: Path, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the versions wanted, those that the checkout has."""
+    """Returns those of the versions wanted that the checkout has."""
     return wanted if _is_repository(folder) else (_version_of_tree(folder),)
 
 

@@ -1,4 +1,5 @@
-"""Whether what a recipe says is what Megatron-LM's parser ends with: knob by knob, field by field, after validation."""
+"""Compares a recipe's values with those Megatron-LM's parser ends with: knob by knob, field by field, after
+validation."""
 
 from __future__ import annotations
 
@@ -27,22 +28,22 @@ class Compared:
 
 
 def compared(recipe: Recipe, version: str, options: Options, args: Mapping[str, Any]) -> Iterator[Compared]:
-    """Every field and knob that acts, has a value and a flag. `args`: the namespace after validation."""
+    """Yields every field and knob that acts, has a value and a flag. `args`: the namespace after validation."""
     for spelling in (*model_spellings(recipe, version), *knob_spellings(recipe, version)):
         if spelling.why_not == INERT or spelling.lost or _constant(recipe, spelling.name):
             continue
-        for flag in _told(spelling.name, version):
+        for flag in _flags_setting(spelling.name, version):
             yield from _of_flag(recipe, flag, options[flag.flag], args)
     yield from _of_precision(recipe, args)
 
 
 def _constant(recipe: Recipe, name: str) -> bool:
-    """Whether the field has no flag in a model with latent attention, and Megatron-Core's own value."""
+    """Returns true if the field has no flag in a model with latent attention, and Megatron-Core's own value."""
     return recipe.architecture.multi_latent_attention and name in LATENT_CONSTANTS
 
 
-def _told(name: str, version: str) -> Iterator[Flag]:
-    """The flags that carry a field in this version: one, or several switches."""
+def _flags_setting(name: str, version: str) -> Iterator[Flag]:
+    """Yields the flags that set a field in this version: one, or several switches."""
     known = [flag for flag in flags_of(name) if flag.known_to(version)]
     switches = [flag for flag in known if flag.form == "switch" and flag.means is not None]
     others = [flag for flag in known if flag.form != "switch"]
@@ -77,7 +78,7 @@ def _of_precision(recipe: Recipe, args: Mapping[str, Any]) -> Iterator[Compared]
 
 
 def _value(recipe: Recipe, name: str) -> Any:
-    """As Megatron-LM takes it: what validation fills in for a null is what a null of ours means."""
+    """Returns the value as Megatron-LM takes it: a null of ours means what validation fills in for a null."""
     model = recipe.architecture
     if name == "activation_func":
         return model.activation
@@ -91,7 +92,7 @@ def _value(recipe: Recipe, name: str) -> Any:
         chunks = layout_of(recipe).vpp
         return chunks if chunks > 1 else None
     if name in ("cuda_graph_impl", "cuda_graph_scope") and whole_iteration(recipe):
-        return None  # one thing in two words: the refusals tell whether it got through
+        return None  # one setting in two flags: the refusals show whether it was accepted
     return recipe.knob(name)
 
 
@@ -110,5 +111,5 @@ def unkept(recipe: Recipe, version: str, options: Options, args: Mapping[str, An
 
 
 def lost(recipe: Recipe, version: str) -> list[Spelling]:
-    """What this version cannot be told."""
+    """Returns the settings that this version cannot express."""
     return [each for each in (*model_spellings(recipe, version), *knob_spellings(recipe, version)) if each.lost]

@@ -1,4 +1,4 @@
-"""Exports to Megatron-LM held against its own parser: accepted, or refused by `check --for` as the parser does."""
+"""Checks exports to Megatron-LM with its own parser: accepted, or refused by `check --for` as the parser does."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ VERSIONS = ("0.16.1", "head")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`ours`: rules of `check --for` that refuse it; `theirs`: what the parser said, or the configuration of
-    Megatron-Core that is built of its arguments; None where both took it."""
+    """The result of one export.
+
+    `ours`: rules of `check --for` that refuse it; `theirs`: the message of the parser, or of the configuration of
+    Megatron-Core that is built from its arguments; None if both accepted it.
+    """
 
     asked: Asked
     ours: tuple[str, ...]
     theirs: str | None
     kept: int = 0
     unkept: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()  # moved by the parser, as check says it will
+    told: tuple[str, ...] = ()  # changed by the parser, as check predicts
     lost: tuple[str, ...] = ()
 
 
@@ -38,7 +41,7 @@ class Figures:
     verdicts: list[Verdict] = field(default_factory=list)
 
     def of(self, *, ours: bool, theirs: bool) -> list[Verdict]:
-        """Verdicts by whether we and whether the parser refuse."""
+        """Returns verdicts by whether check and whether the parser refuses."""
         return [v for v in self.verdicts if bool(v.ours) == ours and (v.theirs is not None) == theirs]
 
     def lines(self) -> Iterator[str]:
@@ -64,7 +67,7 @@ class Figures:
 
 
 def figures(checkout: Path, version: str, recipes: Sequence[Asked]) -> Figures:
-    """Every recipe exported for the version and put before that version's parser."""
+    """Exports every recipe for the version and parses it with that version's parser."""
     with tree_of(checkout, version) as tree:
         known = options(tree)
         said = answers(tree, [request_of(n, each.recipe, version) for n, each in enumerate(recipes)])
@@ -96,7 +99,7 @@ def _moved(pair: Compared) -> str:
 
 
 def _same_reason(verdict: Verdict) -> str:
-    """Of several rules, the one that the parser comes to first: it reads all flags before it looks at any value."""
+    """Returns, of several rules, the one that the parser checks first: it reads all flags before any value."""
     usage = (verdict.theirs or "").startswith("argparse")
     return next((rule for rule in verdict.ours if (rule == NO_SUCH_FLAG) == usage), verdict.ours[0])
 

@@ -1,12 +1,12 @@
-"""Runs in a process of its own: Megatron-LM's own argument parser over many command lines, without a GPU.
+"""Runs Megatron-LM's own argument parser over many command lines, in a process of its own, without a GPU.
 
     python real_parser.py TREE < requests.jsonl > answers.jsonl
 
 TREE is a checkout of Megatron-LM of any version. A request is {"id", "argv", "env", "world_size", "capability"}; its
 answer {"id", "refused": null or {"kind", "message", "where"}, "args": {name: value}, "configuration": null or what
-Megatron-Core's configuration of these arguments refuses}. {"id", "flags": true} asks for every option instead. What is
-CUDA-only is stood in for: the packages that need CUDA by empty modules of recent versions, the device by its compute
-capability. Nothing of Megatron-LM is changed. Imports nothing of ours.
+Megatron-Core's configuration of these arguments refuses}. {"id", "flags": true} asks for every option instead.
+Packages that need CUDA are replaced by empty modules of recent versions, the device by its compute capability.
+Nothing of Megatron-LM is changed. Imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import typing
 import warnings
 from typing import Any
 
-# packages that need CUDA, or that only text processing needs; the version is that of each that came out last
+# packages that need CUDA, or that only text processing needs; each with its latest version
 STAND_INS = {
     "transformer_engine": "2.17.0",
     "transformer_engine_torch": "2.17.0",
@@ -48,7 +48,7 @@ STAND_INS = {
 
 
 class _StandIn(types.ModuleType):
-    """A module that has every name: classes where the name is capital, modules else."""
+    """A module that has every name: classes if the name is capitalised, else modules."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -58,7 +58,7 @@ class _StandIn(types.ModuleType):
         return made
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """As a decorator it leaves the function as it is."""
+        """Returns a decorated function unchanged."""
         return given[0] if given and callable(given[0]) else self
 
 
@@ -90,11 +90,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _module(spec.name)
 
     def exec_module(self, module: Any) -> None:
-        """Nothing: it is empty."""
+        """Does nothing: the module is empty."""
 
 
 class _Device:
-    """What the parser asks of the GPU."""
+    """The properties of the GPU that the parser reads."""
 
     def __init__(self) -> None:
         self.capability = (9, 0)
@@ -153,7 +153,7 @@ def _answer(arguments: Any, device: _Device, request: dict[str, Any]) -> dict[st
 
 
 def _configured(arguments: Any, parsed: Any) -> dict[str, str] | None:
-    """What Megatron-Core's configuration says of arguments that the parser took; None where it takes them too."""
+    """Returns why Megatron-Core's configuration refuses arguments that the parser accepted; None if it accepts them."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -203,7 +203,7 @@ def _flags(arguments: Any) -> list[dict[str, Any]]:
 def main() -> None:
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Megatron-LM prints while it is imported is no answer
+    os.dup2(2, 1)  # Megatron-LM's output while it is imported is not an answer
     device = _Device()
     device.install()
     arguments = _arguments(sys.argv[1])

@@ -1,4 +1,4 @@
-"""The recipes whose exports are held against the real trainers: the denominator of every figure."""
+"""The recipes whose exports are checked with the real trainers: the denominator of every figure."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from trainer.recipe.source import parse_source
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """`origin`: table, example or starter."""
+    """A recipe to export. `origin`: table, example or starter."""
 
     origin: str
     recipe: Recipe
 
 
 def examples_of_rules() -> list[Asked]:
-    """Both sides of every rule that is about GPUs: recipes that the real trainer takes, and that it refuses."""
+    """Returns both sides of every rule that is about GPUs: recipes that the real trainer accepts, and that it
+    refuses."""
     both = ((rule, side) for rule in RULES for side in (rule.passing, rule.breaking))
     recipes = ((rule.id, recipe_of(side)) for rule, side in both)
     return [Asked(origin=f"rule {name}", recipe=recipe) for name, recipe in recipes if not recipe.hardware.is_cpu]
 
 
 def asked(facts: Path = DATA) -> list[Asked]:
-    """Every recipe of NVIDIA's table, the packaged examples, and a starter of every preset."""
+    """Returns every recipe of NVIDIA's table, the packaged examples, and a starter of every preset."""
     return [*_table(facts), *_examples(), *_starters()]
 
 
@@ -45,8 +46,10 @@ def _table(facts: Path) -> Iterator[Asked]:
 
 
 def _with_unrecorded(recipe: Recipe) -> Recipe:
-    """The table has no column for overlap_p2p_comm: Megatron-Bridge, whose recipes these are, switches it on with every
-    interleaved pipeline (src/megatron/bridge/training/comm_overlap.py:456)."""
+    """Switches on overlap_p2p_comm with every interleaved pipeline, for which the table has no column.
+
+    Megatron-Bridge, whose recipes these are, does so (src/megatron/bridge/training/comm_overlap.py:456).
+    """
     interleaved = layout_of(recipe).vpp > 1 and recipe.parallelism.pipeline_model_parallel_size > 1
     return recipe.replace({"overlap_p2p_comm": True}) if interleaved else recipe
 
@@ -56,7 +59,7 @@ def _examples() -> Iterator[Asked]:
 
 
 def _starters() -> Iterator[Asked]:
-    """Of every preset on one node of H100; of the default one on other machines too."""
+    """Yields starters of every preset on one node of H100; of the default one on other machines too."""
     default = "qwen3-30b-a3b"
     wanted = [(model, "h100") for model in presets()] + [(default, gpu) for gpu in ("cpu", "b200", "gb200")]
     for model, gpu in wanted:

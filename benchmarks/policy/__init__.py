@@ -1,4 +1,5 @@
-"""How good a tuning policy is: it and simpler searches on simulated clusters, against the best known of each.
+"""Measures the tuning policy: it and simpler searches on simulated clusters, compared with the best known recipe of
+each.
 
 python -m benchmarks.policy
 """

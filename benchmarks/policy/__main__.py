@@ -1,19 +1,19 @@
-"""How good is the tuning policy? On simulated clusters, against the best known recipe of each.
+"""Measures the tuning policy on simulated clusters, compared with the best known recipe of each.
 
     python -m benchmarks.policy [--only policy,plan] [--scenarios N] [--budget K] [--seeds S] [--frozen] [--refresh]
         [--keep] [--plot]
 
-Beside each other: the product as it is, the product with Optuna's tpe, gp and random samplers (`tune.sampler`), and
-`plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned*
-is the true throughput of what `export` would write then, *best* the best known: `plan`'s finals, random recipes, hill
-climbing and whatever a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the
-median |log| of predicted over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true
-gains below the bound that was given, `90 %` the share inside the interval. `refused` is the share of recipes of the
-ranked space that fit and were believed not to after 1, 3 and 10 trials, `died` of those believed to fit that do not.
-`bursts to 97%` is a median over all studies, "never" where most do not come there; `knobs` the median number of knobs
-that the exported recipe changes. `--seeds` plays each scenario so often, with other noise. `--frozen` leaves the table
-of best known recipes as it is, so that two runs share it. Where the kept figures have the same studies, the difference
-between them and the policy stands below with its paired bootstrap over scenarios.
+Compared are the product as it is, the product with Optuna's tpe, gp and random samplers (`tune.sampler`), and
+`plan`'s first choices in order. Bursts and OOMs are counted after the base's; *tuned* is the true throughput of what
+`export` would write then, *best* the best known: `plan`'s finals, random recipes, hill climbing and every recipe
+that a contender ran. GPU-hours are simulated; `h` are those of the whole cluster. `error` is the median |log| of
+predicted over true throughput (`3-4`: of the third and fourth trial), `in bound` the share of true gains below the
+bound that was given, `90 %` the share inside the interval. `refused` is the share of recipes of the ranked space
+that fit and were predicted not to after 1, 3 and 10 trials, `died` of those predicted to fit that do not. `bursts to
+97%` is a median over all studies, "never" if most do not reach it; `knobs` the median number of knobs that the
+exported recipe changes. `--seeds` runs each scenario so often, with other noise. `--frozen` leaves the table of best
+known recipes as it is, so that two runs share it. If the kept figures have the same studies, the difference between
+them and the policy is printed below with its paired bootstrap over scenarios.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BUDGET = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Of one scenario. `best` includes every recipe that any contender ran."""
+    """The result of one scenario. `best` includes every recipe that any contender ran."""
 
     scenario: Scenario
     best: Known
@@ -71,9 +71,11 @@ def play(
     seeds: int = 1,
     frozen: bool = False,
 ) -> Result:
-    """All contenders on one scenario, `seeds` times each, and its best known, looked for where the table has none.
-    Where `frozen`, a better one that a contender ran does not count."""
-    warnings.simplefilter("ignore")  # optuna says what of it is experimental
+    """Runs all contenders on one scenario, `seeds` times each; searches its best known recipe if the table has none.
+
+    If `frozen`, a better one that a contender ran does not count.
+    """
+    warnings.simplefilter("ignore")  # optuna warns of its experimental parts
     ground = Ground(scenario)
     if scenario.name in known:
         ground.truth(known[scenario.name].recipe(scenario))
@@ -87,7 +89,7 @@ def play(
 
 
 def play_all(chosen: Sequence[Scenario], *, known: dict[str, Known], options: argparse.Namespace) -> Iterator[Result]:
-    """`--processes` scenarios at a time, in the order given."""
+    """Yields results in the order given, `--processes` scenarios at a time."""
     asked = {"budget": options.budget, "seeds": options.seeds, "frozen": options.frozen}
     one = partial(play, only=options.only.split(","), known=known, effort=Effort(), **asked)
     with get_context("fork").Pool(options.processes) as pool:
@@ -139,14 +141,14 @@ def main() -> None:
 
 
 def _line(result: Result, budget: int) -> str:
-    """tuned/best of each contender when its budget is spent, and its OOMs."""
+    """Returns tuned/best of each contender when its budget is spent, and its OOMs."""
     best = result.best.tokens_per_s_per_gpu
     ends = [f"{study.contender} {study.tuned_after(budget) / best:.3f} ({study.ooms} OOM)" for study in result.studies]
     return f"{result.scenario.name}, {result.scenario.start}: best {best:,.0f}; {', '.join(ends)}"
 
 
 def _print(console: Console, results: Sequence[Result], kept: Sequence[Study], budget: int) -> None:
-    """All scenarios, then the unseen ones alone; the policy that was kept stands first where it has all of them."""
+    """Prints all scenarios, then the unseen ones alone; the kept policy comes first if it has all of them."""
     for title, part in (
         ("all scenarios", list(results)),
         ("unseen: no constant was chosen on these", [result for result in results if result.scenario.unseen]),

@@ -1,4 +1,5 @@
-"""The best known recipe of a scenario: `plan`'s finals, random legal recipes and hill climbing, by the truth itself.
+"""Finds the best known recipe of a scenario: `plan`'s finals, random legal recipes and hill climbing, by true
+throughput.
 
 Found once and kept in a table, keyed by the simulation's TRUTH_VERSION: another simulation has other bests.
 """
@@ -28,14 +29,14 @@ from trainer.recipe.layout import sizes_of
 
 SIMULATION = str(TRUTH_VERSION)
 COLUMNS = ("scenario", "recipe", "simulation", "tokens_per_s_per_gpu", "changes")
-WAYS = 2  # layouts of one size: its pipeline may be split in more than one
+WAYS = 2  # layouts of one size: its pipeline may be split in more than one way
 LOOKED_AT = 100  # rows nearest to a point
-BETTER = 1e-4  # of throughput: less is no step uphill
+BETTER = 1e-4  # of throughput: less is not an improvement
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much of the space is looked at: `climbs` start from the best recipes of as many layouts."""
+    """The effort of the search: `climbs` start from the best recipes of as many layouts."""
 
     planned: int = 120
     drawn: int = 150
@@ -46,7 +47,7 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """`changes` lead from the scenario's recipe to the best known: {knob: value}."""
+    """The best known recipe: `changes` lead to it from the scenario's recipe, {knob: value}."""
 
     tokens_per_s_per_gpu: float
     changes: dict[str, Any]
@@ -56,7 +57,7 @@ class Known:
 
 
 def search_best(ground: Ground, effort: Effort) -> None:
-    """Asks for the truth of every recipe worth a look: `ground.best` is the best known then."""
+    """Evaluates the truth of every promising recipe: `ground.best` is the best known then."""
     space = _Legal(ground.scenario.recipe)
     dice = random.Random(f"best {ground.scenario.name}")
     found = [*islice(ground.planned(), effort.planned), *islice(space.drawn(dice), effort.drawn)]
@@ -77,7 +78,7 @@ def _best_of_layouts(ground: Ground, recipes: Iterable[Recipe], count: int) -> l
 
 
 def _climb(ground: Ground, space: _Legal, recipe: Recipe, rounds: int) -> None:
-    """To the best neighbour, until none is better."""
+    """Moves to the best neighbour until none is better."""
     for _ in range(rounds):
         best = max(_neighbours(space, recipe), key=ground.truth, default=recipe)
         if ground.truth(best) <= ground.truth(recipe) * (1 + BETTER):
@@ -86,7 +87,7 @@ def _climb(ground: Ground, space: _Legal, recipe: Recipe, rounds: int) -> None:
 
 
 def _neighbours(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
-    """One of the policy's moves, or another value of one size with what must follow it."""
+    """Yields the policy's moves, and other values of one size with what must follow it."""
     for move in moves(recipe):
         yield written_out(move.recipe)
     point = dict(space.space.point(recipe))
@@ -97,7 +98,7 @@ def _neighbours(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
 
 
 def _pairs(space: _Legal, recipe: Recipe) -> Iterator[Recipe]:
-    """Every other value of every size with every recompute: what a larger step needs is room."""
+    """Yields every other value of every size with every recompute: a larger step needs room."""
     point = dict(space.space.point(recipe))
     recomputes = space.space.choices["recompute"].values if "recompute" in space.space.choices else ()
     for axis, sizes in space.sizes.items():
@@ -124,7 +125,7 @@ class _Legal:
                 yield recipe
 
     def drawn(self, dice: random.Random) -> Iterator[Recipe]:
-        """Yields legal recipes predicted to fit, at random and without end; nothing where nothing fits."""
+        """Yields legal recipes predicted to fit, at random and without end; nothing if nothing fits."""
         rows = np.flatnonzero(self._fits)
         while len(rows):
             if recipe := self._recipe(int(dice.choice(rows))):
@@ -136,7 +137,7 @@ class _Legal:
 
 
 def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:
-    """By scenario, of those whose recipe and simulation are as they were."""
+    """Returns the best known by scenario, for those whose recipe and simulation are unchanged."""
     if not table.exists():
         return {}
     with table.open(encoding="utf-8", newline="") as file:
@@ -152,7 +153,7 @@ def read_best(table: Path, chosen: Iterable[Scenario]) -> dict[str, Known]:
 
 
 def write_best(table: Path, chosen: Iterable[Scenario], known: Mapping[str, Known]) -> None:
-    """The scenarios' rows; other rows of the same simulation stay."""
+    """Writes the scenarios' rows; other rows of the same simulation stay."""
     written = {scenario.name: scenario for scenario in chosen if scenario.name in known}
     rows = {name: _row(scenario, known[name]) for name, scenario in written.items()}
     if table.exists():

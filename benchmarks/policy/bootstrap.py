@@ -1,6 +1,6 @@
-"""Is one policy better than another? Paired differences of tuned/best, with a bootstrap over scenarios.
+"""Compares two policies by paired differences of tuned/best, with a bootstrap over scenarios.
 
-Scenarios are resampled, each with all its studies: what several seeds of one cluster have in common counts once.
+Scenarios are resampled, each with all its studies: effects that several seeds of one cluster share count once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATISTICS = {"median": 0.5, "10th percentile": LOW}
 
 
 def differences(now: Sequence[Study], before: Sequence[Study], best: Mapping[str, float], budget: int) -> Iterator[str]:
-    """A line for each statistic after each number of bursts: new minus old, over the studies that both have."""
+    """Yields a line for each statistic after each number of bursts: new minus old, over the studies that both have."""
     new, old = _by_scenario(now), _by_scenario(before)
     shared = {name: sorted(new[name].keys() & old[name].keys()) for name in new if name in old}
     shared = {name: seeds for name, seeds in shared.items() if seeds}
@@ -49,7 +49,7 @@ def differences(now: Sequence[Study], before: Sequence[Study], best: Mapping[str
 
 
 def _by_scenario(studies: Sequence[Study]) -> dict[str, dict[int, Study]]:
-    """{scenario: {seed: study}}."""
+    """Returns {scenario: {seed: study}}."""
     found: dict[str, dict[int, Study]] = {}
     for study in studies:
         found.setdefault(study.scenario, {})[study.seed] = study

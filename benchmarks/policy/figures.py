@@ -1,4 +1,4 @@
-"""Studies of many scenarios as figures: one row a contender, and the same scenario by scenario."""
+"""Figures of studies on many scenarios: one row per contender, and the same scenario by scenario."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.policy.study import Foretold, Study
 
 AFTER = (1, 3, 5, 10, 20)  # bursts
 GOAL = 0.95  # of the best known
-NEAR = 0.97  # of it: what bursts are counted to
+NEAR = 0.97  # of the best known: bursts are counted until this is reached
 LOW = 0.10  # quantile
 EARLY = (3, 4)  # trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Of one contender over its scenarios: `tuned` is {bursts: (median, 10th percentile)} of tuned/best."""
+    """Figures of one contender over its scenarios: `tuned` is {bursts: (median, 10th percentile)} of tuned/best."""
 
     name: str
     scenarios: int
@@ -30,9 +30,9 @@ class Row:
     ooms: float  # a study
     most_ooms: int
     without: int  # studies that end without a recipe
-    bursts: float  # median to NEAR of the best; inf where most never come there
-    reached: float  # share that come to GOAL and stay
-    hours: float  # median GPU-hours to it over those that do; nan where none does
+    bursts: float  # median to NEAR of the best; inf if most never reach it
+    reached: float  # share that reach GOAL and stay there
+    hours: float  # median GPU-hours to it over those that do; nan if none does
     cluster_hours: float  # the same in hours of the whole cluster
     foretold: int
     error: float  # median |log| of predicted over true throughput; nan without predictions
@@ -46,7 +46,7 @@ class Row:
 
 
 def rows_of(studies: Iterable[Study], best: Mapping[str, float], budget: int) -> list[Row]:
-    """One row a contender, in the order they come."""
+    """Returns one row per contender, in order of appearance."""
     by_name: dict[str, list[Study]] = {}
     for study in studies:
         by_name.setdefault(study.contender, []).append(study)
@@ -65,7 +65,7 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
     shares = {bursts: ratios(studies, best, bursts) for bursts in bursts_shown(budget)}
     hours = [(study.hours_to(GOAL * best[study.scenario]), study.world) for study in studies]
     arrived = [(spent, spent / world) for spent, world in hours if spent < math.inf]
-    foretold = [told for study in studies for told in study.foretold]
+    foretold = [each for study in studies for each in study.foretold]
     counts = [count for study in studies for count in study.fitting]
     return Row(
         name=name,
@@ -80,9 +80,9 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
         cluster_hours=float(np.median([spent for _, spent in arrived])) if arrived else math.nan,
         foretold=len(foretold),
         error=_error(foretold),
-        early=_error([told for told in foretold if told.trial in EARLY]),
+        early=_error([each for each in foretold if each.trial in EARLY]),
         covered=_covered(foretold),
-        inside=_share(told.inside for told in foretold if told.low is not None),
+        inside=_share(each.inside for each in foretold if each.low is not None),
         refused=sum(each.refused for each in counts) / max(sum(each.fit for each in counts), 1) if counts else math.nan,
         died=sum(each.died for each in counts) / max(sum(each.admitted for each in counts), 1) if counts else math.nan,
         cpu_s=float(np.mean([study.cpu_s for study in studies])),
@@ -91,11 +91,11 @@ def _row(name: str, studies: Sequence[Study], best: Mapping[str, float], budget:
 
 
 def _error(foretold: Sequence[Foretold]) -> float:
-    return float(np.median([abs(told.error) for told in foretold])) if foretold else math.nan
+    return float(np.median([abs(each.error) for each in foretold])) if foretold else math.nan
 
 
 def _covered(foretold: Sequence[Foretold]) -> float:
-    return _share(told.covered for told in foretold if told.bound is not None)
+    return _share(each.covered for each in foretold if each.bound is not None)
 
 
 def _share(held: Iterable[bool]) -> float:
@@ -104,7 +104,7 @@ def _share(held: Iterable[bool]) -> float:
 
 
 def table_of(rows: Sequence[Row], title: str) -> Table:
-    """Median/10th percentile of tuned/best, and what it took."""
+    """Returns median/10th percentile of tuned/best, and the other figures of each row."""
     shown = list(rows[0].tuned) if rows else []
     last = (
         "OOM (most)",
@@ -152,7 +152,7 @@ def _number(value: float, form: str) -> str:
 
 
 def write_studies(file: Path, studies: Iterable[Study], best: Mapping[str, float], budget: int) -> None:
-    """CSV: a row for each scenario and contender; throughputs are true tokens/s/GPU."""
+    """Writes a CSV row for each scenario and contender; throughputs are true tokens/s/GPU."""
     shown = bursts_shown(budget)
     columns = ["scenario", "contender", "best", "base", *(f"tuned_{bursts}" for bursts in shown)]
     columns += ["bursts", "ooms", "gpu_hours", f"gpu_hours_to_{GOAL:.0%}", "ended"]

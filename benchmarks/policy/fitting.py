@@ -1,7 +1,7 @@
-"""How well a study tells what fits: recipes drawn from the space that it ranks, held against the truth.
+"""Measures how well a study predicts what fits: recipes drawn from the space that it ranks, compared with the truth.
 
-Asked after some of its trials, by what it believed then. Refused is what is less likely to fit than the next burst is
-asked to be. None of these recipes counts towards the best known.
+Evaluated after some of its trials, by its surrogate at that time. Refused recipes are those with a lower P(fits)
+than the next burst needs. None of these recipes counts towards the best known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRAWN = 60  # recipes
 
 
 def fitting_of(scenario: Scenario, trials: Sequence[Trial]) -> Iterator[Fitting]:
-    """After each number of trials that the study came to, the base's not counted."""
+    """Yields counts after each number of trials that the study reached, the base's not counted."""
     found = legal_space(scenario.recipe)
     count = found.finals.candidates.count
     dice = random.Random(f"fitting {scenario.name}")

@@ -1,4 +1,4 @@
-"""A scenario as it is played on: bursts without traces, the plan, and the truth that no contender sees."""
+"""The environment of a scenario: bursts without traces, the plan, and the truth that no contender sees."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from trainer.estimate.plan.search import Search, search
 from trainer.recipe import Recipe
 
 SEEDS_APART = 1000  # more than there are scenarios
-TRIES = 2  # of a burst that the machine made fail, as the product's
+TRIES = 2  # of a burst that failed by the machine, as in the product
 
 
 class Ground:
-    """All contenders of a scenario share one: every recipe whose truth was asked for counts towards the best."""
+    """The environment of all contenders of a scenario: every recipe whose truth was evaluated counts towards the
+    best."""
 
     def __init__(self, scenario: Scenario, truths: dict[str, tuple[float, Recipe]] | None = None) -> None:
         self.scenario = scenario
         self._truths = {} if truths is None else truths
 
     def seeded(self, number: int) -> Ground:
-        """The same cluster with other noise: number 0 is the scenario's own seed. What is true is shared."""
+        """Returns the same cluster with other noise: number 0 is the scenario's own seed. Truths are shared."""
         return Ground(replace(self.scenario, seed=self.scenario.seed + SEEDS_APART * number), self._truths)
 
     def truth(self, recipe: Recipe) -> float:
-        """Tokens/s/GPU without noise; 0 where it does not fit."""
+        """Returns tokens/s/GPU without noise; 0 if it does not fit."""
         digest = recipe.digest()
         if digest not in self._truths:
             self._truths[digest] = (true_throughput(recipe, self.scenario.machine) or 0.0, recipe)
@@ -41,7 +42,7 @@ class Ground:
 
     @property
     def best(self) -> tuple[float, Recipe]:
-        """Of all that was asked for."""
+        """Returns the best of all evaluated recipes, with its throughput."""
         return max(self._truths.values(), key=lambda known: known[0], default=(0.0, self.scenario.recipe))
 
     @cached_property
@@ -49,7 +50,7 @@ class Ground:
         return search(self.scenario.recipe)
 
     def planned(self) -> Iterator[Recipe]:
-        """`plan`'s choices in order."""
+        """Yields `plan`'s choices in order."""
         for row in self.plan.ranking:
             recipe = written_out(self.plan.finals.candidates.recipe(int(row)))
             if not broken(recipe, self.plan.standing):
@@ -57,13 +58,13 @@ class Ground:
 
     @contextmanager
     def untraced(self, contender: str) -> Iterator[Untraced]:
-        """A study without traces, its base burst paid."""
+        """Yields a study without traces, its base burst paid."""
         with TemporaryDirectory(prefix="policy-") as folder:
             yield Untraced(self, contender, Path(folder))
 
 
 class Untraced:
-    """Bursts without traces, one after another. What was measured best is what would be exported."""
+    """Bursts without traces, one after another. The recipe that was measured best is what would be exported."""
 
     def __init__(self, ground: Ground, contender: str, folder: Path) -> None:
         self.ground, self.contender, self.folder = ground, contender, folder
@@ -75,7 +76,7 @@ class Untraced:
         self._start = self._paid.pop().tuned
 
     def run(self, recipe: Recipe) -> Outcome:
-        """Pays for a burst: its outcome."""
+        """Pays for a burst and returns its outcome."""
         self.ground.truth(recipe)
         number, hours = self._runs, 0.0
         for _ in range(TRIES):
@@ -108,7 +109,7 @@ class Untraced:
 
     @property
     def bursts(self) -> int:
-        """After the base's."""
+        """Returns bursts after the base's."""
         return len(self._paid)
 
     def _burst(self, recipe: Recipe, number: int) -> Burst:

@@ -1,4 +1,4 @@
-"""Regret against bursts and against hours of the cluster, as one SVG that stands alone.
+"""Draws regret against bursts and against hours of the cluster, as one self-contained SVG.
 
 Regret is 1 − tuned/best: thick the median over the scenarios, thin the scenario that a tenth are worse than.
 """
@@ -25,7 +25,7 @@ text { font: 12px system-ui, sans-serif; fill: #333 } .title { font-weight: 600;
 .end { text-anchor: end } .middle { text-anchor: middle } .grid { stroke: #ddd } .base { stroke: #888 }
 .median { stroke-width: 2.2 } .low { stroke-width: 1; stroke-dasharray: 3 3 }
 """
-HOURS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the whole cluster: GPU-hours a GPU
+HOURS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the whole cluster: GPU-hours per GPU
 POINTS = 60
 Curve = list[tuple[float, float, float]]  # (place 0..1, median, worse tenth)
 
@@ -73,7 +73,7 @@ def _hour_place(hours: float) -> float:
 
 
 def _regret(studies: Sequence[Study], best: Mapping[str, float], tuned: Sequence[float]) -> tuple[float, float]:
-    """(median, the regret that a tenth exceed)"""
+    """Returns (median, the regret that a tenth exceed)."""
     found = [1 - rate / best[study.scenario] for rate, study in zip(tuned, studies, strict=True)]
     return float(np.median(found)), float(np.quantile(found, 1 - LOW))
 
@@ -94,7 +94,7 @@ def _axis() -> Axis:
 
 
 def _drawn(curve: Curve, axis: Axis, color: str) -> list[Markup]:
-    """What holds until the next point, as steps."""
+    """Returns the curve as steps: each value holds until the next point."""
     steps = []
     for (at, *here), (then, *there) in pairwise(curve):
         for before, after, class_ in zip(here, there, ("median", "low"), strict=True):
@@ -104,7 +104,7 @@ def _drawn(curve: Curve, axis: Axis, color: str) -> list[Markup]:
 
 
 def _names(left: int, curves: Mapping[str, Curve], colors: Mapping[str, str]) -> list[Markup]:
-    """Beside the end of each median, pushed apart where they would meet."""
+    """Returns labels at the end of each median, moved apart where they would overlap."""
     ends = sorted((_axis().y(curve[-1][1]), name) for name, curve in curves.items())
     places: list[float] = []
     for y, _ in ends:

@@ -1,7 +1,7 @@
-"""What is tuned: a model on a simulated cluster from a bad start. One row of `scenarios.csv` each, never drawn anew.
+"""The scenarios: a model on a simulated cluster from a bad start. One row of `scenarios.csv` each, never drawn again.
 
-A machine is a packaged file, or `drawn-N`: several keys of the default machine moved by 20 to 60 %, by dice of seed N.
-Rows marked unseen are for judging only: no constant of a policy was chosen by looking at them.
+A machine is a packaged file, or `drawn-N`: several keys of the default machine moved by 20 to 60 %, by dice of seed
+N. Rows marked unseen are for judging only: no constant of a policy was chosen by looking at them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOME = {"recompute_granularity": "selective", "recompute_modules": ("moe_act", "
 OVERLAPPED = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 FUSED = {"moe_permute_fusion": True, "moe_router_fusion": True, "cross_entropy_loss_fusion": True}
 ALWAYS = {"use_distributed_optimizer": True, "moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
-STARTS: dict[str, dict[str, Any]] = {  # what is wrong with a recipe, beside its sizes
+STARTS: dict[str, dict[str, Any]] = {  # a recipe's bad settings, in addition to its sizes
     "full-recompute": ALWAYS | OVERLAPPED | FUSED | FULL,
     "much-tp": ALWAYS | OVERLAPPED | FUSED | SOME,
     "much-pp": ALWAYS | OVERLAPPED | FUSED | SOME,
@@ -40,7 +40,7 @@ STARTS: dict[str, dict[str, Any]] = {  # what is wrong with a recipe, beside its
     "too-large": ALWAYS | OVERLAPPED | FUSED,
     "untuned": {"moe_router_dtype": "fp32"},  # Megatron's defaults
 }
-NEAR, FAR = math.log(1.2), math.log(1.6)  # how far a drawn key lies from the default
+NEAR, FAR = math.log(1.2), math.log(1.6)  # log distance of a drawn key from the default
 FACTORS = (
     *("compute.dense_gemm", "compute.grouped_gemm", "compute.half_rows", "compute.half_width", "compute.attention"),
     *("compute.memory_bound", "compute.quantize", "compute.optimizer", "links.nvlink", "links.network", "links.pcie"),
@@ -63,7 +63,7 @@ MOVED, MOVED_OTHERS = (5, 9), (1, 4)  # how many keys of a drawn machine
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """`recipe` holds the machine; bursts, data and samplers are drawn from `seed`."""
+    """One tuning problem. `recipe` holds the machine; bursts, data and samplers are drawn from `seed`."""
 
     name: str
     start: str
@@ -109,13 +109,13 @@ def _scenario(row: dict[str, str], seed: int) -> Scenario:
 
 @cache
 def machine_named(name: str) -> Machine:
-    """A packaged machine, or the drawn one of a seed."""
+    """Returns a packaged machine, or the drawn one of a seed."""
     kind, _, seed = name.partition("-")
     return drawn_machine(int(seed)) if kind == "drawn" else load_machine(name)
 
 
 def drawn_machine(seed: int) -> Machine:
-    """Every seed has its own cluster, the same one at every call."""
+    """Returns the machine of a seed, the same one at every call."""
     dice = random.Random(f"machine {seed}")
     drawn = {key: math.exp(dice.choice((-1, 1)) * dice.uniform(NEAR, FAR)) for key in _some(dice, FACTORS, MOVED)}
     drawn |= {key: dice.uniform(*OTHERS[key]) for key in _some(dice, tuple(OTHERS), MOVED_OTHERS)}

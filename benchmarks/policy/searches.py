@@ -1,4 +1,4 @@
-"""What the policy is compared with: `plan`'s first choices in order."""
+"""The search that the policy is compared with: `plan`'s first choices in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a contender did on a scenario, burst by burst, and the figures that are read from it. Pure."""
+"""The result of a contender on a scenario, burst by burst, and the figures computed from it. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ class Paid:
 
 @dataclass(frozen=True, kw_only=True)
 class Foretold:
-    """A gain over the parent (fractions of throughput): predicted, its bound where one was given, and the true one.
-    `low` is of the 90 % interval, whose other end the bound is; `trial` is the one that was foretold."""
+    """A gain over the parent (fractions of throughput): predicted, its bound if one was given, and the true one.
+
+    `low` is the low end of the 90 % interval, whose other end the bound is; `trial` is the predicted one's number.
+    """
 
     gain: float
     bound: float | None
@@ -28,7 +30,7 @@ class Foretold:
 
     @property
     def error(self) -> float:
-        """Predicted over true throughput, as a log."""
+        """Returns the log of predicted over true throughput."""
         return math.log1p(self.gain) - math.log1p(self.true)
 
     @property
@@ -37,14 +39,16 @@ class Foretold:
 
     @property
     def inside(self) -> bool:
-        """Of the interval."""
+        """Returns true if the true gain is inside the interval."""
         return self.covered and self.low is not None and self.low <= self.true
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """Recipes of the space that a study ranks: how many fit, and of them were refused by what it believed; how many
-    were admitted, and of them run out of memory."""
+    """Recipes of the space that a study ranks.
+
+    How many fit, and of them were refused by its surrogate; how many were admitted, and of them run out of memory.
+    """
 
     fit: int
     refused: int
@@ -54,8 +58,11 @@ class Fitting:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """`start` is what `export` would write after the base's bursts; `world` is how many GPUs a burst holds; `seed` is
-    the study's, `knobs_changed` counts what `export` would change of the base in the end."""
+    """One study of a contender.
+
+    `start` is the throughput of what `export` would write after the base's bursts; `world` is how many GPUs a burst
+    holds; `seed` is the study's, `knobs_changed` counts the base's knobs that `export` would change in the end.
+    """
 
     contender: str
     scenario: str
@@ -70,7 +77,7 @@ class Study:
     knobs_changed: int = 0
 
     def tuned_after(self, bursts: int) -> float:
-        """A study that ended early keeps what it had."""
+        """Returns the exported throughput after so many bursts; a study that ended early keeps its last one."""
         counted = self.paid[:bursts]
         return counted[-1].tuned if counted else self.start
 
@@ -83,14 +90,16 @@ class Study:
         return self.tuned_after(len(self.paid)) > 0
 
     def bursts_to(self, throughput: float) -> float:
-        """Bursts after the base's until what would be exported gives so much and keeps it; inf: never."""
+        """Returns bursts after the base's until what would be exported reaches this throughput and keeps it; inf:
+        never."""
         if self.tuned_after(len(self.paid)) < throughput:
             return math.inf
         curve = [self.start, *(burst.tuned for burst in self.paid)]
         return 1.0 + max((at for at, tuned in enumerate(curve) if tuned < throughput), default=-1)
 
     def hours_to(self, throughput: float) -> float:
-        """GPU-hours after the base's until what would be exported gives so much and keeps it; inf: never."""
+        """Returns GPU-hours after the base's until what would be exported reaches this throughput and keeps it; inf:
+        never."""
         spent, reached = 0.0, 0.0 if self.start >= throughput else math.inf
         for burst in self.paid:
             spent += burst.gpu_hours
@@ -101,7 +110,7 @@ class Study:
         return reached
 
     def tuned_at(self, gpu_hours: float) -> float:
-        """What would be exported when so many GPU-hours are spent."""
+        """Returns the exported throughput when so many GPU-hours are spent."""
         spent, tuned = 0.0, self.start
         for burst in self.paid:
             spent += burst.gpu_hours

@@ -1,4 +1,4 @@
-"""The figures of a policy that were kept, to see another one beside: its curve on every scenario."""
+"""Reads and writes the kept figures of a policy, to compare another one with: its curve on every scenario."""
 
 from __future__ import annotations
 
@@ -22,24 +22,32 @@ COUNTED = tuple(field.name for field in fields(Fitting))
 
 
 def write_today(table: Path, chosen: Iterable[Scenario], studies: Iterable[Study]) -> None:
-    """One row a study; `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true,
-    low, trial], `fitting` of [fit, refused, admitted, died]."""
+    """Writes one row per study.
+
+    `paid` is a list of [GPU-hours, out of memory, tuned], `foretold` of [gain, bound, true, low, trial], `fitting`
+    of [fit, refused, admitted, died].
+    """
     digests = {scenario.name: scenario.recipe.digest() for scenario in chosen}
     with table.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for study in studies:
             paid = [[round(burst.gpu_hours, 3), int(burst.oom), round(burst.tuned, 2)] for burst in study.paid]
-            told = [[_short(value) for value in asdict(each).values()] for each in study.foretold]
+            predictions = [[_short(value) for value in asdict(each).values()] for each in study.foretold]
             fitting = [list(asdict(each).values()) for each in study.fitting]
-            figures = [study.contender, study.world, round(study.start, 2), *map(json.dumps, (paid, told, fitting))]
+            figures = [
+                study.contender,
+                study.world,
+                round(study.start, 2),
+                *map(json.dumps, (paid, predictions, fitting)),
+            ]
             key = [study.scenario, digests[study.scenario], SIMULATION]
             ends = [study.ended, round(study.cpu_s, 1), study.seed, study.knobs_changed]
             writer.writerow([*key, *figures, *ends])
 
 
 def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
-    """Of the scenarios whose recipe and simulation are as they were."""
+    """Returns the kept studies of scenarios whose recipe and simulation are unchanged."""
     if not table.exists():
         return []
     keys = {(scenario.name, scenario.recipe.digest(), SIMULATION) for scenario in chosen}
@@ -50,7 +58,7 @@ def read_today(table: Path, chosen: Iterable[Scenario]) -> list[Study]:
 
 def _study(row: dict[str, str]) -> Study:
     paid = [Paid(gpu_hours=hours, oom=bool(oom), tuned=tuned) for hours, oom, tuned in json.loads(row["paid"])]
-    told = [Foretold(**dict(zip(TOLD, each, strict=False))) for each in json.loads(row["foretold"])]
+    predictions = [Foretold(**dict(zip(TOLD, each, strict=False))) for each in json.loads(row["foretold"])]
     fitting = [Fitting(**dict(zip(COUNTED, each, strict=True))) for each in json.loads(row.get("fitting") or "[]")]
     return Study(
         contender=f"{row['contender']} kept",
@@ -58,7 +66,7 @@ def _study(row: dict[str, str]) -> Study:
         world=int(row["world"]),
         start=float(row["start"]),
         paid=tuple(paid),
-        foretold=tuple(told),
+        foretold=tuple(predictions),
         fitting=tuple(fitting),
         ended=row["ended"],
         cpu_s=float(row["cpu_s"]),

@@ -1,4 +1,4 @@
-"""The policy as it is: the product's own loop, traces and all, and what it would export after every burst."""
+"""Runs the policy as it is: the product's own loop, with traces, and what it would export after every burst."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def run_policy(ground: Ground, folder: Path, budget: int, *, sampler: str = SURR
 
 
 def exported_after(events: Iterable[Event]) -> list[Recipe | None]:
-    """What would be exported after the base's bursts, and after each that follows; None while nothing runs."""
+    """Returns what would be exported after the base's bursts, and after each that follows; None while nothing runs."""
     return [best.recipe if (best := history.best) else None for history, _ in _moments(events)]
 
 
 def _paid(ground: Ground, events: Iterable[Event]) -> Iterator[Paid]:
-    """The base's bursts as one, then every other."""
+    """Yields the base's bursts as one, then every other."""
     for history, hours in _moments(events):
         failure = history.finished[-1].outcome.failure if history.finished else None
         oom = failure is not None and failure.kind is FailureKind.OOM
@@ -102,8 +102,10 @@ def _paid(ground: Ground, events: Iterable[Event]) -> Iterator[Paid]:
 
 
 def _moments(events: Iterable[Event]) -> Iterator[tuple[History, float]]:
-    """The study when the base's bursts are over, and after each that follows as of the moment before the next; with
-    the GPU-hours since the moment before."""
+    """Yields the study when the base's bursts are over, and after each that follows, just before the next one.
+
+    With the GPU-hours since the moment before.
+    """
     history, before, counting = History(), 0.0, False
     for event in events:
         if isinstance(event, BurstStarted) and (counting or event.trial != BASE):
@@ -114,7 +116,7 @@ def _moments(events: Iterable[Event]) -> Iterator[tuple[History, float]]:
 
 
 def _foretold(ground: Ground, trials: dict[int, Trial]) -> Iterator[Foretold]:
-    """Of what ran and came from something that runs; every recipe that ran has its truth asked for."""
+    """Yields predictions of trials that ran and whose parent runs; evaluates the truth of every recipe that ran."""
     for trial in trials.values():
         after = ground.truth(trial.recipe)
         parent, predicted = trial.proposal.parent, trial.proposal.predicted

@@ -1,1 +1,1 @@
-"""What to try next, for whoever has traces and no tuning run; and what answers a cause that is no wall."""
+"""Advice on what to try next from traces without a tuning run, and answers to causes that are not walls."""

@@ -1,7 +1,7 @@
-"""What to try next: the fixes whose wall it is, in order of what they could give back, in Megatron-LM's words.
+"""Advises what to try next: the fixes of the wall, by how much they could give back, as Megatron-LM's flags.
 
-With the recipe that was traced, only what is legal from it and not on already; of a trace alone nothing is known of its
-recipe, so that the fixes are asked of stand-ins which leave everything to them, and sizes are left open.
+With the recipe that was traced, only what is legal from it and not on already. A trace alone does not give the recipe:
+then the fixes are applied to example recipes to which every fix applies, and sizes are left open.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from trainer.launch_scripts.variables import environment
 from trainer.recipe import Recipe
 from trainer.recipe.knobs import KNOBS
 
-OPEN = "N"  # in place of a size that hangs on the recipe, which is not known
-SIZES = ("OMP_NUM_THREADS",)  # variables that are one
+OPEN = "N"  # placeholder for a size that depends on the unknown recipe
+SIZES = ("OMP_NUM_THREADS",)  # environment variables that are sizes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
     """A fix that may be tried next.
 
-    gives_back_us: what it claims of the wall's part of an average step; gain: how much faster steps would come then
-    (a fraction); both None where memory is what it gives back. flags: Megatron-LM's words and environment variables;
-    without: words that go; changes: by knob, only where the recipe is known.
+    gives_back_us: what it claims of the wall's part of an average step; gain: how much faster steps would be then (a
+    fraction); both None if it gives back memory. flags: Megatron-LM's flags and environment variables; without:
+    flags to remove; changes: by knob, only if the recipe is known.
     """
 
     fix: str
@@ -45,9 +45,9 @@ class Advice:
 
 
 def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -> list[Advice]:
-    """The fixes of a wall, most to give back first; those that end a lack of memory in the order they cost step time.
+    """Returns the fixes of a wall, most to give back first; those that end a lack of memory by their cost in step time.
 
-    situation: what was traced; None where only the traces are known.
+    situation: what was traced; None if only the traces are known.
     """
     finding = analysis.diagnosis.finding(wall)
     if wall is Wall.MEMORY and finding is not None and finding.recoverable_us <= 0 and finding.share >= 1:
@@ -60,19 +60,19 @@ def advice(analysis: Analysis, wall: Wall, situation: Situation | None = None) -
 
 
 def _claimed_us(fix: Fix, wall: Wall, situation: Situation) -> float:
-    """Claims on one wall add up to at most what the fix's wall could give."""
+    """Returns the µs a fix claims on a wall: the sum of its claims, at most what the wall could give back."""
     if not any(claim.wall is wall for claim in fix.claims):
         return 0.0
     return min(sum(one.us(situation) for one in fix.claims if one.wall is wall), fix.bound_us(situation, wall))
 
 
 def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None, analysis: Analysis) -> Advice | None:
-    """None where the fix does not apply, or has no legal change to offer."""
+    """Returns the advice to apply a fix; None if it does not apply, or has no legal change to offer."""
     known = situation is not None
-    asked = [situation] if situation is not None else [
+    situations = [situation] if situation is not None else [
         Situation(recipe=recipe, analysis=analysis) for recipe in stand_ins(on_cpu=_on_cpu(analysis))
     ]  # fmt: skip
-    found = next((pair for one in asked if (pair := _changed(fix, one)) is not None), None)
+    found = next((pair for one in situations if (pair := _changed(fix, one)) is not None), None)
     if found is None:
         return None
     before, after, named = found
@@ -91,7 +91,7 @@ def _advised(fix: Fix, wall: Wall, us: float | None, situation: Situation | None
 
 
 def _changed(fix: Fix, situation: Situation) -> tuple[Recipe, Recipe, KnobChanges] | None:
-    """The recipe, what the fix's first legal change makes of it, and that change."""
+    """Returns the recipe, the recipe after the fix's first legal change, and that change; None if there is none."""
     if fix.precondition(situation) is not None:
         return None
     for changes in fix.changes(situation):
@@ -104,8 +104,8 @@ def _changed(fix: Fix, situation: Situation) -> tuple[Recipe, Recipe, KnobChange
 def _words(
     before: Recipe, after: Recipe, named: KnobChanges, *, known: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The words that come and those that go with the knobs that the fix names; one without a word is written as it
-    is."""
+    """Returns the flags to add and those to remove with the knobs that the fix names; a knob without a flag as
+    `knob=value`."""
     moved = named | {knob: to for knob, (_, to) in before.diff(after).items()}
     was, now = (
         {one.name: one.words or one.wanted for one in knob_spellings(recipe) if one.name in moved}
@@ -121,7 +121,7 @@ def _words(
 
 
 def _open(name: str, words: tuple[str, ...], known: bool) -> tuple[str, ...]:
-    """The words; a size stays open where the recipe is not known."""
+    """Returns the flag's words, with a size left open if the recipe is not known."""
     size = not known and KNOBS[name].domain.kind == "int" and len(words) == 2
     return (words[0], OPEN) if size else words
 

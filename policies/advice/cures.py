@@ -1,6 +1,6 @@
-"""What to do about a loss that no wall stands for, or about a wall that some ranks make: fixes, walls, and words.
+"""Answers to a loss that is not a wall's, or to a wall on some ranks only: fixes, walls, and words.
 
-The analyzers say what a verdict without a wall comes down to (`Cause.name`); here each is given what answers it.
+The analyzers name the cause of a verdict without a wall (`Cause.name`); this table gives the answer to each.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from analyzers.diagnosis import Cause, Diagnosis, Wall
 
 @dataclass(frozen=True, kw_only=True)
 class Cure:
-    """fixes: files of policies/fixes that act on it, beside those of `wall`; wall: whose knobs act on it, if one's do;
-    said: what to do that is no setting."""
+    """The answer to a cause.
+
+    fixes: files of policies/fixes that act on it, in addition to those of `wall`; wall: the wall whose knobs act on
+    it, if any; said: advice that is not a setting.
+    """
 
     fixes: tuple[str, ...] = ()
     wall: Wall | None = None
@@ -54,20 +57,22 @@ NOTHING = Cure()
 
 
 def cure_of(diagnosis: Diagnosis) -> Cure:
-    """What answers the cause of a verdict; nothing where it has none."""
+    """Returns the answer to the cause of a verdict; NOTHING if it has none."""
     return CURES.get(diagnosis.cause.name, NOTHING) if diagnosis.cause is not None else NOTHING
 
 
 def said_of(cause: Cause) -> str:
-    """What to do about it that is no setting, with the ranks it is about; empty where there is nothing to say."""
+    """Returns the advice on a cause that is not a setting, with the cause's ranks; empty if there is none."""
     ranks = ", ".join(f"rank {rank}" for rank in cause.ranks[:2]) or "the late ranks"
     more = f" and {len(cause.ranks) - 2} more" if len(cause.ranks) > 2 else ""
     return CURES.get(cause.name, NOTHING).said.format(f"{ranks}{more}")
 
 
 def walls_of(diagnosis: Diagnosis) -> set[Wall]:
-    """The walls whose knobs act on what the step is lost to: the verdict's, its cause's, or those too close to tell;
-    empty where nothing is named."""
+    """Returns the walls whose knobs act on the loss: the verdict's, its cause's, or those too close to distinguish.
+
+    Empty if nothing is named.
+    """
     if diagnosis.wall is not Wall.UNDETERMINED:
         return {diagnosis.wall}
     wall = cure_of(diagnosis).wall

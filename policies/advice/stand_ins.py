@@ -1,6 +1,6 @@
-"""Recipes that stand in for one that is not known: each leaves to the fixes what they turn on, split or take back.
+"""Example recipes in place of an unknown one: each leaves to the fixes what they turn on, split or take back.
 
-Their sizes are no advice to anyone; only the knobs that a fix moves from them are told, and sizes stay open.
+Only the knobs that a fix moves from them are shown; their sizes are not advice, and sizes stay open.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ _ON_CPUS = (
 
 @cache
 def stand_ins(*, on_cpu: bool) -> tuple[Recipe, ...]:
-    """Recipes of GPUs or of CPU ranks, to be asked one after the other."""
+    """Returns example recipes of GPUs or of CPU ranks, to be tried in order."""
     return tuple(recipe_from(Source(name="stand-in", data=dict(data))) for data in (_ON_CPUS if on_cpu else _ON_GPUS))

@@ -1,4 +1,5 @@
-"""Where candidates come from: `layouts` (the legal space of `plan`), `neighbours` (single moves around the incumbent,
-and pairs of them), `cures` (fixes and settings that the surrogate has no opinion on), `fitting` (sets of fixes that
-fit).
+"""Sources of candidates, one module each.
+
+`layouts` (the legal space of `plan`), `neighbours` (single moves around the incumbent, and pairs of them),
+`unmodelled` (fixes and settings that the surrogate cannot predict), `fitting` (sets of fixes that fit).
 """

@@ -1,4 +1,4 @@
-"""A candidate: a legal recipe with its predicted gain, how likely it fits, and whose opinion that is."""
+"""A candidate: a legal recipe with its predicted gain, its P(fits), and the source of the prediction."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ RECOMPUTE_LADDER = (None, "selective", "full")  # least first
 
 
 class Opinion(StrEnum):
-    """Who predicts a candidate's gain."""
+    """The source of a candidate's predicted gain."""
 
     SURROGATE = "surrogate"  # closed forms calibrated by this study
-    TRACE = "trace"  # a traced loss that a fix claims to give back, where the surrogate sees no change
-    PUBLISHED = "published"  # what one setting has brought elsewhere, likewise
+    TRACE = "trace"  # a traced loss that a fix claims to give back, if the surrogate predicts no change
+    PUBLISHED = "published"  # the published effect of one setting, if the surrogate predicts no change
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """What a fix claims of the incumbent's trace: `claimed_us` of a step on `wall`, of which at most `bound` (a
-    fraction of throughput) can be gained."""
+    """A fix's claim on the incumbent's trace.
+
+    `claimed_us` of a step on `wall`, of which at most `bound` (a fraction of throughput) can be gained.
+    """
 
     fix: Fix
     wall: Wall
@@ -47,7 +49,7 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The published effect of moving one knob, of which at most `bound` (log throughput; inf: no trace) can come."""
+    """The published effect of moving one knob; at most `bound` (log throughput; inf: no trace) can be gained."""
 
     knob: Knob
     effect: Effect
@@ -56,9 +58,12 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One recipe that may come next. While nothing runs `log_step` is of seconds and `log_gain` is None; else
-    `log_step` is over the incumbent's and `log_gain` its negative. `deviation` is that of `log_step`; `noise` is what a
-    busy machine adds to the log ratio of two bursts. Candidates are ranked by `score`."""
+    """One recipe that may be tried next; candidates are ranked by `score`.
+
+    While nothing runs `log_step` is of seconds and `log_gain` is None; else `log_step` is over the incumbent's and
+    `log_gain` its negative. `deviation` is that of `log_step`; `noise` is what a busy machine adds to the log ratio
+    of two bursts.
+    """
 
     recipe: Recipe
     opinion: Opinion = Opinion.SURROGATE
@@ -71,7 +76,7 @@ class Candidate:
     score: float
     claimed: Claimed | None = None
     published: Published | None = None
-    paired: bool = False  # two moves at once, looked at when no single one is worth a burst
+    paired: bool = False  # two moves at once, considered if no single one is worth a burst
 
     @property
     def is_lost_in_noise(self) -> bool:
@@ -82,14 +87,17 @@ class Candidate:
 
     @property
     def gains(self) -> tuple[float, float, float]:
-        """(expected, low, high) as fractions of throughput, with the 90 % interval of what will be measured. Something
-        must run."""
+        """Returns (expected, low, high) as fractions of throughput, with the 90 % interval of what will be measured.
+
+        Requires an incumbent that runs.
+        """
         assert self.log_gain is not None
         return gain_interval(self.log_gain, self.deviation, self.noise)
 
     @property
     def prediction(self) -> tuple[float, float | None, float | None, float]:
-        """(gain, low, high, bound) as fractions of throughput; low and high are None where only a claim is known."""
+        """Returns (gain, low, high, bound) as fractions of throughput; low and high are None if only a claim is
+        known."""
         assert self.log_gain is not None
         if self.claimed is not None:
             return math.expm1(self.log_gain), None, None, self.claimed.bound
@@ -104,14 +112,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A table of N candidates with their scores; `recipe` writes one row out, None where a rule then forbids it."""
+    """A table of N candidates with their scores; `recipe` writes one row out, None if a rule then forbids it."""
 
     table: Candidates
     scores: Scores
     recipe: Callable[[int], Recipe | None]
 
     def candidate(self, row: int, recipe: Recipe, *, runs: bool) -> Candidate:
-        """Makes the candidate of a row; `runs` tells whether there is an incumbent to gain over."""
+        """Makes the candidate of a row; `runs` is true if there is an incumbent to gain over."""
         log_step = float(self.scores.log_step[row])
         return Candidate(
             recipe=recipe,
@@ -136,8 +144,11 @@ def best_first(groups: Sequence[Group], avoid: Avoid, *, runs: bool) -> Iterator
 
 
 def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, runs: bool) -> Iterator[Candidate]:
-    """Yields the candidates of all groups by ascending key ([N] a group), each recipe once; none that is to be avoided
-    or whose gain would be lost in the noise. A row is written out only when it is reached."""
+    """Yields the candidates of all groups by ascending key ([N] per group), each recipe once.
+
+    Leaves out what is to be avoided and gains that would be lost in the noise. Writes a row out only when it is
+    reached.
+    """
     offsets = np.cumsum([0, *(group.table.count for group in groups)])
     seen: set[str] = set()
     for at in np.argsort(np.concatenate(keys), kind="stable"):
@@ -153,8 +164,10 @@ def in_order(groups: Sequence[Group], keys: Sequence[Floats], avoid: Avoid, *, r
 
 
 def preferred(found: Sequence[Candidate]) -> Candidate:
-    """Returns the candidate with the highest score or, of those predicted to be as fast and as sure to fit, the one
-    with the least offload, model parallelism and recompute. Candidates are given best first."""
+    """Returns the candidate with the highest score, or an equal one with less offload, model parallelism and recompute.
+
+    Equal: predicted to be as fast and as sure to fit.
+    """
     first = max(found, key=lambda each: each.score)
     equal = [
         each

@@ -1,8 +1,8 @@
-"""What single settings have brought elsewhere: the prediction for a knob that no closed form covers.
+"""Published effects of single settings: the prediction for a knob that no closed form covers.
 
-`effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) with the value that
-gained, where one did, and the precision, where it gained in one only; and one row for all others, `*`. Published gains
-were of machines and versions that are not ours, most of them of several settings at once: the spreads are wide.
+`effects.csv` has a row for a knob that was published (sources: ids of benchmarks/data/effects.csv) with the value
+that gained, if one did, and the precision, if it gained in one only; and one row for all others, `*`. Published
+gains were measured on other machines and versions, most of them of several settings at once: the spreads are wide.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ OTHERS = "*"
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Of moving one knob to `value` (None: anywhere): mean and standard deviation of the gain in log throughput, before
-    any burst."""
+    """The effect of moving one knob to `value` (None: any value), before any burst.
+
+    Mean and standard deviation of the gain in log throughput.
+    """
 
     value: Any = None
     precision: str | None = None
@@ -35,7 +37,7 @@ class Effect:
 
     @property
     def low(self) -> float:
-        """End of the 90 % interval, as a fraction of throughput."""
+        """Returns the low end of the 90 % interval, as a fraction of throughput."""
         return math.expm1(self.gain - Z_90 * self.spread)
 
     @property
@@ -43,11 +45,11 @@ class Effect:
         return math.expm1(self.gain + Z_90 * self.spread)
 
     def expected_improvement(self, *, at_most: float) -> float:
-        """Returns the expected improvement of log throughput, where at most `at_most` can come of it."""
+        """Returns the expected improvement of log throughput, if at most `at_most` can be gained."""
         return self._above(0.0) - self._above(max(at_most, 0.0))
 
     def _above(self, floor: float) -> float:
-        """Expected excess over `floor`, where there is one."""
+        """Returns the expected excess over `floor`; 0 if that is infinite."""
         if math.isinf(floor):
             return 0.0
         z, normal = (self.gain - floor) / self.spread, NormalDist()
@@ -70,8 +72,11 @@ def effects() -> dict[str, Effect]:
 
 
 def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
-    """Of moving the knob from where it is: its own effect towards the value that gained, its reverse away from it, else
-    that of all others, as on CPU ranks: nothing was published of them."""
+    """Returns the effect of moving a knob from its value in the recipe.
+
+    The knob's own effect towards the value that gained, its reverse away from it, else that of all other knobs, as
+    on CPU ranks, for which nothing was published.
+    """
     others, was = effects()[OTHERS], recipe.knob(knob)
     found = _published(recipe, knob)
     if found is None or recipe.hardware.is_cpu:
@@ -87,7 +92,7 @@ def effect_of(recipe: Recipe, knob: str, to: Any) -> Effect:
 
 
 def gained(recipe: Recipe, knob: str) -> bool:
-    """Whether the recipe has the switch as it gained elsewhere: no burst is paid to see what comes without it."""
+    """Returns true if the knob has its published best value: no burst is spent on measuring without it."""
     found = _published(recipe, knob)
     if found is None or not (found.value is True or isinstance(found.value, str)):
         return False
@@ -95,6 +100,6 @@ def gained(recipe: Recipe, knob: str) -> bool:
 
 
 def _published(recipe: Recipe, knob: str) -> Effect | None:
-    """The knob's row, where it holds for the recipe's precision."""
+    """Returns the knob's row, if it applies to the recipe's precision."""
     found = effects().get(knob)
     return found if found is not None and found.precision in (None, recipe.training.precision) else None

@@ -1,8 +1,8 @@
 """Candidates that make a recipe fit: the cheapest set of fixes that is predicted to fit, in one step.
 
 A uniform-cost search over sets of fixes, each taken at most once and in the phase's order; the cost of a set is the
-step time that its fixes are known to cost. Every set is predicted whole, so memory need not fall with every fix. When
-no set is predicted to fit, the likeliest are tried a few times, and then the phase ends.
+step time that its fixes are known to cost. Every set is predicted as a whole, so memory need not fall with every
+fix. If no set is predicted to fit, those with the highest P(fits) are tried a few times, and then the phase ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ HOPELESS_TRIALS = int(constant("hopeless_trials"))
 
 @dataclass(frozen=True, kw_only=True)
 class FitSet:
-    """A set of fixes on top of the recipe that does not fit, and P(fits) of what it makes; `surely` where that is
-    enough."""
+    """A set of fixes on top of the recipe that does not fit, and its P(fits); `surely` if that is enough."""
 
     recipe: Recipe
     fixes: tuple[Fix, ...]
@@ -44,8 +43,10 @@ class FitSet:
 
 
 def cheapest_fit(know: Knowledge) -> FitSet | None:
-    """Returns the next recipe on the way to one that fits: offloading in the last resort, the likeliest where none
-    surely fits; None when nothing is left to try."""
+    """Returns the next recipe on the way to one that fits; None if nothing is left to try.
+
+    Offloads only as a last resort; takes the highest P(fits) if none confidently fits.
+    """
     sets: list[FitSet] = []
     for names in (FITTING, FITTING + LAST_RESORTS):
         sets = []

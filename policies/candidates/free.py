@@ -22,7 +22,8 @@ LEFT_ON: Mapping[str, Any] = ALWAYS | {
 
 
 def gives_up(incumbent: Recipe, recipe: Recipe) -> bool:
-    """Returns whether all that a recipe changes on GPUs is to leave out what costs nothing or has gained elsewhere."""
+    """Returns true if all that a recipe changes, on GPUs, is to leave out settings that cost nothing or gained
+    elsewhere."""
     left = (
         gained(incumbent, knob) or (knob in LEFT_ON and LEFT_ON[knob] == was)
         for knob, (was, _) in incumbent.diff(recipe).items()

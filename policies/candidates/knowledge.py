@@ -1,4 +1,4 @@
-"""What one decision knows: the incumbent, all trials, the surrogate fitted to them, what to avoid, the noise.
+"""The input of one decision: the incumbent, all trials, the surrogate fitted to them, what to avoid, the noise.
 
 Rebuilt from the trials at each decision, so that a resumed study decides as the first run would have.
 """
@@ -34,17 +34,16 @@ class Knowledge:
 
     @property
     def recipe(self) -> Recipe:
-        """The incumbent's recipe."""
         return self.incumbent.recipe
 
     @property
     def runs(self) -> bool:
-        """Whether the incumbent has run: gains are over it."""
+        """Returns true if the incumbent has run: gains are relative to it."""
         return throughput(self.incumbent) is not None
 
     @property
     def needs_room(self) -> bool:
-        """Whether the incumbent ran out of memory, or ended above its limit."""
+        """Returns true if the incumbent ran out of memory, or ended above its limit."""
         if self.incumbent.status is Status.OOM:
             return True
         peak, limit = self.situation.peak_gib, self.situation.limit_gib
@@ -52,18 +51,18 @@ class Knowledge:
 
     @property
     def noise(self) -> float:
-        """Relative half-spread of repeated bursts."""
+        """Returns the relative half-spread of repeated bursts."""
         return Noise(trials=self.trials).half_spread()
 
     @property
     def min_fit(self) -> float:
-        """P(fits) that a burst needs."""
+        """Returns P(fits) that a burst needs."""
         return min_fit_probability(self.trials)
 
     @property
     def min_fit_unmodelled(self) -> float:
-        """P(fits) asked of a change that the surrogate cannot see: confident, or as likely as the incumbent, which
-        ran."""
+        """Returns P(fits) required of a change that the surrogate cannot predict: confident, or that of the
+        incumbent, which ran."""
         return min(CONFIDENT_FIT_PROBABILITY, float(self.surrogate.memory.fits(tabulate([self.recipe]))[0]))
 
     def chance(self, fix: Fix) -> float:
@@ -73,8 +72,10 @@ class Knowledge:
         return (fix.chance * CHANCE_PSEUDO_TRIALS + paid) / (CHANCE_PSEUDO_TRIALS + len(verdicts))
 
     def has_cores(self, recipe: Recipe) -> bool:
-        """Returns whether a rank has a core for each of its threads; where cores are not known, whether it asks for no
-        more threads than the incumbent."""
+        """Returns true if a rank has a core for each of its threads.
+
+        If cores are not known: if it uses no more threads than the incumbent.
+        """
         outcome = self.situation.outcome
         if outcome is not None and outcome.cores_per_rank is not None:
             return not self.situation.oversubscribes(recipe)

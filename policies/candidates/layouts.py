@@ -1,8 +1,9 @@
-"""Candidates from the legal space of `plan`: every layout with every setting, carrying what the incumbent has won.
+"""Candidates from the legal space of `plan`: every layout with every setting, keeping the incumbent's gains.
 
-A step to another layout must not give back what single settings have won, and what costs nothing is not worth a burst
-of its own. Knobs that `plan` does not vary stand as in the incumbent where they were tried by themselves or even out
-the experts' load; where a layout refuses one, it goes without. On GPUs `free.FREE` is switched on.
+A step to another layout must not give back what single settings have gained, and settings that cost nothing are not
+worth a burst of their own. Knobs that `plan` does not vary keep the incumbent's values if they were tried by
+themselves or even out the experts' load; a layout that refuses one goes without it. On GPUs `free.FREE` is switched
+on.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def all_that_fit(
 
 def carrying(space: Search, given: Recipe, incumbent: Recipe, surrogate: Surrogate) -> Search:
     """Copies the incumbent's values for knobs that `plan` does not vary into every row of the space of the recipe as
-    `given`; on CPUs garbage is collected rarely where that is predicted to pay."""
+    `given`.
+
+    On CPUs garbage is collected rarely if that is predicted to pay.
+    """
     table, on_cpu = space.finals.candidates, given.hardware.is_cpu
     moved = {knob: to for knob, (_, to) in given.diff(incumbent).items() if knob not in table.columns}
     kept = moved if on_cpu else {knob: to for knob, to in moved.items() if knob in EVENS_EXPERTS or _won_alone(knob)}
@@ -97,8 +101,7 @@ def _rare_collection_pays(incumbent: Recipe, surrogate: Surrogate) -> bool:
 
 
 def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: float) -> Integers:
-    """Returns the rows to score: the fastest that are likely to fit and not refused, the likeliest to fit where none
-    is."""
+    """Returns the rows to score: the fastest that are likely to fit and not refused; if none is, by P(fits)."""
     means, fits = surrogate.time.means(table) - np.log(avoid.trust(table)), surrogate.memory.fits(table)
     accepted = ~avoid.refused_rows(table)
     likely = np.flatnonzero((fits >= min_fit) & accepted)
@@ -108,8 +111,7 @@ def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: 
 
 
 def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[str], avoid: Avoid) -> Recipe | None:
-    """Returns a row as it would run: with FREE where it acts, and without what it carries along and its layout
-    refuses."""
+    """Returns a row as it would run: with FREE where it acts, and without copied values that its layout refuses."""
     recipe = written_out(recipe)
     for finding in check(recipe) if carried else ():
         if finding.suggestion and carried.issuperset(finding.suggestion):

@@ -1,8 +1,8 @@
 """Candidates around the incumbent: single moves along every decision, and pairs of them.
 
-A decision's options are knob changes that a person would make in the same breath (recompute's four knobs, TP with
-sequence parallel); every knob with values to try in the knob table (`tries`) is a decision by itself. They reach what
-`plan` does not vary. Options that the rules refuse by themselves are left out.
+A decision's options are knob changes that are made together (recompute's four knobs, TP with sequence parallel);
+every knob with values to try in the knob table (`tries`) is a decision by itself. They include what `plan` does not
+vary. Options that the rules refuse by themselves are left out.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ def _interleaving(recipe: Recipe) -> list[KnobChanges]:
 
 
 def _groups(recipe: Recipe) -> list[KnobChanges]:
-    """More micro batches through a chunk before the next has its turn: fewer waits, more held."""
+    """Returns options to send more micro batches through a chunk before the next one: less waiting, more memory."""
     pp = recipe.parallelism.pipeline_model_parallel_size
     return [{"microbatch_group_size_per_vp_stage": count} for count in (None, 2 * pp)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One decision: `knobs` say where a recipe stands on it; an option may change others along with them."""
+    """One decision: `knobs` give a recipe's current option; an option may change others along with them."""
 
     knobs: tuple[str, ...]
     options: Callable[[Recipe], list[KnobChanges]]
 
 
 def _alone(knob: str) -> Decision:
-    """A knob by itself, at the values of its row in the knob table."""
+    """Returns the decision of a knob by itself, at the values of its row in the knob table."""
     return Decision(knobs=(knob,), options=lambda recipe: [{knob: value} for value in KNOBS[knob].tries])
 
 
@@ -122,7 +122,7 @@ DECISIONS |= {
 
 
 def moves(recipe: Recipe) -> Iterator[Move]:
-    """Yields every legal single move from a recipe, each recipe once a decision."""
+    """Yields every legal single move from a recipe, each recipe once per decision."""
     for name, decision in DECISIONS.items():
         seen = {recipe.digest()}
         for changes in decision.options(recipe):
@@ -140,7 +140,7 @@ def moves_of_fixes(situation: Situation) -> Iterator[Move]:
 
 
 def moves_of(fix: Fix, situation: Situation) -> Iterator[Move]:
-    """Yields the legal moves that a fix makes, in its order of preference; none where it does not apply."""
+    """Yields the legal moves that a fix makes, in its order of preference; none if it does not apply."""
     if fix.precondition(situation) is not None:
         return
     for changes in fix.changes(situation):
@@ -152,7 +152,8 @@ def moves_of(fix: Fix, situation: Situation) -> Iterator[Move]:
 def neighbours(
     incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group | None:
-    """Returns the moves `near` the incumbent that the surrogate can tell from it, scored; None where there are none."""
+    """Returns the moves `near` the incumbent that the surrogate can distinguish from it, scored; None if there are
+    none."""
     modelled = modelled_moves(incumbent, near, surrogate)
     return _scored([move.recipe for move in modelled], incumbent, surrogate, avoid, min_fit) if modelled else None
 
@@ -168,7 +169,7 @@ def moves_that_fit(near: Sequence[Move], surrogate: Surrogate, *, min_fit: float
 def pairs(
     incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate, avoid: Avoid, *, min_fit: float
 ) -> Group | None:
-    """Returns all pairs of the PAIRED_NEIGHBOURS most promising moves, scored; None where there are none."""
+    """Returns all pairs of the PAIRED_NEIGHBOURS most promising moves, scored; None if there are none."""
     single = [m for m in modelled_moves(incumbent, near, surrogate) if avoid.refusal(m.recipe) is None]
     if len(single) < 2:
         return None
@@ -184,8 +185,11 @@ def pairs(
 
 
 def modelled_moves(incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate) -> list[Move]:
-    """Drops moves that the surrogate cannot distinguish from the incumbent: they would seem to promise as much as it is
-    unsure of the incumbent. Also drops those that only give up what costs nothing or gained elsewhere."""
+    """Drops moves that the surrogate cannot distinguish from the incumbent.
+
+    Their expected improvement would only be the surrogate's uncertainty of the incumbent. Also drops those that only
+    give up what costs nothing or gained elsewhere.
+    """
     single = [move for move in near if not gives_up(incumbent, move.recipe)]
     if not single:
         return []
@@ -194,7 +198,7 @@ def modelled_moves(incumbent: Recipe, near: Sequence[Move], surrogate: Surrogate
 
 
 def is_modelled(incumbent: Recipe, recipes: Sequence[Recipe], surrogate: Surrogate) -> Flags:
-    """Returns bool[N]: recipes that the closed form or the kernel tells from the incumbent."""
+    """Returns bool[N]: recipes that the closed form or the kernel distinguishes from the incumbent."""
     table = tabulate([incumbent, *recipes])
     where, log_steps = features(table), surrogate.time.means(table)
     found: Flags = (where[1:] != where[0]).any(axis=1) | (np.abs(log_steps[1:] - log_steps[0]) >= UNMODELLED_LOG_STEP)

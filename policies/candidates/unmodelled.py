@@ -1,8 +1,7 @@
-"""Candidates that the surrogate has no opinion on: fixes by what they claim of the trace, settings by published
-effects.
+"""Candidates that the surrogate cannot predict: fixes by their claims on the trace, settings by published effects.
 
-A fix claims a share of a traced loss; a single setting has a row of `effects.csv`, and no more can come of it than the
-walls it acts on could give back.
+A fix claims a share of a traced loss; a single setting has a row of `effects.csv`, and its gain is bounded by the
+walls it acts on.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ PUBLISHED_RELIABILITY = constant("published_reliability")
 
 
 def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
-    """Returns the fixes of a phase that claim more of the incumbent's trace than the noise, where the surrogate sees no
-    change. One that acts on a cause which the surrogate does not model counts in full, others as published."""
+    """Returns the fixes of a phase that claim more of the incumbent's trace than the noise.
+
+    Only those for which the surrogate predicts no change. One that acts on a cause which the surrogate does not
+    model counts in full, others as published.
+    """
     if know.situation.analysis is None:
         return []
     waits = {part for part, us in know.situation.of_no_wall.items() if us > 0}
@@ -45,8 +47,11 @@ def claimed_fixes(know: Knowledge, phase: Phase) -> list[Candidate]:
 
 
 def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
-    """Returns every legal new value of every knob by itself that the surrogate sees no change in, with its published
-    effect; less what has lost that way already, and what would be lost in the noise."""
+    """Returns every legal new value of every single knob for which the surrogate predicts no change, with its published
+    effect.
+
+    Leaves out what has lost that way already, and what would be lost in the noise.
+    """
     single = [
         (KNOBS[move.decision], move.changes[move.decision], move.recipe)
         for move in near
@@ -59,7 +64,7 @@ def settings(know: Knowledge, near: Sequence[Move]) -> list[Candidate]:
 
 
 def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
-    """Returns what a fix claims of the incumbent's trace; None where that is nothing, or within the noise."""
+    """Returns a fix's claim on the incumbent's trace; None if it is nothing, or within the noise."""
     situation = know.situation
     found = fix.claimed_us(situation) if fix.claims and situation.analysis is not None else None
     if found is None or gain_of(found[1], situation.step_us) <= know.noise:
@@ -70,7 +75,7 @@ def claim_of(fix: Fix, know: Knowledge) -> Claimed | None:
 
 
 def _first(fix: Fix, know: Knowledge) -> Recipe | None:
-    """Returns the first of a fix's recipes that nothing speaks against."""
+    """Returns the first of a fix's recipes that is not to be avoided."""
     for recipe in (move.recipe for move in moves_of(fix, know.situation)):
         moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
         lost = know.avoid.lost_by(know.recipe, moved) or know.avoid.undone_by(moved)
@@ -80,7 +85,7 @@ def _first(fix: Fix, know: Knowledge) -> Recipe | None:
 
 
 def _unmodelled(know: Knowledge, recipes: Sequence[Recipe]) -> set[str]:
-    """Returns the digests of the recipes whose step the closed form sees no change in, and that fit as surely as the
+    """Returns the digests of recipes whose step the closed form predicts unchanged, and that have the P(fits) of the
     incumbent."""
     if not recipes:
         return set()
@@ -108,7 +113,7 @@ def _candidate(know: Knowledge, recipe: Recipe, claim: Claimed, *, traced: bool)
 
 
 def _gain(know: Knowledge, claim: Claimed) -> float:
-    """Returns the gain to expect of a claim (fraction of throughput): as often as the fix has paid."""
+    """Returns the expected gain of a claim (fraction of throughput), weighted by how often the fix has paid."""
     return gain_of(claim.claimed_us * know.chance(claim.fix), know.situation.step_us)
 
 
@@ -118,7 +123,7 @@ def _is_lost(know: Knowledge, claim: Claimed) -> bool:
 
 
 def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe) -> Candidate | None:
-    """Returns one knob at another value; None where its effect is likely to stay inside the noise."""
+    """Returns the candidate of one knob at another value; None if its effect is likely to stay within the noise."""
     effect, bound, noise = effect_of(know.recipe, knob.name, value), _bound(know, knob), know.surrogate.time.noise
     most = effect.gain + Z_90 * effect.spread
     if effect.high <= know.noise or is_lost_in_noise(noise, expected=effect.gain, most=most):
@@ -139,7 +144,7 @@ def _setting(know: Knowledge, knob: Knob, value: object, recipe: Recipe) -> Cand
 
 
 def _bound(know: Knowledge, knob: Knob) -> float:
-    """Returns what the largest of its walls could give, as log throughput; inf without a trace."""
+    """Returns the most that the largest of the knob's walls could give, as log throughput; inf without a trace."""
     situation = know.situation
     if situation.analysis is None:
         return math.inf

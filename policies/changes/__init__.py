@@ -1,1 +1,1 @@
-"""Knob changes that belong together: degrees of parallelism, recompute, switches; and how to recognise a change."""
+"""Knob changes that belong together: degrees of parallelism, recompute, switches; and recognising a change."""

@@ -1,8 +1,8 @@
-"""Changing a degree of parallelism together with the knobs that must follow it.
+"""Changes a degree of parallelism together with the knobs that must follow it.
 
-Each function lists knob changes in order of preference. Whether one is legal is for `trainer.recipe.rules`; what
-stands here is what a person would change in the same breath (sequence parallel with TP, VPP and the split of the
-layers with PP, the expert tensor degree with EP).
+Each function lists knob changes in order of preference. `trainer.recipe.rules` decides which are legal; the changes
+here are those made together (sequence parallel with TP, VPP and the split of the layers with PP, the expert tensor
+degree with EP).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEGREES = {
 
 
 def larger(recipe: Recipe, degree: str) -> list[int]:
-    """Degrees above the current one that the ranks can hold, nearest first (powers of two times it)."""
+    """Returns degrees above the current one that the ranks can hold, nearest first (powers of two times it)."""
     now = int(recipe.knob(DEGREES[degree]))
     sizes = []
     while (now := now * 2) <= recipe.world_size:
@@ -31,13 +31,14 @@ def larger(recipe: Recipe, degree: str) -> list[int]:
 
 
 def smaller(recipe: Recipe, degree: str) -> list[int]:
-    """Degrees below the current one, smallest first: the least model parallelism is what is wanted."""
+    """Returns degrees below the current one, smallest first: the least model parallelism is preferred."""
     now = int(recipe.knob(DEGREES[degree]))
     return [size for size in range(1, now) if now % size == 0]
 
 
 def with_tp(recipe: Recipe, size: int) -> list[KnobChanges]:
-    """Sequence parallel follows TP (MoE with TP needs it); the experts stay whole first, split like TP second."""
+    """Returns TP changes; sequence parallel follows TP (MoE with TP needs it); first with whole experts, then split
+    like TP."""
     changes: KnobChanges = {DEGREES["tp"]: size, "sequence_parallel": size > 1}
     if size == 1:
         changes["tp_comm_overlap"] = False
@@ -50,7 +51,7 @@ def with_tp(recipe: Recipe, size: int) -> list[KnobChanges]:
 
 
 def with_pp(recipe: Recipe, size: int) -> list[KnobChanges]:
-    """VPP is kept where it stays legal, else dropped with the overlap that needs it."""
+    """Returns PP changes; VPP is kept where it stays legal, else dropped with the overlap that needs it."""
     plain: KnobChanges = {DEGREES["pp"]: size, VPP: None, "overlap_p2p_comm": False}
     kept: KnobChanges = {DEGREES["pp"]: size}
     chunks = layout_of(recipe).vpp if size > 1 else 1
@@ -59,41 +60,44 @@ def with_pp(recipe: Recipe, size: int) -> list[KnobChanges]:
 
 
 def with_vpp(recipe: Recipe, chunks: int) -> list[KnobChanges]:
-    """An interleaved pipeline of the PP there is."""
+    """Returns changes to an interleaved pipeline at the current PP."""
     changes: KnobChanges = {VPP: chunks, "overlap_p2p_comm": True}
     return [changes | split for split in splits(recipe, layout_of(recipe).pp, chunks)]
 
 
 def splits(recipe: Recipe, pp: int, vpp: int) -> list[KnobChanges]:
-    """How the layers come to lie in PP·VPP stages: evenly where they divide, else by a layout. A recipe whose ends
-    are counted or filled otherwise keeps that where it can."""
+    """Returns changes that split the layers into PP·VPP stages: evenly if they divide, else by a layout.
+
+    A recipe that counts embedding and loss as layers, or has other first and last stages, keeps that if possible.
+    """
     model = recipe.architecture
     even = model.num_layers % (pp * vpp) == 0
     texts = [None] if even else balanced_layouts(model, recipe.training.seq_length, pp=pp, vpp=vpp)[:1]
-    laid: list[KnobChanges] = [{LAYOUT: text} if text != recipe.knob(LAYOUT) else {} for text in texts]
+    changes: list[KnobChanges] = [{LAYOUT: text} if text != recipe.knob(LAYOUT) else {} for text in texts]
     if not any(recipe.knob(name) for name in UNEVEN):
-        return laid
-    return [{}, *(change | no_uneven(recipe) for change in laid)]
+        return changes
+    return [{}, *(change | no_uneven(recipe) for change in changes)]
 
 
 def laid_evenly(recipe: Recipe) -> list[KnobChanges]:
-    """Layers laid over the stages by what they cost, where the pipeline is interleaved or they do not divide."""
+    """Returns layouts of the layers by their cost, if the pipeline is interleaved or they do not divide."""
     layout = layout_of(recipe)
     if layout.pp == 1:
         return []
     texts = balanced_layouts(recipe.architecture, recipe.training.seq_length, pp=layout.pp, vpp=layout.vpp)
-    return [{LAYOUT: text, VPP: None} for text in texts if not _lies_so(recipe, text)]
+    return [{LAYOUT: text, VPP: None} for text in texts if not _has_layout(recipe, text)]
 
 
-def _lies_so(recipe: Recipe, text: str) -> bool:
-    """Written out or not: without a layout every stage has as many layers."""
+def _has_layout(recipe: Recipe, text: str) -> bool:
+    """Returns true if the recipe already has this layout, explicitly or by an even split."""
     if recipe.knob(LAYOUT) is not None or any(recipe.knob(name) for name in UNEVEN):
         return bool(text == recipe.knob(LAYOUT))
     return "m" not in text and len({stage.count("t") for stage in pipeline_stages(text)}) == 1
 
 
 def with_ep(recipe: Recipe, size: int) -> list[KnobChanges]:
-    """EP=1 leaves nothing to dispatch: its overlaps go, and expert TP must equal TP (replicas would drift apart)."""
+    """Returns EP changes; EP=1 needs no dispatch: its overlaps go, and expert TP must equal TP (replicas would drift
+    apart)."""
     if size > 1:
         return [{DEGREES["ep"]: size}, {DEGREES["ep"]: size, "expert_tensor_parallel_size": 1}]
     return [

@@ -1,7 +1,7 @@
-"""What a fix is: one known cure for a wall, as data the policy ranks and the report explains.
+"""A fix: one known cure for a wall, as data that the policy ranks and the report explains.
 
-A file in `policies/fixes` defines one `FIX`. Its `page` is shown in the documentation, by `diagnose`
-and in the report. What it promises is bounded by the diagnosis: a claim is a fraction of a wall's recoverable time.
+A file in `policies/fixes` defines one `FIX`. Its `page` is shown in the documentation, by `diagnose` and in the
+report. Its gain is bounded by the diagnosis: a claim is a fraction of a wall's recoverable time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.recipe import Recipe
 
 KnobChanges = dict[str, Any]
 
-# Which causes the analyzers report inside a wall (`WallFinding.parts`) belong together for a fix.
+# Causes inside a wall (`WallFinding.parts`) that belong together for a fix.
 EP = EP_KINDS
 TP = ("tp",)
 CP = ("cp",)
@@ -33,7 +33,7 @@ LAUNCHES = (
     "operators",
     "python",
     "outside_calls",
-)  # what the host does between kernels, and less of which would do
+)  # host activities between kernels that a fix can reduce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A fix explained to people: plain text, code between backticks, without line breaks."""
+    """A fix explained to users: plain text, code between backticks, without line breaks."""
 
     summary: str  # the fix in one sentence
     what: str  # what it is, by its knobs
@@ -63,7 +63,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What in the trace after the burst shows that the fix acted: a measure that must move by `at_least`.
+    """The evidence in the trace after the burst that the fix acted: a measure that must move by `at_least`.
 
     `moves` is -1 (falls) or +1 (rises). A measure that is absent or too small before (under 0.5 % of the step)
     proves nothing either way.
@@ -74,7 +74,7 @@ class Proof:
     at_least: float = 0.05
 
     def missing(self, before: Situation, after: Situation) -> str | None:
-        """Why the trace says that nothing happened; None when it acted or cannot be told."""
+        """Returns why the trace shows that the fix did not act; None if it acted or the trace does not show it."""
         measure = MEASURES[self.measure]
         was, now = measure.of(before), measure.of(after)
         if was is None or now is None or was < measure.floor(before):
@@ -88,10 +88,13 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """One cure. `changes` lists knob changes in order of preference; the policy takes the first that is legal,
-    not frozen, new and predicted to fit. `matches` recognises the fix between a recipe before and one after by its
-    `knobs`, whatever else moved. `slowdown` is what it costs in step time when used only to save memory;
-    `chance` how often it has paid where its wall stood (both from the named sources)."""
+    """One cure.
+
+    `changes` lists knob changes in order of preference; the policy takes the first that is legal, not frozen, new
+    and predicted to fit. `matches` recognises the fix between a recipe before and one after by its `knobs`, whatever
+    else moved. `slowdown` is its cost in step time when used only to save memory; `chance` how often it has paid for
+    its wall (both from the named sources).
+    """
 
     name: str
     title: str
@@ -111,13 +114,17 @@ class Fix:
         return tuple(dict.fromkeys(claim.wall for claim in self.claims))
 
     def bound_us(self, situation: Situation, wall: Wall) -> float:
-        """R: all that the wall could give, with what is part of no wall (the bubble) where the fix acts on it."""
+        """Returns R: all that the wall could give back, and losses outside the walls (the bubble) if the fix acts on
+        them."""
         parts = {part for claim in self.claims for part in claim.parts if claim.wall is wall}
         outside = (us for part, us in situation.of_no_wall.items() if part in parts)
         return situation.recoverable_us(wall) + max(outside, default=0.0)
 
     def claimed_us(self, situation: Situation) -> tuple[Wall, float] | None:
-        """The wall it gives most back on, and how much: claims on a wall add up to at most its R, walls do not."""
+        """Returns the wall it gives most back on, and how many µs; None if it claims nothing.
+
+        Claims on one wall add up to at most its R; claims on several walls do not add up.
+        """
         by_wall = {
             wall: min(
                 sum(claim.us(situation) for claim in self.claims if claim.wall is wall),
@@ -130,7 +137,7 @@ class Fix:
 
 
 def gain_of(recovered_us: float, step_us: float) -> float:
-    """Throughput gained when a step of `step_us` gives `recovered_us` back: T/(T-R) - 1."""
+    """Returns the throughput gained when a step of `step_us` gives `recovered_us` back: T/(T-R) - 1."""
     if step_us <= 0 or recovered_us <= 0:
         return 0.0
     left = max(step_us - recovered_us, 0.01 * step_us)  # a step never vanishes

@@ -1,6 +1,6 @@
-"""From knob changes to a recipe the policy may propose, or the reason why it may not.
+"""Makes a recipe the policy may propose from knob changes, or gives the reason why it may not.
 
-Never a frozen knob, never a knob whose effect on training exceeds what the recipe allows, never a recipe that
+Refuses frozen knobs, knobs whose effect on training exceeds what the recipe allows, and recipes that
 `trainer.legality` calls an error.
 """
 
@@ -21,7 +21,8 @@ class Refusal:
 
 
 def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
-    """The recipe with these changes, or why it is refused. Knobs that keep their value do not count as changed."""
+    """Returns the recipe with these changes, or why it is refused. Knobs that keep their value do not count as
+    changed."""
     moved = {knob: value for knob, value in changes.items() if recipe.knob(knob) != value}
     if not moved:
         return Refusal(reason="the recipe has it already")
@@ -37,7 +38,7 @@ def derive(recipe: Recipe, changes: dict[str, Any]) -> Recipe | Refusal:
 
 
 def numerics_of(changes: dict[str, Any]) -> Numerics:
-    """The strongest label among the changed knobs: `NUMERICS` runs from least to most."""
+    """Returns the strongest label among the changed knobs: `NUMERICS` is ordered from least to most."""
     labels = [KNOBS[knob].numerics for knob in changes]
     return max(labels, key=NUMERICS.index, default=NUMERICS[0])
 

@@ -1,6 +1,6 @@
-"""Recognising a change between two recipes, and the knobs that follow another knob.
+"""Recognises a change between two recipes, and the knobs that follow another knob.
 
-A matcher says whether its change was made between a recipe before and one after, whatever else moved.
+A matcher is true if its change was made between a recipe before and one after, whatever else moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Matcher = Callable[[Recipe, Recipe], bool]
 _SPLIT = (LAYOUT, VPP, *UNEVEN, "overlap_p2p_comm", "microbatch_group_size_per_vp_stage")
 _OFFLOADED_OPTIMIZER = ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
 _HYBRIDEP = ("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "USE_MNNVL")
-# Knobs that follow another one: they belong to its change, and are taken back with it
+# Knobs that follow another one: they belong to its change, and are reverted with it
 FOLLOWERS: dict[str, tuple[str, ...]] = {
     DEGREES["tp"]: ("sequence_parallel", "tp_comm_overlap"),
     DEGREES["ep"]: _HYBRIDEP,
@@ -89,7 +89,7 @@ def more_recompute(before: Recipe, after: Recipe) -> bool:
 
 
 def _size(recipe: Recipe, knob: str) -> float:
-    """Returns a size as it acts: a pipeline layout decides VPP, expert TP that is not written is TP."""
+    """Returns the effective size: a pipeline layout decides VPP, expert TP that is not set equals TP."""
     if knob == VPP:
         return layout_of(recipe).vpp
     if knob == "expert_tensor_parallel_size":

@@ -1,7 +1,8 @@
-"""The rungs of activation recompute, from none to all, that a model offers.
+"""The levels of activation recompute that a model offers, from none to all.
 
-Order by architecture: the attention part first (`mla_up_proj` under MLA, `core_attn` where attention is not
-fused), then `moe_act`, then with `layernorm`, the whole `moe` when the narrow ones do not fit, everything last.
+Order by architecture: the attention part first (`mla_up_proj` under MLA, `core_attn` where attention is not fused),
+then `moe_act`, then with `layernorm`, the whole `moe` when the narrow ones do not fit, everything last.
+
 Source: Megatron-Bridge, skills/nemo-mbridge-perf-moe-optimization-workflow (recompute by architecture).
 """
 
@@ -28,7 +29,8 @@ def selective(*modules: str) -> KnobChanges:
 
 
 def rungs(recipe: Recipe) -> list[KnobChanges]:
-    """From no recompute to full. Fused attention on GPUs already keeps no scores, so `core_attn` is for CPUs."""
+    """Returns the levels from no recompute to full. Fused attention on GPUs already keeps no scores: `core_attn` is
+    for CPUs."""
     model = recipe.architecture
     attention = ("mla_up_proj",) if model.multi_latent_attention else ("core_attn",) if recipe.hardware.is_cpu else ()
     steps: list[tuple[str, ...]] = [attention]
@@ -40,27 +42,26 @@ def rungs(recipe: Recipe) -> list[KnobChanges]:
 
 
 def lighter(recipe: Recipe) -> list[KnobChanges]:
-    """Rungs below the current setting, none first."""
+    """Returns levels below the current setting, none first."""
     here = position(recipe)
     return [rung for at, rung in enumerate(rungs(recipe)) if at < here]
 
 
 def lighter_with_room(recipe: Recipe) -> list[KnobChanges]:
-    """Lighter rungs as they are, then paid for with a half, a quarter, ... of the micro batch."""
+    """Returns lighter levels with the same micro batch, then with a half, a quarter, ... of it to make room."""
     size = recipe.training.micro_batch_size
     smaller = [{"micro_batch_size": size // divisor} for divisor in (2, 4, 8) if size % divisor == 0]
     return [*lighter(recipe), *(rung | paid for paid in smaller for rung in lighter(recipe))]
 
 
 def heavier(recipe: Recipe) -> list[KnobChanges]:
-    """Rungs above the current setting, lightest first; the last is full recompute."""
+    """Returns levels above the current setting, lightest first; the last is full recompute."""
     here = position(recipe)
     return [rung for at, rung in enumerate(rungs(recipe)) if at > here]
 
 
 def position(recipe: Recipe) -> float:
-    """Returns the rung a recipe stands on; modules that are no rung stand half a rung above the last one they
-    contain."""
+    """Returns the level of a recipe; modules between levels are half a level above the last one they contain."""
     granularity = recipe.knob("recompute_granularity")
     ladder = rungs(recipe)
     if granularity is None:

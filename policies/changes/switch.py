@@ -1,4 +1,4 @@
-"""Fixes that turn one knob on: their change, and the words for its being on already."""
+"""Preconditions and changes of fixes that turn one knob on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from policies.situation import Situation
 
 
 def turn_on(knob: str, **also: Any) -> Callable[[Situation], list[KnobChanges]]:
-    """`knob` set to True, with the knobs that must come with it."""
+    """Returns a change that sets `knob` to True, with the knobs that it requires."""
     return lambda situation: [{knob: True, **also}]
 
 
 def unless_on(knob: str, because: Callable[[Situation], str | None] | None = None) -> Callable[[Situation], str | None]:
-    """Does not apply when the knob is on, or for the reason `because` gives."""
+    """Returns a precondition that fails when the knob is on, or for the reason `because` gives."""
 
     def precondition(situation: Situation) -> str | None:
         if situation.knob(knob):

@@ -1,4 +1,4 @@
-"""The known cures, one file a fix, found by being here: `FIXES` maps a file's name to its `FIX`."""
+"""The known cures, one file per fix, found by being in this folder: `FIXES` maps a file's name to its `FIX`."""
 
 from __future__ import annotations
 

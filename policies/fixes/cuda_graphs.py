@@ -15,7 +15,7 @@ def _precondition(situation: Situation) -> str | None:
 
 
 def graph_changes(recipe: Recipe) -> list[KnobChanges]:
-    """Scopes from the one that covers most launches to the narrowest."""
+    """Returns scopes from the one that covers most launches to the narrowest."""
     experts = ("moe_router", "moe_preprocess") if recipe.architecture.num_moe_experts else ()
     scopes = [("attn", *experts), experts] if experts else [("attn",)]
     graphs: KnobChanges = {"cuda_graph_impl": "transformer_engine", "use_te_rng_tracker": True}

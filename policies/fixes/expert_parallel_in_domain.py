@@ -25,7 +25,7 @@ def _changes(situation: Situation) -> list[KnobChanges]:
 
 
 def _matches(before: Recipe, after: Recipe) -> bool:
-    """EP falls from beyond the fast domain into it; CPU ranks have none."""
+    """Returns true if EP falls from beyond the fast domain into it; CPU ranks have none."""
     if after.hardware.is_cpu:
         return False
     domain = after.hardware.nvlink_domain_gpus

@@ -1,1 +1,1 @@
-"""The search: its space of absolute values, the acquisition, what to avoid, and the study of Optuna that is asked."""
+"""The search: its space of absolute values, the acquisition, what to avoid, and the Optuna study that is asked."""

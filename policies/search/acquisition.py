@@ -25,13 +25,16 @@ CONFIDENT_FIT_PROBABILITY = constant("confident_fit_probability")
 FEASIBILITY_POWER = constant("feasibility_power")
 LOSING_DEVIATIONS = constant("losing_deviations")
 NOISE_SHARE = constant("noise_share")
-NEVER = -100.0  # log score of what does not surely fit, beside any log step
+UNSURE_PENALTY = -100.0  # added to the log score of candidates that may not fit: larger than any log step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Of N candidates, [N] each. `log_step` is of seconds while nothing runs, else over the incumbent's; `noise` is
-    what a busy machine adds to the log ratio of two bursts; candidates are ranked by `score`."""
+    """Scores of N candidates, [N] each.
+
+    `log_step` is of seconds while nothing runs, else over the incumbent's; `noise` is what a busy machine adds to
+    the log ratio of two bursts; candidates are ranked by `score`.
+    """
 
     log_step: Floats
     deviation: Floats
@@ -42,17 +45,19 @@ class Scores:
 
 
 def min_fit_probability(trials: Sequence[Trial]) -> float:
-    """Returns the P(fits) that a burst needs: higher after each proposal that ran out of memory, since the surrogate
-    was too confident."""
+    """Returns the P(fits) that a burst needs.
+
+    Higher after each proposal that ran out of memory, since the surrogate was too confident.
+    """
     ran_out = sum(trial.status is Status.OOM and trial.proposal.parent is not None for trial in trials)
     return float(1 - (1 - MIN_FIT_PROBABILITY) * OOM_CAUTION**ran_out)
 
 
 def score_first(table: Candidates, surrogate: Surrogate, avoid: Avoid) -> Scores:
-    """Scores candidates while nothing runs: of those that surely fit the fastest first, then the likeliest to fit."""
+    """Scores candidates while nothing runs: the fastest of those that confidently fit first, then by P(fits)."""
     log_step, deviation = surrogate.time.predict(table)
     fits = surrogate.memory.fits(table)
-    unsure = np.where(fits >= CONFIDENT_FIT_PROBABILITY, 0.0, np.log(np.maximum(fits, 1e-12)) + NEVER)
+    unsure = np.where(fits >= CONFIDENT_FIT_PROBABILITY, 0.0, np.log(np.maximum(fits, 1e-12)) + UNSURE_PENALTY)
     return Scores(
         log_step=log_step,
         deviation=deviation,
@@ -82,7 +87,7 @@ def score(table: Candidates, incumbent: ClosedForm, surrogate: Surrogate, avoid:
 
 
 def unscored(count: int) -> Scores:
-    """Returns the scores of candidates of which nothing was asked but that they should fit."""
+    """Returns neutral scores of candidates that only have to fit."""
     nothing = np.zeros(count)
     certain = np.ones(count)
     return Scores(
@@ -96,8 +101,10 @@ def unscored(count: int) -> Scores:
 
 
 def is_lost_in_noise(noise: float, *, expected: float, most: float) -> bool:
-    """Returns whether two bursts whose log ratio has standard deviation `noise` would hardly show the expected log gain
-    of a candidate, nor the largest that it could have."""
+    """Returns true if a candidate's expected log gain, and its largest possible one, are hard to see in two bursts.
+
+    `noise` is the standard deviation of the log ratio of two bursts.
+    """
     band = Z_90 * noise
     return expected < NOISE_SHARE * band and most < band
 

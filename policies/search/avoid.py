@@ -1,9 +1,9 @@
-"""What not to try: one memory of everything that was tried, refused, failed or brought nothing.
+"""Remembers what not to try: everything that was tried, refused, failed or brought nothing.
 
 All of it is rebuilt from the trials at each decision. A *refusal* is a cause for which the trainer of this machine
-would not start: a knob's value that no recipe that got further has had. Where there are several, what the trainer said
-names it (`sequence parallel is not supported by torch LayerNorm`), or a second refusal with the same words has fewer of
-them in common; until then only recipes with all of them are refused.
+would not start: a knob's value that no recipe that got further has had. Among several such values, the cause is the
+one that the trainer's message names (`sequence parallel is not supported by torch LayerNorm`), or those that a
+second refusal with the same message has in common; until then only recipes with all of them are refused.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from trainer.recipe.knobs import KNOBS
 
 REFUSED_BY_TRAINER = (FailureKind.CONFIG, FailureKind.IMPORT)
 BEFORE_A_STEP = (None, BurstPhase.START, BurstPhase.INIT)
-# Knobs beside which a number is refused, until the trainer has refused it twice or has named it
+# Knobs with whose values a number is refused, until the trainer has refused it twice or has named it
 LAYOUT = (*(name for name, knob in KNOBS.items() if knob.section == "parallelism"), "micro_batch_size")
-BATCH = ("micro_batch_size", "global_batch_size")  # named beside others that they have to divide: never alone at fault
+BATCH = ("micro_batch_size", "global_batch_size")  # named with the sizes they must divide: never alone at fault
 COMMON_WORDS = frozenset({"moe", "use", "size", "model", "type", "num", "impl", "enable"})  # parts of many knobs' names
-SHORTEST_VALUE = 5  # letters of a value that is looked for in what the trainer said
+SHORTEST_VALUE = 5  # letters of a value that is searched for in the trainer's message
 SUSPECT_DISCOUNT = constant("suspect_discount")
 UNCLEAR_NOISE = constant("unclear_noise")
-_INACTIVE = object()  # the value of a knob that cannot act beside the others
+_INACTIVE = object()  # the value of a knob that has no effect with the others' values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class TrainerRefusal:
 
 
 class Avoid:
-    """Everything that speaks against a burst, from the trials of a study."""
+    """Evidence against bursts, from the trials of a study."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = tuple(trials)
@@ -94,8 +94,10 @@ class Avoid:
 
     @cached_property
     def _suspects(self) -> list[dict[str, Any]]:
-        """Returns, for every recipe that failed for another reason than memory, its values that no recipe that ran has
-        had; where several failed in the same words, those that they have in common."""
+        """Returns, for every recipe that failed other than by memory, its values that no recipe that ran has had.
+
+        If several failed with the same message, those that they have in common.
+        """
         ran = [trial.recipe for trial in self._trials if trial.status is Status.OK]
         causes: dict[str, list[dict[str, Any]]] = {}
         for trial in self._trials:
@@ -107,8 +109,11 @@ class Avoid:
     # --- changes of the incumbent --------------------------------------------------------------------------
     def lost_by(self, incumbent: Recipe, changes: Mapping[str, Any]) -> Trial | None:
         """Returns a trial that made these changes, or a smaller step of the one knob in the same direction, without a
-        gain. An OOM does not count: the memory surrogate knows how much room there is now. Where noise is so large that
-        a measurement proves nothing, only what was rejected counts."""
+        gain.
+
+        An OOM does not count: the memory surrogate knows how much room there is now. If noise is so large that a
+        measurement proves nothing, only rejected trials count.
+        """
         return next(
             (trial for trial in self._trials if self._lost(trial) and _repeats(trial, incumbent, changes)), None
         )
@@ -129,13 +134,15 @@ class Avoid:
 
     # --- patience ------------------------------------------------------------------------------------------
     def without_gain(self, counts: Callable[[Trial], bool]) -> int:
-        """Returns how many trials in a row, last of all, `counts` and brought no gain."""
+        """Returns how many trials in a row, up to the last, `counts` and brought no gain."""
         return without_gain(self._trials, counts)
 
 
 def without_gain(trials: Sequence[Trial], counts: Callable[[Trial], bool]) -> int:
-    """Returns how many trials of the search in a row, last of all, `counts` and brought no gain. Trials of the fit
-    phase are no search: they are skipped."""
+    """Returns how many trials of the search in a row, up to the last, `counts` and brought no gain.
+
+    Skips trials of the fit phase, which are not part of the search.
+    """
     searched = (trial for trial in reversed(trials) if trial.proposal.phase is not Phase.FIT)
     return sum(1 for _ in takewhile(lambda trial: counts(trial) and not trial.accepted, searched))
 
@@ -171,7 +178,8 @@ def _repeats(trial: Trial, incumbent: Recipe, changes: Mapping[str, Any]) -> boo
 
 # --- refusals by the trainer ------------------------------------------------------------------------------------
 def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
-    """Returns one refusal a cause, in the order in which they were learned; none while no recipe has got to a step."""
+    """Returns one refusal per cause, in the order in which they were learned; none while no recipe has got to a
+    step."""
     further = [trial.recipe for trial in trials if _got_further(trial)]
     if not further:
         return ()
@@ -183,7 +191,7 @@ def refusals_of(trials: Sequence[Trial]) -> tuple[TrainerRefusal, ...]:
 
 
 def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) -> Iterator[TrainerRefusal]:
-    """Yields what trials refused in the same words have in common; what each has, where that is nothing."""
+    """Yields the values that trials refused with the same message have in common; if none, those of each trial."""
     suspects = [_suspects_of(trial.recipe, further) for trial, _ in refused]
     common = [knob for knob in suspects[0] if all(knob in others for others in suspects)]
     groups = [list(range(len(refused)))] if common else [[at] for at in range(len(refused))]
@@ -194,7 +202,7 @@ def _learned(refused: Sequence[tuple[Trial, str]], further: Sequence[Recipe]) ->
         }
         if narrowed := _narrowed(values, evidence):
             yield TrainerRefusal(
-                values=_beside_layout(narrowed, trial, evidence), trial=trial.number, evidence=evidence
+                values=_within_layout(narrowed, trial, evidence), trial=trial.number, evidence=evidence
             )
 
 
@@ -214,7 +222,7 @@ def _acting(recipe: Recipe, knob: str) -> Any:
 
 
 def _narrowed(values: dict[str, tuple[Any, ...]], evidence: str) -> dict[str, tuple[Any, ...]]:
-    """Returns the knobs that the trainer named, all where it named none."""
+    """Returns the knobs that the trainer named, all if it named none."""
     return {knob: each for knob, each in values.items() if _names(evidence, knob, each)} or values
 
 
@@ -227,8 +235,8 @@ def _names(evidence: str, knob: str, values: Sequence[Any]) -> bool:
     return any(len(text) >= SHORTEST_VALUE and text in run_together for text in texts)
 
 
-def _beside_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: str) -> dict[str, tuple[Any, ...]]:
-    """Confines a number that was refused once, and is not named, to the layout in which it was."""
+def _within_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: str) -> dict[str, tuple[Any, ...]]:
+    """Confines a number that was refused once, and is not named, to the layout in which it was refused."""
     if len(values) > 1:
         return values
     ((knob, seen),) = values.items()
@@ -239,8 +247,10 @@ def _beside_layout(values: dict[str, tuple[Any, ...]], trial: Trial, evidence: s
 
 
 def _refusing(trial: Trial) -> Failure | None:
-    """Returns why its trainer would not start; None for every other end. A trial without a burst broke a rule of
-    ours."""
+    """Returns the failure with which the trainer refused to start; None for every other end.
+
+    A trial without a burst broke a rule of this program, not of the trainer.
+    """
     failures = [outcome.failure for outcome in trial.outcomes if outcome.failure]
     if trial.status is not Status.FAILED or not trial.bursts or not failures:
         return None
@@ -249,7 +259,7 @@ def _refusing(trial: Trial) -> Failure | None:
 
 
 def _got_further(trial: Trial) -> bool:
-    """Returns whether it took a step, or tried to: whatever ended it then, its trainer took the recipe."""
+    """Returns true if the trial took a step, or tried to: however it ended then, its trainer accepted the recipe."""
     return any(each.failure is None or each.failure.phase not in BEFORE_A_STEP for each in trial.outcomes)
 
 

@@ -1,10 +1,10 @@
-"""The search of a study, by Optuna: one study, told every trial and asked in every phase. The only file that imports
+"""The search of a study by Optuna: one study, given every trial and asked in every phase. The only file that imports
 Optuna.
 
 A study of a tuning run is rebuilt from its trials at each decision and seeded by seed and trial number, so that a
-resumed run asks the same. What is told is the recipe that ran, as a point of the study's `Space`; running out of memory
-is a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`, `gp`
-and `random` sample the whole space, and their point is taken to the nearest candidate.
+resumed run asks the same. Optuna gets the recipe that ran, as a point of the study's `Space`; running out of memory
+is a completed, infeasible trial. The default sampler maximises the acquisition over the phase's candidates; `tpe`,
+`gp` and `random` sample the whole space, and their point is taken to the nearest candidate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Distributions: TypeAlias = "dict[str, optuna.distributions.BaseDistribution]"
 
 
 class HasRecipe(Protocol):
-    """A candidate, as far as the search knows it."""
+    """The part of a candidate that the search uses."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -36,8 +36,8 @@ class HasRecipe(Protocol):
 
 C = TypeVar("C", bound=HasRecipe)
 SURROGATE = "surrogate"
-STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base stand for the rest of exploration (judged)
-UNKNOWN_EXCESS = 0.1  # peak over limit minus one, where a recipe ran out and nothing says by how much (judged)
+STARTUP_TRIALS = 4  # of a sampler's random start: the fit phase and the base replace the rest of exploration (judged)
+UNKNOWN_EXCESS = 0.1  # peak over limit minus one, if a recipe ran out and the excess is not known (judged)
 
 
 def ask(
@@ -50,11 +50,11 @@ def ask(
     sampler: str,
     seed: int,
 ) -> C | None:
-    """Asks the study of `trials` for the next candidate of a phase; None where there is none.
+    """Asks the study of `trials` for the next candidate of a phase; returns None if there is none.
 
-    `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields all
-    of the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random. The same arguments give
-    the same answer.
+    `candidates` are the phase's best, of which `pick` returns the one with the best acquisition; `nearest` yields
+    all of the phase's by their distance from a point. `sampler` is surrogate, tpe, gp or random. The same arguments
+    give the same answer.
     """
     import optuna
 
@@ -132,8 +132,10 @@ def _other_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
 def _study(
     space: Space, trials: Sequence[Trial], distributions: Distributions, sampler: optuna.samplers.BaseSampler
 ) -> optuna.Study:
-    """Returns a study that was told every trial: log throughput, the slowest so far for one that ran out of memory; a
-    trial that failed otherwise says nothing."""
+    """Returns a study with every trial: log throughput; the slowest so far for one that ran out of memory.
+
+    Leaves out trials that failed otherwise.
+    """
     import optuna
 
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -158,9 +160,11 @@ def _study(
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedTrial:
-    """A trial for Optuna's own tools. `knobs` are those that vary in the study, the same for every trial;
-    `tokens_per_s` is None for one that failed for another reason than memory; `excess` is peak over limit, minus
-    one."""
+    """A trial for Optuna's own tools.
+
+    `knobs` are those that vary in the study, the same for every trial; `tokens_per_s` is None for one that failed
+    for another reason than memory; `excess` is peak over limit, minus one.
+    """
 
     knobs: Mapping[str, Any]
     tokens_per_s: float | None
@@ -172,8 +176,11 @@ class ExportedTrial:
 
 
 def write_study(path: Path, name: str, trials: Sequence[ExportedTrial]) -> None:
-    """An Optuna study of that name in a new SQLite file, to be read by `optuna.load_study`: every trial, in order; what
-    ran out of memory is complete and infeasible, what failed otherwise is failed."""
+    """Writes an Optuna study of that name to a new SQLite file, to be read by `optuna.load_study`.
+
+    Every trial, in order: those that ran out of memory are complete and infeasible, those that failed otherwise
+    failed.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -209,7 +216,7 @@ def _frozen(trial: ExportedTrial, distributions: Distributions) -> optuna.trial.
 
 
 def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
-    """Numbers keep their order; whatever else, and numbers beside null, are named values."""
+    """Returns an integer distribution for numbers, which keep their order; else a categorical one."""
     import optuna
 
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
@@ -218,5 +225,5 @@ def _distribution(values: Sequence[Any]) -> optuna.distributions.BaseDistributio
 
 
 def _plain(value: Any) -> Any:
-    """Lists as text: Optuna keeps single values."""
+    """Returns lists as text: Optuna keeps single values."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else value

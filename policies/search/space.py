@@ -1,8 +1,8 @@
 """The search space of a study, as axes of absolute values that stay fixed while it runs.
 
-A point gives the value of every axis; every recipe that can be tried has one. Sizes are numbers, knobs that only make
-sense together (recompute's four) are one axis, and a value that no option has counts as OTHER. The study's sampler
-turns the axes into its own distributions.
+A point gives the value of every axis; every recipe that can be tried has one. Sizes are numbers, knobs that only
+make sense together (recompute's four) are one axis, and a value that is not an option counts as OTHER. The study's
+sampler turns the axes into its own distributions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trainer.recipe.layout import sizes_of
 OTHER = "another value"
 LAYOUT = ("TP", "PP", "VPP", "CP", "EP", "ETP")  # as `sizes_of` orders them
 BATCH = "micro batch"
-# Knobs of one axis each that are not sizes, and only mean something together
+# Knobs of one axis each that are not sizes, and have a meaning only together
 TOGETHER: dict[str, tuple[str, ...]] = {
     "recompute": ("recompute_granularity", "recompute_modules", "recompute_method", "recompute_num_layers"),
     "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
     "CUDA graphs": ("cuda_graph_impl", "cuda_graph_scope"),
 }
-SIZED = (  # knobs that the sizes stand for
+SIZED = (  # knobs that the sizes represent
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),
     *("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size"),
 )
@@ -65,11 +65,11 @@ class Space:
 
     @cached_property
     def axes(self) -> dict[str, Size | Choice]:
-        """Every axis by name, sizes first."""
+        """Returns every axis by name, sizes first."""
         return {**self.sizes, **self.choices}
 
     def point(self, recipe: Recipe) -> Point:
-        """Returns where a recipe lies."""
+        """Returns the point of a recipe."""
         sizes = dict(zip((*LAYOUT, BATCH), (*sizes_of(recipe), recipe.training.micro_batch_size), strict=True))
         found: dict[str, Value] = {axis: min(int(sizes[axis]), size.high) for axis, size in self.sizes.items()}
         for axis, choice in self.choices.items():
@@ -78,7 +78,7 @@ class Space:
         return found
 
     def distance(self, table: Candidates, point: Point) -> Floats:
-        """Returns how far every row of a table lies from a point, [N]: doublings of sizes, and 1 for each other
+        """Returns the distance of every row of a table from a point, [N]: doublings of sizes, and 1 for each other
         choice."""
         total = np.zeros(table.count)
         columns = dict(
@@ -93,8 +93,7 @@ class Space:
 
 
 def space_of(base: Recipe, legal: Candidates) -> Space:
-    """Returns the space of a study: every value of the `legal` table, of the base and of the knob table's values to
-    try."""
+    """Returns the space of a study: every value of the `legal` table, of the base, and of the knob table's `tries`."""
     knobs: dict[str, tuple[str, ...]] = dict(TOGETHER)
     grouped = {*SIZED, *FOLLOWING, *(name for group in TOGETHER.values() for name in group)}
     varied = [name for name, knob in KNOBS.items() if name not in grouped and (name in legal.columns or knob.tries)]

@@ -1,4 +1,4 @@
-"""What a study learned of its cluster, factor by factor in units: by the tables, and now with an interval."""
+"""The factors a study learned of its cluster, in units: by the tables, and now with an interval."""
 
 from __future__ import annotations
 

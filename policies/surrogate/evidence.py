@@ -1,4 +1,4 @@
-"""What a trial measured, in the estimate's own parts: the step, its parts by traced rank, peaks, an OOM.
+"""The evidence of a trial, in the estimate's own parts: the step, its parts by traced rank, peaks, an OOM.
 
 Times are seconds of an average traced step or, for the whole step, of the median measured one.
 """
@@ -31,9 +31,12 @@ class RankParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What one trial measured. `step_s` is None where nothing was; `peak_gib` is by pipeline rank, empty where it was
-    not measured; `denied_gib` is what the allocator could not hold when a rank ran out of memory, `outside_gib` the
-    most that a rank's GPU held outside the allocator in any burst; None where not known."""
+    """The measurements of one trial.
+
+    `step_s` is None if nothing was measured; `peak_gib` is by pipeline rank, empty if it was not measured;
+    `denied_gib` is the size the allocator could not hold when a rank ran out of memory, `outside_gib` the most that
+    a rank's GPU held outside the allocator in any burst; None if not known.
+    """
 
     number: int
     recipe: Recipe
@@ -49,7 +52,7 @@ class Evidence:
 
 
 BEFORE_THE_STEPS = (BurstPhase.START, BurstPhase.INIT)
-GARBAGE = "garbage_collection"  # of what a host does
+GARBAGE = "garbage_collection"  # a host activity
 STRETCHED_DEVIATION = constant("stretched_deviation")  # at e-fold stretch; with the root of the log below
 QUIET_CPU_DEVIATION = constant("quiet_cpu_deviation")
 
@@ -91,13 +94,16 @@ def _outside_gib(outcome: Outcome) -> float | None:
     failure = outcome.failure
     if failure is not None and failure.phase in BEFORE_THE_STEPS:
         return None
-    said = failure.outside_gib if failure is not None else None
-    return max(outcome.outside_gib, default=said)
+    reported = failure.outside_gib if failure is not None else None
+    return max(outcome.outside_gib, default=reported)
 
 
 def _deviation(trial: Trial) -> float:
-    """Returns the relative deviation of a burst's median: from its steps, at least that of pinned nodes. On CPU ranks
-    busy neighbours slow whole bursts, which adds a deviation that grows with how much they stretch the steps."""
+    """Returns the relative deviation of a burst's median: from its steps, at least that of pinned nodes.
+
+    On CPU ranks busy neighbours slow whole bursts, which adds a deviation that grows with how much they stretch the
+    steps.
+    """
     ran = [outcome for outcome in trial.outcomes if outcome.ok]
     errors = [PINNED, *(median_error(outcome.step_us) for outcome in ran)]
     if not trial.recipe.hardware.is_cpu:
@@ -149,8 +155,7 @@ def _peaks(trial: Trial) -> tuple[float, ...]:
 
 
 def _traced(trial: Trial, step_s: float | None) -> tuple[RankParts, ...]:
-    """Returns the parts of every traced rank. On CPU ranks, which the profiler slows, they are scaled to the measured
-    step."""
+    """Returns the parts of every traced rank; on CPU ranks, which the profiler slows, scaled to the measured step."""
     if trial.analysis is None or step_s is None:
         return ()
     times = {time.rank: time for time in trial.analysis.ranks}
@@ -166,23 +171,28 @@ def _traced(trial: Trial, step_s: float | None) -> tuple[RankParts, ...]:
 
 
 def _seconds(trace: TraceReport, time: RankTime | None, *, as_long: float | None) -> dict[str, float]:
-    """Returns seconds by part; time waiting for other ranks is the part `waiting`. `as_long` is the step time to scale
-    to on CPU ranks, None on GPUs."""
+    """Returns seconds by part; time waiting for other ranks is the part `waiting`.
+
+    `as_long` is the step time to scale to on CPU ranks, None on GPUs.
+    """
     steps = [step for step in trace.steps if step.name not in trace.warm_up] or trace.steps
     mean = {name: sum(map(read, steps)) / len(steps) / 1e6 for name, read in PARTS.items()}
     for kind, us in time.waiting_by_kind.items() if time else ():
         for name in WAITED.get(kind, ()):
             mean[name] = max(mean[name] - us / 1e6, 0.0)
         mean["waiting"] += us / 1e6 if kind != "pp" else 0.0
-    if as_long is None:  # the form of GPUs has no collections apart
+    if as_long is None:  # the closed form for GPUs has no separate garbage collection
         return mean | {"host": mean["host"] + mean["gc"], "gc": 0.0}
     length = sum(step.duration_us for step in steps) / len(steps) / 1e6
     return {name: seconds * as_long / length for name, seconds in merge_cpu_parts(mean).items()}
 
 
 def merge_cpu_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges parts that the trace of a CPU rank cannot tell apart: forward is classified by NVTX range, backward by
-    operator alone, so all matrix products are one part and permutation counts as memory-bound work."""
+    """Merges parts that the trace of a CPU rank cannot distinguish.
+
+    Forward is classified by NVTX range, backward by operator alone, so all GEMMs are one part and permutation counts
+    as memory-bound work.
+    """
     zero = parts["gemm"] * 0.0
     products = parts["gemm"] + parts["grouped"] + parts["attention"]
     merged = {"gemm": products, "memory_bound": parts["memory_bound"] + parts["permute"]}
@@ -194,8 +204,8 @@ def _classes(*names: str) -> Callable[[Partition], float]:
 
 
 def _memory_bound(step: Partition) -> float:
-    told = ("gemm", "grouped_gemm", "attention", "router", "quantise", "recompute", "optimizer")
-    return step.compute_us - _classes(*told)(step)
+    classified = ("gemm", "grouped_gemm", "attention", "router", "quantise", "recompute", "optimizer")
+    return step.compute_us - _classes(*classified)(step)
 
 
 def _garbage(step: Partition) -> float:

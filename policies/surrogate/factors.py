@@ -1,7 +1,8 @@
 """The factors on the constants of the step-time model that bursts calibrate, one row of `factors.csv` each.
 
 A factor is a number θ with mean 0 before any burst and standard deviation `spread`: constants on a log scale are
-multiplied by exp(θ), shares on a logit scale stay between 0 and 1, and to what is plainly 0 in the table θ is added.
+multiplied by exp(θ), shares on a logit scale stay between 0 and 1, and to constants that are 0 in the table θ is
+added.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trainer.estimate.time.constants import Constants, constants
 from trainer.recipe.hardware import Hardware
 from trainer.recipe.tables import read_table
 
-SHARE_EPSILON = 1e-4  # how near to 0 or 1 a share on the logit scale starts
+SHARE_EPSILON = 1e-4  # least distance of a share on the logit scale from 0 and 1
 
 
 class Scale(StrEnum):
@@ -43,7 +44,7 @@ class Factor:
 
 @cache
 def factors() -> tuple[Factor, ...]:
-    """Returns the factors in the table's order; a pattern that ends in a dot stands for every name with that prefix."""
+    """Returns the factors in the table's order; a pattern that ends in a dot matches every name with that prefix."""
     return tuple(
         Factor(
             name=row["name"],

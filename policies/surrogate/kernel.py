@@ -1,6 +1,6 @@
-"""The kernel over recipes, and Gaussian processes with it: how much one recipe's residual says about another's.
+"""The kernel over recipes, and Gaussian processes with it: the correlation of two recipes' residuals.
 
-Two recipes are the closer the fewer doublings lie between their sizes and the fewer settings differ.
+It is higher the fewer doublings separate their sizes and the fewer settings differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 from policies.constants import constant
 from trainer.estimate.candidates import Candidates, Floats
 
-# Sizes as they act: a pipeline layout decides the chunks of a rank, and expert TP that is not written is TP
+# Effective sizes: a pipeline layout decides the chunks of a rank, and expert TP that is not set equals TP
 SIZES: tuple[Callable[[Candidates], Floats], ...] = (
     lambda candidates: candidates.tp,
     lambda candidates: candidates.pp,
@@ -25,8 +25,8 @@ SIZES: tuple[Callable[[Candidates], Floats], ...] = (
     lambda candidates: candidates.number("micro_batch_size", none=1.0),
     lambda candidates: candidates.number("threads_per_rank", none=1.0),
 )
-# log of the kernel that is lost where a setting differs: fitted to what single moves left unexplained on the seen
-# scenarios of benchmarks.policy
+# decrease of the kernel's log if a setting differs: fitted to the residuals of single moves on the seen scenarios of
+# benchmarks.policy
 SETTINGS = {
     "recompute_granularity": 0.05,
     "recompute_modules": 0.05,

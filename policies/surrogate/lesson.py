@@ -1,4 +1,4 @@
-"""What one study passes on to another. Kept free of heavy imports for the journal's reader."""
+"""A study's knowledge for use by another one. Kept free of heavy imports for the journal's reader."""
 
 from __future__ import annotations
 

@@ -67,8 +67,10 @@ OUTSIDE_RECIPE_SPREAD = constant("outside_recipe_spread")
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySurrogate:
-    """The posterior: mean and covariance of φ (GROUPS, then outside the allocator), and the process `residual` over
-    what they leave of the measured peaks."""
+    """The posterior: mean and covariance of φ (GROUPS, then outside the allocator), and the process `residual`.
+
+    The process is over the residuals of the measured peaks.
+    """
 
     limit_gib: float | None
     mean: Floats
@@ -109,7 +111,7 @@ class MemorySurrogate:
 
 
 def _grouped(candidates: Candidates, table: MemoryTable) -> Floats:
-    """[G, N, P] GiB."""
+    """Returns the GiB of each group, [G, N, P]."""
     shape = (candidates.count, candidates.stages.exists.shape[1])
     return np.stack([np.broadcast_to(group.gib(candidates, table), shape) for group in GROUPS.values()])
 
@@ -156,12 +158,12 @@ def _limit_met(evidence: Sequence[Evidence], limit_gib: float | None) -> float |
     if limit_gib is None or not denied:
         return limit_gib
     ran = [each for each in evidence if each.peak_gib]
-    met = [(each.denied_gib or 0.0) + beside for each, beside in zip(denied, _beside(denied), strict=True)]
-    held = [max(each.peak_gib) + beside for each, beside in zip(ran, _beside(ran), strict=True)]
-    return min(limit_gib, max([min(met), *held]))
+    denied_totals = [(each.denied_gib or 0.0) + outside for each, outside in zip(denied, _outside(denied), strict=True)]
+    peaks = [max(each.peak_gib) + outside for each, outside in zip(ran, _outside(ran), strict=True)]
+    return min(limit_gib, max([min(denied_totals), *peaks]))
 
 
-def _beside(evidence: Sequence[Evidence]) -> list[float]:
+def _outside(evidence: Sequence[Evidence]) -> list[float]:
     """Returns the GiB outside the allocator of each: as measured, else by the estimate."""
     rows = memory_of(tabulate([each.recipe for each in evidence])).outside_gib if evidence else np.zeros(0)
     return [each.outside_gib or float(gib) for each, gib in zip(evidence, rows, strict=True)]
@@ -174,7 +176,7 @@ def _bounds(mean: Floats, spread: Floats) -> list[tuple[float, float]]:
 
 
 class _Observed:
-    """What the bursts observed: peaks by pipeline rank, and on which side of the limit each recipe was."""
+    """The observations of the bursts: peaks by pipeline rank, and whether each recipe was over the limit."""
 
     def __init__(self, evidence: Sequence[Evidence], limit_gib: float | None) -> None:
         self.candidates = tabulate([each.recipe for each in evidence])
@@ -184,14 +186,14 @@ class _Observed:
         self.measured = np.array([bool(each.peak_gib) for each in evidence])
         self.died = np.array([each.out_of_memory for each in evidence])
         self.outside = np.array([each.outside_gib or 0.0 for each in evidence])
-        self.beside = (self.outside > 0) & (self.table.outside_gib > 0)  # where `outside` was measured
+        self.outside_measured = (self.outside > 0) & (self.table.outside_gib > 0)  # where `outside` was measured
         self.peaks = np.full(self.parts.shape[1:], np.nan)
         for row, each in enumerate(evidence):
             self.peaks[row, : len(each.peak_gib)] = each.peak_gib
         self.deviation = np.sqrt(DISCREPANCY**2 + NOISE**2)
 
     def errors(self, phi: Floats) -> Floats:
-        """Returns log of measured over predicted peak, [M, P]; the mean of the row where a rank was not measured."""
+        """Returns log of measured over predicted peak, [M, P]; the mean of the row if a rank was not measured."""
         predicted = np.where(self.measured[:, None], _peaks(self.parts, phi), 1.0)
         errors = np.log(self.peaks / np.maximum(predicted, 1e-9))
         known = np.isfinite(errors)
@@ -209,8 +211,8 @@ class _Observed:
         """Returns minus the log likelihood. The ranks of one recipe share their error: they count as one."""
         errors = self.errors(phi)[self.measured]
         cost = 0.5 * (errors**2).mean(axis=1).sum() / self.deviation**2
-        beside = np.log(self.outside[self.beside] / self.table.outside_gib[self.beside])
-        cost += 0.5 * ((beside - phi[-1]) ** 2).sum() / OUTSIDE_RECIPE_SPREAD**2
+        log_ratio = np.log(self.outside[self.outside_measured] / self.table.outside_gib[self.outside_measured])
+        cost += 0.5 * ((log_ratio - phi[-1]) ** 2).sum() / OUTSIDE_RECIPE_SPREAD**2
         if self.limit_gib is None:
             return float(cost)
         over = self._over(phi)
@@ -224,12 +226,14 @@ class _Observed:
         known = np.isfinite(self.peaks) & self.measured[:, None]
         weight = known / np.maximum(known.sum(axis=1, keepdims=True), 1) / self.deviation**2
         found: Floats = np.einsum("gmp,hmp,mp->gh", slopes, slopes, weight)
-        found[-1, -1] += self.beside.sum() / OUTSIDE_RECIPE_SPREAD**2
+        found[-1, -1] += self.outside_measured.sum() / OUTSIDE_RECIPE_SPREAD**2
         if self.limit_gib is None:
             return found
         rows, hottest = np.arange(len(peaks)), peaks.argmax(axis=1)
-        outside = self._beside(phi)
-        moves = np.concatenate([self.parts[:, rows, hottest] * ~self.measured, [outside * ~self.beside]])  # with φ
+        outside = self._outside(phi)
+        moves = np.concatenate(
+            [self.parts[:, rows, hottest] * ~self.measured, [outside * ~self.outside_measured]]
+        )  # with φ
         edge = moves / self._needs(phi) / self._deviations
         sign = np.where(self.died, 1.0, -1.0)
         z = sign * self._over(phi)
@@ -246,12 +250,12 @@ class _Observed:
         """Returns the GiB that the GPU needs, [M]: measured peaks where available, else predicted."""
         predicted = _peaks(self.parts, phi).max(axis=1)
         peak = np.where(self.measured, np.nanmax(np.nan_to_num(self.peaks), axis=1), predicted)
-        needs: Floats = np.maximum(peak + self._beside(phi), 1e-9)
+        needs: Floats = np.maximum(peak + self._outside(phi), 1e-9)
         return needs
 
-    def _beside(self, phi: Floats) -> Floats:
+    def _outside(self, phi: Floats) -> Floats:
         """Returns the GiB outside the allocator, [M]."""
-        return np.where(self.beside, self.outside, self.table.outside_gib * np.exp(phi[-1]))
+        return np.where(self.outside_measured, self.outside, self.table.outside_gib * np.exp(phi[-1]))
 
     @property
     def _deviations(self) -> Floats:

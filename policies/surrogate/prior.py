@@ -1,8 +1,8 @@
 """The prior of the factors before a study's own bursts: the tables, combined with the lessons of other studies.
 
 Another study's cluster is not this one, even with the same GPUs: the spread of its lessons is widened by
-LESSON_EXTRA_SPREAD. Where a lesson lies far outside the table's spread, the table's spread is widened to reach it: a
-link of 40 Mbit/s must not end up halfway to the table's value.
+LESSON_EXTRA_SPREAD. If a lesson is far outside the table's spread, the table's spread is widened to reach it: a link
+of 40 Mbit/s must not end up halfway to the table's value.
 """
 
 from __future__ import annotations

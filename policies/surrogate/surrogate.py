@@ -23,8 +23,11 @@ class Surrogate:
 
 
 def fit_surrogate(trials: Sequence[Trial], *, limit_gib: float | None, prior: Prior | None = None) -> Surrogate:
-    """Fits step time and memory to all trials. `limit_gib` is the memory of a GPU (None: not known), `prior` holds the
-    factors before the study (None: the tables'). Pure."""
+    """Fits step time and memory to all trials. Pure.
+
+    `limit_gib` is the memory of a GPU (None: not known), `prior` holds the factors before the study (None: the
+    tables').
+    """
     evidence = evidence_of(trials)
     with _libraries().limit(limits=1):  # the matrices are small: more threads only wait for each other
         return Surrogate(time=fit_time(evidence, prior), memory=fit_memory(evidence, limit_gib))

@@ -2,10 +2,10 @@
 
     log step(x) = log closed form(x; constants moved by θ) + g(x)
 
-θ has the priors of `factors.csv`; g is what the closed form gets wrong whatever its constants, a Gaussian process over
-the knobs. Every traced part has such a process of its own, so that neither a step nor a part moves θ further than the
-form deserves. θ is the maximum a posteriori (SciPy's least squares), its covariance Laplace's. Shapes: N candidates, F
-factors, M measurements.
+θ has the priors of `factors.csv`; g is the error of the closed form at any constants, a Gaussian process over the
+knobs. Every traced part has such a process of its own, so that neither a step nor a part moves θ further than the
+form deserves. θ is the maximum a posteriori (SciPy's least squares), its covariance Laplace's. Shapes: N candidates,
+F factors, M measurements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.estimate.time.layer_time import imbalance
 from trainer.estimate.time.stage_table import EXPOSED, StageTable
 
 PART_DEVIATION = constant("part_deviation")
-PART_DEVIATIONS = {  # parts that the closed form predicts worse: a rest of others, or decided by two streams (judged)
+PART_DEVIATIONS = {  # parts that the closed form predicts worse: remainders, or determined by two streams (judged)
     "waiting": 0.30,
     "host": 0.20,
     "dp_exposed": 0.30,
@@ -70,7 +70,7 @@ def table_prior() -> Prior:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedForm:
-    """The closed form at N candidates: log seconds a step, [N], slopes by factor, [N, F], and their `features`."""
+    """The closed form at N candidates: log seconds per step, [N], slopes by factor, [N, F], and their `features`."""
 
     mean: Floats
     slopes: Floats
@@ -79,7 +79,7 @@ class ClosedForm:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSurrogate:
-    """The posterior: mean and covariance of the factors, and the process `residual` over what they leave."""
+    """The posterior: mean and covariance of the factors, and the process `residual` over their residuals."""
 
     mean: Floats
     covariance: Floats  # [F, F]
@@ -92,26 +92,29 @@ class TimeSurrogate:
 
     @property
     def noise(self) -> float:
-        """Standard deviation that busy neighbours of CPU ranks add to the log ratio of two bursts; 0 on GPUs."""
+        """Returns the standard deviation that busy neighbours of CPU ranks add to the log ratio of two bursts; 0 on
+        GPUs."""
         if not _on_cpu(self.measured):
             return 0.0
         beyond = max(float(np.median(_noise(self.measured))) ** 2 - PINNED**2, 0.0)
         return float(np.sqrt(2 * beyond))
 
     def means(self, candidates: Candidates) -> Floats:
-        """Returns log seconds a step, [N], by the closed form at the fitted factors, without g: fast, for whole
+        """Returns log seconds per step, [N], by the closed form at the fitted factors, without g: fast, for whole
         tables."""
         return np.log(stages_of(candidates, constants=move_constants(self.theta)).step)
 
     def predict(self, candidates: Candidates) -> tuple[Floats, Floats]:
-        """Returns (mean, standard deviation) of log seconds a step, [N] each."""
+        """Returns (mean, standard deviation) of log seconds per step, [N] each."""
         found = self.closed_form(candidates)
         mean, variance = self.residual.at(found.where)
         return found.mean + mean, self._deviation(found.slopes, variance)
 
     def difference(self, those: ClosedForm, one: ClosedForm) -> tuple[Floats, Floats]:
-        """Returns (mean, standard deviation), [N] each, of log seconds a step minus those of the single row `one`:
-        errors that both share cancel."""
+        """Returns (mean, standard deviation), [N] each, of log seconds per step minus those of the row `one`.
+
+        Errors that both share cancel.
+        """
         mean, variance = self.residual.difference(those.where, one.where)
         return those.mean - one.mean + mean, self._deviation(those.slopes - one.slopes, variance)
 
@@ -151,8 +154,8 @@ def fit_time(evidence: Sequence[Evidence], prior: Prior | None = None) -> TimeSu
     if measured:
         form = _Form(measured)
         mean, spreads = _fitted(form, prior)
-        learnt_constants = move_constants(_named(factors(), mean))
-        residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=learnt_constants).step)
+        fitted_constants = move_constants(_named(factors(), mean))
+        residual = np.log(form.steps) - np.log(stages_of(form.candidates, constants=fitted_constants).step)
         seen = features(form.candidates)
     return TimeSurrogate(
         mean=mean,
@@ -227,8 +230,10 @@ def _slopes(
 
 
 class _Form:
-    """The closed form at the measured recipes beside the measurements, each group of figures whitened by its
-    covariance: several measurements of similar recipes count little more than one."""
+    """The closed form at the measured recipes and the measurements, each group of figures whitened by its covariance.
+
+    So several measurements of similar recipes count little more than one.
+    """
 
     def __init__(self, measured: Sequence[Evidence]) -> None:
         self.candidates = tabulate([each.recipe for each in measured])
@@ -271,8 +276,10 @@ class _Form:
 
 
 def work_of(stages: StageTable, *, moved: float) -> Floats:
-    """Returns the CPU seconds of a mean rank in a step, [N]. gloo moves and reduces its bytes on threads of the rank,
-    which counts with the share `moved`."""
+    """Returns the CPU seconds of a mean rank in a step, [N].
+
+    gloo moves and reduces its bytes on threads of the rank, which counts with the share `moved`.
+    """
     moving = sum((stages.parts[name] for name in EXPOSED), np.zeros(()))
     own = ((stages.busy - moving) / stages.stretch + moved * moving / stages.links_stretch).sum(axis=1)
     once = (stages.optimizer + stages.fixed + stages.gc) / stages.stretch
@@ -281,8 +288,7 @@ def work_of(stages: StageTable, *, moved: float) -> Floats:
 
 
 def parts_at(stages: StageTable, rows: Integers, ranks: Integers, *, load: Floats) -> dict[str, Floats]:
-    """Returns the seconds of PARTS that the trace of a rank with the mean expert load should show, for some rows at
-    some pipeline ranks.
+    """Returns the seconds of PARTS in the trace of a rank with mean expert load, for some rows at some pipeline ranks.
 
     The step is that of the ranks with `load` times the mean; the others wait for them in dispatch and combine.
     """

@@ -1,1 +1,1 @@
-"""The decider, and what it says of its decisions: phases, named fixes, reasons, ideas that were rejected."""
+"""The decider and the explanations of its decisions: phases, named fixes, reasons, ideas that were rejected."""

@@ -1,8 +1,9 @@
 """One decision: the candidates of every phase, and the proposal that is made of the chosen one.
 
-While nothing runs, the fit phase proposes the fastest recipe that surely fits. Then every phase has a share of one
-ranking over the whole legal space: the study's sampler picks the best of its candidates, unless another phase has twice
-as much to offer. A proposal is reduced to the smallest change with its gain and named by the fixes that it is made of.
+While nothing runs, the fit phase proposes the fastest recipe that confidently fits. Then every phase has a share of
+one ranking over the whole legal space: the study's sampler picks the best of its candidates, unless another phase
+has twice as much to offer. A proposal is reduced to the smallest change with its gain and named by the fixes that it
+is made of.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FIRST_CANDIDATES = int(constant("first_candidates"))
 
 
 class Decision:
-    """One decision: what is known, and the candidates of every phase, each worked out when it is first asked for."""
+    """One decision: its input, and the candidates of every phase, each computed on first use."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Decision:
 
     @property
     def near(self) -> list[Move]:
-        """The single moves around the incumbent."""
+        """Returns the single moves around the incumbent."""
         if self._near is None:
             by_digest: dict[str, Move] = {}
             for move in (*self.single_moves, *moves_of_fixes(self.know.situation)):
@@ -67,19 +68,21 @@ class Decision:
 
     @property
     def single_moves(self) -> list[Move]:
-        """The moves that depend on the incumbent's recipe alone."""
+        """Returns the moves that depend on the incumbent's recipe alone."""
         if self._single_moves is None:
             self._single_moves = list(moves(self.know.recipe))
         return self._single_moves
 
     # --- while nothing runs --------------------------------------------------------------------------------
     def first(self) -> Proposal | None:
-        """Returns the fastest recipe that surely fits; a set of fixes where none of the legal space does and the set is
-        likelier to fit."""
+        """Returns the fastest recipe that confidently fits.
+
+        A set of fixes, if no recipe of the legal space does and the set has a higher P(fits).
+        """
         know = self.know
         found = list(islice(self._candidates(), FIRST_CANDIDATES))
         likeliest = found[0].fits if found else 0.0
-        if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` varies nothing that saves in the last resort
+        if likeliest < CONFIDENT_FIT_PROBABILITY:  # `plan` does not vary the last resorts
             fit_set = cheapest_fit(know)
             if fit_set is not None and fit_set.fits > max(likeliest, HOPELESS_FIT_PROBABILITY):
                 return self.fitting(fit_set, ReasonKind.FITS_CHEAPEST)
@@ -104,7 +107,7 @@ class Decision:
 
     # --- after fit -----------------------------------------------------------------------------------------
     def next(self, phase: Phase, seed: int) -> Proposal | None:
-        """Returns what the study's sampler picks for a phase; None where nothing is worth a burst."""
+        """Returns the proposal that the study's sampler picks for a phase; None if nothing is worth a burst."""
         know = self.know
         sampler = know.given.tune.sampler
         if sampler != SURROGATE and self._out_of_patience(phase):
@@ -121,7 +124,7 @@ class Decision:
         )
         if chosen is None:
             return None
-        reduced = smallest(chosen, know) if sampler == SURROGATE else chosen  # a sampled point is a deliberate try
+        reduced = smallest(chosen, know) if sampler == SURROGATE else chosen  # a sampled point is tried as it is
         runner_up = next((each for each in self.ranked if each is not chosen), None)
         return self._proposal(phase, reduced, self._explain.next(reduced, runner_up, sampler))
 
@@ -133,7 +136,8 @@ class Decision:
 
     @property
     def ranked(self) -> list[Candidate]:
-        """The candidates of all phases that may be proposed, the highest score first; the best one in any case."""
+        """Returns the candidates of all phases that may be proposed, the highest score first; the best one in any
+        case."""
         if self._ranked is None:
             found = self._candidates()
             first = next(found, None)
@@ -144,9 +148,11 @@ class Decision:
         return self._ranked
 
     def _worthwhile(self, phase: Phase) -> list[Candidate]:
-        """Returns a phase's candidates that are worth a burst. Those of the surrogate promise PHASE_SHARE of the best
-        of all phases, others as much as the best; in retune there are pairs of moves, where no single one is worth it,
-        and published settings where the surrogate has nothing to offer."""
+        """Returns a phase's candidates that are worth a burst.
+
+        Those of the surrogate promise PHASE_SHARE of the best of all phases, others as much as the best. In retune:
+        pairs of moves, if no single one is worth it, and published settings, if the surrogate has nothing to offer.
+        """
         worth = [each for each in self.ranked if _is_worth_a_burst(each)]
         if phase is Phase.RETUNE and not any(each.opinion is Opinion.SURROGATE for each in worth):
             worth = [*self._pairs(), *worth]
@@ -165,7 +171,7 @@ class Decision:
         return phase_of(self.know, candidate.recipe)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields the candidates that the surrogate has an opinion on, the best first."""
+        """Yields the candidates that the surrogate can predict, the best first."""
         know = self.know
         found = best_first(self._modelled, know.avoid, runs=know.runs)
         return (each for each in found if know.has_cores(each.recipe))
@@ -205,14 +211,16 @@ class Decision:
     def _settings(self) -> list[Candidate]:
         """Returns single settings by published effects, until `tune.patience` of them in a row brought no gain."""
         know = self.know
-        vain = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
-        return settings(know, self.near) if vain < know.recipe.tune.patience else []
+        unsuccessful = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
+        return settings(know, self.near) if unsuccessful < know.recipe.tune.patience else []
 
     def _out_of_patience(self, phase: Phase) -> bool:
-        """Whether `tune.patience` proposals of the phase in a row brought no gain: how a phase ends whose sampler does
-        not say what a burst is worth."""
-        vain = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
-        return vain >= self.know.recipe.tune.patience
+        """Returns true if `tune.patience` proposals of the phase in a row brought no gain.
+
+        It ends a phase whose sampler does not estimate what a burst is worth.
+        """
+        unsuccessful = self.know.avoid.without_gain(lambda trial: trial.proposal.phase is phase)
+        return unsuccessful >= self.know.recipe.tune.patience
 
     def _proposal(self, phase: Phase, chosen: Candidate, reason: Reason) -> Proposal:
         parts = decompose(chosen, self.know)

@@ -1,8 +1,9 @@
-"""A candidate as named fixes: which known fixes its changes are, what each is predicted to give, and which are needed.
+"""Decomposes a candidate into named fixes: which fixes its changes are, each one's predicted gain, which are needed.
 
-Fixes recognise themselves in the change (`Fix.matches`); where several claim a knob, the first of PRECEDENCE has it.
-What no fix claims is a member by itself, under the knob's name. A member's share is the predicted gain that is lost
-when it is taken out, with the knobs that follow it; the interaction is the total less the sum of the shares.
+Fixes recognise themselves in the change (`Fix.matches`); if several claim a knob, the first of PRECEDENCE has it.
+Changes that no fix claims are members by themselves, under the knob's name. A member's share is the predicted gain
+that is lost when it is taken out, with the knobs that follow it; the interaction is the total less the sum of the
+shares.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def members(before: Recipe, after: Recipe) -> list[Member]:
 
 
 def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
-    """Takes knobs and their followers out of what is left, and yields those that were there."""
+    """Removes knobs and their followers from `left`, and yields those that were there."""
     for knob in (*knobs, *(follower for one in knobs for follower in FOLLOWERS.get(one, ()))):
         if knob in left:
             del left[knob]
@@ -87,7 +88,7 @@ def _taken(left: dict[str, None], knobs: Sequence[str]) -> Iterator[str]:
 
 
 def without(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
-    """Returns the recipe after, with a member taken out; None where that is illegal."""
+    """Returns the recipe after, with a member taken out; None if that is illegal."""
     back = {knob: before.knob(knob) for knob in member.knobs}
     if set(back) >= set(before.diff(after)):
         return before
@@ -96,14 +97,17 @@ def without(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
 
 
 def alone(before: Recipe, after: Recipe, member: Member) -> Recipe | None:
-    """Returns the recipe before, with this member alone; None where that is illegal."""
+    """Returns the recipe before, with this member alone; None if that is illegal."""
     derived = derive(before, {knob: after.knob(knob) for knob in member.knobs})
     return None if isinstance(derived, Refusal) else derived
 
 
 def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
-    """Returns the members of a candidate with their predicted shares and, where the incumbent does not fit, the memory
-    that each frees. A member that cannot legally be taken out has the gain that it brings by itself."""
+    """Returns the members of a candidate with their predicted shares.
+
+    If the incumbent does not fit, also the memory that each frees. A member that cannot legally be taken out has the
+    gain that it brings by itself.
+    """
     found, (before, after) = members(know.recipe, candidate.recipe), (know.recipe, candidate.recipe)
     if candidate.opinion is not Opinion.SURROGATE:
         return _by_opinion(candidate, found, know)
@@ -113,7 +117,9 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
     gains = np.expm1(log_gains)
     shares = []
     for row, (member, rest, other) in enumerate(zip(found, rests, others, strict=True), start=2):
-        there, taken = (1, row) if rest is not None else (row, 0)  # what it brings: with it, less without it
+        there, taken = (
+            (1, row) if rest is not None else (row, 0)
+        )  # its gain: the gain with it, less the gain without it
         shares.append(
             FixShare(
                 fix=member.name,
@@ -128,9 +134,12 @@ def decompose(candidate: Candidate, know: Knowledge) -> Decomposition:
 
 
 def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
-    """Returns the smallest change with the candidate's gain: members are taken out one at a time, the least first,
-    while predicted throughput falls by less than REDUCIBLE_LOG_GAIN in all and expected improvement keeps
-    REDUCED_IMPROVEMENT. Kept is what P(fits), a rule, a published effect or a deliberate try needs."""
+    """Returns the smallest change with the candidate's gain.
+
+    Members are taken out one at a time, the least first, while predicted throughput falls by less than
+    REDUCIBLE_LOG_GAIN in all and expected improvement keeps REDUCED_IMPROVEMENT. Members that P(fits), a rule, a
+    published effect or a sampled point needs are kept.
+    """
     if candidate.opinion is not Opinion.SURROGATE:
         return candidate
     found = full = rescored(candidate, candidate.recipe, know)
@@ -140,7 +149,7 @@ def smallest(candidate: Candidate, know: Knowledge) -> Candidate:
 
 
 def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Candidate | None:
-    """Returns the candidate without the member that costs least; None where every one is needed."""
+    """Returns the candidate without the member that costs least; None if every one is needed."""
     parts = members(know.recipe, candidate.recipe)
     options = [without(know.recipe, candidate.recipe, each) for each in parts if not _is_needed(each, candidate.recipe)]
     fresh = [each for each in options if each is not None and not know.avoid.is_out(each)]
@@ -157,8 +166,7 @@ def _next_smaller(candidate: Candidate, full: Candidate, know: Knowledge) -> Can
 
 
 def _is_needed(member: Member, recipe: Recipe) -> bool:
-    """Returns whether a member switches on what costs nothing or has gained elsewhere: the estimate sees too little of
-    both."""
+    """Returns true if a member switches on what costs nothing or gained elsewhere: the estimate underrates both."""
     return any(gained(recipe, knob) or LEFT_ON.get(knob, OFF) == recipe.knob(knob) for knob in member.knobs)
 
 
@@ -207,7 +215,7 @@ def _by_opinion(candidate: Candidate, found: Sequence[Member], know: Knowledge) 
 
 
 def wall_of(member: Member, situation: Situation) -> Wall | None:
-    """Returns the wall that a member answers: of those it acts on the one with most to give back in the trace."""
+    """Returns the wall that a member answers: of those it acts on, the one with most to give back in the trace."""
     fix = member.fix
     walls = fix.walls if fix is not None else ()
     if not walls and fix is not None:
@@ -217,7 +225,7 @@ def wall_of(member: Member, situation: Situation) -> Wall | None:
 
 
 def _largest_first(shares: Sequence[FixShare]) -> tuple[FixShare, ...]:
-    """Orders by the memory freed where that is the point, else by the predicted share."""
+    """Orders by the memory freed if the incumbent does not fit, else by the predicted share."""
 
     def order(each: FixShare) -> tuple[float, float]:
         return -(each.frees_gib or 0.0), math.inf if each.predicted_share is None else -each.predicted_share

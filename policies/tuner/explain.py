@@ -1,4 +1,5 @@
-"""The reasons of proposals and of a search's end, as figures: what was known, and what the surrogate predicted."""
+"""Makes the reasons of proposals and of a search's end, as figures: what was known, and what the surrogate
+predicted."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Figures = dict[str, Any]
 
 
 class Explain:
-    """Makes reasons of one decision."""
+    """Makes the reasons of one decision."""
 
     def __init__(self, know: Knowledge, lessons: Sequence[Lesson]) -> None:
         self._know, self._lessons = know, lessons
@@ -99,8 +100,8 @@ class Explain:
         """Explains why no further burst is worth its cost."""
         know, limit = self._know, constant("min_expected_improvement")
         tune = know.given.tune
-        vain = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
-        figures: Figures = {"patience": tune.patience if vain >= tune.patience else None}
+        unsuccessful = know.avoid.without_gain(lambda trial: trial.proposal.predicted.published)
+        figures: Figures = {"patience": tune.patience if unsuccessful >= tune.patience else None}
         best = max((each for each in ranked if each.opinion is Opinion.SURROGATE), key=_improvement, default=None)
         if best is None:
             noise = math.expm1(Z_90 * know.surrogate.time.noise)
@@ -150,8 +151,10 @@ class Explain:
         )
 
     def _parts(self, chosen: Candidate) -> dict[str, list[float]]:
-        """Returns {part: [seconds of the incumbent, of the candidate]} by the closed form at the learned constants, so
-        scaled that they add up to the predicted steps."""
+        """Returns {part: [seconds of the incumbent, of the candidate]} by the closed form at the learned constants.
+
+        Scaled so that they add up to the predicted steps.
+        """
         time, table = self._know.surrogate.time, tabulate([self._know.recipe, chosen.recipe])
         found = time_of(table, constants=move_constants(time.theta))
         scale = np.exp(time.predict(table)[0]) / found.step_s
@@ -178,7 +181,7 @@ class Explain:
 
 
 def leading_wall(situation: Situation) -> Figures | None:
-    """Returns the wall that could give most back, or the cause of the step's loss beside the walls; None without a
+    """Returns the wall that could give most back, or a cause of the step's loss that is not a wall; None without a
     trace."""
     diagnosis = situation.analysis.diagnosis if situation.analysis else None
     if diagnosis is not None and diagnosis.cause is not None and diagnosis.cause.lost_us > 0:

@@ -1,4 +1,4 @@
-"""Fixes that were considered beside the incumbent and not proposed, with the decider's own figures and its reason."""
+"""Fixes that were considered for the incumbent and not proposed, with the decider's own figures and its reason."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from trainer.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Idea:
-    """A fix that was considered in a phase and not proposed. `gain` and its 90 % interval are fractions of throughput;
-    None where the surrogate was not asked."""
+    """A fix that was considered in a phase and not proposed.
+
+    `gain` and its 90 % interval are fractions of throughput; None if the surrogate was not asked.
+    """
 
     fix: str
     phase: Phase
@@ -64,7 +66,7 @@ def _recipes(fix: Fix, know: Knowledge) -> list[Recipe] | Reason:
 
 
 def _weighed(recipes: Mapping[str, Sequence[Recipe]], know: Knowledge) -> dict[str, Candidate]:
-    """Returns the best recipe of each fix, scored as the decider does: one that was not tried, where there is one."""
+    """Returns the best recipe of each fix, scored as the decider does; an untried one if there is one."""
     every = [recipe for made in recipes.values() for recipe in made]
     if not every:
         return {}
@@ -94,7 +96,7 @@ def _idea(fix: Fix, phase: Phase, found: Candidate, know: Knowledge) -> Idea:
 
 
 def _known(recipe: Recipe, know: Knowledge) -> Reason | None:
-    """Returns what this study has learned of the change itself."""
+    """Returns the reason that this study's own trials give against the change; None if there is none."""
     moved = {knob: to for knob, (_, to) in know.recipe.diff(recipe).items()}
     if (number := know.avoid.tried.get(recipe.digest())) is not None:
         return _reason(ReasonKind.ALREADY_TRIED, trial=number)
@@ -109,7 +111,7 @@ def _known(recipe: Recipe, know: Knowledge) -> Reason | None:
 
 
 def _against(fix: Fix, found: Candidate, know: Knowledge) -> Reason:
-    """Returns what the surrogate has against a recipe."""
+    """Returns the surrogate's reason against a recipe."""
     limit = constant("min_expected_improvement")
     if found.fits < know.min_fit:
         return _reason(ReasonKind.MAY_NOT_FIT, asked=know.min_fit)

@@ -35,14 +35,14 @@ class Tuner:
         self._decision: Decision | None = None
 
     def propose(self, incumbent: Trial, phase: Phase, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the next recipe of a phase; None when it has none that is worth a burst."""
+        """Returns the next recipe of a phase; None if it has none that is worth a burst."""
         decision = self._decide(incumbent, trials)
         if not decision.know.runs or decision.know.needs_room:
             return decision.first() if phase is Phase.FIT and decision.know.needs_room else None
         return None if phase is Phase.FIT else decision.next(phase, self._seed)
 
     def reference(self, given: Trial, trials: Sequence[Trial]) -> Proposal | None:
-        """Returns the cheapest change of the recipe as given that is predicted to fit: what the speed-up is over."""
+        """Returns the cheapest change of the recipe as given that is predicted to fit: the baseline of the speed-up."""
         decision = self._decide(given, trials)
         found = cheapest_fit(decision.know)
         return decision.fitting(found, ReasonKind.REFERENCE) if found is not None else None
@@ -52,7 +52,7 @@ class Tuner:
         return self._decide(incumbent, trials).why_stopped()
 
     def rejected_ideas(self, incumbent: Trial, trials: Sequence[Trial]) -> tuple[Idea, ...]:
-        """Returns every fix that was considered beside the incumbent and not proposed, with its figures."""
+        """Returns every fix that was considered for the incumbent and not proposed, with its figures."""
         return rejected_ideas(self._know(incumbent, trials))
 
     def surrogate(self, trials: Sequence[Trial]) -> Surrogate:
@@ -80,7 +80,7 @@ class Tuner:
         )
 
     def _decide(self, incumbent: Trial, trials: Sequence[Trial]) -> Decision:
-        """Returns the decision at this point, worked out once for its phases."""
+        """Returns the decision at this point, computed once for all phases."""
         key = (incumbent.number, *((t.number, len(t.outcomes), t.verdict) for t in trials))
         if self._decision is None or self._decision.key != key:
             know = self._know(incumbent, trials)

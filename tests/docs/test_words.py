@@ -59,6 +59,7 @@ QUOTES = re.compile(r"`[^`\n]*`|https?://\S+")
 OPENINGS = {"What", "Of", "Where", "That", "How", "Whether", "Which", "Why", "As", "With", "Who", "Those"}
 # packages (globs) whose docstrings are checked for OPENINGS, one per line
 CHECKED_DOCSTRINGS = (
+    "analyzers/**/*.py",
     "autotune/*.py",
     "autotune/check/**/*.py",
     "autotune/commands/**/*.py",
@@ -76,7 +77,9 @@ CHECKED_DOCSTRINGS = (
     "autotune/studies/**/*.py",
     "autotune/tracking/**/*.py",
     "autotune/tuning/**/*.py",
+    "benchmarks/**/*.py",
     "docs/**/*.py",
+    "policies/**/*.py",
 )
 
 
