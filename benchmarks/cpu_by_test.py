@@ -1,0 +1,37 @@
+"""A pytest plugin that writes the CPU seconds of each test into a folder: what `benchmarks.test_cost` adds up.
+
+It imports nothing of this repository, so that other checkouts of it can be measured as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FOLDER = "CPU_BY_TEST_FOLDER"  # environment variable: where the figures go; nothing is recorded without it
+_CPU_S: dict[str, float] = {}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Records user + system time of this process and of the children waited for, fixtures included."""
+    before_s = _cpu_s()
+    try:
+        return (yield)
+    finally:
+        _CPU_S[item.nodeid] = _cpu_s() - before_s
+
+
+def pytest_unconfigure() -> None:
+    """Writes the figures of this process, one file a process."""
+    if _CPU_S and (folder := os.environ.get(FOLDER)):
+        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(_CPU_S))
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
