@@ -2,14 +2,16 @@
 
 import ast
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+from tests.rows import for_every_row
 from trainer.recipe.knobs import KNOBS, NUMERICS, Knob, parse_domain
 from trainer.recipe.sections import Parallelism, Training
 
-every_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=list(KNOBS))
+every_knob = for_every_row(KNOBS.values(), name=attrgetter("name"))
 CONFIGS = {
     "megatron/core/model_parallel_config.py": "ModelParallelConfig",
     "megatron/core/transformer/transformer_config.py": "TransformerConfig",

@@ -1,10 +1,11 @@
 """What every rule promises by being registered: its examples behave, its hint works."""
 
+from operator import attrgetter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
+from tests.rows import for_every_row
 from tests.trainer.recipe.drawn import changes
 from trainer.estimate.memory.estimate import estimate_memory
 from trainer.recipe.knobs import KNOBS
@@ -12,7 +13,7 @@ from trainer.recipe.rules import RULES, FindingKind, Rule, check, nearest_valid
 from trainer.recipe.rules.examples import recipe_of
 from trainer.recipe.rules.rule import Example
 
-every_rule = pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+every_rule = for_every_row(RULES, name=attrgetter("id"))
 
 
 def test_no_two_rules_share_a_name() -> None:

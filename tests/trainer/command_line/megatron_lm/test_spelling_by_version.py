@@ -3,10 +3,12 @@ version does not take."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tests.rows import for_every_row
 from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.command_line.megatron_lm.flags import BY_NAME, FLAGS, VERSIONS, flags_of, version_of
 from trainer.command_line.megatron_lm.model import model_spellings
@@ -49,9 +51,9 @@ def test_every_knob_with_a_flag_in_the_knob_table_has_a_row() -> None:
     assert without == {"cpu_offloading"}  # said by the number of its layers
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("model", presets())
-def test_every_word_written_is_known_to_its_version(model: str, version: str) -> None:
+@for_every_row(product(presets(), VERSIONS))
+def test_every_word_written_is_known_to_its_version(model_and_version: tuple[str, str]) -> None:
+    model, version = model_and_version
     given = recipe(model)
     groups = [each.words for each in spelled(given, version).values()]
     groups += [each.words for each in words_beside(given, version)]
@@ -59,7 +61,7 @@ def test_every_word_written_is_known_to_its_version(model: str, version: str) ->
         assert BY_NAME[word].known_to(version), word
 
 
-@pytest.mark.parametrize("model", presets())
+@for_every_row(presets())
 def test_every_field_is_written_or_has_a_reason(model: str) -> None:
     for each in spelled(recipe(model)).values():
         assert bool(each.words) != bool(each.why_not), each
