@@ -32,7 +32,7 @@ CAUSES = ("host", "sync", "bubble", "unattributed")
 
 def tried(times: int) -> settings:
     """So many random timelines; the folder they are written to may be the same for all."""
-    return settings(max_examples=times, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    return settings(max_examples=times, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _figures(partition: Partition) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from policies.trial import PHASES
+from tests.conftest import HANG_S
 from tests.policies.drawn import tuned_by
 from tests.policies.tuned import Run
 from tests.policies.tuner.planted_walls import LAYOUT, first_fixes
@@ -15,7 +16,7 @@ from trainer.engines.megatron.engine import MegatronEngine
 from trainer.recipe import load_recipe
 from trainer.recipe.rules.examples import FULL
 
-BURST = {"engine": "megatron", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1, "deadline_s": 600}
+BURST = {"engine": "megatron", "warmup_steps": 1, "measure_steps": 3, "trace_steps": 1, "deadline_s": HANG_S}
 # knobs of the packaged CPU recipe -> the fixes that answer them
 PLANTED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "memory: everything is recomputed with room": (FULL, {"drop_recompute"}),
