@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = "CPU_BY_TEST_FOLDER"  # environment variable: where the figures go; nothing is recorded without it
-_CPU_S: dict[str, float] = {}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -23,13 +22,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        _CPU_S[item.nodeid] = _cpu_s() - before_s
-
-
-def pytest_unconfigure() -> None:
-    """Writes the figures of this process, one file a process."""
-    if _CPU_S and (folder := os.environ.get(FOLDER)):
-        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(_CPU_S))
+        if folder := os.environ.get(FOLDER):
+            with Path(folder, f"{os.getpid()}.jsonl").open("a") as file:
+                file.write(json.dumps([item.nodeid, _cpu_s() - before_s]) + "\n")
 
 
 def _cpu_s() -> float:

@@ -61,8 +61,8 @@ def measure(command: Sequence[str], *, cwd: Path | None = None) -> Cost:
         wall_s = time.monotonic() - start_s
         _end_the_rest()
         by_test: Counter[str] = Counter()
-        for file in Path(folder).glob("*.json"):
-            by_test.update(json.loads(file.read_text()))
+        for file in Path(folder).glob("*.jsonl"):
+            by_test.update(dict(json.loads(line) for line in file.read_text().splitlines()))
     return Cost(exit_code=exit_code, wall_s=wall_s, cpu_s=_children_cpu_s() - before_s, by_test=by_test)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
+
+Row = TypeVar("Row")
+
+
+def filled(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows for a loop or an `all(…)` that asserts something of each; fails where there is none."""
+    table = list(rows)
+    assert table, "there is nothing to loop over"
+    return table
 
 
 def for_every_row(rows: Iterable[Any], *, name: Callable[[Any], str] = str) -> Callable[[Any], Callable[..., None]]:

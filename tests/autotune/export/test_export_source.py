@@ -13,6 +13,7 @@ from autotune.cli import main
 from autotune.export import TARGETS
 from autotune.export.target import Provenance
 from autotune.tuning.journal import read_study
+from tests.rows import filled
 from trainer.recipe import load_recipe
 
 RECIPE = """\
@@ -99,7 +100,7 @@ def test_the_gain_says_what_it_is_counted_from() -> None:
 
 def test_a_trial_of_a_study_is_exported_by_its_number(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    for number, trial in read_study(study).attempted.items():
+    for number, trial in filled(read_study(study).attempted.items()):
         assert main(["export", f"study/{number}", "--to", "yaml", "--force"]) == 0
         text = capsys.readouterr().out
         assert f"# From study sim, trial {number}" in text

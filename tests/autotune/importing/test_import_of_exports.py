@@ -10,6 +10,7 @@ from autotune.importing.found import Asked, Started
 from autotune.importing.reading import imported_command
 from autotune.importing.recipe import Imported
 from autotune.importing.scripts import program_end
+from tests.rows import filled
 from tests.trainer.recipe import tuned_recipes
 from trainer.command_line.launchers import peel, sizes, slurm_sizes
 from trainer.command_line.megatron_lm.model import model_words
@@ -93,7 +94,7 @@ def test_an_import_of_an_export_is_the_recipe_again(tmp_path: Path) -> None:
 
 
 def test_an_import_of_bridge_overrides_has_the_same_knobs(tmp_path: Path) -> None:
-    for row in tuned_recipes.rows():
+    for row in filled(tuned_recipes.rows()):
         recipe = tuned_recipes.recipe_of_row(row)
         asked = Asked(file="x.sh", gpu=recipe.cluster.gpu)
         again = imported(export(recipe, "megatron-bridge"), tmp_path, asked)

@@ -17,6 +17,7 @@ from autotune.schemas.plain import Name
 from autotune.schemas.schema import DIALECT, classes_of, schema_of
 from tests.autotune.outside import SMALL
 from tests.autotune.report.drawn_study import events, write_study
+from tests.rows import filled
 
 validators = pytest.importorskip("jsonschema", reason="without jsonschema (pip install '.[dev]')")
 
@@ -102,7 +103,7 @@ def test_a_dry_run_of_megatron_is_what_its_schema_says(folder: Path, capfd: pyte
 
 @pytest.mark.parametrize("study", ["base", "drawn", "begun"])
 def test_every_line_of_a_journal_and_every_file_of_a_study_is_what_its_schema_says(study: str, folder: Path) -> None:
-    for line in (folder / study / "journal.jsonl").read_text().splitlines():
+    for line in filled((folder / study / "journal.jsonl").read_text().splitlines()):
         validate(json.loads(line), "journal")
     for file in (folder / study).glob("bursts/*/outcome.json"):
         validate(json.loads(file.read_text()), "outcome")
@@ -144,7 +145,7 @@ def test_words_of_the_source_are_words_of_the_schema() -> None:
 
 
 def test_no_two_types_of_a_document_share_a_name() -> None:
-    for document in DOCUMENTS.values():
+    for document in filled(DOCUMENTS.values()):
         names = [kind.__name__ for kind in classes_of(*document.types)]
         assert len(names) == len(set(names))
 

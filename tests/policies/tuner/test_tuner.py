@@ -23,6 +23,7 @@ from policies.tuner.decision import MIN_EXPECTED_IMPROVEMENT
 from policies.tuner.phases import QUESTIONS, phase_of
 from policies.tuner.tuner import Tuner
 from tests.policies.drawn import analysis, cpu_recipe, knowledge, out_of_memory, outcome, ran, trial, tuned_by
+from tests.rows import filled
 from trainer.burst import Burst, Failure, FailureKind, Outcome
 from trainer.engines.simulated import SimulatedEngine
 from trainer.estimate.candidates import tabulate
@@ -112,7 +113,7 @@ def test_what_is_proposed_is_faster(walked: list[Trial]) -> None:
 
 
 def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[Trial]) -> None:
-    for one in walked[1:]:
+    for one in filled(walked[1:]):
         predicted = one.proposal.predicted
         assert predicted.gain is not None
         assert predicted.gain_low is not None
@@ -126,7 +127,7 @@ def test_a_prediction_has_an_interval_and_a_probability_of_fitting(walked: list[
 
 
 def test_a_proposal_is_named_by_fixes_or_knobs_that_move_what_differs(walked: list[Trial]) -> None:
-    for one in walked[1:]:
+    for one in filled(walked[1:]):
         proposal = one.proposal
         assert proposal.parent is not None
         moved = walked[proposal.parent].recipe.diff(proposal.recipe)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.rows import for_every_row
+from tests.rows import filled, for_every_row
 from trainer.command_line.megatron_lm.beside import environment_beside, mock_data_words, words_beside
 from trainer.command_line.megatron_lm.flags import BY_NAME, FLAGS, VERSIONS, flags_of, version_of
 from trainer.command_line.megatron_lm.model import model_spellings
@@ -38,7 +38,7 @@ def errors(given: Recipe, version: str) -> set[str]:
 
 def test_every_flag_stands_for_a_knob_or_a_field_that_there_is() -> None:
     known = {"model": set(Architecture.model_fields), "knob": set(KNOBS), "precision": {"precision"}}
-    for flag in FLAGS:
+    for flag in filled(FLAGS):
         assert flag.field is None if flag.part == "beside" else flag.field in known[flag.part]
 
 
@@ -57,13 +57,13 @@ def test_every_word_written_is_known_to_its_version(model_and_version: tuple[str
     given = recipe(model)
     groups = [each.words for each in spelled(given, version).values()]
     groups += [each.words for each in words_beside(given, version)]
-    for word in (word for group in groups for word in group if word.startswith("--") and word != "--spec"):
+    for word in filled(word for group in groups for word in group if word.startswith("--") and word != "--spec"):
         assert BY_NAME[word].known_to(version), word
 
 
 @for_every_row(presets())
 def test_every_field_is_written_or_has_a_reason(model: str) -> None:
-    for each in spelled(recipe(model)).values():
+    for each in filled(spelled(recipe(model)).values()):
         assert bool(each.words) != bool(each.why_not), each
 
 
