@@ -34,17 +34,17 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture(scope="module")
-def of_four_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
     (folder / "base.yaml").write_text(LEFT_OPEN)
-    assert main(["run", str(folder / "base.yaml"), "--budget", "4", "--study", str(folder / "study")]) == 0
+    assert main(["run", str(folder / "base.yaml"), "--budget", "2", "--study", str(folder / "study")]) == 0
     return folder / "study"
 
 
 @pytest.fixture
-def study(of_four_bursts: Path) -> Path:
+def study(of_two_bursts: Path) -> Path:
     """A copy that a test may do with as it likes."""
-    return Path(shutil.copytree(of_four_bursts, "study"))
+    return Path(shutil.copytree(of_two_bursts, "study"))
 
 
 @pytest.mark.parametrize("target", TARGETS)

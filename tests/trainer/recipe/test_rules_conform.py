@@ -71,7 +71,7 @@ def test_a_legal_recipe_is_found_near_the_breaking_example(rule: Rule) -> None:
     assert len(recipe.diff(near)) <= 6
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(changes)
 def test_any_recipe_can_be_checked_and_estimated_and_has_a_legal_one_near(made: dict[str, Any]) -> None:
     recipe = recipe_of(Example(knobs=made))

@@ -130,7 +130,7 @@ def test_the_packaged_example_needs_about_a_tenth_of_a_gib() -> None:
 sizes = st.sampled_from([1, 2, 3, 4, 8, 16, 32])
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(tp=sizes, pp=sizes, cp=sizes, ep=sizes, vpp=sizes, mbs=sizes, granularity=st.sampled_from([None, *"sf"]))
 def test_any_layout_has_an_estimate_legal_or_not(
     tp: int, pp: int, cp: int, ep: int, vpp: int, mbs: int, granularity: str | None
