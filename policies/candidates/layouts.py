@@ -108,7 +108,8 @@ def _short_list(table: Candidates, surrogate: Surrogate, avoid: Avoid, min_fit: 
 
 
 def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[str], avoid: Avoid) -> Recipe | None:
-    """Returns a row as it would run: with FREE, and without what it carries along and its layout refuses."""
+    """Returns a row as it would run: with FREE where it acts, and without what it carries along and its layout
+    refuses."""
     recipe = written_out(recipe)
     for finding in check(recipe) if carried else ():
         if finding.suggestion and carried.issuperset(finding.suggestion):
@@ -118,5 +119,5 @@ def _written_out(recipe: Recipe, standing: frozenset[str], carried: frozenset[st
     for changes in () if recipe.hardware.is_cpu else FREE:
         if not avoid.has_suspect(changes):
             derived = derive(recipe, changes)
-            recipe = recipe if isinstance(derived, Refusal) else derived
+            recipe = recipe if isinstance(derived, Refusal) or derived.digest() == recipe.digest() else derived
     return recipe

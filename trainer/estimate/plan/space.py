@@ -174,9 +174,13 @@ def _experts(base: Recipe) -> list[int]:
     return _sizes(base, EP, [size for size in divisors(experts) if size <= min(MOST_EP, base.world_size)])
 
 
-def _expert_tensor(base: Recipe, tp: int) -> list[int]:
-    """Experts whole, or cut as attention is: what EP 1 needs."""
-    return _sizes(base, ETP, sorted({1, tp})) if is_moe(base) else [tp]
+def _expert_tensor(base: Recipe, tp: int) -> list[int | None]:
+    """Experts whole, or cut as attention is, which EP 1 needs; not written where the recipe writes none for that."""
+    written = base.knob(ETP)
+    if ETP in base.tune.freeze:
+        return [written]
+    sizes = sorted({layout_of(base).etp, 1, tp}) if is_moe(base) else [tp]
+    return [None if written is None and size == tp else size for size in sizes]
 
 
 def _micro_batches(base: Recipe) -> list[int]:
@@ -184,7 +188,7 @@ def _micro_batches(base: Recipe) -> list[int]:
 
 
 def _sizes(base: Recipe, name: str, worth: Sequence[int]) -> list[int]:
-    own = layout_of(base).etp if name == ETP else int(base.knob(name))
+    own = int(base.knob(name))
     return [own] if name in base.tune.freeze else sorted({own, *worth})
 
 
