@@ -48,7 +48,7 @@ class Cost:
         """Sums the tests of each file."""
         files: Counter[str] = Counter()
         for test, cpu_s in self.by_test.items():
-            files[test.partition("::")[0]] += cpu_s  # type: ignore[assignment]
+            files[test.partition("::")[0]] += cpu_s
         return files
 
 
