@@ -221,7 +221,7 @@ def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     (folder / "base.yaml").write_text(SMALL)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
         patch.chdir(folder)
-        assert main(["run", "base.yaml", "--budget", "2"]) == 0
+        assert main(["run", "base.yaml", "--budget", "2", "--seed", "5"]) == 0
     return folder, said.getvalue()
 
 
@@ -251,10 +251,10 @@ def test_a_second_run_makes_a_second_study_and_an_existing_one_is_refused(
     assert "add --resume" in capsys.readouterr().err
 
 
-def test_the_same_seed_gives_the_same_study(recipe: Path) -> None:
-    for name in ("a", "b"):
-        assert main(["run", str(recipe), "--budget", "3", "--study", name, "--seed", "5"]) == 0
-    one, other = (read_study(Path(name)).trials for name in ("a", "b"))
+def test_the_same_seed_gives_the_same_study(recipe: Path, study: Path) -> None:
+    assert main(["run", str(recipe), "--budget", "2", "--study", "again", "--seed", "5"]) == 0
+    one, other = (read_study(folder).trials for folder in (study, Path("again")))
+    assert len(one) > 1
     assert [trial.recipe for trial in one] == [trial.recipe for trial in other]
     assert [trial.verdict_reason for trial in one] == [trial.verdict_reason for trial in other]
 
