@@ -226,9 +226,10 @@ def of_two_bursts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def study(of_two_bursts: tuple[Path, str]) -> Path:
+def study(of_two_bursts: tuple[Path, str], empty_folder: Path) -> Path:
     """A copy of the study that a test may do with as it likes."""
-    return Path(shutil.copytree(of_two_bursts[0] / "studies/sim-1", "s"))
+    shutil.copytree(of_two_bursts[0] / "studies/sim-1", empty_folder / "s")
+    return Path("s")
 
 
 def test_a_run_ends_with_a_report_and_says_where(of_two_bursts: tuple[Path, str]) -> None:
